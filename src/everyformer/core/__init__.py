@@ -1,0 +1,1 @@
+"""The contract: masks, states, outputs, mixers, registries, configs, errors, traces."""

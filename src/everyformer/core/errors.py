@@ -1,0 +1,77 @@
+"""The library's own errors: what was given, what was expected, what to do.
+
+Every error carries the exit code that the command line ends with: 2 for wrong usage, configuration
+or input (nothing ran), 1 for a job that ran and failed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class EveryformerError(Exception):
+    """Base of all errors raised on purpose by this library."""
+
+    exit_code: int = 2
+
+
+class ConfigError(EveryformerError, ValueError):
+    """An option, a configuration file or a combination of them is wrong."""
+
+
+class GeneError(ConfigError):
+    """Two genes of a member cannot live together; the message names both and says why."""
+
+
+class UnknownNameError(ConfigError, KeyError):
+    """A name that nothing is registered under; the message offers the nearest ones."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ShapeError(EveryformerError, ValueError):
+    """A tensor has another shape or dtype than the call expects."""
+
+
+class UnsupportedError(EveryformerError, NotImplementedError):
+    """A member is asked for something that its mathematics does not have (a mask, a state ...)."""
+
+
+class DataError(EveryformerError, ValueError):
+    """Input data is missing, empty, corrupt or too short."""
+
+
+class CheckpointError(EveryformerError, RuntimeError):
+    """A saved model or run cannot be read, or does not fit what it is loaded into."""
+
+
+class MissingExtraError(EveryformerError, ImportError):
+    """An optional dependency is needed; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package '{package}', which is not installed; "
+            f"install it with: pip install 'everyformer[{extra}]'"
+        )
+
+
+class DivergedError(EveryformerError, ArithmeticError):
+    """Training produced a loss that is not a finite number."""
+
+    exit_code = 1
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A half-sentence that offers the names closest to ``name``, or lists all when none is close."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return "did you mean " + " or ".join(f"'{c}'" for c in close) + "?"
+    return "known: " + ", ".join(names) if names else "nothing is known under such names"
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    """The error for a ``kind`` (member, option, verb ...) that does not exist."""
+    return UnknownNameError(f"unknown {kind} '{name}'; {nearest(name, known)}")

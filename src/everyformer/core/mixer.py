@@ -1,0 +1,127 @@
+"""`Mixer`: how information moves across positions. The contract that all members keep."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.config import from_dict
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.state import State
+
+Context = Tensor | tuple[Tensor, Tensor]
+"""Where keys and values are read from in cross form: one tensor for both, or one each."""
+
+
+class Mixer(nn.Module):
+    """Base of all mixers; a concrete mixer is final (a variation is an option, not a subclass).
+
+    Args of every concrete constructor: ``width`` (channels of x), ``heads``, ``causal``,
+    ``max_length`` (longest sequence, needed where the member holds a table over positions),
+    ``options`` (the member's own frozen dataclass), keyword-only.
+    """
+
+    name: ClassVar[str]
+    honours: ClassVar[frozenset[str]] = frozenset({"keep"})
+    """parts of `Mask` that this mixer applies; any other part given is an error"""
+    accepts_positions: ClassVar[bool] = False
+    """whether positions that act on queries, keys or scores can live inside this mixer"""
+    crosses: ClassVar[bool] = False
+    """whether ``context`` may be given"""
+    with_feedforward: ClassVar[bool] = True
+    """False where the mixer holds its own channel projections (gMLP), so a block adds none"""
+
+    causal: bool
+    width: int
+    max_length: int | None = None
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        """Mix ``x`` (batch, length, width) across positions; see `MixerOutput`.
+
+        With ``state`` the tokens continue what the state has seen and a new state comes back; it is
+        not changed in place. ``context`` is read instead of ``x`` for keys and values.
+        """
+        raise NotImplementedError
+
+    def init_state(
+        self,
+        batch_size: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> State:
+        """The state before the first token. Raises `UnsupportedError` if there is no exact one."""
+        raise UnsupportedError(
+            f"{self.name} has no exact streaming form"
+            + ("" if self.causal else " when it is bidirectional")
+            + "; recompute the whole sequence instead (generate() does so by itself)"
+        )
+
+    def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
+        """Take ``x`` into the state without computing an output (early exit needs it).
+
+        The default computes and drops the output; mixers that can do less override it.
+        """
+        extended = self(x, mask=mask, state=state).state
+        assert extended is not None
+        return extended
+
+    def check_input(
+        self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
+    ) -> None:
+        """Refuse what this mixer cannot do, with both sides named."""
+        if x.dim() != 3:
+            raise ShapeError(f"x must be (batch, length, width), not {tuple(x.shape)}")
+        if x.shape[1] < 1:
+            raise ShapeError("x holds no token: the length must be at least 1")
+        if context is not None and not self.crosses:
+            raise UnsupportedError(
+                f"{self.name} mixes one sequence with itself; it has no cross form, so 'context' "
+                "cannot be given. Members with one are marked by `everyformer list --cross`."
+            )
+        if state is not None and not self.causal and context is None:
+            raise UnsupportedError(
+                f"this {self.name} is bidirectional: a state (streaming) needs causal=True"
+            )
+        if mask is not None:
+            mask.require(self.name, self.honours)
+
+    def check_length(self, longest: int) -> None:
+        """Refuse positions beyond this mixer's table."""
+        if self.max_length is not None and longest > self.max_length:
+            raise ShapeError(
+                f"{self.name} was built with max_length={self.max_length} (its table over "
+                f"positions), but position {longest - 1} was asked for: build it with "
+                f"max_length={longest} or more, or use a member without a table"
+            )
+
+
+def heads_divide(width: int, heads: int, member: str) -> int:
+    """Channels a head, or an error that names both numbers."""
+    if heads < 1 or width < 1 or width % heads:
+        lower = [h for h in range(1, width + 1) if width % h == 0] if width > 0 else []
+        raise GeneError(
+            f"{member}: width={width} is not divisible by heads={heads}; "
+            f"heads that fit: {', '.join(map(str, lower[:12]))}"
+        )
+    return width // heads
+
+
+def set_options(cls: type[Any], member: str, options: Any) -> Any:
+    """``options`` as an instance of ``cls``: given as one, as a dictionary, or not at all."""
+    if options is None:
+        return cls()
+    if isinstance(options, cls):
+        return options
+    return from_dict(cls, dict(options), f"{member}.")

@@ -1,0 +1,73 @@
+"""One small registry for all genes: a name, the class behind it, and the file it lives in.
+
+A name equals its file: ``aft-local`` is registered in ``aft_local.py`` of its package. Files are
+imported when their name is first asked for, so that listing costs nothing; other packages may add
+names through the entry-point group ``everyformer.<kind>s``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from everyformer.core.errors import ConfigError, unknown
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names of one ``kind`` of gene (``mixer``, ``position`` ...) in the package ``package``.
+
+    ``files`` maps names whose file is not called after them ('amlp' lives in ``gmlp.py``).
+    """
+
+    def __init__(self, kind: str, package: str, files: dict[str, str] | None = None) -> None:
+        self.kind = kind
+        self._package = package
+        self._files = files or {}
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[type], type]:
+        """Class decorator that files the class under ``name``; a second claim is an error."""
+
+        def claim(cls: type) -> type:
+            if name in self._entries:
+                raise ConfigError(f"{self.kind} '{name}' is registered twice: second by {cls!r}")
+            self._entries[name] = cls  # type: ignore[assignment]
+            return cls
+
+        return claim
+
+    def get(self, name: str) -> T:
+        """The class registered under ``name``; its file is imported if needed."""
+        if name not in self._entries:
+            self._import(name)
+        if name not in self._entries:
+            raise unknown(self.kind, name, self.names())
+        return self._entries[name]
+
+    def names(self) -> list[str]:
+        """All names: of this package's files, of what was registered, and of entry points."""
+        package = importlib.util.find_spec(self._package)
+        assert package is not None
+        assert package.submodule_search_locations is not None
+        files = {
+            path.stem.replace("_", "-")
+            for place in package.submodule_search_locations
+            for path in Path(place).glob("*.py")
+            if path.stem != "base" and not path.stem.startswith("_")
+        }
+        plugins = {e.name for e in entry_points(group=f"everyformer.{self.kind}s")}
+        return sorted(files | set(self._files) | set(self._entries) | plugins)
+
+    def _import(self, name: str) -> None:
+        module = f"{self._package}.{self._files.get(name, name).replace('-', '_')}"
+        if name.isascii() and importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)
+            return
+        for entry in entry_points(group=f"everyformer.{self.kind}s", name=name):
+            entry.load()

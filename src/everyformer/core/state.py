@@ -1,0 +1,118 @@
+"""`State`: everything that is carried from one call to the next.
+
+A key-value cache, a segment memory, a compressed memory, the running sums of AFT or of linear
+attention, a datastore's write buffer: each is a frozen dataclass of tensors whose first dimension
+is the batch. It enters ``forward`` and a new one comes out; nothing is changed in place, so an old
+state stays valid (two continuations may start from it) and the whole is a pytree that compiles.
+
+Prefill, segment recurrence in training and one-token decoding are the same call with different
+lengths. What an empty row holds is written beside the field: ``field(metadata={"empty": -inf})``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+S = TypeVar("S", bound="State")
+
+
+def state(cls: type[S]) -> type[S]:
+    """Class decorator: makes ``cls`` a frozen dataclass that torch treats as a pytree."""
+    made = dataclass(frozen=True)(cls)
+    torch.export.register_dataclass(made, serialized_type_name=f"{cls.__module__}.{cls.__name__}")
+    return made
+
+
+class State:
+    """Base of all states. Fields are tensors (batch, ...), other states, or tuples of them.
+
+    ``seen`` is the one field that all have: (batch,) int64, how many real tokens each row has
+    read. It is what positions are counted from, so left-padded rows agree with unpadded ones.
+    """
+
+    seen: Tensor
+
+    @property
+    def position(self) -> Tensor:
+        """How many tokens each batch row has seen: (batch,) int64."""
+        return self.seen
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by all tensors of this state."""
+        return sum(t.numel() * t.element_size() for t in self.tensors())
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor in this state, in field order."""
+        for value in _values(self):
+            yield from _leaves(value)
+
+    def map(self, change: Callable[[Tensor, Any], Tensor]) -> Self:
+        """A state with ``change(tensor, empty_value)`` applied to every tensor."""
+        changed = {
+            f.name: _map(getattr(self, f.name), change, f.metadata.get("empty", 0))
+            for f in dataclasses.fields(self)  # type: ignore[arg-type]
+        }
+        return type(self)(**changed)
+
+    def detach(self) -> Self:
+        """The same values, cut from the graph (between training segments)."""
+        return self.map(lambda t, _: t.detach())
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Self:
+        """Moved to ``device``; floating tensors cast to ``dtype``, indices and flags kept."""
+        return self.map(
+            lambda t, _: t.to(device=device, dtype=dtype if t.is_floating_point() else None)
+        )
+
+    def reset(self, where: Tensor) -> Self:
+        """A new document or episode starts in the batch rows where ``where`` (batch,) is True."""
+
+        def clear(t: Tensor, empty: Any) -> Tensor:
+            rows = where.to(t.device).view(-1, *[1] * (t.dim() - 1))
+            return torch.where(rows, torch.full((), empty, dtype=t.dtype, device=t.device), t)
+
+        return self.map(clear)
+
+    def reorder(self, index: Tensor) -> Self:
+        """Batch rows picked by ``index`` (new_batch,): beam search, repeats, compaction."""
+        return self.map(lambda t, _: t.index_select(0, index.to(t.device)))
+
+
+@state
+class StackState(State):
+    """The states of the layers of a stack, first layer first."""
+
+    seen: Tensor
+    layers: tuple[State, ...]
+
+
+def _values(item: State) -> Iterator[Any]:
+    for f in dataclasses.fields(item):  # type: ignore[arg-type]
+        yield getattr(item, f.name)
+
+
+def _leaves(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, State):
+        yield from value.tensors()
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from _leaves(inner)
+
+
+def _map(value: Any, change: Callable[[Tensor, Any], Tensor], empty: Any) -> Any:
+    if isinstance(value, Tensor):
+        return change(value, empty)
+    if isinstance(value, State):
+        return value.map(change)
+    if isinstance(value, tuple | list):
+        return type(value)(_map(inner, change, empty) for inner in value)
+    return value

@@ -1,0 +1,1 @@
+"""What members share: softmax with positions, running averages, banded and tiled sums, rows."""

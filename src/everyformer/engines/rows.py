@@ -1,0 +1,81 @@
+"""Rows with holes: any padding or packing becomes right-padded rows, and back.
+
+Mixers whose tables are indexed by position (AFT, the spatial gating unit) want every row to start
+at its first real token. `compact` moves the real tokens of each row to the front, in order, and
+`spread` puts the results back; `unpack` gives every packed document a row of its own. Both are
+exact: what stands in the padding never matters, and padded outputs are zero.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Compacted(NamedTuple):
+    """Rows whose real tokens stand first."""
+
+    x: Tensor
+    """(B, L, ...) real tokens first, the rest behind"""
+    keep: Tensor
+    """(B, L) bool, a prefix of True in every row"""
+    order: Tensor
+    """(B, L) where each came from"""
+
+
+def compact(x: Tensor, keep: Tensor) -> Compacted:
+    """Move the real tokens of each row of ``x`` (B, L, ...) to the front, keeping their order."""
+    order = torch.argsort((~keep).to(torch.uint8), dim=1, stable=True)
+    return Compacted(gather_rows(x, order), keep.gather(1, order), order)
+
+
+def spread(y: Tensor, rows: Compacted) -> Tensor:
+    """Undo `compact` on a result ``y`` (B, L, ...); tokens that were padding become zero."""
+    y = y * _widen(rows.keep, y).to(y.dtype)
+    return torch.empty_like(y).scatter(1, _widen(rows.order, y).expand_as(y), y)
+
+
+def gather_rows(x: Tensor, index: Tensor) -> Tensor:
+    """``x`` (B, S, ...) at ``index`` (B, L) along the second dimension."""
+    wide = _widen(index, x).expand(*index.shape, *x.shape[2:])
+    return x.gather(1, wide)
+
+
+class Unpacked(NamedTuple):
+    """Every document in a row of its own."""
+
+    x: Tensor
+    """(documents, longest, ...)"""
+    keep: Tensor
+    """(documents, longest) bool"""
+    row: Tensor
+    """(B, L) the document's row of each packed token"""
+    column: Tensor
+    """(B, L) its place in that row"""
+
+
+def unpack(x: Tensor, documents: Tensor, keep: Tensor | None = None) -> Unpacked:
+    """Packed rows ``x`` (B, L, ...) as one row per run of equal ``documents`` (B, L)."""
+    batch, length = documents.shape
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    row = (starts.flatten().long().cumsum(0) - 1).view(batch, length)
+    first = starts.flatten().nonzero().squeeze(1)
+    column = torch.arange(batch * length, device=x.device).view(batch, length) - first[row]
+    longest = int(column.max()) + 1
+    rows = x.new_zeros(first.numel(), longest, *x.shape[2:])
+    rows = rows.index_put((row, column), x)
+    real = torch.zeros(rows.shape[:2], dtype=torch.bool, device=x.device)
+    real[row, column] = True if keep is None else keep
+    return Unpacked(rows, real, row, column)
+
+
+def repack(y: Tensor, rows: Unpacked) -> Tensor:
+    """Undo `unpack` on a result ``y`` (documents, longest, ...)."""
+    return y[rows.row, rows.column]
+
+
+def _widen(index: Tensor, like: Tensor) -> Tensor:
+    return index.view(*index.shape, *[1] * (like.dim() - 2))
