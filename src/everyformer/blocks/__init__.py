@@ -1,0 +1,1 @@
+"""Blocks: how sub-layers are wired, and the stack of them."""

@@ -64,7 +64,7 @@ class DivergedError(EveryformerError, ArithmeticError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A half-sentence that offers the names closest to ``name``, or lists all when none is close."""
+    """A half-sentence that offers the names closest to ``name``; all of them when none is close."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from everyformer.core.state import State, StackState
+from everyformer.core.state import StackState, State
 
 Losses = dict[str, Tensor]
 """Scalar terms by name, added to the task's loss with their own weights already inside."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, dataclass_transform
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 S = TypeVar("S", bound="State")
 
 
+@dataclass_transform(frozen_default=True)
 def state(cls: type[S]) -> type[S]:
     """Class decorator: makes ``cls`` a frozen dataclass that torch treats as a pytree."""
     made = dataclass(frozen=True)(cls)

@@ -1,0 +1,1 @@
+"""Models: which tokens go in, what comes out, which loss."""

@@ -1,0 +1,47 @@
+"""Position-wise feed-forward networks and norms.
+
+FFN(x) = W_2 act(W_1 x + b_1) + b_2              act: GELU (erf or tanh) or ReLU
+SwiGLU(x) = W_2 (silu(W_g x) * W_1 x)            Shazeer 2020, arXiv 2002.05202
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.blocks.options import BlockOptions
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between, the same at every position."""
+
+    def __init__(self, width: int, options: BlockOptions) -> None:
+        super().__init__()
+        hidden, bias = round(width * options.expansion), options.feedforward_bias
+        self.activation = options.feedforward
+        self.gate = nn.Linear(width, hidden, bias=bias) if self.activation == "swiglu" else None
+        self.up = nn.Linear(width, hidden, bias=bias)
+        self.down = nn.Linear(hidden, width, bias=bias)
+        self.dropout = nn.Dropout(options.dropout)
+        for linear in (self.gate, self.up, self.down):
+            if linear is not None:
+                nn.init.xavier_uniform_(linear.weight)
+                if linear.bias is not None:
+                    nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.up(x)
+        if self.gate is not None:
+            h = F.silu(self.gate(x)) * h
+        elif self.activation == "relu":
+            h = F.relu(h)
+        else:
+            h = F.gelu(h, approximate="tanh" if self.activation == "gelu-tanh" else "none")
+        return self.down(self.dropout(h))
+
+
+def make_norm(width: int, options: BlockOptions) -> nn.Module:
+    """The norm that the options name, over the last dimension."""
+    if options.norm == "rmsnorm":
+        return nn.RMSNorm(width, eps=options.norm_eps)
+    return nn.LayerNorm(width, eps=options.norm_eps)

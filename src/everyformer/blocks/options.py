@@ -1,0 +1,26 @@
+"""How sub-layers are wired: options of a block (plain data, no torch)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class BlockOptions:
+    wiring: Literal["pre", "post"] = "pre"
+    """where the norm stands: x + f(norm(x)), or norm(x + f(x)) as published in 2017"""
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """normalisation over channels"""
+    norm_eps: float = 1e-5
+    """added to the variance"""
+    feedforward: Literal["gelu", "gelu-tanh", "relu", "swiglu"] = "gelu"
+    """activation of the two-layer network after the mixer (a mixer that has its own gets none)"""
+    expansion: float = 4.0
+    """hidden channels of the feed-forward, times width"""
+    feedforward_bias: bool = True
+    """whether the feed-forward's linear layers have biases"""
+    dropout: float = 0.0
+    """dropout on what each sub-layer adds, and inside the feed-forward"""
+    drop_path: float = 0.0
+    """chance that a sub-layer is skipped for a sample: 0 at the first layer, this at the last"""

@@ -1,0 +1,84 @@
+"""A stack of layers: passes states and losses through, and can offer any layer's output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from everyformer.blocks.block import Block
+from everyformer.blocks.feedforward import make_norm
+from everyformer.blocks.options import BlockOptions
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Context, Mixer
+from everyformer.core.outputs import Losses, MixerOutput, StackOutput, add_losses
+from everyformer.core.state import StackState, State
+
+
+class Stack(nn.Module):
+    """Layers in order, then a final norm when they are pre-norm."""
+
+    def __init__(self, mixers: Sequence[Mixer], width: int, options: BlockOptions) -> None:
+        super().__init__()
+        last = max(len(mixers) - 1, 1)
+        self.blocks = nn.ModuleList(
+            Block(mixer, options, options.drop_path * i / last) for i, mixer in enumerate(mixers)
+        )
+        self.norm = make_norm(width, options) if options.wiring == "pre" else nn.Identity()
+        self.checkpointing = False
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        hidden: Sequence[int] = (),
+    ) -> StackOutput:
+        """`x` (batch, length, width) through all layers.
+
+        Args:
+            hidden: layers whose outputs are wanted, counted from 1; 0 is the input.
+        """
+        losses: Losses = {}
+        states: list[State] = []
+        kept = {0: x} if 0 in hidden else {}
+        for n, block in enumerate(self.blocks):
+            before = None if state is None else state.layers[n]
+            if self.checkpointing and self.training and state is None:
+                out = checkpoint(block, x, context=context, mask=mask, use_reentrant=False)
+                assert isinstance(out, MixerOutput)
+            else:
+                out = block(x, context=context, mask=mask, state=before)
+            x = out.y
+            if out.state is not None:
+                states.append(out.state)
+            if n + 1 in hidden:
+                kept[n + 1] = x
+            add_losses(losses, out.losses)
+        after = None
+        if state is not None:
+            after = StackState(seen=state.seen + _real(x, mask), layers=tuple(states))
+        return StackOutput(self.norm(x), after, losses, tuple(kept[n] for n in hidden))
+
+    def init_state(
+        self,
+        batch_size: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> StackState:
+        """States of all layers before the first token; raises where a mixer has none."""
+        layers = tuple(
+            block.mixer.init_state(batch_size, device=device, dtype=dtype)
+            for block in self.blocks
+            if isinstance(block, Block)
+        )
+        return StackState(seen=torch.zeros_like(layers[0].seen), layers=layers)
+
+
+def _real(x: Tensor, mask: Mask | None) -> Tensor | int:
+    return x.shape[1] if mask is None or mask.keep is None else mask.keep.sum(1)

@@ -1,0 +1,99 @@
+"""The softmax engine: scaled dot-product attention under every mask, with zeros for empty rows.
+
+    A = softmax_S(Q K^T * scale + bias),   O = A V
+
+Plain calls go to torch's `scaled_dot_product_attention`; what it cannot do (soft-capped scores, a
+sink, weights to look at) is computed by the formula. Query i of L stands at source position
+i + (S - L), so a causal call with a cache never sees too little (torch's own ``is_causal`` aligns
+the other corner).
+
+Source: Vaswani et al. 2017, arXiv 1706.03762, eq. 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Which keys each query may see, in the form an attention call takes."""
+
+    causal: bool = False
+    """the plain lower triangle of a square call; then ``mask`` is None"""
+    mask: Tensor | None = None
+    """bool (True = may be seen) or additive float, broadcastable to (B, H, L, S)"""
+
+
+def softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Visibility,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+) -> Tensor:
+    """Heads' outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...).
+
+    H is a multiple of H_kv; query head h reads key-value head floor(h H_kv / H). ``scale``
+    defaults to 1/sqrt(D). ``softcap`` c replaces scores s by c tanh(s/c). ``sink`` (H,) is the
+    score of one extra key whose value is 0. A query that may see nothing gives 0.
+    """
+    if softcap is None and sink is None and k.shape[2] > 0:
+        mask = visible.mask
+        if mask is not None and mask.dtype != torch.bool:
+            mask = mask.to(q.dtype)
+        return F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            dropout_p=dropout,
+            is_causal=visible.causal,
+            scale=scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+    weights = attention_weights(q, k, visible, scale=scale, softcap=softcap, sink=sink)
+    groups = q.shape[1] // v.shape[1]
+    return F.dropout(weights, dropout).to(v.dtype) @ v.repeat_interleave(groups, dim=1)
+
+
+def attention_weights(
+    q: Tensor,
+    k: Tensor,
+    visible: Visibility,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+) -> Tensor:
+    """The matrix A (B, H, L, S) itself, in float32 or wider; rows that see nothing are zero."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = (q.to(wide) * scale) @ k.to(wide).transpose(-1, -2)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    mask = visible.mask
+    if visible.causal:
+        mask = causal_mask(q.shape[2], k.shape[2], q.device)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    if sink is not None:
+        column = sink.to(wide).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        return torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]
+    empty = (scores == -math.inf).all(-1, keepdim=True)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+
+
+def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
+    """(L, S) bool: query i may see keys up to i + (S - L)."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)

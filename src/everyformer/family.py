@@ -1,0 +1,182 @@
+"""The family: every member, its paper, its genes, what it can do and what it claims.
+
+A reader who opens only this file sees the whole family. A member is a named choice of genes (mixer,
+position, block, model); each builds with `create_model`, those whose mixer bears their name also
+with `create_mixer`. Where something is not supported, the reason stands in place of True.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from everyformer.core.errors import unknown
+
+LM, TEXT, IMAGE, PIXELS = "lm", "classify-text", "classify-image", "pixels"
+ALL_TASKS = (LM, TEXT, IMAGE, PIXELS)
+
+
+@dataclass(frozen=True)
+class Genes:
+    """Where this member differs from plain pre-norm softmax attention."""
+
+    mixer: str = "attention"
+    position: str | None = "sinusoidal"
+    mixer_options: Mapping[str, Any] = field(default_factory=dict)
+    position_options: Mapping[str, Any] = field(default_factory=dict)
+    block: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Claimed growth with length L, as an exponent: what law 7 measures."""
+
+    time: float
+    """FLOPs of the mixing grow like L to this power"""
+    memory: float
+    """the largest tensor grows like L to this power"""
+    formula: str
+    """in words of the paper; d width, s window, h heads"""
+    state: str
+    """size of the streaming state after t tokens"""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One row of the family table."""
+
+    name: str
+    title: str
+    authors: str
+    year: int
+    arxiv: str | None
+    """identifier, None where the paper is not on arXiv"""
+    genes: Genes
+    tasks: tuple[str, ...]
+    cost: Cost
+    claim: str
+    """what its signature experiment shows"""
+    causal: bool | str = True
+    bidirectional: bool | str = True
+    cross: bool | str = True
+    streaming: bool | str = True
+    padding: bool | str = True
+    exempt: Mapping[str, str] = field(default_factory=dict)
+    """laws that do not apply, with the reason"""
+
+    @property
+    def is_mixer(self) -> bool:
+        """Whether `create_mixer` knows this name."""
+        return self.genes.mixer == self.name
+
+    def can(self, ability: str) -> bool:
+        """Whether 'causal', 'bidirectional', 'cross', 'streaming' or 'padding' is supported."""
+        return getattr(self, ability) is True
+
+
+_SOFTMAX = Cost(2, 1, "O(L^2 d) time, O(L d) memory when fused", "2 t d")
+_NO_CROSS_AFT = "published with w over one sequence; a cross form would need a table of its own"
+_NO_CROSS_SGU = "the spatial matrix mixes the tokens of one sequence"
+
+FAMILY: tuple[Member, ...] = (
+    Member(
+        "attention", "Multi-head softmax attention", "Vaswani et al.", 2017, "1706.03762",
+        Genes(), ALL_TASKS, _SOFTMAX,
+        "without the factor 1/sqrt(D) softmax saturates as D grows, with it entropy and gradients "
+        "stay flat; and attention solves associative recall where an LSTM of equal size fails",
+    ),
+    Member(
+        "gpt", "GPT-2: decoder-only language model", "Radford et al.", 2019, None,
+        Genes(position="learned", mixer_options={"bias": ("query", "key", "value", "output")},
+              block={"feedforward": "gelu-tanh", "dropout": 0.1},
+              model={"init": "gpt2", "embedding_dropout": 0.1}),
+        (LM,), _SOFTMAX,
+        "bytes of real text: bits per byte clearly under a 5-gram baseline",
+        bidirectional="decoder-only by definition: use 'attention' without causal masking",
+    ),
+    Member(
+        "vit", "Vision Transformer", "Dosovitskiy et al.", 2020, "2010.11929",
+        Genes(position="learned", mixer_options={"bias": ("query", "key", "value", "output")},
+              block={"norm_eps": 1e-6}, model={"pooling": "class"}),
+        (IMAGE,), _SOFTMAX,
+        "on CIFAR-10 (JPEG) attention, gMLP and AFT-conv of equal size are comparable",
+        causal="an encoder of image patches", streaming="an encoder reads the whole image",
+    ),
+    Member(
+        "sinusoidal", "Sinusoidal positions", "Vaswani et al.", 2017, "1706.03762",
+        Genes(position="sinusoidal"), ALL_TASKS, _SOFTMAX,
+        "PE[p+k] is PE[p] turned by a rotation that depends on k alone",
+    ),
+    Member(
+        "learned", "Learned absolute positions", "Gehring et al.", 2017, "1705.03122",
+        Genes(position="learned"), ALL_TASKS, _SOFTMAX,
+        "as good as sinusoids inside the table, undefined beyond it",
+    ),
+    Member(
+        "rope", "Rotary positions (RoFormer)", "Su et al.", 2021, "2104.09864",
+        Genes(position="rope"), ALL_TASKS, _SOFTMAX,
+        "scores depend on distances alone: shifting every position changes nothing",
+        cross="rotations are defined between tokens of one sequence",
+    ),
+    Member(
+        "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
+        Genes(mixer="aft-full"), ALL_TASKS,
+        Cost(2, 2, "O(L^2 d) time, O(L d + L^2) memory, the L^2 part shared by batch and channels",
+             "2 t d"),
+        "a learned position bias addresses tokens that AFT-simple cannot",
+        cross=_NO_CROSS_AFT,
+    ),
+    Member(
+        "aft-local", "Attention-free Transformer, local", "Zhai et al.", 2021, "2105.14103",
+        Genes(mixer="aft-local"), ALL_TASKS,
+        Cost(1, 1, "O(L s d) time, O(L d) memory", "2 s d, constant"),
+        "a local position bias addresses tokens that AFT-simple cannot, at linear cost",
+        cross=_NO_CROSS_AFT,
+    ),
+    Member(
+        "aft-simple", "Attention-free Transformer, simple", "Zhai et al.", 2021, "2105.14103",
+        Genes(mixer="aft-simple"), ALL_TASKS,
+        Cost(1, 1, "O(L d) time and memory", "2 d, constant"),
+        "global pooling: cheapest of all, and blind to where a token stands",
+        cross=_NO_CROSS_AFT,
+    ),
+    Member(
+        "aft-conv", "Attention-free Transformer, convolutional", "Zhai et al.", 2021, "2105.14103",
+        Genes(mixer="aft-conv"), ALL_TASKS,
+        Cost(1, 1, "O(L s d) time, O(L d) memory", "2 s d, constant"),
+        "one shared kernel a head keeps the local bias at any length",
+        cross=_NO_CROSS_AFT,
+    ),
+    Member(
+        "gmlp", "gMLP: MLPs with a spatial gating unit", "Liu, Dai, So, Le", 2021, "2105.08050",
+        Genes(mixer="gmlp", position=None), ALL_TASKS,
+        Cost(2, 2, "O(L^2 f) time, O(L f + L^2) memory; f hidden channels", "t f / 2"),
+        "the learned spatial matrix becomes Toeplitz on a shift-invariant task (R^2 > 0.85)",
+        cross=_NO_CROSS_SGU,
+    ),
+    Member(
+        "amlp", "aMLP: gMLP with a tiny attention", "Liu, Dai, So, Le", 2021, "2105.08050",
+        Genes(mixer="amlp", position=None), ALL_TASKS,
+        Cost(2, 2, "O(L^2 (f + a)) time; a channels of the tiny attention", "t (f / 2 + 2 a)"),
+        "one small head makes up for what a static matrix cannot align",
+        cross=_NO_CROSS_SGU,
+    ),
+)  # fmt: skip
+
+_BY_NAME = {member.name: member for member in FAMILY}
+
+
+def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) -> list[Member]:
+    """All members in family order, or those that support ``task`` and every ability named."""
+    return [
+        m for m in FAMILY if (task is None or task in m.tasks) and all(m.can(a) for a in abilities)
+    ]
+
+
+def info(name: str) -> Member:
+    """The row of one member; an unknown name is an error that offers the nearest."""
+    if name not in _BY_NAME:
+        raise unknown("member", name, _BY_NAME)
+    return _BY_NAME[name]

@@ -1,0 +1,25 @@
+"""The mathematics of the members as functions, without parameters.
+
+Heads' tensors are (batch, heads, length, head_dim); AFT and the spatial gate take (batch, length,
+width). Each function has a twin of the same name, the literal equation, in `everyformer.reference`.
+"""
+
+from everyformer.mixers.aft_conv import aft_conv
+from everyformer.mixers.aft_full import aft_full
+from everyformer.mixers.aft_local import aft_local
+from everyformer.mixers.aft_simple import aft_simple
+from everyformer.mixers.attention import attention
+from everyformer.mixers.gmlp import spatial_gate
+from everyformer.positions.rope import rotate
+from everyformer.positions.sinusoidal import sinusoid
+
+__all__ = [
+    "aft_conv",
+    "aft_full",
+    "aft_local",
+    "aft_simple",
+    "attention",
+    "rotate",
+    "sinusoid",
+    "spatial_gate",
+]

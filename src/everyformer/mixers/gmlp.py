@@ -1,0 +1,341 @@
+"""gMLP and aMLP: two channel projections with a spatial gate between them, no attention needed.
+
+    Z = gelu(X U),   Z = [Z_1 | Z_2],   f(Z_2) = W LN(Z_2) + b 1^T,   Y = (Z_1 * f(Z_2)) V
+    aMLP:            f(Z_2) = W LN(Z_2) + b 1^T + tiny_attention(X)
+
+X (L, d) is the normalised block input, U (d, f), V (f/2, d), f = ``expansion`` d. W (L, L) mixes
+tokens and is shared by all channels (of a head: ``sgu_heads``); b (L) is one bias a token. W starts
+near 0 and b at 1, so every block starts as a feed-forward network. Causal: the lower triangle of W.
+Toeplitz: W_ij = c_(i-j), one filter of 2 L - 1 taps; with ``taps`` fewer, and no table any more.
+
+Cost: O(L^2 f) time, L^2 parameters a block. State: the normalised rows Z_2 seen, slot = position.
+The table fixes the longest sequence; shorter ones use its upper left corner. Padding is zeroed
+after LN (the paper lets pads mix: ``mask_padding=False``).
+
+Source: Liu, Dai, So, Le 2021, arXiv 2105.08050, section 3. There is no activation after V. Not in
+the paper: heads of W, the Toeplitz form, exact padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Context, Mixer, set_options
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.state import State, state
+from everyformer.core.trace import record
+from everyformer.engines.cache import KeyValueState
+from everyformer.engines.rows import compact, repack, spread, unpack
+from everyformer.engines.toeplitz import toeplitz_matrix, toeplitz_mix
+from everyformer.mixers import MIXERS
+from everyformer.mixers.attention import Attention
+
+Gate = Literal["split", "multiplicative", "additive", "linear"]
+
+
+@dataclass(frozen=True)
+class GMLPOptions:
+    expansion: float = 4.0
+    """hidden channels f over width (the paper's models use 6)"""
+    gate: Gate = "split"
+    """s = Z_1 * f(Z_2); or without a split: Z * f(Z), Z + f(Z), f(Z)"""
+    spatial: Literal["dense", "toeplitz"] = "dense"
+    """W as a full matrix, or constant along diagonals"""
+    taps: int | None = None
+    """Toeplitz offsets |i-j| < taps only: no longest sequence, bounded state, one bias a head"""
+    sgu_heads: int = 1
+    """groups of channels with a W and b of their own"""
+    init: Literal["normal", "uniform", "zeros", "wide"] = "normal"
+    """W at the start: N(0, 1e-12), U(+-1e-3/n), zeros, or U(+-0.05) (far from 0)"""
+    mask_padding: bool = True
+    """whether padded tokens are kept out of the mixing"""
+
+
+@dataclass(frozen=True)
+class AMLPOptions(GMLPOptions):
+    attention_dim: int = 64
+    """channels of the tiny single-head attention"""
+
+
+def spatial_gate_reference(
+    z: Tensor, weight: Tensor, bias: Tensor, *, causal: bool = False
+) -> Tensor:
+    """The definition, token by token; arguments as in `spatial_gate`."""
+    first, second = z.chunk(2, dim=-1)
+    heads = weight.shape[0]
+    rows = []
+    for t in range(z.shape[1]):
+        parts = []
+        for h, v in enumerate(second.chunk(heads, dim=-1)):
+            last = t + 1 if causal else z.shape[1]
+            mixed = sum((weight[h, t, j] * v[:, j] for j in range(last)), torch.zeros_like(v[:, 0]))
+            parts.append(mixed + bias[h, t])
+        rows.append(first[:, t] * torch.cat(parts, -1))
+    return torch.stack(rows, 1)
+
+
+def spatial_gate(z: Tensor, weight: Tensor, bias: Tensor, *, causal: bool = False) -> Tensor:
+    """Z_1 * (W Z_2 + b): the gating unit on an already normalised second half.
+
+    Args:
+        z: (B, L, 2 c). weight: (heads, N, N) with N >= L, row = output token. bias: (heads, N).
+        causal: the lower triangle of ``weight`` only.
+
+    Returns: (B, L, c).
+    """
+    first, second = z.chunk(2, dim=-1)
+    return first * spatial_mix(second, weight, bias, causal=causal)
+
+
+def spatial_mix(v: Tensor, weight: Tensor, bias: Tensor, *, causal: bool = False) -> Tensor:
+    """W v + b for ``v`` (B, L, c) with channels in head groups: (B, L, c)."""
+    length = v.shape[1]
+    weight = weight[:, :length, :length]
+    if causal:
+        weight = weight.tril()
+    heads = v.unflatten(-1, (weight.shape[0], -1)).transpose(1, 2)
+    return (weight @ heads + bias[:, :length, None]).transpose(1, 2).flatten(2)
+
+
+@state
+class SpatialState(State):
+    """Normalised gate rows of the tokens seen; a row's token p stands in slot p."""
+
+    seen: Tensor
+    rows: Tensor
+    """(B, T, c); with ``taps``, the last taps - 1 rows instead, newest last"""
+    attention: KeyValueState | None
+    """keys and values of the tiny attention (aMLP)"""
+
+
+class SpatialMLP(Mixer):
+    """Base of the two members of this file, which differ in the tiny attention alone."""
+
+    honours = frozenset({"keep", "documents", "grid"})
+    with_feedforward = False
+    Options: ClassVar[type[GMLPOptions]]
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        causal: bool = False,
+        max_length: int | None = None,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        o: GMLPOptions = set_options(self.Options, self.name, options)
+        self.width, self.causal, self.options = width, causal, o
+        self.split = o.gate == "split"
+        hidden = round(width * o.expansion)
+        channels = hidden // 2 if self.split else hidden
+        if channels * (2 if self.split else 1) != hidden or channels % o.sgu_heads:
+            raise GeneError(
+                f"{self.name}: width={width} x expansion={o.expansion} gives {hidden} channels, "
+                f"which do not split into {'two halves of ' if self.split else ''}"
+                f"sgu_heads={o.sgu_heads} equal groups"
+            )
+        if o.taps is not None and o.spatial != "toeplitz":
+            raise GeneError(f"taps={o.taps} bounds a Toeplitz matrix, but spatial='{o.spatial}'")
+        if o.taps is None and max_length is None:
+            raise GeneError(
+                f"{self.name} holds a matrix over positions, so it needs max_length (or "
+                "spatial='toeplitz' with taps=...): give max_length=..."
+            )
+        self.max_length = None if o.taps is not None else max_length
+        self.up = nn.Linear(width, hidden)
+        self.norm = nn.LayerNorm(channels)
+        self.out = nn.Linear(channels, width)
+        self.reach = o.taps or max_length or 1
+        shape: tuple[int, ...] = (o.sgu_heads, self.reach, self.reach)
+        if o.spatial == "toeplitz":
+            shape = (o.sgu_heads, self.reach if causal else 2 * self.reach - 1)
+        self.spatial = nn.Parameter(_start(shape, o.init, self.reach))
+        self.bias = nn.Parameter(torch.ones(o.sgu_heads, 1 if o.taps else self.reach))
+        self.attention: Attention | None = None
+        if isinstance(o, AMLPOptions):
+            widths = {"key_dim": o.attention_dim, "output": channels}
+            self.attention = Attention(
+                width=width, causal=causal, options={"widths": widths, "bias": ("output",)}
+            )
+        for linear in (self.up, self.out):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        self.check_input(x, context, mask, state)
+        if mask is not None and mask.documents is not None:
+            packed = unpack(x, mask.documents, mask.keep)
+            y = self(packed.x, mask=Mask(keep=packed.keep)).y
+            return MixerOutput(repack(y, packed), None, {})
+        keep = mask.keep if mask is not None and self.options.mask_padding else None
+        record(self, "spatial", lambda: self.matrix(min(self.reach, 512)))
+        if keep is None:
+            y, after = self._mix(x, None, state)
+            return MixerOutput(y, after, {})
+        rows = compact(x, keep)
+        y, after = self._mix(rows.x, rows.keep, state)
+        return MixerOutput(spread(y, rows), after, {})
+
+    def matrix(self, length: int) -> Tensor:
+        """W (heads, length, length) as it is applied."""
+        weight = self.spatial
+        if self.options.spatial == "toeplitz":
+            weight = toeplitz_matrix(weight, length, causal=self.causal)
+        weight = weight[:, :length, :length]
+        return weight.tril() if self.causal else weight
+
+    def reference(
+        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
+    ) -> Tensor:
+        """The same module by `spatial_gate_reference`, row by row on the real tokens alone."""
+        out = x.new_zeros(*x.shape[:2], self.out.out_features)
+        for b in range(x.shape[0]):
+            real = torch.ones(x.shape[1], dtype=torch.bool)
+            if mask is not None and mask.keep is not None and self.options.mask_padding:
+                real = mask.keep[b]
+            if not real.any():
+                continue
+            tokens = x[b : b + 1, real]
+            first, second = self._open(tokens)
+            count = tokens.shape[1]
+            bias = self.bias.expand(-1, count) if self.options.taps else self.bias[:, :count]
+            matrix = self.matrix(count)
+            ones = torch.cat((torch.ones_like(second), second), -1)
+            mixed = spatial_gate_reference(ones, matrix, bias, causal=self.causal)
+            if self.attention is not None:
+                mixed = mixed + self.attention.reference(tokens)
+            out[b, real] = self.out(self._combine(first, mixed))[0]
+        return out
+
+    def init_state(
+        self,
+        batch_size: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> SpatialState:
+        if not self.causal:
+            super().init_state(batch_size)
+        like = {"device": device or self.spatial.device, "dtype": dtype or self.spatial.dtype}
+        slots = self.options.taps - 1 if self.options.taps else 0
+        tiny = self.attention
+        return SpatialState(
+            seen=torch.zeros(batch_size, dtype=torch.long, device=like["device"]),
+            rows=torch.zeros(batch_size, slots, self.norm.normalized_shape[0], **like),  # type: ignore[arg-type]
+            attention=None
+            if tiny is None
+            else tiny.init_state(batch_size, device=device, dtype=dtype),
+        )
+
+    def _open(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What is gated, and the normalised rows that make the gate."""
+        z = F.gelu(self.up(x))
+        first, second = z.chunk(2, dim=-1) if self.split else (z, z)
+        return first, self.norm(second)
+
+    def _combine(self, first: Tensor, gate: Tensor) -> Tensor:
+        if self.options.gate == "linear":
+            return gate
+        return first + gate if self.options.gate == "additive" else first * gate
+
+    def _mix(
+        self, x: Tensor, keep: Tensor | None, state: State | None
+    ) -> tuple[Tensor, SpatialState | None]:
+        """Rows whose real tokens stand first, through the whole unit."""
+        first, second = self._open(x)
+        if keep is not None:
+            second = second * keep[..., None].to(second.dtype)
+        tiny = None
+        if state is None:
+            self.check_length(x.shape[1])
+            gate, after = self._parallel(second), None
+        else:
+            assert isinstance(state, SpatialState)
+            gate, after = self._continue(second, keep, state)
+            tiny = state.attention
+        if self.attention is not None:
+            hides = None if keep is None else Mask(keep=keep)
+            attended = self.attention(x, mask=hides, state=tiny)
+            gate = gate + attended.y
+            if after is not None:
+                after = SpatialState(after.seen, after.rows, attended.state)  # type: ignore[arg-type]
+        return self.out(self._combine(first, gate)), after
+
+    def _parallel(self, v: Tensor) -> Tensor:
+        """W v + b over whole rows."""
+        if self.options.spatial == "dense":
+            return spatial_mix(v, self.spatial, self.bias, causal=self.causal)
+        mixed = toeplitz_mix(v, self.spatial, causal=self.causal)
+        bias = self.bias.expand(-1, v.shape[1]) if self.options.taps else self.bias
+        heads = bias[:, : v.shape[1]].t().repeat_interleave(v.shape[-1] // bias.shape[0], dim=1)
+        return mixed + heads
+
+    def _continue(
+        self, v: Tensor, keep: Tensor | None, state: SpatialState
+    ) -> tuple[Tensor, SpatialState]:
+        """W v + b for new tokens behind those of the state; rows may have seen different counts."""
+        batch, length = v.shape[:2]
+        count = torch.full((batch,), length, device=v.device) if keep is None else keep.sum(1)
+        seen = state.seen + count
+        if self.options.taps:
+            held = torch.cat((state.rows.to(v.dtype), v), 1)
+            mixed = toeplitz_mix(held, self.spatial, causal=True)[:, -length:]
+            places = count[:, None] + torch.arange(self.reach - 1, device=v.device)
+            wide = places[..., None].expand(-1, -1, v.shape[-1])
+            rows = held.gather(1, wide).to(state.rows.dtype)
+            bias = self.bias.repeat_interleave(v.shape[-1] // self.bias.shape[0], dim=0).t()
+            return mixed + bias, SpatialState(seen, rows, None)
+        assert self.max_length is not None
+        if not torch.compiler.is_compiling():
+            self.check_length(int(seen.max()))
+        slots = min(state.rows.shape[1] + length, self.max_length)
+        where = (state.seen[:, None] + torch.arange(length, device=v.device)).clamp(max=slots - 1)
+        grown = F.pad(state.rows.to(v.dtype), (0, 0, 0, slots - state.rows.shape[1]))
+        rows = grown.scatter_add(1, where[..., None].expand_as(v), v)
+        weight = self.matrix(slots)[:, where]
+        heads = rows.unflatten(-1, (weight.shape[0], -1))
+        mixed = torch.einsum("hblt,bthc->blhc", weight, heads)
+        bias = self.bias[:, where].permute(1, 2, 0)[..., None]
+        return (mixed + bias).flatten(2), SpatialState(seen, rows.to(state.rows.dtype), None)
+
+
+def _start(shape: tuple[int, ...], rule: str, length: int) -> Tensor:
+    """W near zero; see `GMLPOptions.init`."""
+    weight = torch.zeros(shape)
+    if rule == "normal":
+        return weight.normal_(std=1e-6)
+    if rule == "uniform":
+        return weight.uniform_(-1e-3 / length, 1e-3 / length)
+    return weight.uniform_(-0.05, 0.05) if rule == "wide" else weight
+
+
+@MIXERS.register("gmlp")
+class GMLP(SpatialMLP):
+    """gMLP: the spatial gating unit alone."""
+
+    name = "gmlp"
+    Options = GMLPOptions
+
+
+@MIXERS.register("amlp")
+class AMLP(SpatialMLP):
+    """aMLP: a tiny single-head attention is added to the gate."""
+
+    name = "amlp"
+    Options = AMLPOptions

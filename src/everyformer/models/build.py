@@ -1,0 +1,174 @@
+"""`create_mixer` and `create_model`: from a member's name and loose options to a module."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from everyformer.blocks.options import BlockOptions
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
+from everyformer.core.mixer import Mixer
+from everyformer.family import IMAGE, LM, PIXELS, TEXT, Member, info, list_members
+from everyformer.mixers import MIXERS
+from everyformer.models.base import Model
+from everyformer.models.classifier import ImageClassifier, TextClassifier
+from everyformer.models.config import ModelConfig
+from everyformer.models.language import LanguageModel
+from everyformer.models.pixels import PixelModel
+from everyformer.positions import POSITIONS
+
+MODELS: dict[str, type[Model]] = {
+    LM: LanguageModel,
+    TEXT: TextClassifier,
+    IMAGE: ImageClassifier,
+    PIXELS: PixelModel,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ByLayer:
+    """One value a layer, first layer first; made by `by_layer`."""
+
+    values: tuple[Any, ...]
+
+
+def by_layer(*values: Any) -> ByLayer:
+    """A schedule: ``create_model(..., window=by_layer(32, 32, 64, 128))``."""
+    return ByLayer(values)
+
+
+def create_mixer(
+    name: str,
+    *,
+    width: int,
+    heads: int = 1,
+    causal: bool = False,
+    max_length: int | None = None,
+    **options: Any,
+) -> Mixer:
+    """Build the mixer of a member by name.
+
+    Args:
+        name: a member marked as mixer (`everyformer list --mixers`), or any registered mixer.
+        width: channels of x. heads: number of heads. causal: each token sees only the past.
+        max_length: longest sequence, needed by members with a table over positions.
+        options: the mixer's own options by name (`everyformer info NAME`).
+
+    Raises:
+        UnknownNameError, ConfigError, GeneError: with the nearest name, or both sides named.
+    """
+    mixers = [m.name for m in list_members() if m.is_mixer]
+    if name not in MIXERS.names():
+        if name in {m.name for m in list_members()}:
+            raise UnsupportedError(
+                f"member '{name}' is not a mixer but a choice of other genes: build it with "
+                f"create_model('{name}'). Mixers: {', '.join(mixers)}"
+            )
+        raise unknown("mixer", name, MIXERS.names())
+    cls: Any = MIXERS.get(name)
+    position = options.pop("position", None)
+    inside = {} if position is None else {"position": position}
+    if inside and not cls.accepts_positions:
+        raise GeneError(f"mixer '{name}' takes no position inside; '{position}' was given")
+    checked = from_dict(cls.Options, options, f"{name}.")
+    return cls(
+        width=width, heads=heads, causal=causal, max_length=max_length, options=checked, **inside
+    )
+
+
+def create_model(name: str, task: str = LM, **options: Any) -> Model:
+    """Build a member as a whole model.
+
+    Args:
+        name: a member (`list_members()`).
+        task: 'lm', 'classify-text', 'classify-image' or 'pixels'.
+        options: fields of `ModelConfig` (width, layers, heads, max_length, vocabulary ...), of
+            `BlockOptions` (wiring, feedforward, dropout ...), of the mixer or of the position, by
+            their names; ``by_layer(...)`` values differ by layer.
+
+    Raises:
+        UnknownNameError, ConfigError, GeneError, UnsupportedError: what clashes with what, and why.
+    """
+    return build_model(configure(name, task, **options))
+
+
+def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
+    """The complete config that `create_model` would build."""
+    member = info(name)
+    if task not in MODELS:
+        raise unknown("task", task, MODELS)
+    if task not in member.tasks:
+        able = [m.name for m in list_members(task=task)]
+        raise UnsupportedError(
+            f"member '{name}' has no task '{task}' (it has {', '.join(member.tasks)}); "
+            f"members that do: {', '.join(able)}"
+        )
+    genes = member.genes
+    preset: dict[str, Any] = {
+        "member": name,
+        "task": task,
+        "mixer": genes.mixer,
+        "mixer_options": dict(genes.mixer_options),
+        "position": genes.position,
+        "position_options": dict(genes.position_options),
+        "block": dict(genes.block),
+        **genes.model,
+    }
+    for key, value in options.items():
+        _place(preset, key, value)
+    config = from_dict(ModelConfig, to_dict(preset))
+    return dataclasses.replace(config, causal=_causal(member, config))
+
+
+def build_model(config: ModelConfig) -> Model:
+    """The module that a complete config describes."""
+    return MODELS[config.task](config)
+
+
+def _place(preset: dict[str, Any], key: str, value: Any) -> None:
+    """Put a loose option where it belongs."""
+    if isinstance(value, ByLayer):
+        preset.setdefault("schedule", {})[key] = value.values
+        return
+    if key in {f.name for f in dataclasses.fields(ModelConfig)}:
+        if isinstance(value, dict) and isinstance(preset.get(key), dict):
+            value = {**preset[key], **value}
+        preset[key] = value
+        return
+    homes = _homes(preset)
+    for home, names in homes.items():
+        if key in names:
+            preset[home][key] = value
+            return
+    known = {f.name for f in dataclasses.fields(ModelConfig)}.union(*homes.values())
+    raise ConfigError(
+        f"unknown option '{key}' for member '{preset['member']}'; {nearest(key, known)}"
+    )
+
+
+def _homes(preset: dict[str, Any]) -> dict[str, set[str]]:
+    mixer: Any = MIXERS.get(preset["mixer"])
+    homes = {
+        "block": {f.name for f in dataclasses.fields(BlockOptions)},
+        "mixer_options": {f.name for f in dataclasses.fields(mixer.Options)},
+    }
+    if preset["position"] is not None:
+        position: Any = POSITIONS.get(preset["position"])
+        homes["position_options"] = {f.name for f in dataclasses.fields(position.Options)}
+    return homes
+
+
+def _causal(member: Member, config: ModelConfig) -> bool:
+    """Causal for language and pixels, bidirectional for classifiers where the member can."""
+    generative = config.task in (LM, PIXELS)
+    if config.causal is False and generative:
+        raise GeneError(
+            f"task '{config.task}' predicts what comes next, so causal=False would leak"
+        )
+    causal = generative or bool(config.causal) or not member.can("bidirectional")
+    if causal and not member.can("causal"):
+        raise GeneError(f"member '{member.name}' cannot be causal: {member.causal}")
+    if config.causal is False and not member.can("bidirectional"):
+        raise GeneError(f"member '{member.name}' is always causal: {member.bidirectional}")
+    return causal

@@ -1,0 +1,148 @@
+"""Classifiers of text and of images: one stack, two ways in, three ways to pool.
+
+Images are cut into patches by a strided convolution (equal to a linear layer on flattened patches),
+in raster order: Dosovitskiy et al. 2020, arXiv 2010.11929, eq. 1. The pooled vector is the mean of
+the real tokens, a class token put first, or the last real token.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.blocks.block import Block
+from everyformer.core.errors import GeneError, ShapeError
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import ModelOutput
+from everyformer.core.state import StackState
+from everyformer.models.base import Model
+from everyformer.models.config import ModelConfig
+from everyformer.models.language import total_loss
+
+
+class Pool(nn.Module):
+    """From (B, L, width) to logits (B, classes), by ``config.pooling``."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pooling, self.smoothing = config.pooling, config.label_smoothing
+        hidden = config.head_hidden
+        if hidden is None:
+            last = nn.Linear(config.width, config.classes)
+            self.head: nn.Module = last
+        else:
+            last = nn.Linear(hidden, config.classes)
+            self.head = nn.Sequential(nn.Linear(config.width, hidden), nn.GELU(), last)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.token = None
+        if self.pooling == "class":
+            self.token = nn.Parameter(torch.zeros(1, 1, config.width))
+
+    def open(self, x: Tensor, mask: Mask | None) -> tuple[Tensor, Mask | None]:
+        """Put the class token, if there is one, before the tokens (B, L, width)."""
+        if self.token is None:
+            return x, mask
+        if mask is not None:
+            mask.require("a classifier with a class token", frozenset({"keep"}))
+            if mask.keep is not None:
+                mask = Mask(keep=nn.functional.pad(mask.keep, (1, 0), value=True))
+        return torch.cat((self.token.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1), mask
+
+    def forward(self, y: Tensor, mask: Mask | None) -> Tensor:
+        keep = None if mask is None else mask.keep
+        if self.pooling == "class":
+            pooled = y[:, 0]
+        elif keep is None:
+            pooled = y.mean(1) if self.pooling == "mean" else y[:, -1]
+        elif self.pooling == "mean":
+            real = keep[..., None].to(y.dtype)
+            pooled = (y * real).sum(1) / real.sum(1).clamp(min=1)
+        else:
+            places = torch.arange(keep.shape[1], device=y.device) * keep
+            pooled = y[torch.arange(y.shape[0], device=y.device), places.argmax(1)]
+        return self.head(pooled)
+
+
+class TextClassifier(Model):
+    """inputs (B, L) int64 with ``mask.keep``, targets (B,), logits (B, classes)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.pool = Pool(config)
+        self.start_weights([self.embedding])
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+    ) -> ModelOutput:
+        refuse_state(state)
+        x = self.embedding(inputs.long()) * self.embedding_scale
+        x, mask = self.pool.open(x, mask)
+        out = self.stack(self.add_positions(x, mask, None), mask=mask)
+        logits = self.pool(out.y, mask)
+        loss, losses = total_loss(logits, targets, out.losses, self.pool.smoothing)
+        return ModelOutput(logits, loss, losses, None)
+
+
+class ImageClassifier(Model):
+    """inputs (B, C, H, W): uint8 pixels, or floats already normalised; targets (B,)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        if config.image is None:
+            raise GeneError("task 'classify-image' needs image=(channels, height, width)")
+        channels, height, width = config.image
+        if height % config.patch or width % config.patch:
+            sides = [p for p in range(1, min(height, width) + 1) if not (height % p or width % p)]
+            raise GeneError(
+                f"patch={config.patch} does not divide the image of {height}x{width}; "
+                f"patches that fit: {', '.join(map(str, sides))}"
+            )
+        self.grid = (height // config.patch, width // config.patch)
+        self.patches = nn.Conv2d(channels, config.width, config.patch, stride=config.patch)
+        nn.init.xavier_uniform_(self.patches.weight.flatten(1))
+        nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
+        self.pool = Pool(config)
+        self.start_weights([])
+        self.gridded = config.pooling != "class" and all(
+            isinstance(block, Block) and "grid" in block.mixer.honours
+            for block in self.stack.blocks
+        )
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+    ) -> ModelOutput:
+        refuse_state(state)
+        if inputs.dim() != 4 or tuple(inputs.shape[1:]) != self.config.image:
+            raise ShapeError(
+                f"images must be (batch, {', '.join(map(str, self.config.image or ()))}), "
+                f"not {tuple(inputs.shape)}"
+            )
+        pixels = inputs
+        if not pixels.is_floating_point():
+            pixels = pixels.to(self.patches.weight.dtype) / 127.5 - 1.0
+        x = self.patches(pixels).flatten(2).transpose(1, 2) * self.embedding_scale
+        if mask is None and self.gridded:
+            mask = Mask(grid=self.grid)
+        x, mask = self.pool.open(x, mask)
+        out = self.stack(self.add_positions(x, mask, None), mask=mask)
+        logits = self.pool(out.y, mask)
+        loss, losses = total_loss(logits, targets, out.losses, self.pool.smoothing)
+        return ModelOutput(logits, loss, losses, None)
+
+
+def refuse_state(state: StackState | None) -> None:
+    """Classifiers read the whole input at once."""
+    if state is not None:
+        raise ShapeError("a classifier reads its whole input at once; it takes no state")

@@ -1,0 +1,101 @@
+"""From names to parts: mixers and positions of a config, with contradictions refused.
+
+Every refusal names both genes and says why, when the model is built and never later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from everyformer.core.config import from_dict
+from everyformer.core.errors import ConfigError, GeneError, nearest
+from everyformer.core.mixer import Mixer
+from everyformer.mixers import MIXERS
+from everyformer.models.config import ModelConfig
+from everyformer.positions import POSITIONS, Position
+
+
+def build_position(config: ModelConfig) -> Position | None:
+    """The position that is added to the embeddings, if the config names one of that kind."""
+    if config.position is None or POSITIONS.get(config.position).acts_on != "embeddings":
+        return None
+    return _position(config, config.width // max(config.heads, 1))
+
+
+def build_mixers(config: ModelConfig) -> list[Mixer]:
+    """One mixer a layer, each with its own choice from the schedule."""
+    _check(config)
+    return [_build_mixer(config, layer) for layer in range(config.layers)]
+
+
+def layer_choice(config: ModelConfig, layer: int) -> tuple[str, dict[str, Any]]:
+    """Name and options of the mixer of one layer, counted from 0."""
+    chosen = {name: values[layer] for name, values in config.schedule.items()}
+    name = chosen.pop("mixer", config.mixer)
+    return name, {**config.mixer_options, **chosen}
+
+
+def _build_mixer(config: ModelConfig, layer: int) -> Mixer:
+    name, options = layer_choice(config, layer)
+    cls: Any = MIXERS.get(name)
+    known = {f.name for f in dataclasses.fields(cls.Options)}
+    if "mixer" in config.schedule:
+        options = {key: value for key, value in options.items() if key in known}
+    checked = from_dict(cls.Options, options, f"{name}.")
+    inside: dict[str, Any] = {}
+    if config.position is not None and POSITIONS.get(config.position).acts_on != "embeddings":
+        if not cls.accepts_positions:
+            kind = POSITIONS.get(config.position).acts_on.replace("-", " and ")
+            raise GeneError(
+                f"position '{config.position}' acts on {kind}, but mixer '{name}' has none (it "
+                "does not compare queries with keys): use position 'sinusoidal', 'learned' or none "
+                f"with '{name}', or a softmax attention with '{config.position}'"
+            )
+        widths = getattr(checked, "widths", None)
+        size = (widths.key_dim if widths else None) or config.width // config.heads
+        inside["position"] = _position(config, size)
+    return cls(
+        width=config.width,
+        heads=config.heads,
+        causal=bool(config.causal),
+        max_length=config.tokens,
+        options=checked,
+        **inside,
+    )
+
+
+def _position(config: ModelConfig, head_dim: int) -> Position:
+    cls: Any = POSITIONS.get(str(config.position))
+    return cls(
+        width=config.width,
+        heads=config.heads,
+        head_dim=head_dim,
+        max_length=config.tokens,
+        options=from_dict(cls.Options, config.position_options, f"{config.position}."),
+    )
+
+
+def _check(config: ModelConfig) -> None:
+    for name in ("width", "layers", "heads", "max_length", "vocabulary", "patch"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}")
+    for name, values in config.schedule.items():
+        if len(values) != config.layers:
+            raise GeneError(
+                f"the schedule of '{name}' has {len(values)} entries, but the model has "
+                f"layers={config.layers}: give one value a layer"
+            )
+    used = {layer_choice(config, layer)[0] for layer in range(config.layers)}
+    known = {f.name for name in used for f in dataclasses.fields(MIXERS.get(name).Options)}  # type: ignore[attr-defined]
+    for name in [*config.mixer_options, *config.schedule]:
+        if name != "mixer" and name not in known:
+            raise ConfigError(
+                f"unknown option '{name}' for mixer {', '.join(sorted(used))}; "
+                f"{nearest(name, known)}"
+            )
+    if config.causal and config.pooling == "class":
+        raise GeneError(
+            "pooling='class' puts a class token first, but causal=True lets it see nothing else: "
+            "use pooling='mean' or 'last' with a causal mixer"
+        )

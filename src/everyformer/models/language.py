@@ -1,0 +1,78 @@
+"""Causal language model: tokens in, a distribution over the next token at every position out.
+
+    x = s E[token] + position;   h = stack(x);   logits = h E^T (tied) or h W^T;   loss in nats
+
+s is sqrt(width) with fixed waves and 1 otherwise. Sources: Vaswani et al. 2017, arXiv 1706.03762;
+Radford et al. 2019 (GPT-2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.errors import ShapeError
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import ModelOutput
+from everyformer.core.state import StackState
+from everyformer.models.base import Model
+from everyformer.models.config import ModelConfig
+
+
+class LanguageModel(Model):
+    """inputs (B, L) int64, targets (B, L) with -100 = not scored, logits (B, L, vocabulary)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.head = nn.Linear(config.width, config.vocabulary, bias=False)
+        self.start_weights([self.embedding])
+        if config.tie:
+            self.head.weight = self.embedding.weight
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        embeddings: Tensor | None = None,
+        hidden: Sequence[int] = (),
+    ) -> ModelOutput:
+        """Predict each next token.
+
+        Args:
+            embeddings: (B, L, width) read instead of the tokens' embeddings.
+            hidden: layers whose outputs `Stack` keeps (see there); for datastores.
+        """
+        x = embeddings
+        if x is None:
+            if inputs.dim() != 2 or inputs.is_floating_point():
+                raise ShapeError(
+                    f"tokens must be (batch, length) integers, not {tuple(inputs.shape)}"
+                )
+            x = self.embedding(inputs.long()) * self.embedding_scale
+        x = self.add_positions(x, mask, state)
+        out = self.stack(x, mask=mask, state=state, hidden=hidden)
+        logits = self.head(out.y)
+        loss, losses = total_loss(logits, targets, out.losses)
+        return ModelOutput(logits, loss, losses, out.state)
+
+
+def total_loss(
+    logits: Tensor, targets: Tensor | None, terms: dict[str, Tensor], smoothing: float = 0.0
+) -> tuple[Tensor | None, dict[str, Tensor]]:
+    """Mean cross-entropy over scored targets as ``task``, and its sum with the members' terms."""
+    if targets is None:
+        return None, dict(terms)
+    flat, goals = logits.flatten(0, -2).float(), targets.flatten().long()
+    summed = F.cross_entropy(flat, goals, reduction="sum", label_smoothing=smoothing)
+    task = summed / (goals != -100).sum().clamp(min=1)
+    losses = {"task": task, **terms}
+    total = task
+    for term in terms.values():
+        total = total + term
+    return total, losses

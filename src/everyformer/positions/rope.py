@@ -1,0 +1,109 @@
+"""Rotary positions (RoPE): queries and keys are turned by an angle that grows with position.
+
+    pair m of q at position p, as a complex number, is multiplied by e^(i p theta_m),
+    theta_m = base^(-2m/D_r),   m = 0 .. D_r/2-1;   keys likewise;   values are not touched
+
+so that <R_p q, R_s k> = <q, R_(s-p) k>: scores see distances only. D_r <= D is the rotated part of
+the head dimension (``fraction``). Two layouts of the pairs exist: ``half`` (m, m + D_r/2: Llama,
+GPT-NeoX) and ``interleaved`` (2m, 2m+1: the paper, GPT-J); they differ by a fixed permutation of
+each head's channels.
+
+Source: Su et al. 2021, arXiv 2104.09864, eq. 15 and 34. Cost: O(L D) a head, no parameters. A
+stream caches rotated keys with their absolute positions. Angles are built in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import set_options
+from everyformer.positions import POSITIONS
+from everyformer.positions.base import Position
+
+PairLayout = Literal["half", "interleaved"]
+
+
+@dataclass(frozen=True)
+class RopeOptions:
+    base: float = 10000.0
+    """ratio of the slowest to the fastest rotation"""
+    layout: PairLayout = "half"
+    """which channels make a pair: (m, m + D_r/2) or (2m, 2m+1)"""
+    fraction: float = 1.0
+    """part of each head's channels that turns; the rest is left alone"""
+
+
+def rotate_reference(
+    x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: PairLayout = "half"
+) -> Tensor:
+    """The definition with complex numbers: ``x`` (B, H, L, D), ``positions`` (B or 1, L)."""
+    half = x.shape[-1] // 2
+    if layout == "half":
+        pairs = torch.complex(x[..., :half].double(), x[..., half:].double())
+    else:
+        pairs = torch.complex(x[..., 0::2].double(), x[..., 1::2].double())
+    theta = base ** (-2 * torch.arange(half, dtype=torch.float64, device=x.device) / x.shape[-1])
+    angles = positions[:, None, :, None].double() * theta
+    turned = pairs * torch.polar(torch.ones_like(angles), angles)
+    if layout == "half":
+        return torch.cat((turned.real, turned.imag), dim=-1).to(x.dtype)
+    return torch.stack((turned.real, turned.imag), dim=-1).flatten(-2).to(x.dtype)
+
+
+def rotate(
+    x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: PairLayout = "half"
+) -> Tensor:
+    """Turn all channels of ``x`` (B, H, L, D), D even, to ``positions`` (B or 1, L)."""
+    half = x.shape[-1] // 2
+    wide = torch.promote_types(x.dtype, torch.float32)
+    m = torch.arange(half, dtype=torch.float64, device=x.device)
+    theta = (base ** (-m / half)).to(wide)
+    angles = positions[:, None, :, None].to(wide) * theta
+    cosine, sine = angles.cos(), angles.sin()
+    if layout == "half":
+        first, second = x[..., :half], x[..., half:]
+        parts = (first * cosine - second * sine, second * cosine + first * sine)
+        return torch.cat(parts, dim=-1).to(x.dtype)
+    first, second = x[..., 0::2], x[..., 1::2]
+    parts = (first * cosine - second * sine, second * cosine + first * sine)
+    return torch.stack(parts, dim=-1).flatten(-2).to(x.dtype)
+
+
+@POSITIONS.register("rope")
+class Rope(Position):
+    """Turns queries and keys inside a softmax attention; any length, any stream."""
+
+    name = "rope"
+    acts_on = "queries-keys"
+    Options = RopeOptions
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        max_length: int | None = None,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        self.options: RopeOptions = set_options(RopeOptions, self.name, options)
+        size = head_dim if head_dim is not None else width // heads
+        self.rotary_dim = int(size * self.options.fraction)
+        if self.rotary_dim < 2 or self.rotary_dim % 2:
+            raise GeneError(
+                f"position 'rope' turns pairs of channels: head_dim={size} x fraction="
+                f"{self.options.fraction} must be an even number >= 2, not {self.rotary_dim}"
+            )
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        o, turned = self.options, self.rotary_dim
+        if turned == x.shape[-1]:
+            return rotate(x, positions, base=o.base, layout=o.layout)
+        head = rotate(x[..., :turned], positions, base=o.base, layout=o.layout)
+        return torch.cat((head, x[..., turned:]), dim=-1)

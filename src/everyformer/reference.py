@@ -1,0 +1,21 @@
+"""The literal equations: slow, float64-able, the definition that the fast functions must equal."""
+
+from everyformer.mixers.aft_conv import aft_conv_reference as aft_conv
+from everyformer.mixers.aft_full import aft_full_reference as aft_full
+from everyformer.mixers.aft_local import aft_local_reference as aft_local
+from everyformer.mixers.aft_simple import aft_simple_reference as aft_simple
+from everyformer.mixers.attention import attention_reference as attention
+from everyformer.mixers.gmlp import spatial_gate_reference as spatial_gate
+from everyformer.positions.rope import rotate_reference as rotate
+from everyformer.positions.sinusoidal import sinusoid_reference as sinusoid
+
+__all__ = [
+    "aft_conv",
+    "aft_full",
+    "aft_local",
+    "aft_simple",
+    "attention",
+    "rotate",
+    "sinusoid",
+    "spatial_gate",
+]
