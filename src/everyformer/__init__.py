@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from everyformer.family import Member, info, list_members
     from everyformer.generation.sampling import generate, stream
     from everyformer.models.build import by_layer, create_mixer, create_model
-    from everyformer.training.storage import load_model as load
-    from everyformer.training.storage import save_model as save
+    from everyformer.training.checkpoint import load_model as load
+    from everyformer.training.checkpoint import save_model as save
     from everyformer.verification.verify import verify
 
 __version__ = "0.1.0"
@@ -47,8 +47,8 @@ _HOMES = {
     "by_layer": "models.build",
     "create_mixer": "models.build",
     "create_model": "models.build",
-    "load": "training.storage:load_model",
-    "save": "training.storage:save_model",
+    "load": "training.checkpoint:load_model",
+    "save": "training.checkpoint:save_model",
     "verify": "verification.verify",
     "functional": "functional:",
     "reference": "reference:",

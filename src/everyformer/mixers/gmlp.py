@@ -184,7 +184,7 @@ class SpatialMLP(Mixer):
             y = self(packed.x, mask=Mask(keep=packed.keep)).y
             return MixerOutput(repack(y, packed), None, {})
         keep = mask.keep if mask is not None and self.options.mask_padding else None
-        record(self, "spatial", lambda: self.matrix(min(self.reach, 512)))
+        record(self, "spatial", lambda: self.matrix(x.shape[1]))
         if keep is None:
             y, after = self._mix(x, None, state)
             return MixerOutput(y, after, {})
@@ -214,13 +214,12 @@ class SpatialMLP(Mixer):
             tokens = x[b : b + 1, real]
             first, second = self._open(tokens)
             count = tokens.shape[1]
-            bias = self.bias.expand(-1, count) if self.options.taps else self.bias[:, :count]
-            matrix = self.matrix(count)
             ones = torch.cat((torch.ones_like(second), second), -1)
-            mixed = spatial_gate_reference(ones, matrix, bias, causal=self.causal)
+            bias = self.bias.expand(-1, max(count, self.reach))[:, :count]
+            gate = spatial_gate_reference(ones, self.matrix(count), bias, causal=self.causal)
             if self.attention is not None:
-                mixed = mixed + self.attention.reference(tokens)
-            out[b, real] = self.out(self._combine(first, mixed))[0]
+                gate = gate + self.attention.reference(tokens)
+            out[b, real] = self.out(self._combine(first, gate))[0]
         return out
 
     def init_state(
@@ -232,15 +231,15 @@ class SpatialMLP(Mixer):
     ) -> SpatialState:
         if not self.causal:
             super().init_state(batch_size)
-        like = {"device": device or self.spatial.device, "dtype": dtype or self.spatial.dtype}
+        device, dtype = device or self.spatial.device, dtype or self.spatial.dtype
         slots = self.options.taps - 1 if self.options.taps else 0
-        tiny = self.attention
+        tiny = None
+        if self.attention is not None:
+            tiny = self.attention.init_state(batch_size, device=device, dtype=dtype)
         return SpatialState(
-            seen=torch.zeros(batch_size, dtype=torch.long, device=like["device"]),
-            rows=torch.zeros(batch_size, slots, self.norm.normalized_shape[0], **like),  # type: ignore[arg-type]
-            attention=None
-            if tiny is None
-            else tiny.init_state(batch_size, device=device, dtype=dtype),
+            seen=torch.zeros(batch_size, dtype=torch.long, device=device),
+            rows=torch.zeros(batch_size, slots, self.out.in_features, device=device, dtype=dtype),
+            attention=tiny,
         )
 
     def _open(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -274,7 +273,7 @@ class SpatialMLP(Mixer):
             attended = self.attention(x, mask=hides, state=tiny)
             gate = gate + attended.y
             if after is not None:
-                after = SpatialState(after.seen, after.rows, attended.state)  # type: ignore[arg-type]
+                after = SpatialState(after.seen, after.rows, attended.state)
         return self.out(self._combine(first, gate)), after
 
     def _parallel(self, v: Tensor) -> Tensor:

@@ -1,0 +1,117 @@
+"""What the laws are tried on: each member, small, with the options that change its paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.mixer import Mixer
+from everyformer.family import Member
+from everyformer.models.base import Model
+from everyformer.models.build import configure, create_model
+from everyformer.models.genes import build_mixers
+
+WIDTH, HEADS, LONGEST = 12, 3, 40
+LENGTHS = (1, 2, 7, 33)
+
+VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
+    "attention": (
+        {},
+        {"kv_heads": 1, "bias": ("query", "key", "value", "output")},
+        {"window": 3},
+        {"window": (2, None, 5), "qk_norm": True},
+        {"softcap": 2.0, "sink": True},
+        {"widths": {"key_dim": 6, "value_dim": 5}},
+    ),
+    "aft-full": ({}, {"rank": None}, {"rank": 4, "gate": "relu"}),
+    "aft-local": ({"window": 4}, {"window": 1}, {"window": 0}, {"window": 8, "rank": None}),
+    "aft-simple": ({}, {"gate": "identity"}),
+    "aft-conv": (
+        {"kernel": 5},
+        {"kernel": 3, "tied": False},
+        {"kernel": 7, "reparameterise": False},
+    ),
+    "gmlp": (
+        {},
+        {"gate": "multiplicative", "sgu_heads": 2},
+        {"gate": "additive"},
+        {"gate": "linear"},
+        {"spatial": "toeplitz"},
+        {"spatial": "toeplitz", "taps": 3},
+    ),
+    "amlp": ({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One member, one choice of options, causal or not."""
+
+    member: Member
+    options: Mapping[str, Any] = field(default_factory=dict)
+    causal: bool = True
+
+    def __str__(self) -> str:
+        chosen = ", ".join(f"{k}={v}" for k, v in self.options.items())
+        return f"{self.member.name}({chosen}{', ' if chosen else ''}causal={self.causal})"
+
+    def mixer(self, dtype: torch.dtype, device: str = "cpu", **more: Any) -> Mixer:
+        """One mixer of the member with its position inside, weights drawn wide enough to matter."""
+        sizes = {"width": WIDTH, "heads": HEADS, "layers": 1, "max_length": LONGEST, **more}
+        # classify-text takes causal and bidirectional mixers alike
+        task = "lm" if self.causal else "classify-text"
+        if task in self.member.tasks:
+            sizes.pop("image", None)
+        else:
+            task = self.member.tasks[0]
+            sizes = {"image": (1, LONGEST, 1), "patch": 1, **sizes}
+        config = configure(self.member.name, task, causal=self.causal, **self.options, **sizes)
+        made = build_mixers(config)[0].to(device, dtype).eval()
+        stir(made)
+        return made
+
+
+def cases(member: Member) -> Iterator[Case]:
+    """Every variant of a member, causal and bidirectional where it can be."""
+    for options in VARIANTS.get(member.genes.mixer, ({},)):
+        for causal in (True, False):
+            if member.can("causal" if causal else "bidirectional"):
+                yield Case(member, options, causal)
+
+
+def stir(module: nn.Module) -> None:
+    """Give vectors and near-zero tables values that matter, so that no law holds by vacuity."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        if parameter.dim() < 2 or float(parameter.detach().abs().max()) < 0.06:
+            drawn = torch.randn(parameter.shape, generator=generator) * 0.3
+            parameter.data.add_(drawn.to(parameter))
+
+
+def draw(
+    *shape: int, seed: int = 0, dtype: torch.dtype = torch.float64, device: str = "cpu"
+) -> Tensor:
+    """Standard normal numbers that depend on the seed alone."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator).to(device, dtype)
+
+
+def small_model(
+    member: Member, task: str | None = None, **more: Any
+) -> tuple[Model, Tensor, Tensor]:
+    """A two-layer model of the member with inputs and targets that fit it."""
+    task = task or member.tasks[0]
+    sizes: dict[str, Any] = {"width": WIDTH, "heads": HEADS, "layers": 2, "max_length": 16, **more}
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, 50, (2, 12), generator=generator)
+    if task in ("classify-image", "pixels"):
+        sizes |= {"image": (1, 4, 4), "patch": 2, "classes": 3}
+        pixels = torch.randint(0, 256, (2, 1, 4, 4), generator=generator).to(torch.uint8)
+        targets = pixels.flatten(1).long() if task == "pixels" else torch.tensor([0, 2])
+        return create_model(member.name, task, **sizes), pixels, targets
+    targets = tokens.roll(-1, 1) if task == "lm" else torch.tensor([0, 1])
+    return create_model(member.name, task, vocabulary=50, **sizes), tokens, targets

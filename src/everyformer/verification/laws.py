@@ -1,0 +1,160 @@
+"""Laws 1 to 4 and 6: equation, causality, chunks, padding, numbers.
+
+Each goes through a member's cases, raises `LawBroken` where it fails and fills a `Check` where it
+holds. Identities are checked in float64 unless the user asks for another dtype; tolerances follow
+from the dtype alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Mixer
+from everyformer.family import Member
+from everyformer.verification.cases import LENGTHS, WIDTH, cases, draw
+from everyformer.verification.result import Check
+
+# About 2^14 roundings of the dtype: enough for sums over lengths <= 40 through a few products.
+TOLERANCE = {
+    torch.float64: 1e-10,
+    torch.float32: 5e-5,
+    torch.bfloat16: 6e-2,
+    torch.float16: 1e-2,
+}
+SPLITS = ((0, 3, 4, 11), (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11), (0, 10, 11), (0, 11))
+
+
+def equation(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """The fast path equals the member's reference, outputs and gradients."""
+    for case in cases(member):
+        mixer = case.mixer(dtype, device)
+        for length, padded in itertools.product(LENGTHS, (False, True)):
+            x = draw(2, length, WIDTH, seed=length, dtype=dtype, device=device).requires_grad_()
+            mask, real = _holes(2, length, device) if padded else (None, None)
+            seen = 1.0 if real is None else real[..., None].to(dtype)
+            weight = draw(2, length, WIDTH, seed=99, dtype=dtype, device=device) * seen
+            got, expected = mixer(x, mask=mask).y, reference(mixer)(x, mask=mask)
+            where = f"{case} L={length} padded={padded}"
+            check.close(got * seen, expected * seen, TOLERANCE[dtype], where)
+            inputs = [x, *(p for p in mixer.parameters() if p.requires_grad)]
+            first = torch.autograd.grad((got * weight).sum(), inputs, allow_unused=True)
+            second = torch.autograd.grad((expected * weight).sum(), inputs, allow_unused=True)
+            for a, b, p in zip(first, second, inputs, strict=True):
+                zero = torch.zeros_like(p)
+                a, b = zero if a is None else a, zero if b is None else b
+                check.close(a, b, 10 * TOLERANCE[dtype], f"{where} gradient {tuple(p.shape)}")
+
+
+def causality(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """Output t has exactly zero gradient to later inputs; another future changes nothing."""
+    for case in (c for c in cases(member) if c.causal):
+        mixer, length = case.mixer(dtype, device), 9
+        x = draw(1, length, WIDTH, dtype=dtype, device=device).requires_grad_()
+        y = mixer(x).y
+        for t in range(length - 1):
+            (gradient,) = torch.autograd.grad(y[:, t].sum(), x, retain_graph=True)
+            later = gradient[:, t + 1 :]
+            check.true(bool((later == 0).all()), f"{case}: output {t} has a gradient to the future")
+            changed = x.detach().clone()
+            changed[:, t + 1 :] = 50 * draw(1, length - t - 1, WIDTH, seed=7).to(changed)
+            early = mixer(changed).y[:, : t + 1]
+            check.close(early, y[:, : t + 1], TOLERANCE[dtype], f"{case}: future after {t} matters")
+
+
+def chunks(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """Any split carried by a state equals one pass; a reset row starts afresh."""
+    length = SPLITS[0][-1]
+    for case in (c for c in cases(member) if c.causal):
+        mixer = case.mixer(dtype, device)
+        x = draw(2, length, WIDTH, dtype=dtype, device=device)
+        for padded, split in itertools.product((False, True), SPLITS):
+            mask, real = _holes(2, length, device) if padded else (None, None)
+            seen = 1.0 if real is None else real[..., None].to(dtype)
+            whole = mixer(x, mask=mask).y
+            parts = run_chunks(mixer, x, split, real)
+            check.close(parts * seen, whole * seen, TOLERANCE[dtype], f"{case} {split} {padded}")
+        state = mixer(x, state=mixer.init_state(2)).state
+        assert state is not None
+        rows = torch.tensor([True, False], device=device)
+        y = mixer(x, state=state.reset(rows)).y
+        check.close(y[0], mixer(x[:1]).y[0], TOLERANCE[dtype], f"{case}: a reset row remembers")
+        order = torch.tensor([1, 0], device=device)
+        swapped = mixer(x.flip(0), state=state.reorder(order)).y
+        direct = mixer(x, state=state).y
+        check.close(swapped.flip(0), direct, TOLERANCE[dtype], f"{case}: reorder")
+
+
+def run_chunks(mixer: Mixer, x: Tensor, split: tuple[int, ...], real: Tensor | None) -> Tensor:
+    """Outputs of ``x`` fed in pieces, each continuing the state of the one before."""
+    state: Any = mixer.init_state(x.shape[0])
+    parts = []
+    for a, b in itertools.pairwise(split):
+        mask = None if real is None else Mask(keep=real[:, a:b])
+        y, state, _ = mixer(x[:, a:b], mask=mask, state=state)
+        parts.append(y)
+    return torch.cat(parts, 1)
+
+
+def padding(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """A padded row equals the row alone, whatever stands in the padding; packing = separation."""
+    for case in cases(member):
+        mixer = case.mixer(dtype, device)
+        alone = [draw(1, n, WIDTH, seed=n, dtype=dtype, device=device) for n in (5, 3)]
+        expected = [mixer(x).y[0] for x in alone]
+        for places in ((range(5), range(3)), (range(5), range(2, 5)), (range(1, 6), (0, 3, 5))):
+            batch = torch.full((2, 6, WIDTH), 1e4, dtype=dtype, device=device)
+            keep = torch.zeros(2, 6, dtype=torch.bool, device=device)
+            for row, spots in enumerate(places):
+                batch[row, list(spots)] = alone[row][0]
+                keep[row, list(spots)] = True
+            y = mixer(batch, mask=Mask(keep=keep)).y
+            for row in range(2):
+                where = f"{case}: row {row} with real tokens at {list(places[row])}"
+                check.close(y[row, keep[row]], expected[row], TOLERANCE[dtype], where)
+        packed = torch.cat(alone, 1)
+        ids = torch.tensor([[4] * 5 + [9] * 3], device=device)
+        y = mixer(packed, mask=Mask(documents=ids)).y
+        check.close(y[0], torch.cat(expected), TOLERANCE[dtype], f"{case}: packed documents mix")
+
+
+def numbers(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """Nothing but finite numbers: inputs of 1e4, one token, rows without any, three dtypes."""
+    kinds = (torch.float32, torch.bfloat16, torch.float16)
+    for case, kind in itertools.product(cases(member), kinds):
+        mixer = case.mixer(kind, device)
+        # beyond sqrt(65504) the projections themselves leave float16's range
+        size = 1e4 if kind != torch.float16 else 100.0
+        for length in (1, 6):
+            x = (draw(2, length, WIDTH, dtype=kind, device=device) * size).requires_grad_()
+            nothing = torch.zeros(2, length, dtype=torch.bool, device=device)
+            nothing[0] = True
+            for mask in (None, Mask(keep=nothing)):
+                y = mixer(x, mask=mask).y
+                (gradient,) = torch.autograd.grad(y.float().sum(), x)
+                where = f"{case} {kind} L={length} {'masked row' if mask else ''}"
+                check.true(bool(torch.isfinite(y).all()), f"{where}: output not finite")
+                check.true(bool(torch.isfinite(gradient).all()), f"{where}: gradient not finite")
+        exact = case.mixer(torch.float64, device)
+        exact.load_state_dict(mixer.state_dict())
+        x = draw(2, 9, WIDTH, device=device)
+        low = mixer(x.to(kind)).y
+        check.true(low.dtype == kind, f"{case}: {kind} became {low.dtype}")
+        check.close(low, exact(x).y, TOLERANCE[kind], f"{case}: {kind} against float64")
+
+
+def reference(mixer: Mixer) -> Any:
+    """The module's own literal form; having one is part of the contract."""
+    return mixer.reference
+
+
+def _holes(batch: int, length: int, device: str) -> tuple[Mask, Tensor]:
+    """Row 0 starts and ends with padding and has a hole; the other rows are whole."""
+    keep = torch.ones(batch, length, dtype=torch.bool, device=device)
+    if length > 2:
+        keep[0, 0] = keep[0, length // 2] = keep[0, -1] = False
+    return Mask(keep=keep), keep

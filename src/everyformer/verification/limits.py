@@ -1,0 +1,177 @@
+"""Law 5: where a paper has a limit, the member equals a simpler member there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.mixer import Mixer
+from everyformer.family import Member
+from everyformer.models.build import create_mixer
+from everyformer.positions.rope import rotate
+from everyformer.verification.cases import HEADS, LONGEST, WIDTH, draw, stir
+from everyformer.verification.laws import TOLERANCE
+from everyformer.verification.result import Check
+
+LENGTH = 11
+Pair = tuple[str, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+
+
+def limits(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """Every limit in `LIMITS` of the member's mixer, or of the member itself."""
+    x = draw(2, LENGTH, WIDTH, dtype=dtype, device=device)
+    for causal in (True, False):
+        if not member.can("causal" if causal else "bidirectional"):
+            continue
+        for what, got, expected in limits_of(member, causal, device, dtype):
+            check.close(got(x), expected(x), TOLERANCE[dtype], f"{what} (causal={causal})")
+
+
+def limits_of(member: Member, causal: bool, device: str, dtype: torch.dtype) -> list[Pair]:
+    """(what, one side, other side) of every limit that is known for the member."""
+    make = LIMITS.get(member.name) or LIMITS[member.genes.mixer]
+    return make(lambda name, **options: _mixer(name, causal, device, dtype, **options))
+
+
+def _mixer(name: str, causal: bool, device: str, dtype: torch.dtype, **options: Any) -> Mixer:
+    made = create_mixer(
+        name, width=WIDTH, heads=HEADS, causal=causal, max_length=LONGEST, **options
+    ).to(device, dtype)
+    stir(made)
+    return made
+
+
+def _attention(make: Callable[..., Mixer]) -> list[Pair]:
+    """A window over everything is no window; equal groups of heads are plain heads."""
+    plain, windowed = make("attention"), make("attention", window=LENGTH)
+    windowed.load_state_dict(plain.state_dict())
+    grouped, full = make("attention", kv_heads=1), make("attention")
+    size = WIDTH // HEADS
+    q, k, v = grouped.project.weights[0].detach().split((WIDTH, size, size))  # type: ignore[union-attr, index, operator]
+    full.load_state_dict(
+        {
+            "project.weights.0": torch.cat((q, k.repeat(HEADS, 1), v.repeat(HEADS, 1))),
+            "out.weight": grouped.out.weight,  # type: ignore[union-attr]
+        },
+        strict=False,
+    )
+    return [
+        ("window >= L is no window", lambda x: windowed(x).y, lambda x: plain(x).y),
+        ("copied key-value heads are shared ones", lambda x: full(x).y, lambda x: grouped(x).y),
+    ]
+
+
+def _aft_local(make: Callable[..., Mixer]) -> list[Pair]:
+    """A window over everything is AFT-full; an empty one is AFT-simple."""
+    wide, full = make("aft-local", window=LONGEST, rank=4), make("aft-full", rank=4)
+    full.load_state_dict(wide.state_dict())
+    none, simple = make("aft-local", window=0, rank=4), make("aft-simple")
+    simple.load_state_dict(none.state_dict(), strict=False)
+    return [
+        ("window >= L is AFT-full", lambda x: wide(x).y, lambda x: full(x).y),
+        ("window 0 is AFT-simple", lambda x: none(x).y, lambda x: simple(x).y),
+    ]
+
+
+def _aft_full(make: Callable[..., Mixer]) -> list[Pair]:
+    """A bias of zero is AFT-simple."""
+    flat, simple = make("aft-full", rank=None), make("aft-simple")
+    simple.load_state_dict(flat.state_dict(), strict=False)
+    for name, table in flat.named_parameters():
+        if name not in dict(simple.named_parameters()):
+            nn.init.zeros_(table)
+    return [("w = 0 is AFT-simple", lambda x: flat(x).y, lambda x: simple(x).y)]
+
+
+def _aft_simple(make: Callable[..., Mixer]) -> list[Pair]:
+    """Keys of zero take plain means of the values."""
+    simple = make("aft-simple", gate="identity")
+    with torch.no_grad():
+        for name, weight in simple.named_parameters():
+            if name.startswith("key"):
+                weight.zero_()
+    query, value, out = (simple.get_submodule(n) for n in ("query", "value", "out"))
+
+    def mean(x: Tensor) -> Tensor:
+        v = value(x)
+        steps = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        average = v.cumsum(1) / steps if simple.causal else v.mean(1, keepdim=True)
+        return out(query(x) * average)
+
+    return [("K = 0 is the mean of V", lambda x: simple(x).y, mean)]
+
+
+def _aft_conv(make: Callable[..., Mixer]) -> list[Pair]:
+    """gamma = beta = 0, as at the start, is AFT-simple with one key a head."""
+    conv, simple = make("aft-conv", kernel=5), make("aft-simple")
+    with torch.no_grad():
+        for name, weight in conv.named_parameters():
+            if name.endswith(("gamma", "beta")):
+                weight.zero_()
+        shared = {
+            key: value.repeat_interleave(WIDTH // HEADS, dim=0) if key.startswith("key") else value
+            for key, value in conv.state_dict().items()
+        }
+        simple.load_state_dict({k: v for k, v in shared.items() if k in simple.state_dict()})
+    return [("gamma = beta = 0 is AFT-simple", lambda x: conv(x).y, lambda x: simple(x).y)]
+
+
+def _gmlp(make: Callable[..., Mixer]) -> list[Pair]:
+    """W = 0 and b = 1 is a feed-forward network; a Toeplitz matrix is its dense copy."""
+    start = make("gmlp")
+    with torch.no_grad():
+        start.spatial.zero_()  # type: ignore[operator]
+        start.bias.fill_(1.0)  # type: ignore[operator]
+    up, out = start.get_submodule("up"), start.get_submodule("out")
+
+    def feedforward(x: Tensor) -> Tensor:
+        return out(nn.functional.gelu(up(x)).chunk(2, dim=-1)[0])
+
+    circulant, dense = make("gmlp", spatial="toeplitz"), make("gmlp")
+    copied = {k: v for k, v in circulant.state_dict().items() if k != "spatial"}
+    dense.load_state_dict(copied, strict=False)
+    with torch.no_grad():
+        dense.spatial.copy_(circulant.matrix(LONGEST))  # type: ignore[operator]
+    return [
+        ("W = 0, b = 1 is a feed-forward", lambda x: start(x).y, feedforward),
+        ("Toeplitz is its dense copy", lambda x: circulant(x).y, lambda x: dense(x).y),
+    ]
+
+
+def _amlp(make: Callable[..., Mixer]) -> list[Pair]:
+    """A tiny attention whose output is zero is gMLP."""
+    tiny, plain = make("amlp"), make("gmlp")
+    plain.load_state_dict(tiny.state_dict(), strict=False)
+    nn.init.zeros_(tiny.attention.out.weight)  # type: ignore[union-attr, arg-type]
+    nn.init.zeros_(tiny.attention.out.bias)  # type: ignore[union-attr, arg-type]
+    return [("zero attention output is gMLP", lambda x: tiny(x).y, lambda x: plain(x).y)]
+
+
+def _rope(make: Callable[..., Mixer]) -> list[Pair]:
+    """Rotations at position 0 change nothing; equal rotations of all positions neither."""
+
+    def scores(x: Tensor, shift: int) -> Tensor:
+        positions = torch.arange(x.shape[1], device=x.device)[None] + shift
+        q, k = rotate(x[:, None], positions), rotate(x.flip(-1)[:, None], positions)
+        return q @ k.transpose(-1, -2)
+
+    origin = torch.zeros(1, LENGTH, dtype=torch.long)
+    return [
+        ("position 0 is the identity", lambda x: rotate(x[:, None], origin)[:, 0], lambda x: x),
+        ("a common shift changes no score", lambda x: scores(x, 7), lambda x: scores(x, 0)),
+    ]
+
+
+LIMITS: dict[str, Callable[[Callable[..., Mixer]], list[Pair]]] = {
+    "attention": _attention,
+    "rope": _rope,
+    "aft-full": _aft_full,
+    "aft-local": _aft_local,
+    "aft-simple": _aft_simple,
+    "aft-conv": _aft_conv,
+    "gmlp": _gmlp,
+    "amlp": _amlp,
+}

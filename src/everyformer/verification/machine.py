@@ -1,0 +1,169 @@
+"""Laws 7 to 10: cost, compiles, keeps, reproducible: what the member does on the machine."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from everyformer.core.errors import CheckpointError
+from everyformer.core.mixer import Mixer
+from everyformer.engines.flops import count_flops
+from everyformer.family import Member
+from everyformer.models.config import ModelConfig
+from everyformer.training.checkpoint import load_model, save_model
+from everyformer.verification.cases import WIDTH, Case, cases, draw, small_model
+from everyformer.verification.laws import TOLERANCE
+from everyformer.verification.result import Check
+
+# Wide and long enough that tensors outgrow the 2 MB of scratch that torch's fused attention takes.
+COST_WIDTH, COST_LENGTHS = 96, (2048, 4096)
+
+
+def cost(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """FLOPs and the largest tensor grow with L as claimed, from one length to twice that.
+
+    A claim of 1 means that doubling L doubles the count; a claim of 2 that it more than doubles it,
+    at most fourfold (the projections beside the mixing are linear).
+    """
+    case = Case(member, {}, member.can("causal"))
+    sizes = [{"width": COST_WIDTH, "max_length": n, "image": (1, n, 1)} for n in COST_LENGTHS]
+    mixers = [case.mixer(torch.float32, "cpu", **size) for size in sizes]
+    pairs = list(zip(mixers, COST_LENGTHS, strict=True))
+    flops = [_flops(mixer, length) for mixer, length in pairs]
+    largest = [largest_allocation(mixer, length) for mixer, length in pairs]
+    for what, counts, claim in (
+        ("FLOPs", flops, member.cost.time),
+        ("largest tensor", largest, member.cost.memory),
+    ):
+        growth = counts[1] / counts[0]
+        low, high = (1.9, 2.1) if claim == 1 else (2.1, 4.1)
+        where = f"{case}: {what} {counts} grow {growth:.2f}-fold for twice the length"
+        check.true(low <= growth <= high, f"{where}, claimed exponent {claim:g}")
+
+
+def _flops(mixer: Mixer, length: int) -> int:
+    x = draw(1, length, mixer.width, dtype=torch.float32)
+    return count_flops(lambda: mixer(x))
+
+
+def largest_allocation(mixer: Mixer, length: int) -> int:
+    """Bytes of the largest single allocation of one forward and backward pass on the CPU."""
+    x = draw(1, length, mixer.width, dtype=torch.float32).requires_grad_()
+    mixer(x).y.sum().backward()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        mixer(x).y.sum().backward()
+    events = profiled.profiler.kineto_results.events()
+    return max(event.nbytes() for event in events if event.name() == "[memory]")
+
+
+def compiles(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """One graph with the same result at several lengths, without a new graph for each."""
+    for case in cases(member):
+        mixer = case.mixer(torch.float32, device)
+        torch._dynamo.reset()
+        graphs = 0
+
+        def count(module: Any, inputs: Any) -> Any:
+            nonlocal graphs
+            graphs += 1
+            return module.forward
+
+        compiled = torch.compile(mixer, backend=count, fullgraph=True)
+        for length in (9, 12, 17, 23, 31):
+            x = draw(2, length, WIDTH, seed=length, dtype=torch.float32, device=device)
+            check.close(compiled(x).y, mixer(x).y, TOLERANCE[torch.float32], f"{case} L={length}")
+        check.true(graphs <= 2, f"{case}: {graphs} graphs for five lengths")
+        if case.causal and member.can("streaming"):
+            state = mixer(x[:, :5], state=mixer.init_state(2, device=device)).state
+            step = torch.compile(mixer, backend=count, fullgraph=True)
+            direct = mixer(x[:, 5:6], state=state).y
+            got = step(x[:, 5:6], state=state).y
+            check.close(got, direct, TOLERANCE[torch.float32], f"{case}: one step with a state")
+    exports(member, check, device)
+
+
+def exports(member: Member, check: Check, device: str) -> None:
+    """`torch.export` with a dynamic length gives the same result."""
+    mixer = Case(member, {}, member.can("causal")).mixer(torch.float32, device)
+    length = torch.export.Dim("length", min=2, max=32)
+    x = draw(2, 9, WIDTH, dtype=torch.float32, device=device)
+    program = torch.export.export(mixer, (x,), dynamic_shapes={"x": {1: length}})
+    other = draw(2, 17, WIDTH, seed=3, dtype=torch.float32, device=device)
+    expected = mixer(other).y
+    check.close(program.module()(other).y, expected, TOLERANCE[torch.float32], "torch.export")
+
+
+def compiles_fully(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """The real compiler gives the same outputs and gradients (minutes; `verify --full`)."""
+    mixer = Case(member, {}, member.can("causal")).mixer(torch.float32, device)
+    torch._dynamo.reset()
+    compiled = torch.compile(mixer, fullgraph=True)
+    x = draw(2, 19, WIDTH, dtype=torch.float32, device=device).requires_grad_()
+    got, expected = compiled(x).y, mixer(x).y
+    check.close(got, expected, TOLERANCE[torch.float32], "compiled output")
+    (first,) = torch.autograd.grad(got.square().sum(), x)
+    (second,) = torch.autograd.grad(expected.square().sum(), x)
+    check.close(first, second, 10 * TOLERANCE[torch.float32], "compiled gradient")
+
+
+def keeps(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """Saved and loaded, every task's model gives the same outputs; damage is a clear error."""
+    for task in member.tasks:
+        model, inputs, _ = small_model(member, task)
+        model = model.to(device).eval()
+        with tempfile.TemporaryDirectory() as folder:
+            save_model(model, Path(folder) / "model")
+            loaded = load_model(Path(folder) / "model").to(device).eval()
+            same = loaded(inputs.to(device)).logits
+            check.close(same, model(inputs.to(device)).logits, 0.0, f"{task}: loaded")
+            check.true(isinstance(loaded.config, ModelConfig), f"{task}: config came back")
+            weights = Path(folder) / "model" / "model.safetensors"
+            damaged = bytearray(weights.read_bytes())
+            damaged[-5] ^= 16
+            weights.write_bytes(bytes(damaged))
+            try:
+                load_model(Path(folder) / "model")
+            except CheckpointError:
+                check.true(True, "")
+            else:
+                check.true(False, f"{task}: a flipped bit was not noticed")
+
+
+def reproducible(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """The same seed gives the same losses; stopping, saving and going on changes nothing."""
+    task = member.tasks[0]
+    whole = _losses(member, task, device, stop=None)
+    check.true(whole == _losses(member, task, device, stop=None), f"{task}: two equal runs differ")
+    check.true(whole == _losses(member, task, device, stop=2), f"{task}: a resumed run differs")
+
+
+def _losses(member: Member, task: str, device: str, stop: int | None) -> list[float]:
+    torch.manual_seed(5)
+    model, inputs, targets = small_model(member, task, dropout=0.1)
+    model, inputs, targets = model.to(device), inputs.to(device), targets.to(device)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(4):
+        if step == stop:
+            model, optimiser = _through_disk(model, optimiser, device)
+        torch.manual_seed(step)
+        loss = model(inputs, targets=targets).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _through_disk(model: Any, optimiser: torch.optim.Optimizer, device: str) -> tuple[Any, Any]:
+    moments: dict[str, Any] = optimiser.state_dict()
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(model, Path(folder) / "model")
+        again = load_model(Path(folder) / "model").to(device).train()
+    fresh = torch.optim.AdamW(again.parameters(), lr=1e-2)
+    fresh.load_state_dict(moments)
+    return again, fresh

@@ -1,0 +1,59 @@
+"""What a law says of a member: held, failed with the reason, or not applicable and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LawResult:
+    """One law, one member."""
+
+    member: str
+    law: str
+    status: Literal["held", "failed", "exempt"]
+    detail: str
+    """what was checked and the largest error seen, or what went wrong, or why it does not apply"""
+    seconds: float = 0.0
+
+
+class LawBroken(AssertionError):
+    """Raised inside a law, with where and by how much."""
+
+
+class Check:
+    """Collects comparisons: the largest error, or `LawBroken` at the first that is too large."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.worst = 0.0
+
+    def close(self, got: Tensor, expected: Tensor, tolerance: float, where: str) -> None:
+        """max |got - expected| <= tolerance * max(1, max |expected|), and both finite."""
+        got, expected = got.detach().double(), expected.detach().double()
+        if got.shape != expected.shape:
+            raise LawBroken(f"{where}: shape {tuple(got.shape)} is not {tuple(expected.shape)}")
+        if not torch.isfinite(got).all():
+            raise LawBroken(f"{where}: not finite")
+        if got.numel() == 0:
+            return
+        scale = max(1.0, float(expected.abs().max()))
+        error = float((got - expected).abs().max()) / scale
+        self.count += 1
+        self.worst = max(self.worst, error)
+        if not error <= tolerance:
+            raise LawBroken(f"{where}: off by {error:.2e}, allowed {tolerance:.0e}")
+
+    def true(self, holds: bool, where: str) -> None:
+        """A plain condition."""
+        self.count += 1
+        if not holds:
+            raise LawBroken(where)
+
+    def summary(self) -> str:
+        """For the table that `verify` prints."""
+        return f"{self.count} checks, largest error {self.worst:.1e}"

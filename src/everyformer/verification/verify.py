@@ -1,0 +1,84 @@
+"""`verify`: run the laws for members on this machine, in this dtype, and say what holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from everyformer.core.errors import unknown
+from everyformer.family import Member, info, list_members
+from everyformer.verification import laws, machine
+from everyformer.verification.limits import limits
+from everyformer.verification.result import Check, LawBroken, LawResult
+
+Law = Callable[[Member, Check, str, torch.dtype], None]
+LAWS: dict[str, Law] = {
+    "equation": laws.equation,
+    "causality": laws.causality,
+    "chunks": laws.chunks,
+    "padding": laws.padding,
+    "limits": limits,
+    "numbers": laws.numbers,
+    "cost": machine.cost,
+    "compiles": machine.compiles,
+    "keeps": machine.keeps,
+    "reproducible": machine.reproducible,
+}
+FULL: dict[str, Law] = {"compiles-fully": machine.compiles_fully}
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+_NEEDS = {"causality": "causal", "chunks": "streaming", "padding": "padding"}
+
+
+def exemption(member: Member, law: str) -> str | None:
+    """Why a law does not apply to a member, or None if it does."""
+    if law in member.exempt:
+        return member.exempt[law]
+    ability = _NEEDS.get(law)
+    if ability is not None and not member.can(ability):
+        return f"not {ability}: {getattr(member, ability)}"
+    return None
+
+
+def check_law(
+    member: Member, law: str, device: str = "cpu", dtype: torch.dtype = torch.float64
+) -> LawResult:
+    """One law for one member; never raises for a broken law."""
+    reason = exemption(member, law)
+    if reason is not None:
+        return LawResult(member.name, law, "exempt", reason)
+    check, start = Check(), time.perf_counter()
+    torch.manual_seed(0)
+    try:
+        ({**LAWS, **FULL})[law](member, check, device, dtype)
+    except Exception as error:  # a crash inside a law is a broken law, and is shown as one
+        detail = str(error) if isinstance(error, LawBroken) else f"{type(error).__name__}: {error}"
+        return LawResult(member.name, law, "failed", detail, time.perf_counter() - start)
+    return LawResult(member.name, law, "held", check.summary(), time.perf_counter() - start)
+
+
+def verify(
+    names: Sequence[str] = (),
+    *,
+    laws: Sequence[str] = (),
+    device: str = "cpu",
+    dtype: str = "float64",
+    full: bool = False,
+) -> Iterator[LawResult]:
+    """Check laws for members (all of both by default) and yield each result as it is known.
+
+    Args:
+        names: members; none means all. laws: their names; none means all.
+        device: where tensors live. dtype: of laws 1 to 5; bounds follow from it.
+        full: also run the real compiler on every member (minutes).
+    """
+    if dtype not in DTYPES:
+        raise unknown("dtype", dtype, DTYPES)
+    known = {**LAWS, **FULL}
+    for law in laws:
+        if law not in known:
+            raise unknown("law", law, known)
+    members = [info(name) for name in names] or list_members()
+    chosen = list(laws) or [*LAWS, *(FULL if full else ())]
+    return (check_law(m, law, device, DTYPES[dtype]) for m in members for law in chosen)
