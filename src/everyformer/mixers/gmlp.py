@@ -194,10 +194,9 @@ class SpatialMLP(Mixer):
 
     def matrix(self, length: int) -> Tensor:
         """W (heads, length, length) as it is applied."""
-        weight = self.spatial
         if self.options.spatial == "toeplitz":
-            weight = toeplitz_matrix(weight, length, causal=self.causal)
-        weight = weight[:, :length, :length]
+            return toeplitz_matrix(self.spatial, length, causal=self.causal)
+        weight = self.spatial[:, :length, :length]
         return weight.tril() if self.causal else weight
 
     def reference(

@@ -7,49 +7,33 @@ from typing import Any, Literal
 
 from everyformer.blocks.options import BlockOptions
 
+DEFAULT_LENGTH = 1024
+"""longest text of a model that was not told"""
+
 Task = Literal["lm", "classify-text", "classify-image", "pixels"]
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """A member with every choice made; `build_model` makes the module of it."""
+class Architecture:
+    """What a user chooses about a model, whatever the data."""
 
-    member: str = "attention"
-    """name in the family table that this started from"""
-    task: Task = "lm"
-    """what goes in and what comes out"""
     width: int = 128
     """channels of the residual stream"""
     layers: int = 4
     """number of blocks"""
     heads: int = 4
     """heads of each mixer that has heads"""
-    max_length: int = 1024
-    """longest sequence; only tables over positions cost anything for it"""
-    vocabulary: int = 256
-    """number of tokens (lm, classify-text)"""
-    classes: int = 2
-    """number of classes (classify-text, classify-image)"""
-    image: tuple[int, int, int] | None = None
-    """channels, height and width of the images (classify-image, pixels)"""
+    max_length: int | None = None
+    """longest sequence of text; only tables over positions cost anything for it (default: 1024,
+    in a run what the data needs)"""
     patch: int = 4
     """side of the square patches that an image is cut into (classify-image)"""
     pooling: Literal["mean", "class", "last"] = "mean"
     """what a classifier reads: mean of real tokens, a class token, or the last real token"""
     head_hidden: int | None = None
     """hidden channels of a two-layer classification head (default: one linear layer)"""
-    causal: bool | None = None
-    """whether tokens see the past only (default: by task and member)"""
-    mixer: str = "attention"
-    """how information moves across positions"""
-    mixer_options: dict[str, Any] = field(default_factory=dict)
-    """the mixer's own options, the same in all layers"""
-    schedule: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    """options that differ by layer: name -> one value a layer ('mixer' itself is allowed)"""
     position: str | None = "sinusoidal"
-    """how order enters; None leaves it to the mixer"""
-    position_options: dict[str, Any] = field(default_factory=dict)
-    """the position's own options"""
+    """how order enters; none leaves it to the mixer"""
     block: BlockOptions = field(default_factory=BlockOptions)
     """wiring of the layers"""
     tie: bool = True
@@ -61,11 +45,37 @@ class ModelConfig:
     label_smoothing: float = 0.0
     """part of the target spread evenly over all classes (classifiers)"""
 
+
+@dataclass(frozen=True)
+class ModelConfig(Architecture):
+    """A member with every choice made; `build_model` makes the module of it."""
+
+    member: str = "attention"
+    """name in the family table that this started from"""
+    task: Task = "lm"
+    """what goes in and what comes out"""
+    vocabulary: int = 256
+    """number of tokens (lm, classify-text)"""
+    classes: int = 2
+    """number of classes (classify-text, classify-image)"""
+    image: tuple[int, int, int] | None = None
+    """channels, height and width of the images (classify-image, pixels)"""
+    causal: bool | None = None
+    """whether tokens see the past only (default: by task and member)"""
+    mixer: str = "attention"
+    """how information moves across positions"""
+    mixer_options: dict[str, Any] = field(default_factory=dict)
+    """the mixer's own options, the same in all layers"""
+    schedule: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """options that differ by layer: name -> one value a layer ('mixer' itself is allowed)"""
+    position_options: dict[str, Any] = field(default_factory=dict)
+    """the position's own options"""
+
     @property
     def tokens(self) -> int:
         """Tokens that the mixers see at most: patches plus class token, pixels, or max_length."""
         if self.image is None:
-            return self.max_length + (self.pooling == "class")
+            return (self.max_length or DEFAULT_LENGTH) + (self.pooling == "class")
         channels, height, width = self.image
         if self.task == "pixels":
             return channels * height * width

@@ -78,8 +78,9 @@ def _position(config: ModelConfig, head_dim: int) -> Position:
 
 def _check(config: ModelConfig) -> None:
     for name in ("width", "layers", "heads", "max_length", "vocabulary", "patch"):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}")
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1, not {value}")
     for name, values in config.schedule.items():
         if len(values) != config.layers:
             raise GeneError(

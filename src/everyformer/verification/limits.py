@@ -18,6 +18,7 @@ from everyformer.verification.result import Check
 
 LENGTH = 11
 Pair = tuple[str, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+Make = Callable[..., Any]
 
 
 def limits(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
@@ -44,17 +45,17 @@ def _mixer(name: str, causal: bool, device: str, dtype: torch.dtype, **options: 
     return made
 
 
-def _attention(make: Callable[..., Mixer]) -> list[Pair]:
+def _attention(make: Make) -> list[Pair]:
     """A window over everything is no window; equal groups of heads are plain heads."""
     plain, windowed = make("attention"), make("attention", window=LENGTH)
     windowed.load_state_dict(plain.state_dict())
     grouped, full = make("attention", kv_heads=1), make("attention")
     size = WIDTH // HEADS
-    q, k, v = grouped.project.weights[0].detach().split((WIDTH, size, size))  # type: ignore[union-attr, index, operator]
+    q, k, v = grouped.project.weights[0].detach().split((WIDTH, size, size))
     full.load_state_dict(
         {
             "project.weights.0": torch.cat((q, k.repeat(HEADS, 1), v.repeat(HEADS, 1))),
-            "out.weight": grouped.out.weight,  # type: ignore[union-attr]
+            "out.weight": grouped.out.weight,
         },
         strict=False,
     )
@@ -64,7 +65,7 @@ def _attention(make: Callable[..., Mixer]) -> list[Pair]:
     ]
 
 
-def _aft_local(make: Callable[..., Mixer]) -> list[Pair]:
+def _aft_local(make: Make) -> list[Pair]:
     """A window over everything is AFT-full; an empty one is AFT-simple."""
     wide, full = make("aft-local", window=LONGEST, rank=4), make("aft-full", rank=4)
     full.load_state_dict(wide.state_dict())
@@ -76,7 +77,7 @@ def _aft_local(make: Callable[..., Mixer]) -> list[Pair]:
     ]
 
 
-def _aft_full(make: Callable[..., Mixer]) -> list[Pair]:
+def _aft_full(make: Make) -> list[Pair]:
     """A bias of zero is AFT-simple."""
     flat, simple = make("aft-full", rank=None), make("aft-simple")
     simple.load_state_dict(flat.state_dict(), strict=False)
@@ -86,7 +87,7 @@ def _aft_full(make: Callable[..., Mixer]) -> list[Pair]:
     return [("w = 0 is AFT-simple", lambda x: flat(x).y, lambda x: simple(x).y)]
 
 
-def _aft_simple(make: Callable[..., Mixer]) -> list[Pair]:
+def _aft_simple(make: Make) -> list[Pair]:
     """Keys of zero take plain means of the values."""
     simple = make("aft-simple", gate="identity")
     with torch.no_grad():
@@ -104,7 +105,7 @@ def _aft_simple(make: Callable[..., Mixer]) -> list[Pair]:
     return [("K = 0 is the mean of V", lambda x: simple(x).y, mean)]
 
 
-def _aft_conv(make: Callable[..., Mixer]) -> list[Pair]:
+def _aft_conv(make: Make) -> list[Pair]:
     """gamma = beta = 0, as at the start, is AFT-simple with one key a head."""
     conv, simple = make("aft-conv", kernel=5), make("aft-simple")
     with torch.no_grad():
@@ -119,12 +120,12 @@ def _aft_conv(make: Callable[..., Mixer]) -> list[Pair]:
     return [("gamma = beta = 0 is AFT-simple", lambda x: conv(x).y, lambda x: simple(x).y)]
 
 
-def _gmlp(make: Callable[..., Mixer]) -> list[Pair]:
+def _gmlp(make: Make) -> list[Pair]:
     """W = 0 and b = 1 is a feed-forward network; a Toeplitz matrix is its dense copy."""
     start = make("gmlp")
     with torch.no_grad():
-        start.spatial.zero_()  # type: ignore[operator]
-        start.bias.fill_(1.0)  # type: ignore[operator]
+        start.spatial.zero_()
+        start.bias.fill_(1.0)
     up, out = start.get_submodule("up"), start.get_submodule("out")
 
     def feedforward(x: Tensor) -> Tensor:
@@ -134,23 +135,23 @@ def _gmlp(make: Callable[..., Mixer]) -> list[Pair]:
     copied = {k: v for k, v in circulant.state_dict().items() if k != "spatial"}
     dense.load_state_dict(copied, strict=False)
     with torch.no_grad():
-        dense.spatial.copy_(circulant.matrix(LONGEST))  # type: ignore[operator]
+        dense.spatial.copy_(circulant.matrix(LONGEST))
     return [
         ("W = 0, b = 1 is a feed-forward", lambda x: start(x).y, feedforward),
         ("Toeplitz is its dense copy", lambda x: circulant(x).y, lambda x: dense(x).y),
     ]
 
 
-def _amlp(make: Callable[..., Mixer]) -> list[Pair]:
+def _amlp(make: Make) -> list[Pair]:
     """A tiny attention whose output is zero is gMLP."""
     tiny, plain = make("amlp"), make("gmlp")
     plain.load_state_dict(tiny.state_dict(), strict=False)
-    nn.init.zeros_(tiny.attention.out.weight)  # type: ignore[union-attr, arg-type]
-    nn.init.zeros_(tiny.attention.out.bias)  # type: ignore[union-attr, arg-type]
+    nn.init.zeros_(tiny.attention.out.weight)
+    nn.init.zeros_(tiny.attention.out.bias)
     return [("zero attention output is gMLP", lambda x: tiny(x).y, lambda x: plain(x).y)]
 
 
-def _rope(make: Callable[..., Mixer]) -> list[Pair]:
+def _rope(make: Make) -> list[Pair]:
     """Rotations at position 0 change nothing; equal rotations of all positions neither."""
 
     def scores(x: Tensor, shift: int) -> Tensor:
@@ -165,7 +166,7 @@ def _rope(make: Callable[..., Mixer]) -> list[Pair]:
     ]
 
 
-LIMITS: dict[str, Callable[[Callable[..., Mixer]], list[Pair]]] = {
+LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "attention": _attention,
     "rope": _rope,
     "aft-full": _aft_full,

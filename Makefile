@@ -1,0 +1,33 @@
+# Two commands on a fresh machine with Python 3.11 or later and make: `make demo`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint types docs clean
+
+demo: $(READY)
+	$(BIN)/everyformer compare attention aft-full aft-local aft-conv gmlp --data stdlib \
+		--budget-seconds 20 --out runs/demo --overwrite
+
+test: lint types
+	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(READY)
+	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/python -m everyformer.report.pages docs
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,76 @@
+"""`everyformer list`: what exists, filtered by what you need. Needs no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everyformer.cli.console import emit, table
+from everyformer.cli.parsing import parse
+from everyformer.core.errors import unknown
+from everyformer.family import ALL_TASKS, Member, list_members
+
+ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    task: str | None = None
+    """only members that have this task: lm, classify-text, classify-image, pixels"""
+    causal: bool = False
+    """only members that can hide the future"""
+    bidirectional: bool = False
+    """only members that can see both ways"""
+    cross: bool = False
+    """only members that can read another sequence"""
+    streaming: bool = False
+    """only members with an exact state, one token at a time"""
+    padding: bool = False
+    """only members whose padded rows equal the rows alone"""
+    mixers: bool = False
+    """only members that `create_mixer` and the drop-in modules know"""
+    json: bool = False
+    """machine output"""
+
+
+def run(words: Sequence[str]) -> int:
+    """Print the family table."""
+    options = parse(
+        ListOptions,
+        words,
+        verb="list",
+        about="See what exists: one line a member.",
+        examples=("everyformer list --streaming", "everyformer list --task classify-image --json"),
+    )
+    if options.task is not None and options.task not in ALL_TASKS:
+        raise unknown("task", options.task, ALL_TASKS)
+    wanted = tuple(name for name in ABILITIES if getattr(options, name))
+    members = list_members(task=options.task, abilities=wanted)
+    members = [m for m in members if m.is_mixer or not options.mixers]
+    if options.json:
+        emit([describe(m) for m in members])
+        return 0
+    rows = [
+        (
+            m.name,
+            m.title,
+            str(m.year),
+            "yes" if m.is_mixer else "-",
+            *_marks(m),
+            f"L^{m.cost.time:g}",
+        )
+        for m in members
+    ]
+    print(table(("member", "title", "year", "mixer", *ABILITIES, "time"), rows))
+    return 0
+
+
+def describe(member: Member) -> dict[str, object]:
+    """The row as plain values."""
+    values = dataclasses.asdict(member)
+    return {**values, "mixer": member.is_mixer}
+
+
+def _marks(member: Member) -> list[str]:
+    return ["yes" if member.can(ability) else "-" for ability in ABILITIES]

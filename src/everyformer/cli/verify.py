@@ -1,0 +1,77 @@
+"""`everyformer verify [NAMES]`: every law, on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import tyro
+
+from everyformer.cli.console import emit, table
+from everyformer.cli.parsing import parse, say
+from everyformer.family import info
+from everyformer.verification.result import LawResult
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    members: tyro.conf.Positional[tuple[str, ...]] = ()
+    """members to check (default: all)"""
+    laws: tuple[str, ...] = ()
+    """laws to check (default: all): equation, causality, chunks, padding, limits, numbers, cost,
+    compiles, keeps, reproducible"""
+    device: str = "cpu"
+    """where tensors live: cpu, cuda ..."""
+    dtype: Literal["float64", "float32", "bfloat16"] = "float64"
+    """of the identities; error bounds follow from it"""
+    full: bool = False
+    """also run the real compiler on every member (minutes)"""
+    json: bool = False
+    """machine output"""
+
+
+def run(words: Sequence[str]) -> int:
+    """Check the laws; exit code 1 if one is broken."""
+    options = parse(
+        VerifyOptions,
+        words,
+        verb="verify",
+        about="Check every law of the members on this machine.",
+        examples=("everyformer verify", "everyformer verify aft-local gmlp --dtype float32"),
+    )
+    for name in options.members:
+        info(name)
+    from everyformer.verification.verify import verify
+
+    results = []
+    for result in verify(
+        options.members,
+        laws=options.laws,
+        device=options.device,
+        dtype=options.dtype,
+        full=options.full,
+    ):
+        results.append(result)
+        say(f"{result.member:<12} {result.law:<13} {result.status:<7} {result.detail}")
+    failed = [r for r in results if r.status == "failed"]
+    if options.json:
+        emit([dataclasses.asdict(r) for r in results])
+    else:
+        _print(results)
+    return 1 if failed else 0
+
+
+def _print(results: list[LawResult]) -> None:
+    members = list(dict.fromkeys(r.member for r in results))
+    laws = list(dict.fromkeys(r.law for r in results))
+    signs = {"held": "ok", "exempt": "-", "failed": "FAIL"}
+    marks = {(r.member, r.law): signs[r.status] for r in results}
+    print(table(("member", *laws), [(m, *(marks[m, law] for law in laws)) for m in members]))
+    for status, mark in (("exempt", "-"), ("failed", "FAILED")):
+        for r in results:
+            if r.status == status:
+                print(f"{mark} {r.member}, {r.law}: {r.detail}")
+    count = {status: sum(r.status == status for r in results) for status in signs}
+    print(f"{count['held']} held, {count['failed']} failed, {count['exempt']} do not apply")
