@@ -1,0 +1,1 @@
+"""The main job: several members on the same data, on equal footing, one table to decide from."""

@@ -1,0 +1,62 @@
+"""What is compared, on what, and what is held equal (plain data, no torch)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from everyformer.core.errors import ConfigError
+from everyformer.data.config import DataConfig
+from everyformer.models.config import Architecture
+from everyformer.training.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Every member gets the same data, tokens, seeds, sizes and budget."""
+
+    members: tuple[str, ...] = ("attention", "aft-local", "gmlp")
+    """members to compare (`everyformer list`)"""
+    task: str | None = None
+    """lm, classify-text, classify-image or pixels (default: what the data suggests)"""
+    data: DataConfig = field(default_factory=DataConfig)
+    """the same data for all"""
+    model: Architecture = field(default_factory=lambda: Architecture(position="member"))
+    """the same sizes for all; position 'member' leaves each member its own"""
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(
+            budget_seconds=60.0, batch=16, evaluate_every=100, checkpoint_every=None
+        )
+    )
+    """the same budget and optimiser for all"""
+    options: tuple[str, ...] = ()
+    """a member's own options, as member.option=value (aft-local.window=64)"""
+    seeds: int = 1
+    """trainings of each member, with seeds 0, 1, ..."""
+    match: Literal["width", "parameters"] = "width"
+    """what is equal: width, or parameters to within 10% of the first member's"""
+    lr_grid: tuple[float, ...] = ()
+    """learning rates tried for each member with the first seed; the best one is kept"""
+    bench_lengths: tuple[int, ...] = (256, 512, 1024, 2048)
+    """lengths at which time and memory of one layer are measured; none given skips it"""
+    launcher: Literal["local", "ray"] = "local"
+    """one training after the other here, or spread over a Ray cluster"""
+    out: str = "runs/compare"
+    """directory of results.json, results.csv, report.html and the runs"""
+    resume: bool = False
+    """go on with the comparison in that directory"""
+    overwrite: bool = False
+    """replace an earlier comparison in that directory"""
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise ConfigError("name at least one member to compare")
+        doubled = {m for m in self.members if self.members.count(m) > 1}
+        if doubled:
+            raise ConfigError(f"members named twice: {', '.join(sorted(doubled))}")
+        if self.seeds < 1:
+            raise ConfigError(f"seeds must be at least 1, not {self.seeds}")
+        if self.resume and self.overwrite:
+            raise ConfigError("resume and overwrite contradict each other: give one of them")
+        if any(length < 1 for length in self.bench_lengths):
+            raise ConfigError(f"bench_lengths must be positive, not {self.bench_lengths}")

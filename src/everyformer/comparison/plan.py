@@ -1,0 +1,151 @@
+"""From a comparison to jobs: one complete model a member, matched where asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from everyformer.comparison.config import CompareConfig
+from everyformer.core.config import to_dict
+from everyformer.core.errors import ConfigError, EveryformerError, GeneError
+from everyformer.data.base import Dataset
+from everyformer.models.build import build_model, configure
+from everyformer.models.config import Architecture, ModelConfig
+from everyformer.training.config import TrainingConfig
+
+TOLERANCE = 0.10
+"""how far a matched parameter count may be off"""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One member, ready to be trained, or the reason why it cannot be."""
+
+    member: str
+    config: ModelConfig | None
+    parameters: int | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: a member, a seed, a learning rate; ``folder`` is below the comparison's."""
+
+    member: str
+    seed: int
+    lr: float
+    folder: str
+    model: ModelConfig
+    training: TrainingConfig
+
+
+def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
+    """A complete model for each member; a member that cannot be built carries its error."""
+    own = own_options(config)
+    made: list[Entrant] = []
+    target: int | None = None
+    for member in config.members:
+        try:
+            complete = _configure(config, dataset, member, own.get(member, {}))
+            count = count_parameters(complete)
+            if config.match == "parameters" and target is not None:
+                complete, count = match_parameters(complete, target)
+            made.append(Entrant(member, complete, count))
+            target = target or count
+        except EveryformerError as error:
+            made.append(Entrant(member, None, None, str(error)))
+    return made
+
+
+def own_options(config: CompareConfig) -> dict[str, dict[str, Any]]:
+    """``member.option=value`` items as options by member."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for item in config.options:
+        path, equals, text = item.partition("=")
+        member, dot, option = path.partition(".")
+        if not equals or not dot or member not in config.members:
+            raise ConfigError(
+                f"--options takes member.option=value with a member that is compared, not '{item}'"
+            )
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = None if text == "None" else text
+        chosen.setdefault(member, {})[option.replace("-", "_")] = value
+    return chosen
+
+
+def jobs(config: CompareConfig, ready: list[Entrant]) -> list[Job]:
+    """Every training: members by seeds, or by the learning rates of the grid for the first seed."""
+    rates = config.lr_grid or (config.training.lr,)
+    seeds = range(1 if config.lr_grid else config.seeds)
+    able = [entrant for entrant in ready if entrant.config is not None]
+    return [job(config, e, seed, lr) for e in able for seed in seeds for lr in rates]
+
+
+def job(config: CompareConfig, entrant: Entrant, seed: int, lr: float) -> Job:
+    """One training of an entrant."""
+    assert entrant.config is not None
+    training = dataclasses.replace(config.training, seed=seed, lr=lr)
+    folder = f"runs/{entrant.member}-seed{seed}"
+    if lr != config.training.lr:
+        folder += f"-lr{lr:g}"
+    return Job(entrant.member, seed, lr, folder, entrant.config, training)
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Parameters of a model, tied ones once, without allocating it."""
+    with torch.device("meta"):
+        model = build_model(config)
+    return sum(p.numel() for p in model.parameters())
+
+
+def match_parameters(config: ModelConfig, target: int) -> tuple[ModelConfig, int]:
+    """The width (a multiple of 2 x heads) whose parameter count is nearest to ``target``.
+
+    Raises:
+        GeneError: no width comes within `TOLERANCE`.
+    """
+    step = 2 * config.heads
+    widened: Callable[[int], ModelConfig] = lambda n: dataclasses.replace(config, width=n * step)  # noqa: E731
+    low, high = 1, 2
+    while count_parameters(widened(high)) < target:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if count_parameters(widened(middle)) < target:
+            low = middle
+        else:
+            high = middle
+    best = min((widened(low), widened(high)), key=lambda c: abs(count_parameters(c) - target))
+    count = count_parameters(best)
+    if abs(count / target - 1) > TOLERANCE:
+        raise GeneError(
+            f"{config.member}: no width comes within {TOLERANCE:.0%} of {target:,} parameters "
+            f"(nearest: width {best.width} with {count:,}); compare with match='width'"
+        )
+    return best, count
+
+
+def _configure(
+    config: CompareConfig, dataset: Dataset, member: str, own: dict[str, Any]
+) -> ModelConfig:
+    """The member's own preset, with this comparison's sizes where they differ from the defaults."""
+    neutral, chosen = to_dict(Architecture(position="member")), to_dict(config.model)
+    options = {name: value for name, value in chosen.items() if value != neutral[name]}
+    for size in ("width", "layers", "heads"):
+        options[size] = chosen[size]
+    options["max_length"] = max(config.model.max_length or 0, dataset.length)
+    return configure(
+        member,
+        dataset.task,
+        vocabulary=dataset.vocabulary,
+        classes=max(len(dataset.classes), 1),
+        image=dataset.image,
+        **{**options, **own},
+    )

@@ -1,0 +1,106 @@
+"""From single trainings to one row a member: means over seeds, 95% intervals, what beats what."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# Student's t at 97.5% for 1, 2, ... degrees of freedom; beyond, the normal value.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+BETTER = {"bits_per_byte": "lower", "bits_per_dim": "lower", "loss": "lower", "accuracy": "higher"}
+
+
+def quality_metric(task: str, evaluation: dict[str, Any]) -> str:
+    """What a table of this task is ranked by."""
+    if task.startswith("classify"):
+        return "accuracy"
+    return next((m for m in ("bits_per_byte", "bits_per_dim") if m in evaluation), "loss")
+
+
+def member_row(
+    member: str, parameters: int | None, runs: Sequence[dict[str, Any]], metric: str
+) -> dict[str, Any]:
+    """The comparison's row of one member from its finished runs (one a seed)."""
+    values = [run["evaluation"][metric] for run in runs]
+    first = runs[0]
+    interval = first["evaluation"].get(f"{metric}_interval")
+    if len(values) > 1:
+        interval = mean_interval(values)
+    decoding = first.get("decoding") or {}
+    contexts = [key for key in decoding if key.isdigit()]
+    return {
+        "member": member,
+        "status": "done",
+        "parameters": parameters,
+        "seeds": len(runs),
+        "quality": statistics.mean(values),
+        "interval": interval,
+        "interval_of": "seeds" if len(values) > 1 else "validation sequences",
+        "values": values,
+        "tokens_per_second": statistics.mean(run["tokens_per_second"] for run in runs),
+        "tokens": statistics.mean(run["tokens"] for run in runs),
+        "flops": statistics.mean(run["flops"] for run in runs),
+        "steps": statistics.mean(run["steps"] for run in runs),
+        "peak_bytes": max(run["peak_bytes"] for run in runs),
+        "decode_ms": {context: decoding[context] for context in contexts},
+        "state_bytes": decoding.get("state"),
+        "by_position": first.get("by_position"),
+        "sample": first.get("sample"),
+    }
+
+
+def mean_interval(values: Sequence[float]) -> list[float]:
+    """Student's 95% interval of the mean of at least two values."""
+    n, mean = len(values), statistics.mean(values)
+    t = _T[n - 2] if n - 2 < len(_T) else 1.96
+    half = t * statistics.stdev(values) / math.sqrt(n)
+    return [mean - half, mean + half]
+
+
+def curve(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """Training and evaluation rows of a run's metrics.jsonl, evaluations with their cost so far."""
+    training: list[dict[str, Any]] = []
+    evaluations: list[dict[str, Any]] = []
+    path = run / "metrics.jsonl"
+    if not path.exists():
+        return {"training": [], "evaluations": []}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "evaluation" in row:
+            evaluations.append(row)
+        else:
+            training.append(row)
+    by_step = {row["step"]: row for row in training}
+    for row in evaluations:
+        near = by_step.get(row["step"]) or max(
+            (r for r in training if r["step"] <= row["step"]), key=lambda r: r["step"], default={}
+        )
+        row |= {key: near.get(key, 0) for key in ("seconds", "tokens", "flops")}
+    return {"training": training, "evaluations": evaluations}
+
+
+def time_to(target: float, evaluations: Sequence[dict[str, Any]], metric: str) -> float | None:
+    """Training seconds until ``metric`` reaches ``target``, linear between evaluations."""
+    sign = 1 if BETTER[metric] == "lower" else -1
+    before: dict[str, Any] | None = None
+    for row in evaluations:
+        value = row["evaluation"][metric]
+        if sign * (value - target) <= 0:
+            if before is None or row["seconds"] == before["seconds"]:
+                return float(row["seconds"])
+            start = before["evaluation"][metric]
+            part = (start - target) / (start - value) if start != value else 1.0
+            return float(before["seconds"] + part * (row["seconds"] - before["seconds"]))
+        before = row
+    return None
+
+
+def rank(rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
+    """Best first; members that failed stand last."""
+    sign = 1 if BETTER[metric] == "lower" else -1
+    return sorted(rows, key=lambda r: (r["status"] != "done", sign * r.get("quality", 0.0)))
