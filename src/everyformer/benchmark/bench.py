@@ -1,0 +1,154 @@
+"""Points of a benchmark: each measured in a fresh process, so that no memory is shared or reused.
+
+Time is the median of repeated calls after warm-up with its quartiles (`torch.utils.benchmark`,
+which synchronises devices); memory is the rise of the process's peak over one call. A point that
+runs out of memory or is refused is a result, not a crash.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from everyformer.core.errors import ConfigError
+from everyformer.family import info
+
+BASELINE = "attention"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every point of a benchmark shares."""
+
+    width: int = 256
+    """channels of x"""
+    heads: int = 4
+    """heads of each mixer that has heads"""
+    batch: int = 1
+    """rows"""
+    causal: bool = True
+    """whether the future is hidden (members that cannot hide it are measured as they are)"""
+    backward: bool = True
+    """forward and backward, or forward alone"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """dtype of weights and inputs"""
+    device: str = "cpu"
+    """where it is measured"""
+    seconds: float = 0.4
+    """least time spent on the repetitions of a point"""
+    threads: int | None = None
+    """CPU threads (default: torch's own choice)"""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One implementation at one length."""
+
+    member: str
+    length: int
+    source: str = "everyformer"
+    """this library, or the peer package"""
+    work: Literal["pass", "decode"] = "pass"
+    """a whole call at this length, or one token after this many"""
+    status: Literal["ok", "out of memory", "refused", "failed"] = "ok"
+    detail: str = ""
+    """why there is no number"""
+    seconds: float | None = None
+    """median"""
+    quartiles: tuple[float, float] | None = None
+    """of the seconds"""
+    peak_bytes: int | None = None
+    """memory beyond weights and inputs, at the worst moment"""
+    flops: int | None = None
+    """as torch counts them"""
+    state_bytes: int | None = None
+    """of the streaming state (decode)"""
+
+
+def bench(
+    names: Iterable[str],
+    lengths: Sequence[int],
+    *,
+    decode: Sequence[int] = (),
+    peers: bool = False,
+    options: dict[str, dict[str, Any]] | None = None,
+    **setting: Any,
+) -> Iterator[Point]:
+    """Measure members (and their peers) at every length, and yield each point as it is known.
+
+    Args:
+        names: members. lengths: of whole calls. decode: contexts after which one token is timed.
+        peers: also the installed packages that `peers.PEERS` names for each member.
+        options: mixer options by member. setting: fields of `Setting`.
+    """
+    shared = Setting(**setting)
+    if any(length < 1 for length in (*lengths, *decode)):
+        raise ConfigError(f"lengths must be positive, not {[*lengths, *decode]}")
+    members = list(names)
+    for name in members:
+        info(name)
+    sources = {name: ["everyformer"] for name in members}
+    if peers:
+        from everyformer.benchmark.peers import PEERS
+
+        for name in members:
+            sources[name] += [peer for peer, able in PEERS.items() if name in able]
+    return _points(members, sources, lengths, decode, options or {}, shared)
+
+
+def _points(
+    members: list[str],
+    sources: dict[str, list[str]],
+    lengths: Sequence[int],
+    decode: Sequence[int],
+    options: dict[str, dict[str, Any]],
+    shared: Setting,
+) -> Iterator[Point]:
+    for length in lengths:
+        for name in members:
+            for source in sources[name]:
+                yield measure(Point(name, length, source), shared, options.get(name, {}))
+    for context in decode:
+        for name in members:
+            asked = Point(name, context, work="decode")
+            yield measure(asked, shared, options.get(name, {}))
+
+
+def measure(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
+    """Fill ``asked`` in a process of its own."""
+    method = "spawn" if sys.platform in ("win32", "darwin") else "forkserver"
+    context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["everyformer.benchmark.measure"])
+    from everyformer.benchmark.measure import fill
+
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=fill, args=(send, asked, setting, options))
+    child.start()
+    send.close()
+    try:
+        made: Point = receive.recv()
+    except EOFError:
+        child.join()
+        killed = child.exitcode == -9
+        detail = f"the process ended with {child.exitcode}"
+        status = "out of memory" if killed else "failed"
+        made = Point(asked.member, asked.length, asked.source, asked.work, status, detail)  # type: ignore[arg-type]
+    child.join()
+    return made
+
+
+def crossover(points: Iterable[Point], member: str, base: str = BASELINE) -> int | None:
+    """The shortest measured length from which ``member`` is faster than ``base``, and stays so."""
+    kept = [p for p in points if p.source == "everyformer" and p.work == "pass"]
+    own = {p.length: p.seconds for p in kept if p.member == member and p.seconds is not None}
+    other = {p.length: p.seconds for p in kept if p.member == base and p.seconds is not None}
+    start = None
+    for length in sorted(own.keys() & other.keys(), reverse=True):
+        if own[length] >= other[length]:
+            break
+        start = length
+    return start

@@ -1,0 +1,123 @@
+"""What a user would pick instead: a bare module around torch's fused attention, and packages.
+
+Each builder makes one mixing layer of (batch, length, width) with its projections. A package that
+is not installed, or that lacks what is asked for, says so; nothing else takes its place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.benchmark.bench import Point
+from everyformer.core.errors import MissingExtraError, UnsupportedError
+
+PEERS: dict[str, tuple[str, ...]] = {
+    "torch sdpa": ("attention", "aft-full", "aft-local", "aft-simple", "aft-conv", "gmlp", "amlp"),
+    "torch nn.MultiheadAttention": ("attention",),
+    "x-transformers": ("attention", "rope"),
+    "aft-pytorch": ("aft-full", "aft-local", "aft-simple"),
+    "g-mlp-pytorch": ("gmlp", "amlp"),
+}
+"""package -> the members that it is a peer of"""
+
+
+class BareAttention(nn.Module):
+    """A fused projection, torch's attention, a projection: the least that attention can cost."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        heads = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.out(y.transpose(1, 2).reshape(batch, length, width))
+
+
+class TorchMultihead(nn.Module):
+    """`nn.MultiheadAttention` as self-attention, without weights returned."""
+
+    def __init__(self, width: int, heads: int, causal: bool, length: int) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(width, heads, bias=False, batch_first=True)
+        self.mask = nn.Transformer.generate_square_subsequent_mask(length) if causal else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        causal = self.mask is not None
+        y, _ = self.inner(x, x, x, attn_mask=self.mask, is_causal=causal, need_weights=False)
+        return y
+
+
+class TakesFirst(nn.Module):
+    """A package's module that returns more than its output."""
+
+    def __init__(self, inner: nn.Module, **arguments: Any) -> None:
+        super().__init__()
+        self.inner, self.arguments = inner, arguments
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x, **self.arguments)
+        return y[0] if isinstance(y, tuple) else y
+
+
+def build_peer(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    """The peer's layer for one point.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+        UnsupportedError: it has no causal (or no bidirectional) form.
+    """
+    if asked.source == "torch sdpa":
+        return BareAttention(width, heads, causal)
+    if asked.source == "torch nn.MultiheadAttention":
+        return TorchMultihead(width, heads, causal, asked.length)
+    try:
+        return _PACKAGES[asked.source](asked, width, heads, causal)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(asked.source, "peers", "this comparison") from error
+
+
+def _x_transformers(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    from x_transformers.x_transformers import Attention, RotaryEmbedding
+
+    inner = Attention(width, heads=heads, dim_head=width // heads, causal=causal, flash=True)
+    if asked.member != "rope":
+        return TakesFirst(inner)
+    rotary = RotaryEmbedding(width // heads).forward_from_seq_len(asked.length)
+    return TakesFirst(inner, rotary_pos_emb=rotary)
+
+
+def _aft_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    import aft_pytorch
+
+    if causal:
+        raise UnsupportedError("aft-pytorch has no causal form: measure with --no-causal")
+    kinds = {"aft-full": "AFTFull", "aft-local": "AFTLocal", "aft-simple": "AFTSimple"}
+    cls = getattr(aft_pytorch, kinds[asked.member])
+    arguments = {"max_seqlen": asked.length, "dim": width, "hidden_dim": width}
+    if asked.member == "aft-local":
+        arguments["s"] = 32
+    return cls(**arguments)
+
+
+def _g_mlp_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    from g_mlp_pytorch import gMLPBlock
+
+    tiny = 64 if asked.member == "amlp" else None
+    return gMLPBlock(
+        dim=width, dim_ff=4 * width, seq_len=asked.length, causal=causal, attn_dim=tiny
+    )
+
+
+_PACKAGES = {
+    "x-transformers": _x_transformers,
+    "aft-pytorch": _aft_pytorch,
+    "g-mlp-pytorch": _g_mlp_pytorch,
+}

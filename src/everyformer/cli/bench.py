@@ -1,0 +1,96 @@
+"""`everyformer bench NAMES --lengths ...`: measured here, as a ratio to what else one could use."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tyro
+
+from everyformer.benchmark.bench import BASELINE, Point, Setting, bench, crossover
+from everyformer.cli.console import emit, size, table
+from everyformer.cli.parsing import parse, say
+from everyformer.core.config import to_dict
+
+
+@dataclass(frozen=True)
+class BenchOptions(Setting):
+    members: tyro.conf.Positional[tuple[str, ...]] = (BASELINE, "aft-local")
+    """members to measure"""
+    lengths: tuple[int, ...] = (256, 1024, 4096)
+    """tokens of whole calls"""
+    decode: tuple[int, ...] = ()
+    """contexts after which one token is timed, for members with a state"""
+    peers: bool = False
+    """also the installed peer packages, side by side"""
+    json: bool = False
+    """machine output"""
+
+
+def run(words: Sequence[str]) -> int:
+    """Measure and print one table."""
+    options = parse(
+        BenchOptions,
+        words,
+        verb="bench",
+        about="Time, memory and FLOPs of one layer against length, a fresh process for each point.",
+        examples=(
+            "everyformer bench aft-local aft-full attention --lengths 1024 4096 8192 --peers",
+            "everyformer bench aft-simple --lengths 1024 --decode 1024 65536",
+        ),
+    )
+    shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
+    points: list[Point] = []
+    for point in bench(
+        options.members,
+        options.lengths,
+        decode=options.decode,
+        peers=options.peers,
+        **shared,
+    ):
+        points.append(point)
+        done = f"{1000 * point.seconds:.2f} ms" if point.seconds is not None else point.status
+        say(f"{point.member} ({point.source}), {point.work} at {point.length}: {done}")
+    if options.json:
+        emit([to_dict(point) for point in points])
+    else:
+        print(render(points))
+    return 1 if any(point.status == "failed" for point in points) else 0
+
+
+def render(points: list[Point]) -> str:
+    """One row a point; the ratio is to attention of this library at the same length."""
+    base = {
+        (p.length, p.work): p.seconds
+        for p in points
+        if p.member == BASELINE and p.source == "everyformer"
+    }
+    own = {(p.member, p.length, p.work): p.seconds for p in points if p.source == "everyformer"}
+    rows = []
+    for p in points:
+        time, other = p.seconds, base.get((p.length, p.work))
+        ours = own.get((p.member, p.length, p.work))
+        spread = p.quartiles and f"{1000 * p.quartiles[0]:.2f} to {1000 * p.quartiles[1]:.2f}"
+        rows.append(
+            (
+                p.member,
+                p.source,
+                p.work,
+                p.length,
+                f"{1000 * time:.2f}" if time is not None else p.status,
+                spread,
+                f"{time / other:.2f}x" if time and other else None,
+                f"{ours / time:.2f}x" if time and ours and p.source != "everyformer" else None,
+                size(p.peak_bytes if p.work == "pass" else p.state_bytes),
+                f"{p.flops / 1e9:.2f}" if p.flops else None,
+            )
+        )
+    headers = ("member", "source", "work", "length", "ms", "quartiles", "of attention")
+    lines = [table((*headers, "ours / peer", "memory", "GFLOP"), rows)]
+    for name in dict.fromkeys(p.member for p in points):
+        start = crossover(points, name)
+        if start is not None:
+            lines.append(f"{name} is faster than attention from length {start} on")
+    lines += [f"{p.member} ({p.source}) at {p.length}: {p.detail}" for p in points if p.detail]
+    return "\n".join(lines)
