@@ -1,0 +1,143 @@
+"""The data that every machine has: Python's own source code, scikit-learn's digits."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.data.base import Dataset, digest, held_out_draw
+from everyformer.data.config import DataConfig
+from everyformer.data.images import ImageDataset, image_dataset
+from everyformer.data.sources import Entry, Source
+from everyformer.data.synthetic import load_generated
+from everyformer.data.text import load_text
+from everyformer.data.tokenizers import Tokenizer
+
+TASKS: dict[str, tuple[str, ...]] = {
+    "stdlib": ("lm",),
+    "digits": ("classify-image", "pixels"),
+    "copy": ("lm",),
+    "recall": ("lm",),
+    "listops": ("classify-text",),
+}
+"""What each built-in serves, its natural task first."""
+
+LARGEST = 10_000_000
+"""Bytes of the standard library that are taken, in sorted order."""
+LEFT_OUT = {
+    "__pycache__",
+    "dist-packages",
+    "encodings",  # tables of character codes, not code
+    "ensurepip",
+    "idle_test",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",  # one large string of documentation
+    "site-packages",
+    "test",
+    "tests",
+    "turtledemo",
+}
+
+
+def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | None) -> Dataset:
+    """The built-in that ``config.source`` names.
+
+    Raises:
+        DataError: it does not serve the task; the standard library has no source files.
+        ConfigError: options of a generated task that do not fit together.
+        MissingExtraError: digits without scikit-learn.
+    """
+    served = TASKS[config.source]
+    if task is not None and task not in served:
+        raise DataError(
+            f"the built-in '{config.source}' cannot serve the task {task}, only "
+            f"{' and '.join(served)}; " + _others(task)
+        )
+    if config.source == "stdlib":
+        return load_stdlib(config, tokenizer)
+    if config.source == "digits":
+        return load_digits(config, task or served[0])
+    return load_generated(config)
+
+
+def _others(task: str) -> str:
+    able = [name for name, tasks in TASKS.items() if task in tasks]
+    return f"{', '.join(able)} can, or give your own data"
+
+
+def load_stdlib(config: DataConfig, tokenizer: Tokenizer | None = None) -> Dataset:
+    """The .py files of the running Python's standard library, sorted by path, as a corpus.
+
+    Tests, installed packages, IDLE, character tables and other files that are hardly code stay out,
+    and so do files whose names hold this machine's platform. Cut between files.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    entries, total = [], 0
+    for path in sorted(_python_files(root)):
+        inside = path.relative_to(root)
+        size = path.stat().st_size
+        total += size
+        if total > LARGEST:
+            break
+        entries.append(Entry(inside.as_posix(), size, path, inside.parts))
+    if not entries:
+        raise DataError(
+            f"this Python keeps no source files in '{root}', so there is no stdlib corpus; give "
+            "a text file or folder with --data"
+        )
+    with Source("stdlib", entries) as source:
+        made = load_text(source, config, tokenizer)
+    return replace(made, split=f"Python {platform.python_version()}; {made.split}")
+
+
+def _python_files(root: Path) -> Iterator[Path]:
+    for folder, inner, names in os.walk(root):
+        inner[:] = [name for name in inner if name not in LEFT_OUT]
+        for name in names:
+            if name.endswith(".py") and not name.startswith("_sysconfigdata"):
+                yield Path(folder, name)
+
+
+def load_digits(config: DataConfig, task: str) -> ImageDataset:
+    """scikit-learn's 1,797 handwritten digits, 8x8 grey, 0 to 16 spread over 0 to 255."""
+    try:
+        from sklearn import datasets
+    except ImportError as error:
+        raise MissingExtraError("scikit-learn", "images", "the built-in digits") from error
+    load: Callable = datasets.load_digits
+    found = load()
+    pixels = np.rint(found.images * (255 / 16)).astype(np.uint8)[:, None]
+    labels = found.target.astype(np.int64)
+    held_out = np.zeros(len(labels), dtype=bool)
+    held_out[held_out_draw(labels, config.validation, config.seed)] = True
+    return image_dataset(
+        _shaped(pixels, config),
+        labels,
+        held_out,
+        name="digits",
+        task="pixels" if task == "pixels" else "classify-image",
+        classes=tuple("0123456789"),
+        split=f"a draw of {config.validation:.0%} within each class (seed {config.seed}): COUNTS",
+        checksum=digest(pixels.tobytes(), config.size, config.colour),
+    )
+
+
+def _shaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
+    """The digits in another size or as colours, where the config asks for that."""
+    if config.size and config.size != pixels.shape[-1]:
+        try:
+            from PIL import Image
+        except ImportError as error:
+            raise MissingExtraError("pillow", "images", "resizing pictures") from error
+        size = (config.size, config.size)
+        made = [Image.fromarray(p[0]).resize(size, Image.Resampling.BICUBIC) for p in pixels]
+        pixels = np.stack([np.asarray(picture)[None] for picture in made])
+    return np.repeat(pixels, 3, axis=1) if config.colour == "rgb" else pixels

@@ -1,0 +1,199 @@
+"""A corpus as one stream of bytes, checked and cut into training and validation on its way.
+
+Several documents are joined in sorted order of their paths and each ends with U+0000; one document
+alone has none. JSON lines are documents, one a line. Nothing is held in memory but a chunk.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.data.config import DataConfig, tokenizer_parts
+from everyformer.data.layout import find_layout
+from everyformer.data.records import JSON_LINES, json_texts
+from everyformer.data.sources import CHUNK, Entry, Source
+from everyformer.data.tokenizers import PIECE, SEPARATOR, ByteTokenizer, Tokenizer
+
+LONGEST_CHARACTER = 4
+"""Bytes of one character in UTF-8, at most."""
+
+
+class Corpus:
+    """The documents of a source and the place where the held-out part begins."""
+
+    def __init__(self, source: Source, held_out: float, utf8: bool) -> None:
+        """``utf8``: every document must be UTF-8 (else .bin files and other encodings pass)."""
+        self.source, self.utf8 = source, utf8
+        layout = find_layout(source.entries)
+        self.note = layout.note
+        own = layout.validation is not None
+        self._groups = [_filled(layout.train if own else source.entries)]
+        if layout.validation is not None:
+            self._groups.append(_filled(layout.validation))
+        if not all(self._groups):
+            raise DataError(f"every text in '{source.given}' is empty; give files with content")
+        lengths = [self._lengths(group) for group in self._groups]
+        self.documents = [len(found) for found in lengths]
+        self._joined = max(self.documents) > 1
+        ends = np.cumsum(np.concatenate(lengths) + self._joined)
+        self.size = int(ends[-1])
+        self._cut = None if own else self._place_of_cut(ends, held_out)
+
+    def _lengths(self, group: Sequence[Entry]) -> np.ndarray:
+        """Bytes of every document."""
+        found: list[int] = []
+        for entry in group:
+            if entry.suffix in JSON_LINES:
+                found += [len(t.encode()) for t in json_texts(self.source, entry)]
+            else:
+                found.append(entry.size)
+        if not found:
+            raise DataError(f"'{self.source.given}' holds no document; give files with content")
+        return np.array(found, dtype=np.int64)
+
+    def _place_of_cut(self, ends: np.ndarray, held_out: float) -> int:
+        """The held-out fraction's first byte: a document's where one begins near enough."""
+        wanted = int(self.size * (1 - held_out))
+        if held_out == 1:
+            self.note = "everything is held out"
+            return 0
+        nearest = int(ends[np.abs(ends[:-1] - wanted).argmin()]) if len(ends) > 1 else 0
+        if nearest > 0 and abs(nearest - wanted) <= held_out / 2 * self.size:
+            self.note = f"the last documents, about {held_out:.0%} of the bytes, are held out"
+            return nearest
+        self.note = f"the last {held_out:.0%} of the bytes are held out"
+        return wanted
+
+    def parts(self) -> Iterator[tuple[bool, bytes]]:
+        """Chunks in order, each with whether it is held out."""
+        if self._cut is None:
+            for held, group in enumerate(self._groups):
+                for chunk in self._stream(group):
+                    yield bool(held), chunk
+            return
+        seen, held_out = 0, False
+        for chunk in self._stream(self._groups[0]):
+            place = max(self._cut - seen, 0)
+            seen += len(chunk)
+            if not held_out and place < len(chunk):
+                place = _character_start(chunk, place)
+                held_out = place < len(chunk)
+                yield False, chunk[:place]
+                yield True, chunk[place:]
+            else:
+                yield held_out, chunk
+
+    def training_text(self) -> Iterator[str]:
+        """The training part as text, to learn a tokenizer from."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        for held_out, chunk in self.parts():
+            if held_out:
+                break
+            yield decoder.decode(chunk)
+
+    def _stream(self, group: Sequence[Entry]) -> Iterator[bytes]:
+        for entry in group:
+            if entry.suffix in JSON_LINES:
+                yield from self._joined_lines(entry)
+            else:
+                yield from checked(self.source, entry, self.utf8)
+                if self._joined:
+                    yield SEPARATOR.encode()
+
+    def _joined_lines(self, entry: Entry) -> Iterator[bytes]:
+        """JSON lines' texts in chunks, since a chunk a line would be slow for short ones."""
+        waiting = bytearray()
+        for text in json_texts(self.source, entry):
+            waiting += (text + SEPARATOR * self._joined).encode()
+            if len(waiting) >= CHUNK:
+                yield bytes(waiting)
+                waiting.clear()
+        yield bytes(waiting)
+
+
+def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
+    """The chunks of a text file.
+
+    Raises:
+        DataError: it looks binary; it is not UTF-8 and ``utf8`` asks for that.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    where = source.where(entry)
+    raw = entry.suffix == ".bin"
+    if raw and utf8:
+        raise DataError(
+            f"{where} is raw bytes by its name, which chars and bpe cannot read; take "
+            "--data.tokenizer bytes, or rename it if it is text"
+        )
+    try:
+        for chunk in source.chunks(entry):
+            if not raw and b"\0" in chunk:
+                raise DataError(
+                    f"{where} looks binary (it has NUL bytes), not like text. Give text alone (a "
+                    "glob such as 'folder/**/*.txt' picks files; unpack archives first); to model "
+                    "raw bytes, end the file's name in .bin and take --data.tokenizer bytes"
+                )
+            if utf8:
+                decoder.decode(chunk)
+            yield chunk
+        if utf8:
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where} is not UTF-8 text ({error.reason}), which chars and bpe need; convert it "
+            "(iconv -f LATIN1 -t UTF-8) or take --data.tokenizer bytes"
+        ) from error
+
+
+class StreamEncoder:
+    """Encodes text that comes in chunks of bytes; keeps back what a chunk cuts apart."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._rest = ""
+
+    def feed(self, chunk: bytes, final: bool = False) -> np.ndarray:
+        """The tokens of the text so far, up to the last line's end; with ``final`` all."""
+        if isinstance(self.tokenizer, ByteTokenizer):
+            return np.frombuffer(chunk, np.uint8)
+        text = self._rest + self._decoder.decode(chunk, final)
+        place = len(text)
+        line = max(text.rfind("\n"), text.rfind(SEPARATOR)) + 1
+        if not final and len(text) - line < PIECE:
+            place = line
+        self._rest = text[place:]
+        return self.tokenizer.encode_array(text[:place])
+
+
+def tokenizer_kind(config: DataConfig, given: Tokenizer | None) -> str:
+    """bytes, chars or bpe, of the ``given`` tokenizer or else of the one the config asks for.
+
+    Raises:
+        ConfigError: it would have to be learned from a training part that holds nothing.
+    """
+    if given is not None:
+        return given.kind
+    kind, _ = tokenizer_parts(config.tokenizer)
+    if config.validation == 1 and kind != "bytes":
+        raise ConfigError(
+            f"with --data.validation 1 no text is left to learn the tokenizer {config.tokenizer} "
+            "from; give a smaller fraction"
+        )
+    return kind
+
+
+def _filled(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    return tuple(entry for entry in entries if entry.size > 0)
+
+
+def _character_start(chunk: bytes, place: int) -> int:
+    """The first place from ``place`` on where a UTF-8 character starts, or the chunk's end."""
+    stop = min(place + LONGEST_CHARACTER - 1, len(chunk))
+    while place < stop and chunk[place] & 0xC0 == 0x80:
+        place += 1
+    return place

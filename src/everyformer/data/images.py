@@ -1,0 +1,262 @@
+"""Pictures in folders for their classes, or without: decoded once into a row of bytes on disk.
+
+Every picture becomes (channels, height, width) uint8. Palettes become colours, transparency is
+dropped, 16-bit greys keep their upper eight bits; a picture of another size is stretched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.data.base import Dataset, digest, epoch_rows, held_out_draw, spread
+from everyformer.data.batch import Batch
+from everyformer.data.cache import FORMAT, cache_root, cached
+from everyformer.data.config import DataConfig
+from everyformer.data.layout import class_entries, class_names, find_layout
+from everyformer.data.sources import Entry, Source
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
+DEEP_MODES = {"I", "I;16", "I;16B"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageDataset(Dataset):
+    """Pictures to classify, or to model pixel by pixel.
+
+    For the task pixels the targets are the same pixels in raster order with the channels of one
+    place side by side, (B, height x width x channels); the model shifts them itself.
+    """
+
+    pixels: np.ndarray
+    """(pictures, channels, height, width) uint8, memory-mapped."""
+    labels: np.ndarray
+    """(pictures,) class ids; zeros without classes."""
+    train_rows: np.ndarray
+    """Which pictures are for training."""
+    validation_rows: np.ndarray
+    """Which pictures are held out."""
+
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        return self._batch(epoch_rows(self.train_rows, step, size, seed))
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        rows = self.validation_rows[spread(len(self.validation_rows), limit)]
+        for first in range(0, len(rows), size):
+            yield self._batch(rows[first : first + size])
+
+    def _batch(self, rows: np.ndarray) -> Batch:
+        inputs = torch.from_numpy(np.array(self.pixels[rows]))
+        if self.task == "pixels":
+            return Batch(inputs, inputs.permute(0, 2, 3, 1).flatten(1).long())
+        return Batch(inputs, torch.from_numpy(self.labels[rows]))
+
+
+def image_dataset(
+    pixels: np.ndarray,
+    labels: np.ndarray,
+    held_out: np.ndarray,
+    *,
+    name: str,
+    task: Literal["classify-image", "pixels"],
+    classes: tuple[str, ...],
+    split: str,
+    checksum: str,
+) -> ImageDataset:
+    """Pictures (N, C, H, W), class ids (N,) and flags (N,) of those held out, as a dataset."""
+    _, channels, height, width = pixels.shape
+    counts = f"{int((~held_out).sum()):,} training and {int(held_out.sum()):,} validation pictures"
+    classify = task == "classify-image"
+    return ImageDataset(
+        name=name,
+        task=task,
+        kind="images",
+        vocabulary=256,
+        classes=classes if classify else (),
+        length=height * width * (1 if classify else channels),
+        image=(channels, height, width),
+        bytes_per_token=None if classify else 1.0,
+        split=split.replace("COUNTS", counts),
+        fingerprint=digest(checksum, labels.tobytes(), held_out.tobytes(), classes),
+        pixels=pixels,
+        labels=labels,
+        train_rows=np.flatnonzero(~held_out),
+        validation_rows=np.flatnonzero(held_out),
+    )
+
+
+def holds_images(source: Source) -> bool:
+    """Whether most files of a source that are no tables or notes are pictures."""
+    pictures = sum(entry.suffix in SUFFIXES for entry in source.entries)
+    return pictures > len(source.entries) / 2
+
+
+def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDataset:
+    """A folder, zip or glob of pictures, decoded once into the cache.
+
+    Raises:
+        DataError: a picture that cannot be read, unequal sizes where ``size`` is 0, no classes
+            or only one where they are asked for, too few pictures.
+        MissingExtraError: pillow is not installed.
+    """
+    if task not in (None, "classify-image", "pixels"):
+        raise DataError(
+            f"'{source.given}' holds pictures, which the task {task} cannot use; take "
+            "classify-image or pixels"
+        )
+    pictures = [entry for entry in source.entries if entry.suffix in SUFFIXES]
+    layout = find_layout(pictures)
+    labelled = any(len(entry.parts) > 1 for entry in layout.train)
+    chosen = task or ("classify-image" if labelled else "pixels")
+    loose = 0
+    if chosen == "classify-image":
+        train, own, loose = class_entries(source, layout)
+    else:
+        train, own = list(layout.train), None
+        if layout.validation is not None:
+            own = list(layout.validation)
+    classes: tuple[str, ...] = ()
+    if chosen == "classify-image":
+        held_names = [entry.parts[0] for entry in own or ()]
+        classes = class_names((entry.parts[0] for entry in train), held_names, source.given)
+    entries = train + (own or [])
+    if len(entries) < 2:
+        raise DataError(f"'{source.given}' has one picture; training and validation need two")
+    ids = {name: place for place, name in enumerate(classes)}
+    labels = np.array([ids.get(entry.parts[0], 0) for entry in entries], dtype=np.int64)
+    held_out = np.zeros(len(entries), dtype=bool)
+    if own is not None:
+        held_out[len(train) :] = True
+    else:
+        held_out[held_out_draw(labels, config.validation, config.seed)] = True
+    pixels, facts = _decoded(source, entries, config)
+    drawn = f"a draw of {config.validation:.0%} within each class (seed {config.seed})"
+    if not classes:
+        drawn = f"a draw of {config.validation:.0%} of the pictures (seed {config.seed})"
+    split = f"{layout.note or drawn}: COUNTS{facts['resized']}"
+    if loose:
+        split += f"; {loose:,} pictures outside the class folders left aside"
+    return image_dataset(
+        pixels,
+        labels,
+        held_out,
+        name=source.name,
+        task="classify-image" if chosen == "classify-image" else "pixels",
+        classes=classes,
+        split=split,
+        checksum=facts["checksum"],
+    )
+
+
+def _decoded(
+    source: Source, entries: Sequence[Entry], config: DataConfig
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """The pixels of ``entries``, from the cache or decoded into it."""
+    names = [entry.name for entry in entries]
+    key = digest(FORMAT, "images", source.stamp(), names, config.size, config.colour)
+
+    def build(folder: Path) -> dict[str, Any]:
+        sizes, grey = _survey(source, entries)
+        height, width, resized = _target_size(sizes, config, source.given)
+        grey = grey if config.colour == "auto" else config.colour == "grey"
+        made = hashlib.blake2b(digest_size=16)
+        with (folder / "pixels.bin").open("wb") as file:
+            for picture in _opened(source, entries, "decoding pictures"):
+                raw = _pixels(picture, (width, height), grey).tobytes()
+                made.update(raw)
+                file.write(raw)
+        shape = [len(entries), 1 if grey else 3, height, width]
+        return {"shape": shape, "resized": resized, "checksum": made.hexdigest()}
+
+    folder, facts = cached(cache_root(config.cache), f"images-{key}", build)
+    shape = tuple(facts["shape"])
+    return np.memmap(folder / "pixels.bin", np.uint8, mode="r", shape=shape), facts
+
+
+def _survey(source: Source, entries: Sequence[Entry]) -> tuple[Counter[tuple[int, int]], bool]:
+    """How many pictures have each (height, width), and whether all are grey; headers only."""
+    sizes: Counter[tuple[int, int]] = Counter()
+    grey = True
+    for picture in _opened(source, entries, "looking at pictures", decode=False):
+        sizes[picture.height, picture.width] += 1
+        grey = grey and picture.mode in GREY_MODES
+    return sizes, grey
+
+
+def _target_size(
+    sizes: Counter[tuple[int, int]], config: DataConfig, given: str
+) -> tuple[int, int, str]:
+    """(height, width) for all, and half a sentence when that changes some."""
+    ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
+    height, width = ranked[0][0]
+    if config.size == 0 and len(sizes) > 1:
+        (other_height, other_width), count = ranked[1]
+        raise DataError(
+            f"'{given}' has pictures of {len(sizes)} sizes ({width}x{height} commonest, {count:,} "
+            f"of {other_width}x{other_height}) and --data.size 0 forbids to resize; leave it out "
+            "or give a size"
+        )
+    if config.size:
+        height = width = config.size
+    changed = sum(count for size, count in sizes.items() if size != (height, width))
+    if not changed:
+        return height, width, ""
+    return height, width, f"; {changed:,} pictures resized to {width}x{height}"
+
+
+def _opened(
+    source: Source, entries: Sequence[Entry], doing: str, decode: bool = True
+) -> Iterator[Any]:
+    """Each picture, opened by pillow and, unless told otherwise, decoded.
+
+    Raises:
+        DataError: no picture, cut short, or too large to be one in good faith.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError("pillow", "images", "reading pictures") from error
+    for entry in tqdm(entries, desc=doing, unit="pictures", disable=None):
+        raw = source.read(entry)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                picture = Image.open(io.BytesIO(raw))
+                if decode:
+                    picture.load()
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise DataError(f"the picture {source.where(entry)} is too large: {error}") from error
+        except (OSError, SyntaxError, ValueError, EOFError) as error:
+            raise DataError(
+                f"the picture {source.where(entry)} is damaged or no picture ({error}); replace "
+                "or remove it"
+            ) from error
+        yield picture
+
+
+def _pixels(picture: Any, size: tuple[int, int], grey: bool) -> np.ndarray:
+    """(channels, height, width) uint8 of a decoded picture; ``size`` is (width, height)."""
+    from PIL import Image
+
+    if picture.mode in DEEP_MODES:
+        picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
+    mode = "L" if grey else "RGB"
+    if picture.mode != mode:
+        picture = picture.convert(mode)
+    if picture.size != size:
+        picture = picture.resize(size, Image.Resampling.BICUBIC)
+    array = np.asarray(picture)
+    return array[None] if grey else array.transpose(2, 0, 1)

@@ -1,0 +1,142 @@
+"""What the folders and file names of a source say: its split and its classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from everyformer.core.errors import DataError
+from everyformer.data.sources import Entry, Source
+
+NOTES = {"readme", "license", "licence", "copying", "authors", "changelog"}
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "valid": "validation",
+    "validation": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a source's own folders say about training and validation."""
+
+    train: tuple[Entry, ...]
+    """The training entries; all entries when the source has no split."""
+    validation: tuple[Entry, ...] | None
+    """The held-out entries, or None when the source has no split."""
+    note: str
+    """Half a sentence on whence the split is; empty without one."""
+
+
+def find_layout(entries: Sequence[Entry]) -> Layout:
+    """Recognise train, valid and test by folder (or, with files only, by file name).
+
+    A folder common to all is set aside first, so `parts` start at the split's inside or, without a
+    split, at the class. With both valid and test, test stays unread.
+    """
+    core = [e for e in entries if Path(e.parts[-1]).stem.lower() not in NOTES] or list(entries)
+    level = core
+    while True:
+        groups = _by_folder(level) or _by_name(level)
+        if groups:
+            return _split(groups)
+        if len({e.parts[0] for e in level}) > 1 or min(len(e.parts) for e in level) < 2:
+            break
+        level = [replace(e, parts=e.parts[1:]) for e in level]
+    while min(len(e.parts) for e in core) > 2 and len({e.parts[0] for e in core}) == 1:
+        core = [replace(e, parts=e.parts[1:]) for e in core]
+    return Layout(tuple(core), None, "")
+
+
+Groups = dict[str, tuple[str, list[Entry]]]
+"""train, validation, test -> (the source's own word, entries)."""
+
+
+def _by_folder(entries: Sequence[Entry]) -> Groups | None:
+    groups: Groups = {}
+    for entry in entries:
+        if len(entry.parts) < 2:
+            continue
+        role = SPLITS.get(entry.parts[0].lower())
+        if role is None:
+            return None
+        group = groups.setdefault(role, (f"{entry.parts[0]}/", []))
+        group[1].append(replace(entry, parts=entry.parts[1:]))
+    return groups if "train" in groups and len(groups) > 1 else None
+
+
+def _by_name(entries: Sequence[Entry]) -> Groups | None:
+    groups: Groups = {}
+    for entry in entries:
+        words = [w for w in re.split(r"[._\-]", entry.parts[0].lower()) if w in SPLITS]
+        if len(entry.parts) > 1 or len(words) != 1:
+            return None
+        group = groups.setdefault(SPLITS[words[0]], (f"{words[0]} files", []))
+        group[1].append(entry)
+    return groups if "train" in groups and len(groups) > 1 else None
+
+
+def _split(groups: Groups) -> Layout:
+    held = groups.get("validation") or groups["test"]
+    train = groups["train"]
+    note = f"the source's own {train[0]} and {held[0]}"
+    if "validation" in groups and "test" in groups:
+        note += f" ({groups['test'][0]} left unread)"
+    return Layout(tuple(train[1]), tuple(held[1]), note)
+
+
+def class_entries(source: Source, layout: Layout) -> tuple[list[Entry], list[Entry] | None, int]:
+    """Training and held-out entries that lie in a class's folder, and how many lie beside them.
+
+    ``parts[0]`` of each entry is its class.
+
+    Raises:
+        DataError: no folders, or a class's folder that holds no file.
+    """
+    train = [e for e in layout.train if len(e.parts) > 1]
+    held = layout.validation
+    inside = None if held is None else [e for e in held if len(e.parts) > 1]
+    if not train or inside == []:
+        raise DataError(
+            f"'{source.given}' has no folders for classes; put the files of each class into a "
+            "folder of its own, or take a task without classes"
+        )
+    both = (*train, *(inside or ()))
+    above = {tuple(e.name.split("/"))[: -len(e.parts)] for e in both}
+    for folder in source.empty:
+        if tuple(folder.split("/"))[:-1] in above:
+            raise DataError(
+                f"the class folder '{folder}' in '{source.given}' holds no files; add some or "
+                "remove the folder"
+            )
+    loose = len(layout.train) - len(train) + len(held or ()) - len(inside or ())
+    return train, inside, loose
+
+
+def class_names(labels: Iterable[str], held: Iterable[str], where: str) -> tuple[str, ...]:
+    """The classes in order, by value when all are whole numbers.
+
+    Raises:
+        DataError: fewer than two classes, or one that only the held-out part has.
+    """
+    found = set(labels)
+    missing = sorted(set(held) - found)
+    if missing:
+        raise DataError(
+            f"the held-out part of '{where}' has the class '{missing[0]}', which the training part "
+            "lacks; give both parts the same classes"
+        )
+    if len(found) < 2:
+        raise DataError(
+            f"'{where}' has only one class, '{next(iter(found), '')}'; a classifier needs two"
+        )
+    if all(re.fullmatch(r"-?\d+", label) for label in found):
+        return tuple(sorted(found, key=lambda label: (int(label), label)))
+    return tuple(sorted(found))

@@ -1,0 +1,293 @@
+"""Files, folders, globs and zips as one thing: a sorted list of entries that can be read.
+
+Nothing from a zip is ever written to a path that the zip names. Hidden files and the litter of
+desktop systems are passed over. Every failure to read is a `DataError` that names the file.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from everyformer.core.errors import DataError
+from everyformer.data.base import digest
+
+CHUNK = 1 << 20
+LARGEST_ZIP = 20 << 30
+"""Unpacked bytes of a zip that are still read."""
+SMALL_ZIP = 100 << 20
+"""Below so many unpacked bytes any compression is believed."""
+HIGHEST_RATIO = 200
+"""Unpacked bytes for each byte of a zip that are still believed; text reaches about 10."""
+
+LITTER = {"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a source."""
+
+    name: str
+    """Its path inside the source, with forward slashes."""
+    size: int
+    """Bytes, unpacked."""
+    handle: Path | zipfile.ZipInfo
+    """Where its content is."""
+    parts: tuple[str, ...]
+    """The path's parts that carry meaning: less a common folder and a split's folder."""
+
+    @property
+    def suffix(self) -> str:
+        """The lower-case ending with its dot, or an empty string."""
+        return Path(self.name).suffix.lower()
+
+
+class Source:
+    """The entries of one source, open for reading until the ``with`` block ends."""
+
+    def __init__(
+        self,
+        given: str,
+        entries: Sequence[Entry],
+        *,
+        archive: zipfile.ZipFile | None = None,
+        archive_path: Path | None = None,
+        empty: Sequence[str] = (),
+    ) -> None:
+        self.given = given
+        self.entries = tuple(entries)
+        self.empty = tuple(empty)
+        """Folders inside that hold no file."""
+        self._archive = archive
+        self._archive_path = archive_path
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._archive is not None:
+            self._archive.close()
+
+    @property
+    def name(self) -> str:
+        """The last part of what was given that is no wildcard, for tables."""
+        path = Path(self.given)
+        for part in (path.name if path.is_dir() else path.stem, path.parent.name):
+            if plain := re.sub(r"[*?\[\]]+", "", part).strip("-_. "):
+                return plain
+        return path.resolve().name or "data"
+
+    @property
+    def plain_file(self) -> Path | None:
+        """The path of the source's only content when that is one ordinary file."""
+        if len(self.entries) == 1 and isinstance(self.entries[0].handle, Path):
+            return self.entries[0].handle
+        return None
+
+    def stamp(self) -> str:
+        """Hash of the paths, sizes and times of change: equal while nothing was touched."""
+        rows: list[tuple[str, str, int, int]] = []
+        if self._archive_path is not None:
+            found = self._archive_path.stat()
+            rows.append(("", str(self._archive_path.absolute()), found.st_size, found.st_mtime_ns))
+        for entry in self.entries:
+            if isinstance(entry.handle, Path):
+                with reading(self.where(entry)):
+                    found = entry.handle.stat()
+                place = str(entry.handle.absolute())
+                rows.append((entry.name, place, found.st_size, found.st_mtime_ns))
+        return digest(rows)
+
+    def where(self, entry: Entry) -> str:
+        """How messages call an entry."""
+        if isinstance(entry.handle, Path):
+            return f"'{entry.handle}'"
+        return f"'{entry.name}' in '{self.given}'"
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        """The content, about a mebibyte at a time."""
+        where = self.where(entry)
+        with reading(where):
+            stream = self.stream(entry)
+        with stream:
+            while True:
+                with reading(where):
+                    chunk = stream.read(CHUNK)
+                if not chunk:
+                    return
+                yield chunk
+
+    def read(self, entry: Entry) -> bytes:
+        """The whole content."""
+        with reading(self.where(entry)), self.stream(entry) as stream:
+            return stream.read()
+
+    def stream(self, entry: Entry) -> IO[bytes]:
+        """The content as an open binary file; close it by ``with``."""
+        if isinstance(entry.handle, Path):
+            return entry.handle.open("rb")
+        assert self._archive is not None
+        return self._archive.open(entry.handle)
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turn what can go wrong while reading ``where`` into a `DataError` that names it."""
+    try:
+        yield
+    except PermissionError as error:
+        raise DataError(
+            f"{where} may not be read: permission denied. Change its permissions (chmod u+r) or "
+            "run as a user who may read it"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{where} cannot be read: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise DataError(
+            f"{where} cannot be unpacked: {error}. The zip is damaged, encrypted or packed by an "
+            "unknown method; pack or fetch it again"
+        ) from error
+
+
+def open_source(given: str) -> Source:
+    """The file, folder, zip or glob that ``given`` names; close it by ``with``.
+
+    Raises:
+        DataError: missing, empty, unreadable, a loop of links, an unsafe zip.
+    """
+    path = Path(given).expanduser()
+    with reading(f"'{given}'"):
+        exists = path.exists()
+    if not exists and any(c in given for c in "*?["):
+        return _glob(given)
+    if not exists:
+        hint = "" if not path.is_symlink() else " (the link leads nowhere)"
+        raise DataError(f"there is no file or folder '{given}'{hint}; check the path after --data")
+    if path.is_dir():
+        return _folder(given, path)
+    if not path.is_file():
+        raise DataError(f"'{given}' is neither a file nor a folder; copy its content into a file")
+    if path.suffix.lower() == ".zip":
+        return _zip(given, path)
+    entry = _file_entry(path.name, path)
+    if entry.size == 0:
+        raise DataError(f"'{given}' is empty; give a file with content")
+    return Source(given, [entry])
+
+
+def _file_entry(name: str, path: Path) -> Entry:
+    with reading(f"'{path}'"):
+        size = path.stat().st_size
+    return Entry(name, size, path, tuple(name.split("/")))
+
+
+def _folder(given: str, root: Path) -> Source:
+    entries: list[Entry] = []
+    empty: list[str] = []
+    _walk(root, (), (), entries, empty)
+    if not entries:
+        raise DataError(f"the folder '{given}' holds no files; give one that does")
+    return Source(given, sorted(entries, key=lambda e: e.parts), empty=empty)
+
+
+def _walk(
+    folder: Path,
+    parts: tuple[str, ...],
+    above: tuple[tuple[int, int], ...],
+    entries: list[Entry],
+    empty: list[str],
+) -> None:
+    """Collect the files below ``folder``, links followed; ``above`` are the folders it lies in."""
+    with reading(f"'{folder}'"):
+        found = folder.stat()
+        names = sorted(os.listdir(folder))
+    here = (found.st_dev, found.st_ino)
+    if here in above:
+        raise DataError(
+            f"'{folder}' is a link to a folder that contains it, so reading would never end; "
+            "remove the link or give a glob that avoids it"
+        )
+    before = len(entries)
+    for name in names:
+        path = folder / name
+        if _is_litter(name):
+            continue
+        with reading(f"'{path}'"):
+            mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            _walk(path, (*parts, name), (*above, here), entries, empty)
+        elif stat.S_ISREG(mode):
+            entries.append(_file_entry("/".join((*parts, name)), path))
+    if len(entries) == before and parts:
+        empty.append("/".join(parts))
+
+
+def _is_litter(name: str) -> bool:
+    return name.startswith(".") or name in LITTER
+
+
+def _glob(given: str) -> Source:
+    matches = glob.glob(str(Path(given).expanduser()), recursive=True)
+    paths = sorted(Path(match) for match in matches if Path(match).is_file())
+    if not paths:
+        raise DataError(f"no file matches '{given}'; quote it, and use ** to reach into folders")
+    if len(paths) == 1:
+        return open_source(str(paths[0]))
+    common = Path(os.path.commonpath([path.parent for path in paths]))
+    entries = [_file_entry(path.relative_to(common).as_posix(), path) for path in paths]
+    return Source(given, entries)
+
+
+def _zip(given: str, path: Path) -> Source:
+    with reading(f"'{given}'"):
+        archive = zipfile.ZipFile(path)
+    try:
+        return _read_directory(given, path, archive)
+    except BaseException:
+        archive.close()
+        raise
+
+
+def _read_directory(given: str, path: Path, archive: zipfile.ZipFile) -> Source:
+    entries: list[Entry] = []
+    folders: set[str] = set()
+    for info in archive.infolist():
+        path_inside = info.filename.replace("\\", "/")
+        parts = tuple(part for part in path_inside.split("/") if part not in ("", "."))
+        if ".." in parts or re.match(r"/|[A-Za-z]:/", path_inside):
+            raise DataError(
+                f"the zip '{given}' names '{info.filename}', a path outside itself; such a zip is "
+                "not read. Pack the files again by relative paths"
+            )
+        if not parts or any(_is_litter(part) for part in parts):
+            continue
+        if info.is_dir():
+            folders.add("/".join(parts))
+        elif not stat.S_ISLNK(info.external_attr >> 16):
+            entries.append(Entry("/".join(parts), info.file_size, info, parts))
+    _refuse_bomb(given, sum(entry.size for entry in entries), path.stat().st_size)
+    if not entries:
+        raise DataError(f"the zip '{given}' holds no files; give one that does")
+    held = {"/".join(e.parts[:depth]) for e in entries for depth in range(1, len(e.parts))}
+    entries.sort(key=lambda e: e.parts)
+    empty = sorted(folders - held)
+    return Source(given, entries, archive=archive, archive_path=path, empty=empty)
+
+
+def _refuse_bomb(given: str, unpacked: int, packed: int) -> None:
+    """Python reads no more of an entry than it declares, so the declared sizes are the real ones"""
+    if unpacked > LARGEST_ZIP or (unpacked > SMALL_ZIP and unpacked > HIGHEST_RATIO * packed):
+        raise DataError(
+            f"the zip '{given}' would grow from {packed:,} to {unpacked:,} bytes; more than "
+            f"{HIGHEST_RATIO} times, or {LARGEST_ZIP >> 30} GiB, is not unpacked. If it is sound, "
+            "unpack it yourself and give the folder"
+        )

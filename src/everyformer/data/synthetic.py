@@ -1,0 +1,226 @@
+"""Generated tasks: copying, associative recall, nested list operations.
+
+Rows are made when they are asked for, from (the data's seed, the run's seed, the step). Held-out
+rows come from a stream of seeds that training never draws from, and are always the same.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.data.base import Dataset, digest, spread
+from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.config import DataConfig
+
+VERSION = 1
+"""Raised when a generator changes, so that fingerprints tell old rows from new."""
+HELD_OUT = 1000
+"""Validation sequences of a generated task."""
+TRAINING_STREAM, VALIDATION_STREAM = 0, 1
+
+MOST_ARGUMENTS = 10
+LEAF_ABOVE = 0.25
+"""A draw above this makes a digit, so an operator has probability 0.25 (as the Long Range Arena's
+generator does, whatever the name of its constant says)."""
+OPERATORS = ("MIN", "MAX", "MED", "SM")
+SHORTEST = 4
+"""Expressions have between length / 4 and length tokens, the arena's own ratio of 500 to 2,000."""
+ATTEMPTS = 10_000
+"""Expressions tried for one row before length and depth are taken to contradict each other."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GeneratedDataset(Dataset):
+    """Rows made on the fly by `_rows`."""
+
+    seed: int
+    """The data's seed."""
+
+    @abstractmethod
+    def _rows(self, random: np.random.Generator, count: int) -> Batch:
+        """``count`` fresh rows."""
+
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        key = (self.seed, TRAINING_STREAM, seed, step)
+        return self._rows(np.random.default_rng(key), size)
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        chosen = spread(HELD_OUT, limit)
+        for first in range(0, len(chosen), size):
+            made = [self._held_out(int(row)) for row in chosen[first : first + size]]
+            keeps = [batch.keep for batch in made if batch.keep is not None]
+            yield Batch(
+                torch.cat([batch.inputs for batch in made]),
+                torch.cat([batch.targets for batch in made]),
+                torch.cat(keeps) if keeps else None,
+            )
+
+    def _held_out(self, row: int) -> Batch:
+        return self._rows(np.random.default_rng((self.seed, VALIDATION_STREAM, row)), 1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CopyDataset(GeneratedDataset):
+    """n random tokens, the separator 0, the same n tokens; the second half is scored.
+
+    A model that remembers nothing is right in 1 of ``symbols`` places.
+    """
+
+    def _rows(self, random: np.random.Generator, count: int) -> Batch:
+        half = self.length // 2
+        content = random.integers(1, self.vocabulary, (count, half))
+        rows = np.concatenate([content, np.zeros((count, 1), dtype=np.int64), content], axis=1)
+        targets = rows[:, 1:].copy()
+        targets[:, :half] = IGNORED
+        return Batch(torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(targets))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecallDataset(GeneratedDataset):
+    """Multi-query associative recall, after zoology's MQAR (Arora and others, 2023).
+
+    First the pairs, key then value, all keys different. Then every key once more in random order,
+    at random even places of the rest, which is filled with 0; its target is the value it had.
+    Zoology draws the places from a power law and can fill with random tokens; here both are plain.
+    """
+
+    pairs: int
+    """Key-value pairs in a row."""
+
+    def _rows(self, random: np.random.Generator, count: int) -> Batch:
+        keys_in_all = (self.vocabulary - 1) // 2
+        keys = 1 + random.random((count, keys_in_all)).argsort(axis=1)[:, : self.pairs]
+        values = random.integers(1 + keys_in_all, self.vocabulary, (count, self.pairs))
+        inputs = np.zeros((count, self.length), dtype=np.int64)
+        targets = np.full((count, self.length), IGNORED, dtype=np.int64)
+        head = 2 * self.pairs
+        inputs[:, 0:head:2], inputs[:, 1:head:2] = keys, values
+        slots = (self.length - head) // 2
+        places = head + 2 * random.random((count, slots)).argsort(axis=1)[:, : self.pairs]
+        np.put_along_axis(inputs, places, keys, axis=1)
+        np.put_along_axis(targets, places, values, axis=1)
+        return Batch(torch.from_numpy(inputs), torch.from_numpy(targets))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ListOpsDataset(GeneratedDataset):
+    """Nested MIN, MAX, MED (median, rounded down) and SM (sum modulo 10); the value is the class.
+
+    Tokens: 0 padding, 1 to 10 the digits, 11 to 14 an operator with its bracket, 15 the closing
+    bracket.
+    """
+
+    depth: int
+    """Deepest nesting."""
+
+    def _rows(self, random: np.random.Generator, count: int) -> Batch:
+        inputs = np.zeros((count, self.length), dtype=np.int64)
+        keep = np.zeros((count, self.length), dtype=bool)
+        values = np.empty(count, dtype=np.int64)
+        draws = _draws(random)
+        for row in range(count):
+            tokens, values[row] = self._expression(draws)
+            inputs[row, : len(tokens)] = tokens
+            keep[row, : len(tokens)] = True
+        return Batch(torch.from_numpy(inputs), torch.from_numpy(values), torch.from_numpy(keep))
+
+    def _expression(self, draws: Iterator[float]) -> tuple[list[int], int]:
+        """One of fitting length; those that grow too long are dropped as soon as they do."""
+        for _ in range(ATTEMPTS):
+            tokens: list[int] = []
+            value = self._grow(tokens, 1, draws)
+            if value is not None and len(tokens) >= self.length // SHORTEST:
+                return tokens, value
+        raise DataError(
+            f"no listops expression of {self.length // SHORTEST} to {self.length} tokens came up "
+            f"with --data.depth {self.depth}; take a shorter --data.length or a greater depth"
+        )
+
+    def _grow(self, tokens: list[int], level: int, draws: Iterator[float]) -> int | None:
+        """Append an operator with its arguments; its value, or None beyond the length."""
+        operator = int(next(draws) * len(OPERATORS))
+        tokens.append(11 + operator)
+        arguments: list[int] = []
+        for _ in range(2 + int(next(draws) * (MOST_ARGUMENTS - 1))):
+            if level >= self.depth or next(draws) > LEAF_ABOVE:
+                value: int | None = int(next(draws) * 10)
+                tokens.append(1 + int(value or 0))
+            else:
+                value = self._grow(tokens, level + 1, draws)
+            if value is None or len(tokens) >= self.length:
+                return None
+            arguments.append(value)
+        tokens.append(15)
+        return _value(OPERATORS[operator], arguments)
+
+
+def _value(operator: str, arguments: list[int]) -> int:
+    if operator == "MIN":
+        return min(arguments)
+    if operator == "MAX":
+        return max(arguments)
+    if operator == "SM":
+        return sum(arguments) % 10
+    ordered, middle = sorted(arguments), len(arguments) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) // 2
+
+
+def _draws(random: np.random.Generator) -> Iterator[float]:
+    """Uniform numbers one by one; drawn in blocks, since single draws are slow."""
+    while True:
+        yield from random.random(4096).tolist()
+
+
+def load_generated(config: DataConfig) -> GeneratedDataset:
+    """The generated task that ``config.source`` names.
+
+    Raises:
+        ConfigError: lengths, symbols and pairs that do not fit together.
+        DataError: listops of a length that its depth cannot reach.
+    """
+    options: dict[str, Any] = {"length": config.length, "seed": config.seed}
+    if config.source == "copy":
+        options |= {"length": config.length // 2 * 2, "vocabulary": config.symbols + 1}
+    elif config.source == "recall":
+        _require_recall(config)
+        options |= {"vocabulary": config.symbols // 2 * 2 + 1, "pairs": config.pairs}
+    else:
+        if config.length < 4:
+            raise ConfigError(f"listops needs a --data.length of at least 4, not {config.length}")
+        options |= {"vocabulary": 16, "depth": config.depth}
+    facts = {
+        "name": config.source,
+        "kind": "text",
+        "split": f"generated without end; {HELD_OUT:,} validation sequences from other seeds",
+        "fingerprint": digest(VERSION, config.source, options),
+        **options,
+    }
+    if config.source == "copy":
+        return CopyDataset(task="lm", **facts)
+    if config.source == "recall":
+        return RecallDataset(task="lm", **facts)
+    made = ListOpsDataset(task="classify-text", classes=tuple("0123456789"), **facts)
+    made.train_batch(0, 1, 0)  # lengths that no expression can have are told here, not in training
+    return made
+
+
+def _require_recall(config: DataConfig) -> None:
+    if config.pairs > config.symbols // 2:
+        raise ConfigError(
+            f"recall with --data.pairs {config.pairs} needs as many different keys, which are half "
+            f"of --data.symbols {config.symbols}; give at least {2 * config.pairs} symbols"
+        )
+    if config.length < 4 * config.pairs:
+        raise ConfigError(
+            f"recall with --data.pairs {config.pairs} needs a --data.length of at least "
+            f"{4 * config.pairs} (pairs, then places for the questions), not {config.length}"
+        )

@@ -1,0 +1,203 @@
+"""Text for language models: windows of one long row of tokens that stays on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from everyformer.core.errors import DataError
+from everyformer.data.base import Dataset, digest, spread
+from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.cache import FORMAT, cache_root, cached
+from everyformer.data.config import DataConfig
+from everyformer.data.corpus import Corpus, StreamEncoder, tokenizer_kind
+from everyformer.data.records import JSON_LINES
+from everyformer.data.sources import Source
+from everyformer.data.tokenizers import (
+    CharTokenizer,
+    Tokenizer,
+    fit_tokenizer,
+    load_tokenizer,
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TextDataset(Dataset):
+    """Windows of ``length`` tokens at random places; targets are the tokens one further on."""
+
+    train: np.ndarray
+    """(N,) training tokens, memory-mapped."""
+    validation: np.ndarray
+    """(M,) held-out tokens, memory-mapped."""
+
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        if len(self.train) == 0:
+            raise DataError(f"all of {self.name} is held out, so there is nothing to train on")
+        random = np.random.default_rng((seed, step))
+        starts = random.integers(0, len(self.train) - self.length, size)
+        return self._windows(self.train, starts)
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        """Windows side by side; the last reaches back to be full, and scores its new targets."""
+        scored = len(self.validation) - 1
+        wanted = spread(-(-scored // self.length), limit) * self.length
+        starts = np.minimum(wanted, scored - self.length)
+        for first in range(0, len(starts), size):
+            rows = slice(first, first + size)
+            batch = self._windows(self.validation, starts[rows])
+            again = torch.from_numpy(wanted[rows] - starts[rows])
+            batch.targets[torch.arange(self.length) < again[:, None]] = IGNORED
+            yield batch
+
+    def _windows(self, tokens: np.ndarray, starts: np.ndarray) -> Batch:
+        rows = tokens[starts[:, None] + np.arange(self.length + 1)].astype(np.int64)
+        found = torch.from_numpy(rows)
+        return Batch(found[:, :-1].contiguous(), found[:, 1:].contiguous())
+
+
+def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = None) -> Dataset:
+    """A source as a corpus; plain bytes are read where they lie, all else is encoded once.
+
+    Raises:
+        DataError: binary, not UTF-8 where that is needed, or either part shorter than a window.
+    """
+    kind = tokenizer_kind(config, tokenizer)
+    path = source.plain_file
+    if path is not None and (kind != "bytes" or source.entries[0].suffix in JSON_LINES):
+        path = None
+    spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
+    key = digest(FORMAT, "text", source.stamp(), config.validation, spec)
+
+    def build(folder: Path) -> dict[str, Any]:
+        corpus = Corpus(source, config.validation, utf8=kind != "bytes")
+        made = tokenizer or fit_tokenizer(config.tokenizer, corpus.training_text())
+        made.save(folder)
+        return _encode(corpus, made, folder if path is None else None)
+
+    folder, facts = cached(cache_root(config.cache), f"text-{key}", build)
+    made = load_tokenizer(folder)
+    sizes = facts["train_tokens"], facts["validation_tokens"]
+    _require_length(source.given, sizes, config)
+    if path is not None:
+        whole = np.memmap(path, np.uint8, mode="r")
+        train, validation = whole[: sizes[0]], whole[sizes[0] :]
+    else:
+        train, validation = (
+            np.memmap(folder / name, made.dtype, mode="r") if size else np.empty(0, made.dtype)
+            for name, size in zip(("train.bin", "validation.bin"), sizes, strict=True)
+        )
+    return TextDataset(
+        name=source.name,
+        task="lm",
+        kind="text",
+        vocabulary=made.vocabulary,
+        length=config.length,
+        bytes_per_token=facts["validation_bytes"] / sizes[1],
+        split=_split(facts),
+        fingerprint=facts["fingerprint"],
+        tokenizer=made,
+        train=train,
+        validation=validation,
+    )
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> Tensor:
+    """(1, L) int64 tokens to continue; an empty prompt starts a document, or else a line.
+
+    Raises:
+        DataError: characters that the vocabulary lacks.
+    """
+    if not prompt:
+        start = tokenizer.separator
+        return torch.tensor([tokenizer.encode("\n") if start is None else [start]])
+    if isinstance(tokenizer, CharTokenizer):
+        strange = sorted(set(prompt) - set(tokenizer.characters))
+        if strange:
+            raise DataError(
+                f"the prompt has {', '.join(map(repr, strange[:8]))}, which the training text "
+                "never had; leave them out, or train with --data.tokenizer bytes"
+            )
+    return torch.tensor([tokenizer.encode(prompt)])
+
+
+def decode(tokenizer: Tokenizer, tokens: Tensor | Iterable[int]) -> str:
+    """The text of (L,) or (1, L) tokens, ended where a document ends."""
+    ids = tokens.flatten().tolist() if isinstance(tokens, Tensor) else [int(t) for t in tokens]
+    if tokenizer.separator in ids[1:]:
+        ids = ids[: ids.index(tokenizer.separator, 1)]
+    return tokenizer.decode(ids[1:] if ids[:1] == [tokenizer.separator] else ids)
+
+
+def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None) -> dict[str, Any]:
+    """Write both parts' tokens into ``folder`` (None: only count and check), and the facts."""
+    encoders = StreamEncoder(tokenizer), StreamEncoder(tokenizer)
+    hashes = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
+    tokens, sizes, unknown = [0, 0], [0, 0], 0
+    with ExitStack() as stack:
+        files = None
+        if folder is not None:
+            files = [
+                stack.enter_context((folder / name).open("wb"))
+                for name in ("train.bin", "validation.bin")
+            ]
+        bar = stack.enter_context(
+            tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None)
+        )
+
+        def take(part: int, chunk: bytes, final: bool = False) -> None:
+            nonlocal unknown
+            found = encoders[part].feed(chunk, final)
+            raw = found.tobytes()
+            hashes[part].update(raw)
+            tokens[part] += len(found)
+            sizes[part] += len(chunk)
+            if part and isinstance(tokenizer, CharTokenizer):
+                unknown += int((found == tokenizer.unknown).sum())
+            if files is not None:
+                files[part].write(raw)
+            bar.update(len(chunk))
+
+        for held_out, chunk in corpus.parts():
+            take(int(held_out), chunk)
+        take(0, b"", final=True)
+        take(1, b"", final=True)
+    return {
+        "train_tokens": tokens[0],
+        "validation_tokens": tokens[1],
+        "validation_bytes": sizes[1],
+        "unknown": unknown,
+        "documents": corpus.documents,
+        "note": corpus.note,
+        "fingerprint": digest(*(made.digest() for made in hashes), tokenizer.to_dict()),
+    }
+
+
+def _require_length(given: str, sizes: tuple[int, int], config: DataConfig) -> None:
+    needed = config.length + 1
+    if sizes[1] < needed or (sizes[0] < needed and config.validation < 1):
+        raise DataError(
+            f"'{given}' is too short: {sizes[0]:,} training and {sizes[1]:,} validation tokens, "
+            f"where --data.length {config.length} needs {needed:,} in either. Give more text, a "
+            "smaller --data.length or another --data.validation"
+        )
+
+
+def _split(facts: dict[str, Any]) -> str:
+    counts = facts["documents"]
+    documents = " and ".join(f"{count:,}" for count in counts)
+    joined = f"{documents} documents, each ended by U+0000" if max(counts) > 1 else "one document"
+    unknown = facts["unknown"]
+    strange = f"; {unknown:,} of them characters that training never has" if unknown else ""
+    return (
+        f"{facts['note']}: {facts['train_tokens']:,} training and "
+        f"{facts['validation_tokens']:,} validation tokens{strange} ({joined})"
+    )

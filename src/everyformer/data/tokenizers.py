@@ -1,0 +1,278 @@
+"""Text to tokens and back: bytes, characters, or byte-level BPE by the package `tokenizers`.
+
+U+0000 marks the end of a document in all three (text with NUL bytes is refused as binary, so it
+cannot be confused with content). Every tokenizer is saved as one `tokenizer.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.data.config import tokenizer_parts
+
+SEPARATOR = "\0"
+TRAINING_TEXT = 64 << 20
+"""Characters of text that a BPE vocabulary is learned from, at most."""
+PIECE = 1 << 16
+"""Characters encoded at a time; cut after a line's end, so that the cut changes no token inside."""
+
+
+class Tokenizer(ABC):
+    """Encodes and decodes text; equal when every text gives the same tokens."""
+
+    kind: str
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """As the option is written: ``bytes``, ``chars``, ``bpe:8000``."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int:
+        """Number of different tokens; ids are 0 up to this."""
+
+    @property
+    @abstractmethod
+    def separator(self) -> int | None:
+        """The token that ends a document, or None where the training text had just one."""
+
+    @abstractmethod
+    def encode_array(self, text: str) -> np.ndarray:
+        """The tokens of ``text`` in the smallest unsigned dtype that holds the vocabulary."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ``ids``; what is no valid UTF-8 becomes the replacement character."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Everything needed to make it again, as plain values."""
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of ``text``."""
+        return self.encode_array(text).tolist()
+
+    @property
+    def dtype(self) -> type[np.unsignedinteger]:
+        """The smallest unsigned dtype that holds every token."""
+        if self.vocabulary <= 1 << 8:
+            return np.uint8
+        return np.uint16 if self.vocabulary <= 1 << 16 else np.uint32
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` into ``folder``, which exists."""
+        text = json.dumps(self.to_dict(), ensure_ascii=False)
+        (Path(folder) / "tokenizer.json").write_text(text, encoding="utf-8")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokenizer) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.vocabulary))
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.vocabulary} tokens)"
+
+
+class ByteTokenizer(Tokenizer):
+    """UTF-8 bytes: 256 tokens, nothing to learn, nothing unknown."""
+
+    kind = "bytes"
+    name = "bytes"
+    vocabulary = 256
+    separator = 0
+
+    def encode_array(self, text: str) -> np.ndarray:
+        return np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return bytes(int(i) for i in ids).decode("utf-8", "replace")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+
+class CharTokenizer(Tokenizer):
+    """The characters of the training text in code order from 1; 0 stands for all others."""
+
+    kind = "chars"
+    name = "chars"
+    unknown = 0
+
+    def __init__(self, characters: str) -> None:
+        self.characters = characters
+        points = np.array([ord(c) for c in characters], dtype=np.int64)
+        self._ids = np.zeros(0x110000, dtype=self.dtype)
+        self._ids[points] = np.arange(1, len(points) + 1)
+        self._texts = ["\ufffd", *characters]
+
+    @classmethod
+    def fit(cls, texts: Iterable[str]) -> CharTokenizer:
+        """The vocabulary of all characters that occur in ``texts``."""
+        seen: set[str] = set()
+        for text in texts:
+            seen.update(text)
+        return cls("".join(sorted(seen)))
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.characters) + 1
+
+    @property
+    def separator(self) -> int | None:
+        return int(self._ids[0]) or None
+
+    def encode_array(self, text: str) -> np.ndarray:
+        return self._ids[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return "".join(self._texts[int(i)] for i in ids)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "characters": self.characters}
+
+
+class BPETokenizer(Tokenizer):
+    """Byte-level BPE: pieces learned from the training text; every text can be encoded."""
+
+    kind = "bpe"
+
+    def __init__(self, size: int, model: str) -> None:
+        self.size, self.model = size, model
+        self._inner = _bpe_package().Tokenizer.from_str(model)
+        self._end = np.array(self._inner.encode(SEPARATOR).ids, dtype=self.dtype)
+
+    @classmethod
+    def fit(cls, texts: Iterable[str], size: int) -> BPETokenizer:
+        """Learn up to ``size`` tokens from the first 64 million characters of ``texts``.
+
+        Text too small for so many repeated pairs gives a smaller vocabulary.
+        """
+        package = _bpe_package()
+        inner = package.Tokenizer(package.models.BPE())
+        inner.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = package.decoders.ByteLevel()
+        trainer = package.trainers.BpeTrainer(
+            vocab_size=size,
+            min_frequency=2,
+            show_progress=False,
+            initial_alphabet=package.pre_tokenizers.ByteLevel.alphabet(),
+        )
+        inner.train_from_iterator(_training_pieces(texts), trainer)
+        return cls(size, inner.to_str())
+
+    @property
+    def name(self) -> str:
+        return f"bpe:{self.size}"
+
+    @property
+    def vocabulary(self) -> int:
+        return self._inner.get_vocab_size()
+
+    @property
+    def separator(self) -> int | None:
+        return int(self._end[0])
+
+    def encode_array(self, text: str) -> np.ndarray:
+        found: list[np.ndarray] = []
+        for number, document in enumerate(text.split(SEPARATOR)):
+            if number:
+                found.append(self._end)
+            encoded = self._inner.encode_batch_fast(list(pieces(document)))
+            found.extend(np.array(e.ids, dtype=self.dtype) for e in encoded)
+        return np.concatenate(found) if found else np.empty(0, dtype=self.dtype)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "size": self.size, "model": json.loads(self.model)}
+
+
+def fit_tokenizer(spec: str, texts: Iterable[str]) -> Tokenizer:
+    """The tokenizer that ``spec`` names, learned from ``texts`` where it learns at all."""
+    kind, size = tokenizer_parts(spec)
+    if kind == "bytes":
+        return ByteTokenizer()
+    return CharTokenizer.fit(texts) if kind == "chars" else BPETokenizer.fit(texts, size)
+
+
+def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
+    """A tokenizer from `Tokenizer.to_dict`'s values, or from the folder it was saved in.
+
+    Raises:
+        DataError: no readable ``tokenizer.json``, or not the values of a tokenizer.
+    """
+    where = "the tokenizer"
+    if not isinstance(saved, dict):
+        path = Path(saved) / "tokenizer.json"
+        where = str(path)
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"no tokenizer can be read from '{path}': {error}") from error
+    match saved:
+        case {"kind": "bytes"}:
+            return ByteTokenizer()
+        case {"kind": "chars", "characters": str(characters)}:
+            return CharTokenizer(characters)
+        case {"kind": "bpe", "size": int(size), "model": dict(model)}:
+            return BPETokenizer(size, json.dumps(model))
+    raise DataError(f"{where} has not the fields of a tokenizer; restore the run's tokenizer.json")
+
+
+def require_same(run: Tokenizer | None, data: Tokenizer | None) -> None:
+    """Raise unless both give every text the same tokens.
+
+    Raises:
+        DataError: they differ; the message names both and what sets them apart.
+    """
+    if run == data:
+        return
+    detail = ""
+    if isinstance(run, CharTokenizer) and isinstance(data, CharTokenizer):
+        fewer = sorted(set(run.characters) ^ set(data.characters))
+        detail = f"; only one of them knows {', '.join(map(repr, fewer[:8]))}"
+    elif run is not None and data is not None and run.name == data.name:
+        detail = "; they were learned from different text"
+    raise DataError(
+        f"the run was trained with the tokenizer {run or 'none'}, the data has {data or 'none'}"
+        f"{detail}. Read the data with the run's own tokenizer"
+    )
+
+
+def pieces(text: str) -> Iterator[str]:
+    """``text`` cut after line ends into pieces of about `PIECE` characters."""
+    start = 0
+    while start < len(text):
+        stop = start + PIECE
+        if stop < len(text):
+            stop = text.rfind("\n", start, stop) + 1 or stop
+        yield text[start:stop]
+        start = stop
+
+
+def _training_pieces(texts: Iterable[str]) -> Iterator[str]:
+    left = TRAINING_TEXT
+    for text in texts:
+        for document in text[:left].split(SEPARATOR):
+            yield from pieces(document)
+        left -= len(text)
+        if left <= 0:
+            return
+
+
+def _bpe_package() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise MissingExtraError("tokenizers", "text", "a bpe tokenizer") from error
+    return tokenizers

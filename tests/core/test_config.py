@@ -1,0 +1,70 @@
+"""Configs: plain values and back, exactly; anything else is an error that helps."""
+
+import json
+
+import pytest
+
+from everyformer import create_model
+from everyformer.core.config import field_docs, from_dict, to_dict
+from everyformer.core.errors import ConfigError
+from everyformer.mixers import MIXERS
+from everyformer.mixers.attention import AttentionOptions
+from everyformer.models.build import configure
+from everyformer.models.config import ModelConfig
+from everyformer.positions import POSITIONS
+
+
+@pytest.mark.parametrize("name", ["attention", "gpt", "aft-local", "gmlp"])
+def test_a_config_survives_json(name):
+    config = configure(name, "lm", width=32, heads=2)
+    assert from_dict(ModelConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+WRONG = [
+    ({"windw": 3}, "unknown option 'windw'; did you mean 'window'"),
+    ({"window": "wide"}, "'window' must be"),
+    ({"qk_norm": 1}, "'qk_norm' must be bool, not 1"),
+    ({"bias": ["querry"]}, "did you mean 'query'"),
+    ({"widths": {"key_dims": 3}}, "unknown option 'widths.key_dims'"),
+    ({"widths": 3}, "must be a table"),
+    ({"kv_heads": 2.5}, "'kv_heads' must be"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), WRONG)
+def test_wrong_values_say_what_was_expected(values, message):
+    with pytest.raises(ConfigError, match=message):
+        from_dict(AttentionOptions, values)
+
+
+def test_every_option_is_explained():
+    undocumented = []
+    for registry in (MIXERS, POSITIONS):
+        for name in registry.names():
+            options = registry.get(name).Options
+            docs = field_docs(options)
+            undocumented += [f"{name}.{f}" for f in to_dict(options()) if f not in docs]
+    undocumented += [f for f in to_dict(ModelConfig()) if f not in field_docs(ModelConfig)]
+    assert not undocumented
+
+
+CLASHES = [
+    ({"width": 30, "heads": 4}, "width=30 is not divisible by heads=4"),
+    ({"kv_heads": 3}, "heads=4 is not a multiple of kv_heads=3"),
+    ({"layers": 0}, "layers must be at least 1"),
+    ({"window": (1, 2, 3)}, "one for each head"),
+    ({"position": "rope", "width": 12}, "even number"),
+    ({"pooling": "class"}, "pooling='class'.*causal=True"),
+    ({"causal": False}, "causal=False would leak"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), CLASHES)
+def test_contradictions_are_refused_when_the_model_is_built(options, message):
+    with pytest.raises(ConfigError, match=message):
+        create_model("attention", **{"width": 32, "heads": 4, **options})
+
+
+def test_rope_and_an_attention_free_mixer_are_refused_with_both_named():
+    with pytest.raises(ConfigError, match=r"position 'rope'.*mixer 'aft-full'"):
+        create_model("aft-full", position="rope")

@@ -1,0 +1,56 @@
+"""Masks: positions count real tokens; a part that cannot be honoured is an error."""
+
+import pytest
+import torch
+
+from everyformer import create_mixer
+from everyformer.core.errors import ShapeError, UnsupportedError
+from everyformer.core.mask import Mask, document_positions, positions_of
+
+POSITIONS = [
+    ([0, 0, 1, 1, 1], [0, 0, 0, 1, 2]),
+    ([1, 1, 1, 0, 0], [0, 1, 2, 2, 2]),
+    ([1, 0, 1, 0, 1], [0, 0, 1, 1, 2]),
+    ([0, 0, 0, 0, 0], [0, 0, 0, 0, 0]),
+]
+
+
+@pytest.mark.parametrize(("keep", "expected"), POSITIONS)
+def test_positions_count_the_real_tokens_before(keep, expected):
+    mask = Mask(keep=torch.tensor([keep]).bool())
+    found = positions_of(1, 5, mask, None, torch.device("cpu"))
+    assert found.tolist() == [expected]
+    later = positions_of(1, 5, mask, torch.tensor([7]), torch.device("cpu"))
+    assert later.tolist() == [[7 + p for p in expected]]
+
+
+def test_positions_restart_in_every_document():
+    documents = torch.tensor([[3, 3, 3, 1, 1, 2], [0, 1, 1, 1, 1, 1]])
+    assert document_positions(documents).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]
+
+
+def test_lengths_become_flags():
+    mask = Mask.from_lengths(torch.tensor([2, 0, 3]), 3)
+    assert mask.keep.int().tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
+    with pytest.raises(ShapeError, match="lengths must be"):
+        Mask.from_lengths(torch.tensor([1.5]), 3)
+
+
+@pytest.mark.parametrize("name", ["aft-simple", "gmlp"])
+def test_a_part_that_a_member_cannot_honour_is_refused(name):
+    mixer = create_mixer(name, width=8, heads=2, max_length=8)
+    with pytest.raises(UnsupportedError, match=r"cannot honour.*bias"):
+        mixer(torch.randn(1, 4, 8), mask=Mask(bias=torch.zeros(4, 4)))
+
+
+def test_flags_of_another_shape_are_refused():
+    mixer = create_mixer("attention", width=8, heads=2)
+    with pytest.raises(ShapeError, match="one flag per token"):
+        mixer(torch.randn(1, 4, 8), mask=Mask(keep=torch.ones(1, 5).bool()))
+
+
+def test_packed_documents_and_a_state_do_not_go_together():
+    mixer = create_mixer("attention", width=8, heads=2, causal=True)
+    mask = Mask(documents=torch.zeros(1, 4).long())
+    with pytest.raises(UnsupportedError, match="cannot be combined"):
+        mixer(torch.randn(1, 4, 8), mask=mask, state=mixer.init_state(1))

@@ -1,0 +1,54 @@
+"""States: rows reset, reordered and counted without touching the original."""
+
+import torch
+
+from everyformer import create_mixer, create_model
+from everyformer.core.state import StackState
+
+
+def held_state(batch=3):
+    mixer = create_mixer("attention", width=8, heads=2, causal=True)
+    x = torch.randn(batch, 5, 8)
+    return mixer, mixer(x, state=mixer.init_state(batch)).state
+
+
+def test_a_state_counts_tokens_and_bytes():
+    _, state = held_state()
+    assert state.position.tolist() == [5, 5, 5]
+    per_row = 5 * (8 + 8) * 4 + 5 * (1 + 8) + 8
+    assert state.nbytes == 3 * per_row
+
+
+def test_reset_clears_only_the_rows_asked_for_and_keeps_the_original():
+    _, state = held_state()
+    cleared = state.reset(torch.tensor([False, True, False]))
+    assert cleared.position.tolist() == [5, 0, 5]
+    assert not cleared.keep[1].any()
+    assert cleared.keep[0].all()
+    assert state.position.tolist() == [5, 5, 5]
+
+
+def test_reorder_picks_repeats_and_drops_rows():
+    _, state = held_state()
+    picked = state.reorder(torch.tensor([2, 2, 0, 1]))
+    assert torch.equal(picked.keys[0], state.keys[2])
+    assert picked.position.shape == (4,)
+
+
+def test_detach_and_dtype_change_reach_every_layer():
+    model = create_model("attention", width=8, layers=2, heads=2)
+    state = model(torch.randint(0, 256, (1, 4)), state=model.init_state(1)).state
+    assert isinstance(state, StackState)
+    assert any(t.requires_grad for t in state.tensors())
+    detached = state.detach().to(dtype=torch.float64)
+    assert not any(t.requires_grad for t in detached.tensors())
+    assert detached.layers[1].keys.dtype == torch.float64
+    assert detached.position.dtype == torch.int64
+
+
+def test_an_old_state_stays_valid_after_it_was_continued():
+    mixer, state = held_state(1)
+    x = torch.randn(1, 1, 8)
+    first = mixer(x, state=state).y
+    mixer(torch.randn(1, 3, 8), state=state)
+    assert torch.equal(mixer(x, state=state).y, first)

@@ -1,0 +1,108 @@
+"""Built-ins: the standard library's source, and generated tasks that obey their own rules."""
+
+from typing import Any
+
+import pytest
+import torch
+from data_files import Load
+
+from everyformer.core.errors import ConfigError, DataError
+
+DIGITS = 1
+OPERATORS = {11: min, 12: max, 13: None, 14: lambda values: sum(values) % 10}
+
+
+def test_the_standard_library_is_a_corpus_cut_between_files(load: Load) -> None:
+    data = load("stdlib")
+    assert 2_000_000 < len(data.train) + len(data.validation) <= 10_010_000
+    assert 0.08 < len(data.validation) / len(data.train) < 0.15
+    assert int(data.train[-1]) == int(data.validation[-1]) == data.tokenizer.separator
+    assert data.split.startswith("Python 3.")
+    assert data.bytes_per_token == 1.0
+
+
+@pytest.mark.parametrize("name", ["copy", "recall", "listops"])
+def test_generated_rows_are_functions_of_their_seeds(name: str, load: Load) -> None:
+    data = load(name, length=64)
+    first, same = data.train_batch(3, 8, 1), load(name, length=64).train_batch(3, 8, 1)
+    assert torch.equal(first.inputs, same.inputs)
+    assert torch.equal(first.targets, same.targets)
+    for other in (data.train_batch(4, 8, 1), data.train_batch(3, 8, 2)):
+        assert not torch.equal(first.inputs, other.inputs)
+    assert not torch.equal(first.inputs, load(name, length=64, seed=9).train_batch(3, 8, 1).inputs)
+    assert int(first.inputs.max()) < data.vocabulary
+
+
+@pytest.mark.parametrize("name", ["copy", "recall", "listops"])
+def test_held_out_rows_do_not_depend_on_batch_size(name: str, load: Load) -> None:
+    data = load(name, length=64)
+    by_seven = torch.cat([b.inputs for b in data.validation_batches(7, limit=20)])
+    by_four = torch.cat([b.inputs for b in data.validation_batches(4, limit=20)])
+    assert torch.equal(by_seven, by_four)
+    assert len(by_seven) == 20
+
+
+def test_copy_scores_the_repetition_alone(load: Load) -> None:
+    batch = load("copy", length=21, symbols=5).train_batch(0, 6, 0)
+    assert batch.inputs.shape == (6, 20)
+    assert (batch.targets[:, :10] == -100).all()
+    assert torch.equal(batch.targets[:, 10:], batch.inputs[:, :10])
+    assert not batch.inputs[:, 10].any()
+    assert batch.scored == 60
+
+
+def test_recall_asks_every_key_once_for_its_value(load: Load) -> None:
+    batch = load("recall", length=40, pairs=5, symbols=20).train_batch(0, 50, 0)
+    for row, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        known = dict(zip(row[0:10:2], row[1:10:2], strict=True))
+        assert len(known) == 5
+        asked = {row[place]: target for place, target in enumerate(targets) if target != -100}
+        assert asked == known
+        assert min(place for place, target in enumerate(targets) if target != -100) >= 10
+
+
+def test_listops_values_are_right(load: Load) -> None:
+    data = load("listops", length=64)
+    batch = data.train_batch(0, 60, 0)
+    assert data.classes == tuple("0123456789")
+    for row, keep, value in zip(batch.inputs, batch.keep, batch.targets.tolist(), strict=True):
+        tokens = row[keep].tolist()
+        assert 16 <= len(tokens) <= 64
+        assert evaluate(tokens) == value
+
+
+def evaluate(tokens: list[int]) -> int:
+    """A reader of its own: a stack of open brackets."""
+    stack: list[list[int]] = [[]]
+    for token in tokens:
+        if token in OPERATORS:
+            stack.append([token])
+        elif token == 15:
+            operator, *values = stack.pop()
+            assert 2 <= len(values) <= 10
+            ordered, count = sorted(values), len(values)
+            median = (ordered[(count - 1) // 2] + ordered[count // 2]) // 2
+            apply = OPERATORS[operator]
+            stack[-1].append(median if apply is None else apply(values))
+        else:
+            stack[-1].append(token - DIGITS)
+    assert len(stack) == 1
+    return stack[0][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("recall", {"pairs": 16, "symbols": 20}, ConfigError, "at least 32 symbols"),
+        ("recall", {"pairs": 16, "length": 60}, ConfigError, "at least 64"),
+        ("listops", {"depth": 1, "length": 400}, DataError, "--data.depth 1"),
+        ("listops", {"length": 3}, ConfigError, "at least 4"),
+        ("copy", {"task": "pixels"}, DataError, "only lm; digits can"),
+        ("digits", {"task": "lm"}, DataError, "classify-image and pixels"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    name: str, options: dict[str, Any], error: type[Exception], message: str, load: Load
+) -> None:
+    with pytest.raises(error, match=message):
+        load(name, options.pop("task", None), **options)

@@ -1,0 +1,69 @@
+"""Options: values that cannot be meant are refused, and reading them imports no torch."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from everyformer.core.config import field_docs
+from everyformer.core.errors import ConfigError, UnknownNameError
+from everyformer.data import BUILTINS, DataConfig, load_dataset
+from everyformer.data.builtin import TASKS
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokenizer": "byte"}, "did you mean 'bytes'"),
+        ({"tokenizer": "bpe"}, "needs a vocabulary size"),
+        ({"tokenizer": "bpe:many"}, "needs a vocabulary size"),
+        ({"tokenizer": "bpe:256"}, "at least 257"),
+        ({"tokenizer": "chars:80"}, "takes no size"),
+        ({"validation": 0.0}, "above 0"),
+        ({"validation": 1.5}, "at most 1"),
+        ({"length": 1}, "'data.length' must be at least 2"),
+        ({"seed": -1}, "'data.seed'"),
+        ({"size": -4}, "'data.size'"),
+        ({"colour": "gray"}, "did you mean 'grey'"),
+        ({"source": " "}, "is empty"),
+    ],
+)
+def test_an_impossible_value_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DataConfig(**options)
+
+
+def test_every_option_is_explained() -> None:
+    assert set(field_docs(DataConfig)) == set(DataConfig.__dataclass_fields__)
+
+
+def test_every_built_in_is_described_and_has_a_task() -> None:
+    assert set(BUILTINS) == set(TASKS)
+    for name, tasks in TASKS.items():
+        assert f"({', '.join(tasks)})" in BUILTINS[name]
+
+
+def test_reading_the_options_imports_no_torch() -> None:
+    code = (
+        "import sys, everyformer.data as d; d.DataConfig; d.BUILTINS; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_misspelt_built_in_is_offered() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'stdlib'"):
+        load_dataset(DataConfig(source="stdlb"))
+
+
+def test_an_unknown_task_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'pixels'"):
+        load_dataset(DataConfig(), "pixel")
+
+
+def test_a_name_that_does_not_exist_in_the_module_is_an_attribute_error() -> None:
+    import everyformer.data
+
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = everyformer.data.nothing

@@ -1,0 +1,168 @@
+"""Pictures: channels, sizes, splits, pixels as targets, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from data_files import Files, Load, corpus, pack, picture, write
+
+from everyformer.core.errors import DataError, MissingExtraError
+
+SHADES = {f"{c}/{n}.png": picture(100 * i + n) for i, c in enumerate("ab") for n in range(10)}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_folder_for_each_class_is_pictures_to_classify(
+    packed: bool, tmp_path: Path, load: Load
+) -> None:
+    source = pack(tmp_path / "x.zip", SHADES) if packed else write(tmp_path / "x", SHADES)
+    data = load(source)
+    assert (data.task, data.kind, data.classes) == ("classify-image", "images", ("a", "b"))
+    assert (data.image, data.length) == ((1, 4, 4), 16)
+    assert "18 training and 2 validation pictures" in data.split
+    batch = data.train_batch(0, 18, 0)
+    assert batch.inputs.shape == (18, 1, 4, 4)
+    assert batch.inputs.dtype == torch.uint8
+    assert torch.equal(batch.targets, (batch.inputs[:, 0, 0, 0] >= 100).long())
+    assert sum(b.scored for b in data.validation_batches(3)) == 2
+
+
+def test_pixels_are_targets_in_raster_order_with_channels_last(tmp_path: Path, load: Load) -> None:
+    array = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    source = write(tmp_path / "x", {f"{n}.png": picture(array + n) for n in range(4)})
+    data = load(source, validation=0.25)
+    assert (data.task, data.image, data.length, data.bytes_per_token) == (
+        "pixels",
+        (3, 2, 3),
+        18,
+        1.0,
+    )
+    batch = next(data.validation_batches(1))
+    assert batch.targets.dtype == torch.int64
+    assert (batch.targets[0] - batch.targets[0, 0]).tolist() == list(range(18))
+    assert int(batch.inputs[0, 2, 1, 0]) == int(batch.targets[0, (1 * 3 + 0) * 3 + 2])
+
+
+def test_pictures_of_classes_serve_pixels_too(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path / "x", SHADES), "pixels", colour="rgb")
+    assert (data.classes, data.length) == ((), 48)
+    assert data.train_batch(0, 2, 0).targets.shape == (2, 48)
+
+
+def test_folders_of_a_split_are_used_and_named(tmp_path: Path, load: Load) -> None:
+    files = {
+        f"{part}/{name}": content for part in ("train", "test") for name, content in SHADES.items()
+    }
+    data = load(pack(tmp_path / "x.zip", files | {"train.csv": "name,label"}))
+    assert data.split == "the source's own train/ and test/: 20 training and 20 validation pictures"
+
+
+def test_mixed_sizes_take_the_commonest_and_say_so(tmp_path: Path, load: Load) -> None:
+    files = SHADES | {"a/wide.png": picture(9, (8, 2))}
+    source = write(tmp_path / "x", files)
+    data = load(source)
+    assert data.image == (1, 4, 4)
+    assert "1 pictures resized to 4x4" in data.split
+    assert load(source, size=6).image == (1, 6, 6)
+    with pytest.raises(DataError, match=r"2 sizes.*--data\.size 0"):
+        load(source, size=0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "channels"), [("1", 1), ("L", 1), ("LA", 1), ("RGB", 3), ("RGBA", 3), ("P", 3)]
+)
+def test_every_mode_of_picture_becomes_grey_or_colour(
+    mode: str, channels: int, tmp_path: Path, load: Load
+) -> None:
+    files = {f"{n}.png": picture(255, mode=mode) for n in range(3)}
+    data = load(write(tmp_path / "x", files))
+    assert data.image == (channels, 4, 4)
+    assert int(data.train_batch(0, 1, 0).inputs.min()) == 255
+
+
+def test_sixteen_bit_greys_keep_their_upper_bits(tmp_path: Path, load: Load) -> None:
+    deep = np.full((4, 4), 0x8040, dtype=np.uint16)
+    data = load(write(tmp_path / "x", {f"{n}.png": picture(deep) for n in range(3)}))
+    assert data.image == (1, 4, 4)
+    assert data.train_batch(0, 1, 0).inputs.unique().tolist() == [0x80]
+
+
+def test_digits_are_spread_over_a_byte(load: Load) -> None:
+    data = load("digits")
+    assert (data.image, data.classes, data.length) == ((1, 8, 8), tuple("0123456789"), 64)
+    assert "1,618 training and 179 validation pictures" in data.split
+    assert int(data.train_batch(0, 100, 0).inputs.max()) == 255
+    assert load("digits", "pixels", size=4, colour="rgb").image == (3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("files", "task", "message"),
+    [
+        (SHADES | {"a/bad.png": b"no picture"}, None, r"a/bad\.png' is damaged"),
+        (SHADES | {"a/cut.png": picture(3, (64, 64))[:60]}, None, r"a/cut\.png' is damaged"),
+        ({"a/1.png": picture(), "a/2.png": picture()}, None, "only one class, 'a'"),
+        ({"1.png": picture(), "2.png": picture()}, "classify-image", "no folders for classes"),
+        ({"1.png": picture()}, None, "has one picture"),
+        (SHADES, "lm", "holds pictures, which the task lm cannot use"),
+    ],
+)
+def test_bad_pictures_are_refused_by_name(
+    files: Files, task: str | None, message: str, tmp_path: Path, load: Load
+) -> None:
+    with pytest.raises(DataError, match=message):
+        load(write(tmp_path / "x", files), task)
+    assert not list(tmp_path.glob("cache/*.tmp"))
+
+
+def test_a_picture_that_would_fill_the_memory_is_refused(
+    tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from PIL import Image
+
+    source = write(tmp_path / "x", SHADES)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(DataError, match=r"a/0\.png' is too large"):
+        load(source)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_class_folder_without_pictures_is_named(packed: bool, tmp_path: Path, load: Load) -> None:
+    if packed:
+        source = pack(tmp_path / "x.zip", SHADES | {"c/": b""})
+    else:
+        source = write(tmp_path / "x", SHADES)
+        (source / "c").mkdir()
+    with pytest.raises(DataError, match="class folder 'c'"):
+        load(source)
+
+
+def test_missing_packages_name_their_extra(
+    tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = __import__("sys").modules
+    monkeypatch.setitem(modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match=r"pillow.*everyformer\[images\]"):
+        load(write(tmp_path / "x", SHADES))
+    monkeypatch.setitem(modules, "sklearn", None)
+    with pytest.raises(MissingExtraError, match=r"scikit-learn.*everyformer\[images\]"):
+        load("digits")
+
+
+def test_mnist_keeps_its_split_and_is_decoded_once(tmp_path: Path, load: Load) -> None:
+    source = corpus("images/mnist-png.zip")
+    data = load(source)
+    assert (data.image, len(data.train_rows), len(data.validation_rows)) == (
+        (1, 28, 28),
+        15000,
+        3000,
+    )
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert load(source, "pixels").length == 784
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_cifar_keeps_its_split(load: Load) -> None:
+    data = load(corpus("images/cifar10-jpeg.zip"))
+    assert (data.image, len(data.classes), data.length) == ((3, 32, 32), 10, 1024)
+    assert (len(data.train_rows), len(data.validation_rows)) == (20000, 4000)

@@ -1,0 +1,145 @@
+"""Labelled text: folders and tables, drawn within classes, padded on the right."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from data_files import Files, Load, corpus, pack, write
+
+from everyformer.core.errors import ConfigError, DataError
+
+REVIEWS = {f"{c}/{n}.txt": f"{c} {n} " * (n + 1) for c in ("bad", "good") for n in range(10)}
+
+
+@pytest.mark.parametrize("form", ["folder", "zip", "nested zip"])
+def test_a_folder_for_each_class_is_labelled_text(form: str, tmp_path: Path, load: Load) -> None:
+    if form == "folder":
+        source = write(tmp_path / "x", REVIEWS)
+    else:
+        root = "" if form == "zip" else "reviews/"
+        files = {root + name: text for name, text in REVIEWS.items()} | {f"{root}README": "notes"}
+        source = pack(tmp_path / "x.zip", files)
+    data = load(source, length=40)
+    assert (data.task, data.classes, data.length) == ("classify-text", ("bad", "good"), 40)
+    assert "18 training and 2 validation texts" in data.split
+    assert "are cut to 40 tokens" in data.split
+    batch = data.train_batch(0, 18, 0)
+    for row, keep, label in zip(batch.inputs, batch.keep, batch.targets, strict=True):
+        text = data.tokenizer.decode(row[keep].tolist())
+        assert text.startswith(data.classes[label])
+        assert not row[~keep].any()
+        assert torch.equal(keep, keep.sort(descending=True).values)
+
+
+def test_an_epoch_shows_every_text_once_and_batches_are_full(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path / "x", REVIEWS), length=40)
+    batches = [data.train_batch(step, 6, 5) for step in range(6)]
+    rows = [tuple(row.tolist()) for batch in batches for row in batch.inputs]
+    assert len(set(rows[:18])) == len(set(rows[18:])) == 18
+    assert rows[:18] != rows[18:]
+    assert data.train_batch(0, 40, 5).inputs.shape == (40, 40)
+    assert sum(b.scored for b in data.validation_batches(3)) == 2
+
+
+def test_the_draw_has_the_data_seed_and_keeps_classes_even(tmp_path: Path, load: Load) -> None:
+    source = write(tmp_path / "x", REVIEWS)
+    one, same, other = (load(source, seed=seed, validation=0.5) for seed in (1, 1, 2))
+    assert one.fingerprint == same.fingerprint != other.fingerprint
+    held = torch.cat([b.targets for b in one.validation_batches(4)])
+    assert held.bincount().tolist() == [5, 5]
+
+
+def test_a_labelled_source_can_still_be_a_corpus(tmp_path: Path, load: Load) -> None:
+    assert load(write(tmp_path / "x", REVIEWS), "lm", length=8).task == "lm"
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:260"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        ("a.csv", 'id,Label,text\n1,no,"a, b"\n2,yes,c\n3,no,dé\n4,yes,e\n5,no,"f\ng"\n'),
+        ("a.csv", '"a, b",no\nc,yes\ndé,no\ne,yes\n"f\ng",no\n'),
+        ("a.tsv", 'text\tlabel\na, b\tno\nc\tyes\ndé\tno\ne\tyes\n"f\ng"\tno\n'),
+        (
+            "a.jsonl",
+            "\n".join(
+                json.dumps({"text": t, "label": lab})
+                for t, lab in zip(["a, b", "c", "dé", "e", "f\ng"], "nynyn", strict=True)
+            ),
+        ),
+    ],
+)
+def test_tables_are_read_with_and_without_headers(
+    table: tuple[str, str], tokenizer: str, tmp_path: Path, load: Load
+) -> None:
+    name, content = table
+    data = load(write(tmp_path, {name: content}) / name, tokenizer=tokenizer, validation=0.2)
+    texts = {}
+    for batch in [data.train_batch(0, 3, 0), *data.validation_batches(2)]:
+        for row, keep, label in zip(batch.inputs, batch.keep, batch.targets, strict=True):
+            texts[data.tokenizer.decode(row[keep].tolist())] = data.classes[label][0]
+    if tokenizer != "chars":
+        assert texts == {"a, b": "n", "c": "y", "dé": "n", "e": "y", "f\ng": "n"}
+    assert len(texts) == 5
+
+
+def test_tables_may_bring_their_split_and_number_their_classes(tmp_path: Path, load: Load) -> None:
+    files = {
+        "train.csv": "text,label\n" + "".join(f"row {n},{n % 11}\n" for n in range(33)),
+        "test.csv": "text,label\nheld,10\n ,2\n",
+    }
+    data = load(write(tmp_path / "x", files))
+    assert data.classes == tuple(map(str, range(11)))
+    assert "33 training and 1 validation texts; 1 empty ones left out" in data.split
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "message"),
+    [
+        ({"x/a/1.txt": "one", "x/a/2.txt": "two"}, "x", "only one class, 'a'"),
+        ({"x/1.txt": "one", "x/2.txt": "two"}, "x", "no folders for classes"),
+        ({"x/a/1.txt": "one", "x/b/1.txt": b"\0"}, "x", r"b/1\.txt' looks binary"),
+        ({"x/a/1.txt": " ", "x/b/1.txt": ""}, "x", "holds no texts"),
+        ({"a.csv": "body,label\nx,y\n"}, "a.csv", "columns text and label.*'body'"),
+        ({"a.csv": "one\ntwo\n"}, "a.csv", "columns text and label"),
+        ({"a.csv": "text,label\nx,y\nz\n"}, "a.csv", "line 3: 1 column"),
+        ({"a.csv": b"text,label\n\xff,y\n"}, "a.csv", "not UTF-8"),
+        ({"a.csv": "".join(f"t,{n}\n" for n in range(30))}, "a.csv", "30 different labels"),
+        ({"a.jsonl": '{"text": "a", "label": 1.5}'}, "a.jsonl", 'line 1: no "label"'),
+        (
+            {"x/train.csv": "a,0\nb,1\n", "x/test.csv": "c,2\n"},
+            "x",
+            "class '2', which the training part lacks",
+        ),
+    ],
+)
+def test_bad_labels_are_refused_by_name(
+    files: Files, given: str, message: str, tmp_path: Path, load: Load
+) -> None:
+    write(tmp_path, files)
+    with pytest.raises(DataError, match=message):
+        load(tmp_path / given, "classify-text")
+
+
+def test_a_class_folder_without_files_is_named(tmp_path: Path, load: Load) -> None:
+    write(tmp_path / "x", REVIEWS)
+    (tmp_path / "x" / "ugly").mkdir()
+    with pytest.raises(DataError, match=r"class folder 'ugly'.*holds no files"):
+        load(tmp_path / "x")
+
+
+def test_nothing_can_be_learned_where_everything_is_held_out(tmp_path: Path, load: Load) -> None:
+    source = write(tmp_path / "x", REVIEWS)
+    with pytest.raises(ConfigError, match="learn the tokenizer"):
+        load(source, validation=1.0, tokenizer="chars")
+    data = load(source, validation=1.0)
+    assert sum(b.scored for b in data.validation_batches(8)) == 20
+    with pytest.raises(DataError, match="everything is held out"):
+        data.train_batch(0, 1, 0)
+
+
+def test_movie_reviews_are_two_classes(load: Load) -> None:
+    data = load(corpus("text/movie_reviews.zip"), length=2000)
+    assert (data.classes, data.length) == (("neg", "pos"), 2000)
+    assert "1,800 training and 200 validation" in data.split

@@ -1,0 +1,292 @@
+"""Corpora: where they are cut, what a window holds, what is refused."""
+
+import errno
+import json
+import os
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from data_files import Files, Load, corpus, pack, write
+
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.data.sources import Source
+from everyformer.data.text import TextDataset
+
+LETTERS = "".join(chr(97 + i % 26) for i in range(1000))
+
+
+def held_out_text(data: Any) -> str:
+    """The validation part, put together again from the scored targets."""
+    found = [int(data.validation[0])]
+    for batch in data.validation_batches(3):
+        found += batch.targets[batch.targets >= 0].tolist()
+    return data.tokenizer.decode(found)
+
+
+def test_targets_are_the_inputs_one_further_on(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path, {"a.txt": LETTERS}) / "a.txt", length=16)
+    batch = data.train_batch(0, 5, 0)
+    assert batch.inputs.shape == batch.targets.shape == (5, 16)
+    assert batch.inputs.dtype == batch.targets.dtype == torch.int64
+    assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+    assert batch.keep is None
+    assert batch.tokens == batch.scored == 80
+
+
+def test_a_batch_is_a_function_of_step_size_and_seed(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path, {"a.txt": LETTERS}) / "a.txt", length=16)
+    first = data.train_batch(7, 5, 1)
+    data.train_batch(8, 5, 1)
+    assert torch.equal(first.inputs, data.train_batch(7, 5, 1).inputs)
+    assert not torch.equal(first.inputs, data.train_batch(8, 5, 1).inputs)
+    assert not torch.equal(first.inputs, data.train_batch(7, 5, 2).inputs)
+    assert torch.equal(first.rows(1, 3).inputs, first.inputs[1:3])
+
+
+@pytest.mark.parametrize("length", [2, 9, 16, 99])
+def test_every_validation_target_counts_exactly_once(
+    length: int, tmp_path: Path, load: Load
+) -> None:
+    data = load(write(tmp_path, {"a.txt": LETTERS}) / "a.txt", length=length)
+    assert held_out_text(data) == LETTERS[900:]
+    assert sum(b.scored for b in data.validation_batches(4)) == 99
+    assert all(b.inputs.shape[1] == length for b in data.validation_batches(4))
+
+
+def test_a_limit_takes_sequences_at_equal_distances(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path, {"a.txt": LETTERS}) / "a.txt", length=9, validation=0.5)
+    every = torch.cat([b.inputs for b in data.validation_batches(8)])
+    some = torch.cat([b.inputs for b in data.validation_batches(8, limit=5)])
+    assert len(every) == 56
+    assert torch.equal(some, every[[5, 16, 28, 39, 50]])
+    with pytest.raises(ConfigError, match="at least 1"):
+        next(data.validation_batches(8, limit=0))
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:270"])
+def test_all_tokenizers_hold_out_the_same_text_cut_between_characters(
+    tokenizer: str, tmp_path: Path, load: Load
+) -> None:
+    text = "naïve façade, 東京 и Москва\n" * 60
+    data = load(
+        write(tmp_path, {"a.txt": text}) / "a.txt", length=8, tokenizer=tokenizer, validation=0.3
+    )
+    held = held_out_text(data)
+    train = data.tokenizer.decode(data.train.tolist())
+    assert train + held == text
+    assert "\ufffd" not in train + held
+    assert data.bytes_per_token == len(held.encode()) / len(data.validation)
+
+
+def test_plain_bytes_are_read_where_they_lie(tmp_path: Path, load: Load) -> None:
+    path = write(tmp_path, {"a.txt": LETTERS}) / "a.txt"
+    data = load(path, length=16)
+    assert isinstance(data.train, np.memmap)
+    assert Path(str(data.train.filename)) == path
+    assert not list((tmp_path / "cache").rglob("*.bin"))
+
+
+def test_documents_are_joined_in_order_and_cut_where_one_begins(tmp_path: Path, load: Load) -> None:
+    files = {f"b/{n}.txt": f"document {n} " * 4 for n in range(9)} | {"a.txt": "first " * 8}
+    data = load(write(tmp_path / "books", files), length=8, validation=0.2)
+    texts = data.tokenizer.decode(data.train.tolist()).split("\0")
+    assert texts[0] == files["a.txt"]
+    assert texts[-1] == ""
+    assert held_out_text(data).startswith("document 7")
+    assert "10 documents" in data.split
+    same = load(pack(tmp_path / "books.zip", files), length=8, validation=0.2)
+    assert same.fingerprint == data.fingerprint
+
+
+@pytest.mark.parametrize("root", ["", "corpus/"])
+def test_folders_of_a_split_are_used_and_named(root: str, tmp_path: Path, load: Load) -> None:
+    files = {
+        f"{root}train/a.txt": "a" * 50,
+        f"{root}train/b.txt": "b" * 50,
+        f"{root}valid/c.txt": "c" * 50,
+        f"{root}test/d.txt": "d" * 50,
+        f"{root}README.md": "about",
+    }
+    data = load(pack(tmp_path / "x.zip", files), length=8)
+    assert held_out_text(data) == "c" * 50 + "\0"
+    assert "train/ and valid/ (test/ left unread)" in data.split
+
+
+def test_files_named_after_a_split_are_used(tmp_path: Path, load: Load) -> None:
+    files = {"wiki.train.tokens": "a" * 50, "wiki.test.tokens": "b" * 50}
+    data = load(write(tmp_path / "wiki", files), length=8)
+    assert held_out_text(data) == "b" * 50
+    assert "train files and test files" in data.split
+
+
+def test_json_lines_are_documents(tmp_path: Path, load: Load) -> None:
+    lines = "\n".join(json.dumps({"text": f"line {n} é", "id": n}) for n in range(40))
+    data = load(write(tmp_path, {"a.jsonl": lines}) / "a.jsonl", length=8, tokenizer="chars")
+    assert data.task == "lm"
+    assert held_out_text(data) == "".join(f"line {n} é\0" for n in range(36, 40))
+
+
+def test_a_glob_picks_files(tmp_path: Path, load: Load) -> None:
+    write(tmp_path, {"x/a.txt": "a" * 50, "x/b.txt": "b" * 50, "x/c.png": b"\0\0"})
+    data = load(f"{tmp_path}/x/*.txt", length=8, validation=0.3)
+    assert data.name == "x"
+    assert len(data.train) + len(data.validation) == 102
+
+
+def test_characters_unseen_in_training_are_counted_not_fatal(tmp_path: Path, load: Load) -> None:
+    data = load(
+        write(tmp_path, {"a.txt": LETTERS[:900] + "é" * 50}) / "a.txt", length=8, tokenizer="chars"
+    )
+    assert "50 of them characters that training never has" in data.split
+    assert int((data.validation == 0).sum()) == 50
+
+
+def test_a_run_reads_other_text_with_its_own_tokenizer(tmp_path: Path, load: Load) -> None:
+    write(tmp_path, {"a.txt": LETTERS, "b.txt": "zyx" * 20})
+    run = load(tmp_path / "a.txt", length=8, tokenizer="chars")
+    other = load(tmp_path / "b.txt", length=8, validation=1.0, reader=run.tokenizer)
+    assert other.tokenizer == run.tokenizer
+    assert held_out_text(other) == "zyx" * 20
+    with pytest.raises(DataError, match="held out"):
+        other.train_batch(0, 1, 0)
+    with pytest.raises(ConfigError, match="learn the tokenizer"):
+        load(tmp_path / "b.txt", length=8, validation=1.0, tokenizer="chars")
+
+
+def test_content_and_tokenizer_make_the_fingerprint(tmp_path: Path, load: Load) -> None:
+    write(tmp_path, {"a.txt": LETTERS, "b.txt": LETTERS, "c.txt": LETTERS[::-1]})
+    a, b, c = (load(tmp_path / f"{n}.txt", length=8).fingerprint for n in "abc")
+    assert a == b != c
+    assert load(tmp_path / "a.txt", length=8, tokenizer="chars").fingerprint != a
+    assert a == load(tmp_path / "a.txt", length=16).fingerprint
+
+
+def test_the_summary_is_plain_values(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path, {"a.txt": LETTERS}) / "a.txt", length=8)
+    assert json.loads(json.dumps(data.summary())) == data.summary()
+
+
+def test_a_corpus_changed_on_disk_is_encoded_anew(tmp_path: Path, load: Load) -> None:
+    path = write(tmp_path, {"a.txt": LETTERS}) / "a.txt"
+    before = load(path, length=8, tokenizer="chars")
+    path.write_text(LETTERS + "!" * 200)
+    assert len(load(path, length=8, tokenizer="chars").validation) > len(before.validation)
+
+
+def test_a_damaged_cache_is_made_anew(tmp_path: Path, load: Load) -> None:
+    path = write(tmp_path, {"a.txt": LETTERS}) / "a.txt"
+    before = load(path, length=8, tokenizer="chars")
+    for file in (tmp_path / "cache").rglob("train.bin"):
+        file.write_bytes(b"short")
+    assert load(path, length=8, tokenizer="chars").fingerprint == before.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "options", "message"),
+    [
+        ({}, "none.txt", {}, "no file or folder"),
+        ({}, "*.txt", {}, "no file matches"),
+        ({"a.txt": ""}, "a.txt", {}, "a.txt' is empty"),
+        ({"x/a.txt": "", "x/b.txt": ""}, "x", {}, "every text .* is empty"),
+        ({"x/.hidden": "h"}, "x", {}, "holds no files"),
+        ({"a.txt": "too short"}, "a.txt", {}, "too short.*--data.length"),
+        ({"a.txt": b"ab\0cd" * 99}, "a.txt", {}, r"a\.txt' looks binary.*\.bin"),
+        ({"x/a.txt": LETTERS, "x/b.gz": b"\x1f\x8b\0"}, "x", {}, r"b\.gz' looks binary"),
+        ({"a.txt": b"\xff" * 999}, "a.txt", {"tokenizer": "chars"}, "not UTF-8.*iconv"),
+        ({"a.txt": b"a" * 999 + b"\xc3"}, "a.txt", {"tokenizer": "bpe:300"}, "not UTF-8"),
+        ({"a.bin": LETTERS}, "a.bin", {"tokenizer": "chars"}, "raw bytes"),
+        ({"a.jsonl": '{"text": "a"}\n{]'}, "a.jsonl", {}, "line 2 is not JSON"),
+        ({"a.jsonl": "[1]"}, "a.jsonl", {}, "line 1 is not a JSON object"),
+        ({"a.jsonl": '{"body": "a"}'}, "a.jsonl", {}, 'line 1: no "text"'),
+        ({"a.jsonl": '{"text": "\\u0000"}'}, "a.jsonl", {}, "line 1.*U\\+0000"),
+        ({"a.jsonl": '{"text": "\\ud800"}'}, "a.jsonl", {}, "line 1.*surrogate"),
+        ({"a.jsonl": "\n\n"}, "a.jsonl", {}, "holds no document"),
+        ({"a.txt": LETTERS}, "a.txt", {"task": "pixels"}, "holds no pictures"),
+    ],
+)
+def test_bad_text_is_refused_by_name(
+    files: Files, given: str, options: dict[str, Any], message: str, tmp_path: Path, load: Load
+) -> None:
+    write(tmp_path, files)
+    with pytest.raises(DataError, match=message):
+        load(tmp_path / given, options.pop("task", None), length=64, **options)
+    assert not list(tmp_path.glob("cache/*.tmp"))
+
+
+def test_raw_bytes_pass_when_the_name_says_so(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path, {"dna.bin": bytes(range(256)) * 4}) / "dna.bin", length=16)
+    assert int(data.train.max()) == 255
+
+
+def test_a_loop_of_links_is_refused(tmp_path: Path, load: Load) -> None:
+    write(tmp_path / "x", {"a.txt": LETTERS})
+    (tmp_path / "x" / "again").symlink_to(tmp_path / "x")
+    with pytest.raises(DataError, match="again' is a link to a folder that contains it"):
+        load(tmp_path / "x")
+    (tmp_path / "self").symlink_to("self")
+    with pytest.raises(DataError, match="leads nowhere"):
+        load(tmp_path / "self")
+
+
+def test_links_to_other_folders_are_followed(tmp_path: Path, load: Load) -> None:
+    write(tmp_path, {"y/a.txt": LETTERS})
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "there").symlink_to(tmp_path / "y")
+    assert len(load(tmp_path / "x", length=8).train) == 900
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path, load: Load) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="neither a file nor a folder"):
+        load(tmp_path / "pipe")
+
+
+def test_a_file_that_may_not_be_read_is_named(
+    tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, {"a.txt": LETTERS}) / "a.txt"
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Source, "stream", refuse)  # chmod does not stop the superuser
+    with pytest.raises(DataError, match=r"a\.txt' may not be read.*chmod"):
+        load(path, length=8)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, load: Load) -> None:
+    path = write(tmp_path, {"a.txt": LETTERS * 20}) / "a.txt"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(DataError, match=r"cannot write the data cache.*--data\.cache"):
+            load(path, length=8, tokenizer="chars")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path, load: Load) -> None:
+    write(tmp_path, {"a.txt": LETTERS, "file": "in the way"})
+    with pytest.raises(DataError, match=r"file/cache.*--data\.cache"):
+        load(tmp_path / "a.txt", length=8, cache=str(tmp_path / "file" / "cache"))
+
+
+def test_tiny_shakespeare_is_cut_as_everywhere(load: Load) -> None:
+    data = load(corpus("text/tinyshakespeare.txt"))
+    assert isinstance(data, TextDataset)
+    assert (len(data.train), len(data.validation)) == (1003854, 111540)
+
+
+def test_whole_books_are_held_out_by_their_own_split(load: Load) -> None:
+    data = load(corpus("text/books.zip"), length=1024)
+    assert "train/ and valid/ (test/ left unread)" in data.split
+    assert (len(data.train), len(data.validation)) == (15419737, 1381803)
+    assert int((data.train == 0).sum()) == 33

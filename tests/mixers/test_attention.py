@@ -1,0 +1,193 @@
+"""Softmax attention against torch's own, with every mask, and its options by their identities."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import everyformer as ef
+from everyformer.core.errors import ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.mixers.attention import Attention
+
+torch.manual_seed(0)
+SHAPES = [
+    # heads, kv heads, queries, keys, key dim, value dim
+    (4, 4, 7, 7, 5, 5),
+    (4, 2, 7, 9, 5, 3),
+    (6, 1, 1, 11, 4, 7),
+    (2, 2, 9, 1, 3, 3),
+]
+
+
+def draw(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_function_reference_and_torch_agree(shape, causal):
+    heads, kv, queries, keys, size, value = shape
+    q, k, v = draw(2, heads, queries, size), draw(2, kv, keys, size), draw(2, kv, keys, value)
+    mask = torch.rand(2, 1, queries, keys) > 0.3
+    bias = draw(heads, queries, keys)
+    if causal:
+        corner = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    else:
+        corner = torch.ones(queries, keys, dtype=torch.bool)
+    added = bias.masked_fill(~(mask & corner), -math.inf)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=added, enable_gqa=True)
+    fast = ef.functional.attention(q, k, v, mask=mask, bias=bias, causal=causal)
+    slow = ef.reference.attention(q, k, v, mask=mask, bias=bias, causal=causal)
+    torch.testing.assert_close(fast, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(slow, expected, rtol=0, atol=1e-12)
+
+
+def test_a_query_stands_at_the_end_of_the_keys():
+    q, k, v = draw(1, 1, 2, 4), draw(1, 1, 5, 4), draw(1, 1, 5, 4)
+    whole = ef.functional.attention(draw(1, 1, 3, 4), k[:, :, :3], v[:, :, :3], causal=True)
+    assert whole.shape == (1, 1, 3, 4)
+    last = ef.functional.attention(q, k, v, causal=True)[:, :, -1:]
+    torch.testing.assert_close(last, ef.functional.attention(q[:, :, -1:], k, v))
+
+
+def test_rows_that_see_nothing_are_zero_and_disturb_no_gradient():
+    q, k, v = (draw(2, 2, 4, 3).requires_grad_() for _ in range(3))
+    mask = torch.ones(2, 1, 4, 4, dtype=torch.bool)
+    mask[0] = False
+    y = ef.functional.attention(q, k, v, mask=mask)
+    assert (y[0] == 0).all()
+    gradients = torch.autograd.grad(y.square().sum(), (q, k, v))
+    alone = torch.autograd.grad(
+        ef.functional.attention(q[1:], k[1:], v[1:]).square().sum(), (q, k, v)
+    )
+    for got, expected in zip(gradients, alone, strict=True):
+        assert torch.isfinite(got).all()
+        torch.testing.assert_close(got, expected)
+
+
+def test_keys_and_values_may_be_permuted_together():
+    q, k, v, order = draw(1, 2, 5, 3), draw(1, 2, 6, 3), draw(1, 2, 6, 3), torch.randperm(6)
+    mask = torch.rand(1, 1, 5, 6) > 0.3
+    got = ef.functional.attention(q, k[:, :, order], v[:, :, order], mask=mask[..., order])
+    torch.testing.assert_close(got, ef.functional.attention(q, k, v, mask=mask))
+
+
+def test_gradcheck():
+    q, k, v = (draw(1, 2, 4, 3).requires_grad_() for _ in range(3))
+    assert torch.autograd.gradcheck(
+        lambda *x: ef.functional.attention(*x, causal=True, bias=torch.zeros(4, 4).double()),
+        (q, k, v),
+    )
+
+
+def copied_from(theirs, causal=False):
+    width, heads = theirs.embed_dim, theirs.num_heads
+    ours = Attention(
+        width=width,
+        heads=heads,
+        causal=causal,
+        options={
+            "bias": ("query", "key", "value", "output"),
+            "widths": {"key": theirs.kdim, "value": theirs.vdim},
+        },
+    ).double()
+    parts = theirs.in_proj_bias.chunk(3)
+    if theirs._qkv_same_embed_dim:
+        weights = {"project.weights.0": theirs.in_proj_weight}
+    else:
+        names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+        weights = {f"project.weights.{i}": getattr(theirs, n) for i, n in enumerate(names)}
+    biases = {
+        f"project.biases.{n}": b for n, b in zip(("query", "key", "value"), parts, strict=True)
+    }
+    out = {"out.weight": theirs.out_proj.weight, "out.bias": theirs.out_proj.bias}
+    ours.load_state_dict({**weights, **biases, **out})
+    return ours
+
+
+@pytest.mark.parametrize(("kdim", "vdim"), [(None, None), (6, 10)])
+def test_cross_attention_equals_torch_multihead(kdim, vdim):
+    theirs = nn.MultiheadAttention(12, 3, kdim=kdim, vdim=vdim, batch_first=True).double()
+    nn.init.normal_(theirs.in_proj_bias)
+    ours = copied_from(theirs)
+    x, keys, values = draw(2, 5, 12), draw(2, 7, kdim or 12), draw(2, 7, vdim or 12)
+    keep = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    expected, _ = theirs(x, keys, values, key_padding_mask=~keep, need_weights=False)
+    got = ours(x, context=(keys, values), mask=Mask(keep=keep)).y
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    held = ours.read_context((keys, values), Mask(keep=keep))
+    torch.testing.assert_close(ours(x[:, 2:3], state=held).y, expected[:, 2:3], rtol=0, atol=1e-12)
+
+
+def test_causal_self_attention_equals_torch_multihead():
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True).double()
+    ours = copied_from(theirs, causal=True)
+    x = draw(2, 6, 12)
+    hidden = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    expected, weights = theirs(x, x, x, attn_mask=hidden, average_attn_weights=False)
+    torch.testing.assert_close(ours(x).y, expected, rtol=0, atol=1e-12)
+    with ef.trace(ours) as seen:
+        ours(x)
+    torch.testing.assert_close(seen.find("weights")[""], weights, rtol=0, atol=1e-12)
+
+
+def test_every_dimension_is_free():
+    widths = {"query": 11, "key": 13, "value": 17, "output": 19, "key_dim": 3, "value_dim": 5}
+    mixer = Attention(width=11, heads=4, options={"widths": widths, "kv_heads": 2}).double()
+    keys, values = draw(2, 7, 13), draw(2, 7, 17)
+    x = draw(2, 3, 11)
+    y = mixer(x, context=(keys, values)).y
+    assert y.shape == (2, 3, 19)
+    count = sum(p.numel() for p in mixer.parameters())
+    assert count == 4 * 3 * 11 + 2 * 3 * 13 + 2 * 5 * 17 + 19 * 4 * 5
+    torch.testing.assert_close(mixer.reference(x, context=(keys, values)), y)
+
+
+def test_heads_can_be_summed_instead_of_concatenated():
+    mixer = Attention(width=12, heads=3).double()
+    x = draw(1, 5, 12)
+    q, k, v = mixer.project(x)
+    parts = [
+        ef.functional.attention(q[:, h : h + 1], k[:, h : h + 1], v[:, h : h + 1])[:, 0]
+        @ mixer.out.weight[:, 4 * h : 4 * h + 4].T
+        for h in range(3)
+    ]
+    torch.testing.assert_close(sum(parts), mixer(x).y)
+
+
+def test_the_state_of_a_window_stays_bounded():
+    mixer = Attention(width=8, heads=2, causal=True, options={"window": (3, 5)})
+    state = mixer.init_state(2)
+    for _ in range(12):
+        state = mixer(torch.randn(2, 1, 8), state=state).state
+    assert state.keys.shape[2] == 4
+
+
+def test_extend_takes_tokens_in_without_an_output():
+    mixer = Attention(width=8, heads=2, causal=True).double()
+    x = draw(2, 6, 8)
+    extended = mixer.extend(x[:, :5], state=mixer.init_state(2, dtype=torch.float64))
+    torch.testing.assert_close(mixer(x[:, 5:], state=extended).y, mixer(x).y[:, 5:])
+
+
+def test_dropout_acts_in_training_only():
+    mixer = Attention(width=8, heads=2, options={"attention_dropout": 0.9})
+    x = torch.randn(1, 9, 8)
+    assert not torch.equal(mixer(x).y, mixer(x).y)
+    mixer.eval()
+    assert torch.equal(mixer(x).y, mixer(x).y)
+
+
+def test_what_cannot_be_done_is_refused():
+    mixer = Attention(width=8, heads=2)
+    with pytest.raises(ShapeError, match="batch, length, width"):
+        mixer(torch.randn(3, 8))
+    with pytest.raises(ShapeError, match="from 8 channels"):
+        mixer(torch.randn(1, 3, 9))
+    with pytest.raises(UnsupportedError, match="bidirectional"):
+        mixer.init_state(1)
+    with pytest.raises(ShapeError, match="no token"):
+        mixer(torch.randn(1, 0, 8))

@@ -1,0 +1,159 @@
+"""gMLP and aMLP: gates, Toeplitz forms, padding, and the package g-mlp-pytorch."""
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import GeneError, ShapeError
+from everyformer.engines import toeplitz
+from everyformer.mixers.gmlp import AMLP, GMLP
+
+torch.manual_seed(0)
+
+
+def draw(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_gate_equals_its_reference_with_gradients(causal, heads):
+    z, weight, bias = draw(2, 7, 12), draw(heads, 9, 9), draw(heads, 9)
+    inputs = [t.requires_grad_() for t in (z, weight, bias)]
+    fast = ef.functional.spatial_gate(*inputs, causal=causal)
+    slow = ef.reference.spatial_gate(*inputs, causal=causal)
+    torch.testing.assert_close(fast, slow)
+    for a, b in zip(
+        torch.autograd.grad(fast.square().sum(), inputs),
+        torch.autograd.grad(slow.square().sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_row_of_w_is_an_output_token():
+    z, weight = draw(1, 3, 2), torch.zeros(1, 3, 3).double()
+    weight[0, 2, 0] = 1.0
+    gated = ef.functional.spatial_gate(z, weight, torch.zeros(1, 3).double())
+    assert (gated[0, :2] == 0).all()
+    torch.testing.assert_close(gated[0, 2], z[0, 2, :1] * z[0, 0, 1:])
+
+
+def test_equal_heads_are_one_head():
+    z, weight, bias = draw(2, 6, 8), draw(1, 6, 6), draw(1, 6)
+    four = ef.functional.spatial_gate(z, weight.repeat(4, 1, 1), bias.repeat(4, 1))
+    torch.testing.assert_close(four, ef.functional.spatial_gate(z, weight, bias))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [1, 5, 8, 13])
+def test_toeplitz_by_matrix_by_fft_and_by_convolution_agree(causal, length, monkeypatch):
+    taps = 8
+    filters, v = draw(2, taps if causal else 2 * taps - 1), draw(3, length, 6)
+    dense = toeplitz.toeplitz_mix(v, filters, causal=causal)
+    monkeypatch.setattr(toeplitz, "FFT_FROM", 1)
+    torch.testing.assert_close(toeplitz.toeplitz_mix(v, filters, causal=causal), dense)
+    # conv1d correlates: the tap of offset i - j = n stands at the mirrored place
+    kernel = filters.flip(1).repeat_interleave(3, dim=0)[:, None]
+    pad = (taps - 1, 0) if causal else (taps - 1, taps - 1)
+    padded = torch.nn.functional.pad(v.transpose(1, 2), pad)
+    convolved = torch.nn.functional.conv1d(padded, kernel, groups=6).transpose(1, 2)
+    torch.testing.assert_close(convolved, dense)
+
+
+def test_a_block_starts_as_a_feedforward_without_cross_token_gradient():
+    mixer = GMLP(width=8, max_length=6, options={"init": "zeros"}).double()
+    x = draw(1, 6, 8).requires_grad_()
+    (gradient,) = torch.autograd.grad(mixer(x).y[:, 2].sum(), x)
+    assert (gradient[:, [0, 1, 3, 4, 5]] == 0).all()
+
+
+def test_parameters_are_what_the_paper_counts():
+    d, f, n = 8, 32, 6
+    mixer = GMLP(width=d, max_length=n)
+    count = sum(p.numel() for p in mixer.parameters())
+    assert count == (d * f + f) + 2 * (f // 2) + n * n + n + (f // 2 * d + d)
+
+
+def test_paper_padding_lets_pads_mix_and_the_default_does_not():
+    from everyformer import Mask
+
+    x, keep = draw(1, 6, 8), torch.tensor([[True] * 4 + [False] * 2])
+    for masked in (True, False):
+        mixer = GMLP(width=8, max_length=6, options={"mask_padding": masked, "init": "wide"})
+        mixer = mixer.double()
+        changed = x.clone()
+        changed[:, 4:] = 9.0
+        same = torch.equal(
+            mixer(x, mask=Mask(keep=keep)).y[:, :4], mixer(changed, mask=Mask(keep=keep)).y[:, :4]
+        )
+        assert same is masked
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("cls", "tiny"), [(GMLP, None), (AMLP, 4)])
+def test_equals_g_mlp_pytorch(cls, tiny, causal):
+    package = pytest.importorskip("g_mlp_pytorch")
+    n, d, f = 7, 12, 24
+    theirs = package.gMLPBlock(
+        dim=d, dim_ff=f, seq_len=n, heads=2, causal=causal, attn_dim=tiny
+    ).double()
+    options = {"expansion": f / d, "sgu_heads": 2}
+    if tiny:
+        options["attention_dim"] = tiny
+    ours = cls(width=d, causal=causal, max_length=n, options=options).double()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    weights = {
+        "up.weight": theirs.proj_in[0].weight,
+        "up.bias": theirs.proj_in[0].bias,
+        "norm.weight": theirs.sgu.norm.weight,
+        "norm.bias": theirs.sgu.norm.bias,
+        "spatial": theirs.sgu.weight,
+        "bias": theirs.sgu.bias,
+        "out.weight": theirs.proj_out.weight,
+        "out.bias": theirs.proj_out.bias,
+    }
+    if tiny:
+        weights |= {
+            "attention.project.weights.0": theirs.attn.to_qkv.weight,
+            "attention.out.weight": theirs.attn.to_out.weight,
+            "attention.out.bias": theirs.attn.to_out.bias,
+        }
+    ours.load_state_dict(weights)
+    x = draw(2, n, d)
+    torch.testing.assert_close(ours(x).y, theirs(x), rtol=0, atol=1e-12)
+
+
+def test_taps_bound_the_state_and_free_the_length():
+    mixer = GMLP(width=8, causal=True, options={"spatial": "toeplitz", "taps": 4})
+    state = mixer.init_state(1)
+    first = state.nbytes
+    for _ in range(9):
+        state = mixer(torch.randn(1, 1, 8), state=state).state
+    assert state.nbytes == first
+    assert mixer(torch.randn(1, 300, 8)).y.shape == (1, 300, 8)
+
+
+WRONG = [
+    ({"taps": 3}, "taps=3 bounds a Toeplitz"),
+    ({"expansion": 1.1}, "do not split"),
+    ({"sgu_heads": 5}, "sgu_heads=5"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_contradictions_are_refused(options, message):
+    with pytest.raises(GeneError, match=message):
+        GMLP(width=10, max_length=8, options=options)
+
+
+def test_the_table_ends_with_a_clear_error():
+    with pytest.raises(GeneError, match="needs max_length"):
+        GMLP(width=8)
+    mixer = GMLP(width=8, causal=True, max_length=4)
+    with pytest.raises(ShapeError, match=r"max_length=4.*position 4"):
+        mixer(torch.randn(1, 5, 8))
+    state = mixer(torch.randn(1, 4, 8), state=mixer.init_state(1)).state
+    with pytest.raises(ShapeError, match="max_length=4"):
+        mixer(torch.randn(1, 1, 8), state=state)
