@@ -213,7 +213,8 @@ class Attention(Mixer):
         mask: Mask | None = None,
         state: State | None = None,
     ) -> MixerOutput:
-        self.check_input(x, context, mask, state)
+        continued = None if isinstance(state, ContextState) else state
+        self.check_input(x, context, mask, continued)
         if context is not None or isinstance(state, ContextState):
             return self._cross(x, context, mask, state)
         q, k, v = self.project(x)

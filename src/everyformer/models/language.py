@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -68,7 +69,8 @@ def total_loss(
     """Mean cross-entropy over scored targets as ``task``, and its sum with the members' terms."""
     if targets is None:
         return None, dict(terms)
-    flat, goals = logits.flatten(0, -2).float(), targets.flatten().long()
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    flat, goals = logits.flatten(0, -2).to(wide), targets.flatten().long()
     summed = F.cross_entropy(flat, goals, reduction="sum", label_smoothing=smoothing)
     task = summed / (goals != -100).sum().clamp(min=1)
     losses = {"task": task, **terms}

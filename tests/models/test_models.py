@@ -1,0 +1,178 @@
+"""Models: every member builds every task it names, pads, pools, schedules and trains."""
+
+import math
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import (
+    CheckpointError,
+    ConfigError,
+    GeneError,
+    ShapeError,
+    UnsupportedError,
+)
+from everyformer.verification.cases import small_model
+
+torch.manual_seed(0)
+PAIRS = [(m, task) for m in ef.list_members() for task in m.tasks]
+
+
+@pytest.mark.parametrize(("member", "task"), PAIRS, ids=lambda v: getattr(v, "name", v))
+def test_every_parameter_gets_a_gradient(member, task):
+    model, inputs, targets = small_model(member, task)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    out = model(inputs, targets=targets)
+    assert torch.isfinite(out.loss)
+    out.loss.backward()
+    # a bias added to all keys alike cancels in the softmax
+    idle = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not [n for n in idle if "biases.key" not in n and "position.table" not in n]
+
+
+@pytest.mark.parametrize("name", ["attention", "aft-simple", "gmlp"])
+def test_a_few_steps_lower_the_loss(name):
+    model, inputs, targets = small_model(ef.info(name), "lm")
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        loss = model(inputs, targets=targets).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_a_zero_head_gives_log_of_the_classes():
+    model = ef.create_model("vit", "classify-image", image=(1, 8, 8), classes=7, width=16, heads=2)
+    images = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
+    loss = model(images, targets=torch.tensor([0, 3, 6])).loss
+    torch.testing.assert_close(loss, torch.tensor(math.log(7)))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "class", "last"])
+def test_padding_does_not_change_a_classification(pooling):
+    model = ef.create_model(
+        "attention", "classify-text", width=16, heads=2, layers=2, classes=3, pooling=pooling
+    ).double()
+    for parameter in model.pool.parameters():
+        torch.nn.init.normal_(parameter)
+    tokens = torch.randint(0, 256, (1, 6))
+    padded = torch.cat((tokens, torch.full((1, 4), 7)), 1)
+    keep = torch.tensor([[True] * 6 + [False] * 4])
+    got = model(padded, mask=ef.Mask(keep=keep)).logits
+    torch.testing.assert_close(got, model(tokens).logits)
+
+
+def test_options_differ_by_layer():
+    model = ef.create_model(
+        "attention",
+        layers=3,
+        mixer=ef.by_layer("attention", "gmlp", "attention"),
+        window=ef.by_layer(4, None, (2, 3, 4, 8)),
+    )
+    kinds = [block.mixer.name for block in model.stack.blocks]
+    assert kinds == ["attention", "gmlp", "attention"]
+    assert model.stack.blocks[2].mixer.windows == (2, 3, 4, 8)
+    with pytest.raises(GeneError, match=r"2 entries.*layers=3"):
+        ef.create_model("attention", layers=3, window=ef.by_layer(1, 2))
+
+
+def test_hidden_layers_can_be_kept():
+    model = ef.create_model("attention", width=16, heads=2, layers=3)
+    out = model.stack(torch.randn(1, 4, 16), hidden=(0, 3))
+    assert len(out.hidden) == 2
+    torch.testing.assert_close(model.stack.norm(out.hidden[1]), out.y)
+
+
+def test_checkpointed_activations_change_nothing():
+    model, inputs, targets = small_model(ef.info("attention"), "lm")
+    model(inputs, targets=targets).loss.backward()
+    plain = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model.enable_checkpointing()
+    model(inputs, targets=targets).loss.backward()
+    for a, p in zip(plain, model.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad)
+
+
+def test_pixels_come_and_go_in_raster_order_with_channels_together():
+    model = ef.create_model("attention", "pixels", image=(3, 2, 4), width=8, heads=2, layers=1)
+    images = torch.arange(24, dtype=torch.uint8).view(1, 3, 2, 4)
+    flat = model.flatten(images)
+    assert flat[0, :6].tolist() == [0, 8, 16, 1, 9, 17]
+    assert torch.equal(model.unflatten(flat), images)
+
+
+def test_pixels_streamed_equal_pixels_at_once():
+    from everyformer.models.pixels import START
+
+    model = ef.create_model("attention", "pixels", image=(2, 3, 3), width=8, heads=2, layers=2)
+    model = model.double().eval()
+    images = torch.randint(0, 256, (2, 2, 3, 3), dtype=torch.uint8)
+    tokens = torch.cat((torch.full((2, 1), START), model.flatten(images)[:, :-1]), 1)
+    state, parts = model.init_state(2, dtype=torch.float64), []
+    for a, b in ((0, 5), (5, 6), (6, 18)):
+        out = model(tokens[:, a:b], state=state)
+        state = out.state
+        parts.append(out.logits)
+    torch.testing.assert_close(torch.cat(parts, 1), model(images).logits)
+
+
+def test_dropped_paths_keep_the_mean():
+    from everyformer.blocks.block import Block
+    from everyformer.blocks.options import BlockOptions
+
+    block = Block(ef.create_mixer("attention", width=8, heads=2), BlockOptions(), drop_path=0.5)
+    y = torch.ones(4000, 1, 8)
+    assert abs(block._thin(y).mean() - 1) < 0.1
+    assert torch.equal(block.eval()._thin(y), y)
+
+
+WRONG = [
+    (lambda: ef.create_model("atention"), ConfigError, "did you mean 'attention'"),
+    (lambda: ef.create_model("attention", "lmm"), ConfigError, "unknown task 'lmm'"),
+    (lambda: ef.create_model("attention", widht=8), ConfigError, "did you mean 'width'"),
+    (lambda: ef.create_model("gpt", "classify-image"), UnsupportedError, "members that do"),
+    (lambda: ef.create_model("attention", "pixels"), GeneError, "needs image"),
+    (
+        lambda: ef.create_model("attention", "classify-image", image=(1, 9, 9)),
+        GeneError,
+        "patches that fit: 1, 3, 9",
+    ),
+    (lambda: ef.create_mixer("rope", width=8), UnsupportedError, "create_model"),
+    (lambda: ef.create_mixer("atn", width=8), ConfigError, "unknown mixer"),
+    (lambda: ef.create_mixer("gmlp", width=8), GeneError, "needs max_length"),
+    (lambda: ef.create_mixer("attention", width=10, heads=4), GeneError, "heads that fit"),
+    (lambda: ef.info("aft"), ConfigError, "aft-full"),
+    (
+        lambda: ef.create_model("attention")(torch.zeros(1, 3)),
+        ShapeError,
+        "integers",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), WRONG)
+def test_wrong_calls_say_what_to_do(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_save_and_load_keep_everything_and_notice_a_flipped_byte(tmp_path):
+    model = ef.create_model("attention", width=16, heads=2, layers=1, window=3).eval()
+    tokens = torch.randint(0, 256, (1, 9))
+    ef.save(model, tmp_path / "m")
+    loaded = ef.load(tmp_path / "m").eval()
+    assert loaded.config == model.config
+    assert torch.equal(loaded(tokens).logits, model(tokens).logits)
+    assert loaded.head.weight is loaded.embedding.weight
+    weights = tmp_path / "m" / "model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    weights.write_bytes(bytes(raw))
+    with pytest.raises(CheckpointError):
+        ef.load(tmp_path / "m")

@@ -1,0 +1,142 @@
+"""Positions by their identities, and against public implementations."""
+
+import math
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import GeneError, ShapeError
+from everyformer.positions import POSITIONS
+from everyformer.positions.rope import Rope, rotate, rotate_reference
+from everyformer.positions.sinusoidal import Sinusoidal, sinusoid, sinusoid_reference
+
+torch.manual_seed(0)
+LAYOUTS = [("interleaved", "paper"), ("halves", "paper"), ("halves", "t2t")]
+POS = torch.tensor([[0, 1, 2, 17, 500]])
+
+
+@pytest.mark.parametrize(("layout", "freq"), LAYOUTS)
+@pytest.mark.parametrize("width", [2, 7, 8, 64])
+def test_waves_equal_their_definition(layout, freq, width):
+    fast = sinusoid(POS, width, layout=layout, freq=freq, dtype=torch.float64)
+    torch.testing.assert_close(fast, sinusoid_reference(POS, width, layout=layout, freq=freq))
+
+
+def test_a_shift_is_a_rotation_that_depends_on_the_shift_alone():
+    width, shift = 16, 5
+    theta = 10000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    for p in (0, 3, 200):
+        here, there = sinusoid(torch.tensor([p, p + shift]), width, dtype=torch.float64)
+        pairs = torch.complex(here[1::2], here[0::2])
+        turned = pairs * torch.polar(torch.ones_like(theta), shift * theta)
+        torch.testing.assert_close(torch.complex(there[1::2], there[0::2]), turned)
+
+
+def test_waves_have_norm_sqrt_of_half_the_width():
+    norms = sinusoid(POS, 64, dtype=torch.float64).norm(dim=-1)
+    torch.testing.assert_close(norms, torch.full_like(norms, math.sqrt(32)))
+
+
+def test_waves_equal_the_roformer_table():
+    roformer = pytest.importorskip("transformers.models.roformer.modeling_roformer")
+    table = roformer.RoFormerSinusoidalPositionalEmbedding(32, 8)
+    table.weight = torch.nn.Parameter(table.create_weight(), requires_grad=False)
+    ours = sinusoid(torch.arange(32), 8, layout="halves")
+    torch.testing.assert_close(ours, table.weight, rtol=0, atol=1e-6)
+
+
+def test_positions_are_exact_in_bfloat16_models():
+    module = Sinusoidal(width=8).to(torch.bfloat16)
+    torch.testing.assert_close(
+        module.embed(torch.tensor([[1001]])), sinusoid(torch.tensor([[1001]]), 8)
+    )
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_rotation_equals_its_definition_keeps_norms_and_sees_distance_alone(layout):
+    q, k = torch.randn(2, 3, 5, 8).double(), torch.randn(2, 3, 5, 8).double()
+    turned = rotate(q, POS, layout=layout)
+    torch.testing.assert_close(turned, rotate_reference(q, POS, layout=layout))
+    torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1))
+
+    def scores(shift):
+        moved = rotate(k, POS + shift, layout=layout).transpose(-1, -2)
+        return rotate(q, POS + shift, layout=layout) @ moved
+
+    torch.testing.assert_close(scores(37), scores(0))
+    torch.testing.assert_close(rotate(q, torch.zeros(1, 5).long(), layout=layout), q)
+
+
+def test_layouts_differ_by_a_permutation_of_channels():
+    q = torch.randn(1, 2, 5, 8).double()
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
+    paired = rotate(q, POS, layout="interleaved")[..., order]
+    torch.testing.assert_close(rotate(q[..., order], POS, layout="half"), paired)
+
+
+def test_half_layout_equals_llama_and_interleaved_equals_gptj():
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    gptj = pytest.importorskip("transformers.models.gptj.modeling_gptj")
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(hidden_size=16, num_attention_heads=2, max_position_embeddings=512)
+    q = torch.randn(1, 2, 5, 8)
+    cos, sin = llama.LlamaRotaryEmbedding(config)(q, POS)
+    expected, _ = llama.apply_rotary_pos_emb(q, q, cos, sin)
+    torch.testing.assert_close(rotate(q, POS, layout="half"), expected, rtol=0, atol=2e-5)
+    table = gptj.create_sinusoidal_positions(512, 8)[POS]
+    sin, cos = table.split(4, dim=-1)
+    expected = gptj.apply_rotary_pos_emb(q.transpose(1, 2), sin, cos).transpose(1, 2)
+    torch.testing.assert_close(rotate(q, POS, layout="interleaved"), expected, rtol=0, atol=2e-5)
+
+
+def test_partial_rotation_leaves_the_tail_alone():
+    rope = Rope(width=16, heads=2, options={"fraction": 0.5})
+    q = torch.randn(1, 2, 5, 8)
+    turned = rope.rotate(q, POS)
+    assert torch.equal(turned[..., 4:], q[..., 4:])
+    assert not torch.equal(turned[..., :4], q[..., :4])
+
+
+def test_learned_rows_beyond_the_text_get_no_gradient():
+    model = ef.create_model("learned", width=8, layers=1, heads=2, max_length=10)
+    tokens = torch.randint(0, 256, (2, 6))
+    model(tokens, targets=tokens).loss.backward()
+    gradient = model.position.table.grad
+    assert (gradient[:6] != 0).any(1).all()
+    assert (gradient[6:] == 0).all()
+
+
+def test_learned_equals_sinusoidal_when_it_holds_the_same_waves():
+    learned = ef.create_model("learned", width=8, layers=1, heads=2, max_length=10)
+    fixed = ef.create_model("sinusoidal", width=8, layers=1, heads=2, max_length=10)
+    fixed.load_state_dict(learned.state_dict(), strict=False)
+    learned.position.table.data = sinusoid(torch.arange(10), 8)
+    x = torch.randn(1, 6, 8)
+    tokens = torch.zeros(1, 6).long()
+    torch.testing.assert_close(
+        learned(tokens, embeddings=x).logits, fixed(tokens, embeddings=x).logits
+    )
+
+
+def test_the_table_ends_with_a_clear_error_also_while_streaming():
+    model = ef.create_model("learned", width=8, layers=1, heads=2, max_length=4)
+    tokens = torch.randint(0, 256, (1, 4))
+    with pytest.raises(ShapeError, match=r"max_length=4.*position 4"):
+        model(torch.cat((tokens, tokens), 1)[:, :5])
+    state = model(tokens, state=model.init_state(1)).state
+    with pytest.raises(ShapeError, match="max_length=4"):
+        model(tokens[:, :1], state=state)
+    with pytest.raises(GeneError, match="needs max_length"):
+        POSITIONS.get("learned")(width=8)
+
+
+def test_left_padded_rows_equal_the_rows_alone():
+    for name in ("sinusoidal", "learned", "rope"):
+        model = ef.create_model(name, width=8, layers=2, heads=2, max_length=16).double().eval()
+        tokens = torch.randint(0, 256, (1, 5))
+        padded = torch.cat((torch.zeros(1, 3).long(), tokens), 1)
+        keep = torch.tensor([[False] * 3 + [True] * 5])
+        got = model(padded, mask=ef.Mask(keep=keep)).logits[:, 3:]
+        torch.testing.assert_close(got, model(tokens).logits)
