@@ -5,6 +5,7 @@ import json
 import pytest
 
 from everyformer import create_model
+from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import field_docs, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.mixers import MIXERS
@@ -46,6 +47,14 @@ def test_every_option_is_explained():
             undocumented += [f"{name}.{f}" for f in to_dict(options()) if f not in docs]
     undocumented += [f for f in to_dict(ModelConfig()) if f not in field_docs(ModelConfig)]
     assert not undocumented
+
+
+def test_every_option_has_a_name_of_its_own():
+    """Loose options of create_model find their home by name, so no two homes share one."""
+    shared = set(to_dict(ModelConfig())) | set(to_dict(BlockOptions()))
+    for registry in (MIXERS, POSITIONS):
+        for name in registry.names():
+            assert not shared & set(to_dict(registry.get(name).Options())), name
 
 
 CLASHES = [

@@ -62,7 +62,7 @@ def test_toeplitz_by_matrix_by_fft_and_by_convolution_agree(causal, length, monk
 
 
 def test_a_block_starts_as_a_feedforward_without_cross_token_gradient():
-    mixer = GMLP(width=8, max_length=6, options={"init": "zeros"}).double()
+    mixer = GMLP(width=8, max_length=6, options={"spatial_init": "zeros"}).double()
     x = draw(1, 6, 8).requires_grad_()
     (gradient,) = torch.autograd.grad(mixer(x).y[:, 2].sum(), x)
     assert (gradient[:, [0, 1, 3, 4, 5]] == 0).all()
@@ -80,7 +80,7 @@ def test_paper_padding_lets_pads_mix_and_the_default_does_not():
 
     x, keep = draw(1, 6, 8), torch.tensor([[True] * 4 + [False] * 2])
     for masked in (True, False):
-        mixer = GMLP(width=8, max_length=6, options={"mask_padding": masked, "init": "wide"})
+        mixer = GMLP(width=8, max_length=6, options={"mask_padding": masked, "spatial_init": "wide"})
         mixer = mixer.double()
         changed = x.clone()
         changed[:, 4:] = 9.0
@@ -138,7 +138,7 @@ def test_taps_bound_the_state_and_free_the_length():
 WRONG = [
     ({"taps": 3}, "taps=3 bounds a Toeplitz"),
     ({"expansion": 1.1}, "do not split"),
-    ({"sgu_heads": 5}, "sgu_heads=5"),
+    ({"sgu_heads": 3}, "sgu_heads=3"),
 ]
 
 

@@ -52,7 +52,7 @@ class GMLPOptions:
     """Toeplitz offsets |i-j| < taps only: no longest sequence, bounded state, one bias a head"""
     sgu_heads: int = 1
     """groups of channels with a W and b of their own"""
-    init: Literal["normal", "uniform", "zeros", "wide"] = "normal"
+    spatial_init: Literal["normal", "uniform", "zeros", "wide"] = "normal"
     """W at the start: N(0, 1e-12), U(+-1e-3/n), zeros, or U(+-0.05) (far from 0)"""
     mask_padding: bool = True
     """whether padded tokens are kept out of the mixing"""
@@ -158,7 +158,7 @@ class SpatialMLP(Mixer):
         shape: tuple[int, ...] = (o.sgu_heads, self.reach, self.reach)
         if o.spatial == "toeplitz":
             shape = (o.sgu_heads, self.reach if causal else 2 * self.reach - 1)
-        self.spatial = nn.Parameter(_start(shape, o.init, self.reach))
+        self.spatial = nn.Parameter(_start(shape, o.spatial_init, self.reach))
         self.bias = nn.Parameter(torch.ones(o.sgu_heads, 1 if o.taps else self.reach))
         self.attention: Attention | None = None
         if isinstance(o, AMLPOptions):
@@ -314,7 +314,7 @@ class SpatialMLP(Mixer):
 
 
 def _start(shape: tuple[int, ...], rule: str, length: int) -> Tensor:
-    """W near zero; see `GMLPOptions.init`."""
+    """W near zero; see `GMLPOptions.spatial_init`."""
     weight = torch.zeros(shape)
     if rule == "normal":
         return weight.normal_(std=1e-6)

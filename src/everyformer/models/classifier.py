@@ -33,8 +33,13 @@ class Pool(nn.Module):
         else:
             last = nn.Linear(hidden, config.classes)
             self.head = nn.Sequential(nn.Linear(config.width, hidden), nn.GELU(), last)
-        nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
+        # ViT starts its head at zero; a text classifier does not, since every logit then moves
+        # alike and small tasks stay on that plateau (seen on modular sums)
+        if config.task == "classify-image":
+            nn.init.zeros_(last.weight)
+        else:
+            nn.init.normal_(last.weight, std=config.width**-0.5)
         self.token = None
         if self.pooling == "class":
             self.token = nn.Parameter(torch.zeros(1, 1, config.width))

@@ -55,6 +55,7 @@ class Learned(Position):
         self.options: LearnedOptions = set_options(LearnedOptions, self.name, options)
         self.table = nn.Parameter(torch.empty(max_length, width))
         nn.init.normal_(self.table, std=self.options.std)
+        self.table.no_decay = True  # type: ignore[attr-defined]
 
     def embed(self, positions: Tensor) -> Tensor:
         self.check(positions)

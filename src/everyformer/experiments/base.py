@@ -1,0 +1,202 @@
+"""What an experiment is, how it is run, and what it leaves behind."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from everyformer.comparison.summary import mean_interval
+from everyformer.core.errors import ConfigError, unknown
+from everyformer.family import info, list_members
+
+Say = Callable[[str], None]
+Batches = Callable[[torch.Generator], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How an experiment is run."""
+
+    seeds: int = 3
+    """repetitions with seeds 0, 1, ..."""
+    scale: float = 1.0
+    """steps and samples times this; below 1 only tries whether it runs"""
+    data: str | None = None
+    """real data, where the experiment wants some"""
+    say: Say = print
+    """is told what happens"""
+
+    def steps(self, count: int) -> int:
+        """``count`` scaled, at least 2."""
+        return max(2, round(count * self.scale))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found."""
+
+    numbers: dict[str, list[float]]
+    """each measured quantity, one value a seed"""
+    holds: bool
+    """whether the claim was seen, with its margin"""
+    sentence: str
+    """what was seen, with the numbers in it"""
+    figures: dict[str, Figure] = field(default_factory=dict)
+    """pictures by name"""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One claim, put to the test."""
+
+    name: str
+    members: tuple[str, ...]
+    """the members whose claim it is"""
+    claim: str
+    """what should be seen, and by what margin"""
+    minutes: float
+    """on two CPU cores with three seeds"""
+    run: Callable[[Setting], Outcome]
+    data: str | None = None
+    """what real data it wants, in words; None needs none"""
+
+
+# file of this package -> the experiments in it
+FILES: dict[str, tuple[str, ...]] = {
+    "attention": ("saturation", "recall"),
+    "positions": ("waves", "rotation", "learned-table"),
+    "addressing": ("addressing", "kernel-length"),
+    "spatial": ("toeplitz", "alignment"),
+    "bytes": ("bytes",),
+    "images": ("cifar-gmlp", "cifar-mixers"),
+    "density": ("density",),
+}
+
+
+def find(name: str) -> list[Experiment]:
+    """The experiments called ``name``, or those of the member ``name``."""
+    known = {title: file for file, titles in FILES.items() for title in titles}
+    if name in known:
+        return [_load(known[name])[name]]
+    if name not in {m.name for m in list_members()}:
+        raise unknown("experiment or member", name, [*known, *(m.name for m in list_members())])
+    info(name)
+    every = [e for file in FILES for e in _load(file).values()]
+    return [e for e in every if name in e.members]
+
+
+def _load(file: str) -> dict[str, Experiment]:
+    module = importlib.import_module(f"everyformer.experiments.{file}")
+    return {experiment.name: experiment for experiment in module.EXPERIMENTS}
+
+
+def perform(experiment: Experiment, setting: Setting, folder: Path) -> dict[str, Any]:
+    """Run, write result.json and figures below ``folder``, and return the result.
+
+    Raises:
+        ConfigError: the experiment wants real data that was not given.
+    """
+    from everyformer.training.run import environment
+
+    if experiment.data is not None and setting.data is None:
+        raise ConfigError(
+            f"the experiment '{experiment.name}' wants {experiment.data}: give it with --data"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    outcome = experiment.run(setting)
+    pictures = []
+    for title, figure in outcome.figures.items():
+        path = folder / f"{experiment.name}-{title}.svg"
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+        figure.savefig(path.with_suffix(".png"), bbox_inches="tight", dpi=110)
+        pictures.append(path.name)
+    result = {
+        "experiment": experiment.name,
+        "members": list(experiment.members),
+        "claim": experiment.claim,
+        "command": f"everyformer reproduce {experiment.name} --seeds {setting.seeds}"
+        + (" --data PATH" if experiment.data else ""),
+        "seeds": setting.seeds,
+        "scale": setting.scale,
+        "holds": outcome.holds,
+        "sentence": outcome.sentence,
+        "numbers": {name: summary(values) for name, values in outcome.numbers.items()},
+        "figures": pictures,
+        "minutes": round((time.perf_counter() - start) / 60, 2),
+        "environment": {
+            key: value
+            for key, value in environment().items()
+            if key in ("everyformer", "torch", "python", "platform", "threads")
+        },
+    }
+    (folder / f"{experiment.name}.json").write_text(
+        json.dumps(result, indent=1) + "\n", encoding="utf-8"
+    )
+    return result
+
+
+def summary(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, 95% interval over seeds and the values themselves."""
+    interval = mean_interval(values) if len(values) > 1 else None
+    return {"mean": sum(values) / len(values), "interval": interval, "values": list(values)}
+
+
+def fit(
+    model: nn.Module,
+    batches: Batches,
+    *,
+    steps: int,
+    lr: float = 3e-3,
+    weight_decay: float = 0.01,
+    seed: int = 0,
+    loss_of: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None,
+) -> list[float]:
+    """Train by AdamW with warm-up and cosine on fresh batches; the losses of all steps."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
+    warm = max(1, steps // 20)
+    losses = []
+    model.train()
+    for step in range(steps):
+        rate = min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group in optimiser.param_groups:
+            group["lr"] = lr * rate
+        inputs, targets = batches(generator)
+        loss = (loss_of or task_loss)(model, inputs, targets)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        losses.append(loss.item())
+    model.eval()
+    return losses
+
+
+def task_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss that the model itself gives."""
+    loss: Tensor = model(inputs, targets=targets).loss
+    return loss
+
+
+@torch.no_grad()
+def scored_accuracy(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
+    """Share of scored targets (not -100) that are predicted."""
+    found = model(inputs).logits.argmax(-1)
+    scored = targets != -100
+    return float((found == targets)[scored].float().mean())
+
+
+def mean(values: Sequence[float]) -> float:
+    """Of at least one value."""
+    return sum(values) / len(values)

@@ -1,0 +1,278 @@
+"""Checkpoints of a run, and models saved on their own.
+
+A checkpoint is a folder ``step-NNNNNNNN``: ``model.safetensors``, ``optimiser.safetensors``,
+``ema.safetensors`` with a running average, and ``state.json`` (counters, evaluations, sums of the
+files). No state of random generators is kept, since a step's randomness follows from the seed and
+the step's number alone. A saved model is a folder of ``config.json`` and ``model.safetensors``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.errors import CheckpointError
+from everyformer.training.optimiser import WeightAverage
+from everyformer.training.storage import (
+    DamagedError,
+    check_fit,
+    check_sums,
+    checksums,
+    load_weights,
+    read_json,
+    read_tensors,
+    weights_of,
+    write_json,
+    write_tensors,
+    written_whole,
+)
+
+MODEL_FORMAT = "everyformer-model"
+RUN_FORMAT = "everyformer-run"
+CHECKPOINT_FORMAT = "everyformer-checkpoint"
+
+
+@dataclass
+class TrainingState:
+    """How far a run has come; the only things beside tensors that a checkpoint carries."""
+
+    steps: int = 0
+    tokens: int = 0
+    flops: int = 0
+    seconds: float = 0.0
+    """spent in training steps, over all sittings"""
+    flops_per_row: float | None = None
+    """of one sequence forward and backward, counted in the first step"""
+    evaluation: dict[str, Any] | None = None
+    """the last evaluation, with its ``step``"""
+    best: dict[str, Any] | None = None
+    """the evaluation of lowest loss, with its ``step``"""
+
+
+def save_checkpoint(
+    folder: Path,
+    state: TrainingState,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    average: WeightAverage | None = None,
+) -> Path:
+    """Write ``folder/step-NNNNNNNN`` whole, then drop all but the last two and the best.
+
+    Raises:
+        CheckpointError: the disk is full or read-only; earlier checkpoints are untouched.
+    """
+    final = checkpoint_path(folder, state.steps)
+    with written_whole(final) as temporary:
+        write_tensors(temporary / "model.safetensors", *weights_of(model))
+        write_tensors(temporary / "optimiser.safetensors", _optimiser_tensors(model, optimiser))
+        if average is not None:
+            write_tensors(temporary / "ema.safetensors", average.values)
+        values = {"format": CHECKPOINT_FORMAT, **asdict(state), "files": checksums(temporary)}
+        write_json(temporary / "state.json", values)
+    best = None if state.best is None else checkpoint_path(folder, state.best["step"])
+    # a kill may have left half-written folders behind
+    for path in (*checkpoints(folder)[:-2], *folder.glob(".*-step-*")):
+        if path != best:
+            shutil.rmtree(path, ignore_errors=True)
+    return final
+
+
+def save_state(path: Path, state: TrainingState) -> None:
+    """Bring the state of the checkpoint ``path`` up to date; its tensors stay."""
+    values = read_json(path / "state.json", CHECKPOINT_FORMAT)
+    write_json(path / "state.json", values | asdict(state))
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of ``step`` lies."""
+    return folder / f"step-{step:08d}"
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in ``folder``, oldest first, whole or damaged."""
+    found = folder.glob("step-*") if folder.is_dir() else ()
+    return sorted(path for path in found if re.fullmatch(r"step-\d{8,}", path.name))
+
+
+def newest_checkpoint(folder: Path) -> tuple[Path, TrainingState] | None:
+    """The newest checkpoint whose every file is as it was written; None if none was ever saved.
+
+    A damaged one is named in a warning and the one before is tried.
+
+    Raises:
+        CheckpointError: all are damaged, or one was written by a newer version.
+    """
+    candidates = checkpoints(folder)
+    for path in reversed(candidates):
+        try:
+            return path, read_state(path)
+        except DamagedError as error:
+            warnings.warn(f"checkpoint {path.name} is skipped: {error}", stacklevel=2)
+    if candidates:
+        raise CheckpointError(
+            f"all {len(candidates)} checkpoints in {folder} are damaged: train again, or put back "
+            "a copy of one of them"
+        )
+    return None
+
+
+def read_state(path: Path) -> TrainingState:
+    """The state in the checkpoint ``path``; raises `DamagedError` unless all its sums hold."""
+    values = read_json(path / "state.json", CHECKPOINT_FORMAT)
+    check_sums(path, values["files"])
+    own = {name: value for name, value in values.items() if name not in ("format", "version")}
+    del own["files"]
+    return from_dict(TrainingState, own)
+
+
+def load_checkpoint(
+    path: Path,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer | None = None,
+    average: WeightAverage | None = None,
+) -> None:
+    """Fill what is given from the checkpoint ``path`` (checked by `newest_checkpoint`).
+
+    Raises:
+        CheckpointError: names or shapes differ from the model's.
+    """
+    load_weights(model, read_tensors(path / "model.safetensors"), path / "model.safetensors")
+    if optimiser is not None:
+        _fill_optimiser(model, optimiser, path / "optimiser.safetensors")
+    if average is not None:
+        _fill_average(average, path / "ema.safetensors")
+
+
+def _optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{key}:{name}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimiser.state.get(parameter, {}).items()
+    }
+
+
+def _fill_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, path: Path) -> None:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    held = [names[id(p)] for group in optimiser.param_groups for p in group["params"]]
+    state: dict[int, dict[str, Tensor]] = {}
+    for full, value in read_tensors(path).items():
+        key, _, name = full.partition(":")
+        if name not in held:
+            raise CheckpointError(
+                f"{path} holds the optimiser's state of '{name}', which this run does not train"
+            )
+        state.setdefault(held.index(name), {})[key] = value.clone()
+    groups = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _fill_average(average: WeightAverage, path: Path) -> None:
+    if not path.exists():
+        raise CheckpointError(
+            f"{path} is missing: the run was begun without 'ema', so it cannot go on with it"
+        )
+    tensors = read_tensors(path)
+    check_fit({name: value.shape for name, value in average.values.items()}, tensors, path)
+    for name, value in average.values.items():
+        value.copy_(tensors[name])
+
+
+def save_model(model: nn.Module, path: str | Path) -> Path:
+    """Save a model as a folder of ``config.json`` and ``model.safetensors``; tied weights once.
+
+    Args:
+        model: with a dataclass ``config``, as all models of this library have.
+        path: a folder that does not exist, is empty, or holds an earlier saved model.
+
+    Raises:
+        CheckpointError: the folder holds something else, or cannot be written.
+    """
+    path = Path(path).absolute()
+    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not _is_model(path))):
+        raise CheckpointError(
+            f"{path} exists and is not a saved model, so it is not replaced: choose another path"
+        )
+    with written_whole(path) as temporary:
+        write_tensors(temporary / "model.safetensors", *weights_of(model))
+        values = {
+            "format": MODEL_FORMAT,
+            "config": to_dict(model.config),
+            "sha256": checksums(temporary),
+        }
+        write_json(temporary / "config.json", values)
+    return path
+
+
+def load_model(
+    path: str | Path, build: Callable[[dict[str, Any]], nn.Module] | None = None
+) -> nn.Module:
+    """The model saved at ``path`` by `save_model`, or the best one of the run at ``path``.
+
+    Of a run, the best checkpoint is taken (the newest if there was no evaluation), with the
+    averaged weights where the run kept them. The model is in evaluation mode, on the CPU.
+
+    Args:
+        path: folder of a saved model, or of a run.
+        build: makes the model from its config as plain values; default: this library's models.
+
+    Raises:
+        CheckpointError: nothing is there, it is damaged, too new, or does not fit its config.
+    """
+    path, build = Path(path), build or build_from_values
+    if not (path / "config.json").is_file():
+        raise CheckpointError(f"{path} holds no saved model and no run: config.json is missing")
+    if _is_model(path):
+        values = read_json(path / "config.json", MODEL_FORMAT)
+        check_sums(path, values["sha256"])
+        model = build(values["config"])
+        load_weights(model, read_tensors(path / "model.safetensors"), path / "model.safetensors")
+        return model.eval()
+    values = read_json(path / "config.json", RUN_FORMAT)
+    model = build(values["model"])
+    _load_best(path / "checkpoints", model)
+    return model.eval()
+
+
+def _load_best(folder: Path, model: nn.Module) -> None:
+    newest = newest_checkpoint(folder)
+    if newest is None:
+        raise CheckpointError(f"{folder} holds no checkpoint yet: the run has not saved one")
+    path, state = newest
+    if state.best is not None:
+        best = checkpoint_path(folder, state.best["step"])
+        try:
+            read_state(best)
+            path = best
+        except DamagedError as error:
+            warnings.warn(f"the best checkpoint is skipped for {path.name}: {error}", stacklevel=3)
+    load_checkpoint(path, model)
+    if (path / "ema.safetensors").exists():
+        tensors = read_tensors(path / "ema.safetensors")
+        weights = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, value in tensors.items():
+                weights[name].copy_(value)
+
+
+def _is_model(path: Path) -> bool:
+    try:
+        return f'"{MODEL_FORMAT}"' in (path / "config.json").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
+
+
+def build_from_values(values: dict[str, Any]) -> nn.Module:
+    """This library's model of a config as plain values."""
+    from everyformer.models.build import build_model
+    from everyformer.models.config import ModelConfig
+
+    return build_model(from_dict(ModelConfig, values))

@@ -1,0 +1,115 @@
+"""How a model is trained: one dataclass for Python, flags and files alike (torch stays out)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from everyformer.core.errors import ConfigError
+
+BUDGETS = ("seconds", "tokens", "flops")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Budget, optimiser, schedule, precision and the rhythm of a training run."""
+
+    steps: int | None = 1000
+    """optimiser steps; replaced by any of the three budgets below"""
+    budget_seconds: float | None = None
+    """train for so many seconds (evaluations and saving not counted) instead of `steps`"""
+    budget_tokens: float | None = None
+    """train on so many token positions instead of `steps`"""
+    budget_flops: float | None = None
+    """train for so many floating-point operations (forward and backward) instead of `steps`"""
+    batch: int = 32
+    """sequences an optimiser step, over all processes and slices together"""
+    accumulate: int = 1
+    """slices a batch is worked through in, to save memory; the gradient stays the same"""
+    lr: float = 1e-3
+    """peak learning rate"""
+    schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
+    """how the learning rate falls after the warm-up; noam falls as one over the square root"""
+    min_lr_ratio: float = 0.1
+    """where the warm-up starts and the schedule ends, as a fraction of `lr`"""
+    warmup: float = 0.05
+    """fraction of the budget over which the learning rate rises"""
+    weight_decay: float = 0.1
+    """AdamW's decay of weights with two or more dimensions (not of biases, norms, tables)"""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates of the mean gradient and of its square"""
+    eps: float = 1e-8
+    """AdamW's term in the denominator"""
+    clip: float | None = 1.0
+    """largest norm of the whole gradient; none leaves it as it is"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 computes under autocast; weights and optimiser stay as the model holds them"""
+    compile: bool = False
+    """compile the model with torch.compile; the time that takes counts in `budget_seconds`"""
+    checkpoint_activations: bool = False
+    """recompute each block in the backward pass: less memory, about a third more time"""
+    ema: float | None = None
+    """decay of a running average of the weights, used for evaluation and by load; none is off"""
+    evaluate_every: int | None = 200
+    """steps between evaluations; none evaluates at the end alone"""
+    evaluate_sequences: int | None = 256
+    """validation sequences an evaluation reads; none reads all"""
+    checkpoint_every: int | None = 500
+    """steps between checkpoints; none saves at the best evaluations, a stop and the end"""
+    log_every: int = 10
+    """steps between rows of metrics.jsonl"""
+    seed: int = 0
+    """of the data's order and of dropout: a step's randomness follows from seed and step alone"""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps ...; auto takes an accelerator where there is one"""
+    threads: int | None = None
+    """CPU threads of torch; none leaves torch's own choice"""
+
+    def __post_init__(self) -> None:
+        given = [name for name in BUDGETS if getattr(self, f"budget_{name}") is not None]
+        if len(given) > 1:
+            raise ConfigError(
+                f"'budget_{given[0]}' and 'budget_{given[1]}' are both given, but a run ends by "
+                "one budget: leave one of them out"
+            )
+        if not given and self.steps is None:
+            raise ConfigError(
+                "'steps' is none and no 'budget_seconds', 'budget_tokens' or 'budget_flops' is "
+                "given, so the run would never end: give one"
+            )
+        counts = ("steps", "batch", "accumulate", "evaluate_every", "evaluate_sequences")
+        for name in (*counts, "checkpoint_every", "log_every", "threads"):
+            self._check(name, "at least 1", lambda value: value >= 1)
+        for name in (*(f"budget_{kind}" for kind in BUDGETS), "lr", "eps", "clip"):
+            self._check(name, "above 0", lambda value: value > 0)
+        for name in ("min_lr_ratio", "warmup"):
+            self._check(name, "between 0 and 1", lambda value: 0 <= value <= 1)
+        self._check("weight_decay", "at least 0", lambda value: value >= 0)
+        self._check("seed", "at least 0", lambda value: value >= 0)
+        self._check("ema", "above 0 and below 1", lambda value: 0 < value < 1)
+        self._check("betas", "two numbers from 0 to below 1", _are_betas)
+        if self.accumulate > self.batch:
+            raise ConfigError(
+                f"'accumulate' ({self.accumulate}) is more than 'batch' ({self.batch}), but a "
+                "batch cannot be cut into more slices than it has sequences"
+            )
+
+    @property
+    def budget(self) -> tuple[Literal["steps", "seconds", "tokens", "flops"], float]:
+        """What ends the run: what is counted, and how much of it there is."""
+        for kind in ("seconds", "tokens", "flops"):
+            amount = getattr(self, f"budget_{kind}")
+            if amount is not None:
+                return kind, amount
+        assert self.steps is not None
+        return "steps", self.steps
+
+    def _check(self, name: str, expected: str, holds: Callable[[Any], bool]) -> None:
+        value = getattr(self, name)
+        if value is not None and not holds(value):
+            raise ConfigError(f"'{name}' must be {expected}, not {value!r}")
+
+
+def _are_betas(betas: tuple[float, float]) -> bool:
+    return len(betas) == 2 and all(0 <= beta < 1 for beta in betas)

@@ -1,0 +1,173 @@
+"""How good a model is on held-out data, with 95% intervals over sequences."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.errors import DataError
+from everyformer.core.outputs import ModelOutput
+from everyformer.training.distributed import World
+from everyformer.training.step import autocast, forward
+
+if TYPE_CHECKING:
+    from everyformer.data.base import Dataset
+    from everyformer.data.batch import Batch
+
+Z = 1.959963984540054
+"""half-width of a 95% interval in standard errors"""
+
+
+def evaluate(
+    model: nn.Module,
+    dataset: Dataset,
+    *,
+    batch: int = 32,
+    limit: int | None = None,
+    precision: str = "float32",
+    seed: int = 0,
+    world: World | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any] | None:
+    """Read the validation part and measure.
+
+    Args:
+        batch: sequences a forward pass.
+        limit: sequences read; None reads all.
+        precision: float32, or bfloat16 for autocast.
+        seed: of members that draw random numbers in evaluation too; the caller's go on unchanged.
+        world: the processes that share the work; None is this one alone.
+        should_stop: asked before each batch; once it is True the answer is None.
+
+    Returns:
+        ``loss`` (nats a scored target), ``loss_interval``, ``perplexity``, ``accuracy``,
+        ``accuracy_interval``, ``top5`` (from five classes on), ``scored``, ``sequences``; with
+        text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval. Intervals
+        are normal over sequences; of classifiers' accuracy, Wilson's.
+
+    Raises:
+        DataError: there is no scored target in what was read.
+    """
+    world = world or World(next(model.parameters()).device)
+    sums = torch.zeros(10, dtype=torch.float64)
+    top5, stopped = True, 0.0
+    with _evaluating(model, world.device, seed, precision):
+        for number, piece in enumerate(dataset.validation_batches(batch, limit)):
+            if should_stop():
+                stopped = 1.0
+                break
+            if number % world.size == world.rank:
+                piece = piece.to(world.device)
+                out = forward(model, piece)
+                top5 = top5 and out.logits.shape[-1] >= 5
+                sums += _count(out, piece)
+    *counted, stops = world.sum([*sums.tolist(), stopped])
+    if stops:
+        return None
+    if counted[1] == 0:
+        raise DataError(
+            f"the validation part of {dataset.name} has no scored target: give more data"
+        )
+    return _summary(counted, dataset, top5)
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """The main number of an evaluation and its interval, in one line."""
+    parts = [f"validation loss {found['loss']:.4f}"]
+    for name in ("bits_per_byte", "bits_per_dim", "accuracy"):
+        if name in found:
+            around = found[f"{name}_interval"]
+            span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
+            parts.append(f"{name.replace('_', ' ')} {found[name]:.4f}{span}")
+    return ", ".join(parts)
+
+
+@contextlib.contextmanager
+def _evaluating(
+    model: nn.Module, device: torch.device, seed: int, precision: str
+) -> Iterator[None]:
+    was_training = model.training
+    devices = [device] if device.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices),
+        torch.no_grad(),
+        autocast(device, precision),
+    ):
+        model.eval()
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            model.train(was_training)
+
+
+def _count(out: ModelOutput, batch: Batch) -> Tensor:
+    """What `_summary` needs, summed over sequences: of each, n scored targets, s loss, c hits."""
+    rows, targets = len(batch.targets), batch.targets
+    if targets.is_floating_point() or out.logits.shape[:-1] != targets.shape:
+        # the model's loss is not one over classes: a batch is the smallest unit known
+        n = torch.tensor([float(batch.scored)], dtype=torch.float64)
+        s, zero = out.losses["task"].double().cpu() * n, torch.zeros_like(n)
+        return _sums(n, s, zero, zero)
+    logits = out.logits.flatten(0, -2)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    flat = targets.flatten().long()
+    losses = F.cross_entropy(logits, flat, reduction="none")
+    best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices == flat[:, None]
+    parts = (flat != -100, losses, best[:, 0], best.any(1))
+    return _sums(*(part.view(rows, -1).cpu().double().sum(1) for part in parts))
+
+
+def _sums(n: Tensor, s: Tensor, c: Tensor, top5: Tensor) -> Tensor:
+    products = ((n > 0).double(), n, n * n, s, s * s, s * n, c, c * c, c * n, top5)
+    return torch.stack([product.sum() for product in products])
+
+
+def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
+    rows, n, nn_, s, ss, sn, c, cc, cn, five = sums
+    loss, interval = _ratio(rows, n, nn_, s, ss, sn)
+    found: dict[str, Any] = {"loss": loss, "loss_interval": interval}
+    if dataset.task.startswith("classify"):
+        found |= {"accuracy": c / n, "accuracy_interval": _wilson(c, n)}
+    else:
+        accuracy, around = _ratio(rows, n, nn_, c, cc, cn)
+        clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
+        # beyond this a perplexity is no longer a floating-point number
+        found["perplexity"] = math.exp(min(loss, 700.0))
+        found |= {"accuracy": accuracy, "accuracy_interval": clipped}
+    if top5:
+        found["top5"] = five / n
+    unit, size = "bits_per_byte", dataset.bytes_per_token
+    if dataset.task == "pixels":
+        unit, size = "bits_per_dim", 1.0
+    if size is not None:
+        scale = 1 / (math.log(2) * size)
+        found[unit] = loss * scale
+        found[f"{unit}_interval"] = interval and [bound * scale for bound in interval]
+    return found | {"scored": int(n), "sequences": int(rows)}
+
+
+def _ratio(
+    rows: float, n: float, nn_: float, s: float, ss: float, sn: float
+) -> tuple[float, list[float] | None]:
+    """sum s / sum n with its normal interval: the linearised variance of a ratio over rows."""
+    mean = s / n
+    if rows < 2:
+        return mean, None
+    spread = max(0.0, ss - 2 * mean * sn + mean * mean * nn_) * rows / (rows - 1)
+    half = Z * math.sqrt(spread) / n
+    return mean, [mean - half, mean + half]
+
+
+def _wilson(hits: float, n: float) -> list[float]:
+    """Wilson's interval of a share of ``n`` independent trials."""
+    share, square = hits / n, Z * Z / n
+    centre = (share + square / 2) / (1 + square)
+    half = Z / (1 + square) * math.sqrt(share * (1 - share) / n + square / (4 * n))
+    return [centre - half, centre + half]

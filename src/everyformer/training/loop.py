@@ -1,0 +1,299 @@
+"""`train`: steps, evaluations and checkpoints until the budget is spent, a stop, or a divergence.
+
+Whatever a step does follows from the weights, the optimiser's state, the seed and the step's
+number. So a run that was stopped or killed and then resumed writes the same numbers, bit for bit on
+the same CPU and threads, as one that was not (with ``budget_seconds`` the clock has its say too).
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
+from everyformer.training.checkpoint import TrainingState
+from everyformer.training.config import TrainingConfig
+from everyformer.training.distributed import World, join
+from everyformer.training.evaluate import evaluate, in_words
+from everyformer.training.optimiser import (
+    WeightAverage,
+    build_optimiser,
+    clip_gradients,
+    set_learning_rate,
+)
+from everyformer.training.progress import Progress
+from everyformer.training.records import Records, describe_run
+from everyformer.training.result import TrainResult, peak_rss
+from everyformer.training.run import RunDirectory
+from everyformer.training.schedule import schedule_factor
+from everyformer.training.signals import StopSignals
+from everyformer.training.step import backward, count_operations, seed_step
+
+if TYPE_CHECKING:
+    from everyformer.data.base import Dataset
+    from everyformer.data.batch import Batch
+
+WARM_UP_STEPS = 3
+"""first steps of a sitting, not counted in its speed: memory is claimed and code compiled"""
+
+
+def train(
+    model: nn.Module,
+    dataset: Dataset,
+    config: TrainingConfig,
+    run: RunDirectory | None = None,
+    *,
+    resume: bool = False,
+    extra_config: dict[str, Any] | None = None,
+    show: bool = True,
+) -> TrainResult:
+    """Train ``model`` in place; at the end it holds the averaged weights if ``config.ema`` is set.
+
+    Args:
+        run: where curves and checkpoints go; None keeps nothing.
+        resume: go on from the newest checkpoint of ``run`` that is whole (from the start if none
+            was saved yet). Model and data must be those of the run.
+        extra_config: further entries of the run's config.json.
+        show: progress on stderr.
+
+    Raises:
+        DivergedError: the loss or the gradient is not finite; the last checkpoint stays.
+        CheckpointError: nothing fits to resume from, or a checkpoint cannot be written.
+        ConfigError: options that do not go together or with this machine.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.threads or threads)
+    was_training = model.training
+    try:
+        with join(config.device) as world, StopSignals() as stop:
+            job = _Job(model, dataset, config, world, run, stop, show)
+            job.begin(resume, extra_config or {})
+            try:
+                job.work()
+            finally:
+                job.progress.close()
+                job.records.close()
+            return job.result()
+    finally:
+        model.train(was_training)
+        torch.set_num_threads(threads)
+
+
+class _Job:
+    """One sitting of a run."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dataset: Dataset,
+        config: TrainingConfig,
+        world: World,
+        run: RunDirectory | None,
+        stop: StopSignals,
+        show: bool,
+    ) -> None:
+        if config.batch < config.accumulate * world.size:
+            raise ConfigError(
+                f"'batch' ({config.batch}) has fewer sequences than {world.size} processes times "
+                f"'accumulate' ({config.accumulate}) need: raise one or lower the other"
+            )
+        self.model, self.dataset, self.config = model, dataset, config
+        self.world, self.stop = world, stop
+        self.records = Records(run, world)
+        self.model.to(world.device).train()
+        if config.checkpoint_activations:
+            enable: Any = getattr(model, "enable_checkpointing", None)
+            if enable is None:
+                raise ConfigError("'checkpoint_activations' is set, but this model has no blocks")
+            enable()
+        self.optimiser = build_optimiser(model, config)
+        self.average = None if config.ema is None else WeightAverage(model, config.ema)
+        self.state = TrainingState()
+        self.show = show and world.first
+        self.signal: int | None = None
+
+    def begin(self, resume: bool, extra: dict[str, Any]) -> None:
+        """Load what there is to resume, open the files and make ready for steps."""
+        records = self.records
+        values = describe_run(self.model, self.dataset, self.config) | extra
+        if resume:
+            records.load(self.state, self.model, self.optimiser, self.average, values)
+        records.open(self.state, values)
+        self.first = self.state.steps
+        self.begun = self.logged = self.state.tokens, self.state.seconds
+        self.module = self.world.wrap(self.model)
+        self.compiled: Any = torch.compile(self.module) if self.config.compile else self.module
+        label = self.dataset.name if records.path is None else records.path.name
+        self.progress = Progress(label, self._done(), show=self.show)
+        kind, amount = self.config.budget
+        at = f", going on from step {self.state.steps}" if self.state.steps else ""
+        if records.changed:
+            self.progress.say(f"changed since the run began: {'; '.join(records.changed)}")
+        self.progress.say(f"training for {amount:,.6g} {kind} on {self.world.device}{at}")
+
+    def work(self) -> None:
+        """Step until the budget is spent or a stop is asked for."""
+        while True:
+            if self._asked_to_stop():
+                self.records.save(self.state, self.model, self.optimiser, self.average)
+                where = self.records.path
+                hint = f"; go on with: --resume --out {where}" if where is not None else ""
+                self.progress.say(f"stopped after step {self.state.steps}{hint}")
+                return
+            if not self._milestone():
+                continue
+            if self._done() >= 1:
+                break
+            self._step()
+        if self.average is not None:
+            self.average.load_into(self.model)
+
+    def result(self) -> TrainResult:
+        """What this run came to."""
+        state, (tokens, seconds) = self.state, self.begun
+        ended = state.evaluation is not None and state.evaluation["step"] == state.steps
+        cuda = self.world.device.type == "cuda"
+        return TrainResult(
+            steps=state.steps,
+            tokens=state.tokens,
+            seconds=state.seconds,
+            flops=state.flops,
+            tokens_per_second=_speed(state.tokens - tokens, state.seconds - seconds),
+            evaluation=state.evaluation if ended else None,
+            best=state.best,
+            peak_rss=peak_rss(),
+            peak_device=torch.cuda.max_memory_allocated(self.world.device) if cuda else None,
+            path=self.records.path,
+            signal=self.signal,
+        )
+
+    def _step(self) -> None:
+        start, state, config = time.perf_counter(), self.state, self.config
+        batch = self.dataset.train_batch(state.steps, config.batch, config.seed)
+        seed_step(config.seed, state.steps + 1, self.world.rank)
+        lr = config.lr * schedule_factor(
+            config.schedule, self._done(), warmup=config.warmup, floor=config.min_lr_ratio
+        )
+        set_learning_rate(self.optimiser, lr)
+        self.optimiser.zero_grad()
+        losses = self._gradient(batch)
+        norm = clip_gradients(self.model.parameters(), config.clip)
+        self._check_finite({**losses, "norm of the gradient": norm}, f"in step {state.steps + 1}")
+        self.optimiser.step()
+        if self.average is not None:
+            self.average.update(self.model)
+        state.steps += 1
+        state.tokens += batch.tokens
+        state.flops += round((state.flops_per_row or 0) * len(batch.targets))
+        state.seconds += self.world.from_first([time.perf_counter() - start])[0]
+        if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
+            self._report(losses, lr, norm)
+        if state.steps - self.first == WARM_UP_STEPS and self._done() < 1:
+            self.begun = state.tokens, state.seconds
+
+    def _gradient(self, batch: Batch) -> dict[str, float]:
+        """The gradient in the parameters; the first step of a run counts its operations too."""
+        options: dict[str, Any] = {
+            "slices": self.config.accumulate,
+            "precision": self.config.precision,
+        }
+        if self.state.flops_per_row is not None:
+            return backward(self.compiled, batch, self.world, **options)
+        losses, counted = count_operations(self.module, batch, self.world, **options)
+        if counted == 0 and self.config.budget[0] == "flops":
+            raise UnsupportedError(
+                "torch counts no operations in this model, so 'budget_flops' would never be "
+                "spent: give 'budget_seconds' or 'budget_tokens' instead"
+            )
+        self.state.flops_per_row = counted
+        return losses
+
+    def _report(self, losses: dict[str, float], lr: float, norm: float) -> None:
+        state, (tokens, seconds) = self.state, self.logged
+        speed = _speed(state.tokens - tokens, state.seconds - seconds)
+        self.logged = state.tokens, state.seconds
+        terms = {name: loss for name, loss in losses.items() if name != "task"}
+        row = {
+            "step": state.steps,
+            "tokens": state.tokens,
+            "flops": state.flops,
+            "seconds": state.seconds,
+            "loss": losses["task"],
+            **({"losses": terms} if terms else {}),
+            "lr": lr,
+            "grad_norm": norm,
+            "tokens_per_second": speed,
+        }
+        self.records.write(row)
+        self.progress.update(self._done(), state.steps, losses["task"], speed)
+
+    def _milestone(self) -> bool:
+        """Evaluate and save where they are due; False if a stop cut the evaluation off."""
+        state, config, ended = self.state, self.config, self._done() >= 1
+        better = False
+        evaluated = state.evaluation is not None and state.evaluation["step"] == state.steps
+        if not evaluated and (ended or _due(state.steps, config.evaluate_every)):
+            found = self._evaluate()
+            if found is None:
+                return False
+            state.evaluation = {"step": state.steps, **found}
+            better = state.best is None or found["loss"] < state.best["loss"]
+            state.best = state.evaluation if better else state.best
+        if ended or better or _due(state.steps, config.checkpoint_every):
+            self.records.save(self.state, self.model, self.optimiser, self.average)
+        return True
+
+    def _evaluate(self) -> dict[str, Any] | None:
+        config = self.config
+        with nullcontext() if self.average is None else self.average.applied(self.model):
+            found = evaluate(
+                self.model,
+                self.dataset,
+                batch=math.ceil(config.batch / config.accumulate),
+                limit=config.evaluate_sequences,
+                precision=config.precision,
+                world=self.world,
+                should_stop=lambda: self.stop.received is not None,
+            )
+        if found is not None:
+            self._check_finite({"loss": found["loss"]}, f"in the evaluation at {self.state.steps}")
+            self.records.write({"step": self.state.steps, "evaluation": found})
+            self.progress.say(f"step {self.state.steps}: {in_words(found)}")
+        return found
+
+    def _check_finite(self, values: dict[str, float], where: str) -> None:
+        broken = next((name for name, value in values.items() if not math.isfinite(value)), None)
+        if broken is None:
+            return
+        kept = self.records.newest()
+        last = "no checkpoint was saved" if kept is None else f"the last good checkpoint is {kept}"
+        raise DivergedError(
+            f"the {'loss' if broken == 'task' else broken} became {values[broken]} {where}, so "
+            f"training stopped; {last}. Try a lower 'lr', a longer 'warmup' or a smaller 'clip'"
+        )
+
+    def _asked_to_stop(self) -> bool:
+        """Whether any process was asked to; all agree, so that they stop after the same step."""
+        [asked] = self.world.sum([float(self.stop.received is not None)])
+        if asked:
+            self.signal = self.stop.received or signal.SIGTERM
+        return asked > 0
+
+    def _done(self) -> float:
+        """Share of the budget spent."""
+        kind, amount = self.config.budget
+        return float(getattr(self.state, kind) / amount)
+
+
+def _due(step: int, every: int | None) -> bool:
+    return every is not None and step > 0 and step % every == 0
+
+
+def _speed(tokens: int, seconds: float) -> float:
+    return tokens / seconds if seconds > 0 else 0.0

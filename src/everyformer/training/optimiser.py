@@ -1,0 +1,108 @@
+"""AdamW with decay where it belongs, and the running average of the weights.
+
+The rule of weight decay: a parameter decays if it has two or more dimensions, its name does not
+end in ``bias``, and it does not carry the attribute ``no_decay = True`` (tables over positions).
+A parameter may also carry ``lr_scale``: what its learning rate is multiplied by (default 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from everyformer.training.config import TrainingConfig
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """The trainable parameters grouped by whether they decay and by their ``lr_scale``."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        decays = (
+            parameter.dim() >= 2
+            and not name.endswith("bias")
+            and not getattr(parameter, "no_decay", False)
+        )
+        key = (weight_decay if decays else 0.0, float(getattr(parameter, "lr_scale", 1.0)))
+        groups.setdefault(key, []).append(parameter)
+    return [
+        {"params": parameters, "weight_decay": decay, "lr_scale": scale}
+        for (decay, scale), parameters in groups.items()
+    ]
+
+
+def build_optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
+    """AdamW over the groups of `parameter_groups`; fused where torch has it."""
+    groups = parameter_groups(model, config.weight_decay)
+    fused = all(
+        parameter.device.type in ("cpu", "cuda") and parameter.is_floating_point()
+        for group in groups
+        for parameter in group["params"]
+    )
+    return torch.optim.AdamW(
+        groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused or None
+    )
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    """Give every group ``lr`` times its own scale."""
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group["lr_scale"]
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float | None) -> float:
+    """Scale all gradients so that their common norm is at most ``limit``; the norm before it."""
+    used = [parameter for parameter in parameters if parameter.grad is not None]
+    norm = get_total_norm([parameter.grad for parameter in used if parameter.grad is not None])
+    if limit is not None:
+        clip_grads_with_norm_(used, limit, norm)
+    return float(norm)
+
+
+class WeightAverage:
+    """Exponential moving average ``a <- decay a + (1 - decay) w``, begun at the first weights.
+
+    Floating parameters are averaged; everything else is read from the model itself.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.values = {
+            name: parameter.detach().clone()
+            for name, parameter in model.named_parameters()
+            if parameter.is_floating_point()
+        }
+        self._average = get_ema_multi_avg_fn(decay)
+
+    def update(self, model: nn.Module) -> None:
+        """Take the model's weights into the average."""
+        weights = dict(model.named_parameters())
+        current = [weights[name].detach() for name in self.values]
+        self._average(list(self.values.values()), current, 0)
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """The model holds the averaged weights while the block runs."""
+        self._swap(model)
+        try:
+            yield
+        finally:
+            self._swap(model)
+
+    def load_into(self, model: nn.Module) -> None:
+        """Make the averaged weights the model's own."""
+        weights = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, value in self.values.items():
+                weights[name].copy_(value)
+
+    def _swap(self, model: nn.Module) -> None:
+        weights: dict[str, Tensor] = dict(model.named_parameters())
+        for name, value in self.values.items():
+            self.values[name], weights[name].data = weights[name].data, value

@@ -1,0 +1,149 @@
+"""What the loop reads from and writes into a run directory; without one, nothing is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from everyformer.core.config import to_dict
+from everyformer.core.errors import CheckpointError
+from everyformer.training.checkpoint import (
+    TrainingState,
+    checkpoint_path,
+    checkpoints,
+    load_checkpoint,
+    newest_checkpoint,
+    read_state,
+    save_checkpoint,
+    save_state,
+)
+from everyformer.training.config import TrainingConfig
+from everyformer.training.distributed import World
+from everyformer.training.logging import MetricsLog
+from everyformer.training.optimiser import WeightAverage
+from everyformer.training.run import RunDirectory
+
+if TYPE_CHECKING:
+    from everyformer.data.base import Dataset
+
+
+class Records:
+    """The files of one sitting; only the first process of a world writes.
+
+    ``changed`` lists the training options that differ from those that the run was begun with.
+    """
+
+    def __init__(self, run: RunDirectory | None, world: World) -> None:
+        self.path = None if run is None else run.path
+        self._run, self._world = run, world
+        self._log: MetricsLog | None = None
+        self._saved = 0
+        self.changed: list[str] = []
+
+    def load(
+        self,
+        state: TrainingState,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        average: WeightAverage | None,
+        values: dict[str, Any],
+    ) -> None:
+        """Fill all from the newest whole checkpoint; nothing changes if none was saved yet.
+
+        Raises:
+            CheckpointError: ``values`` tell of another model or other data than the run's, or no
+                checkpoint is whole.
+        """
+        if self._run is None:
+            raise CheckpointError("resume needs a run directory: give 'run'")
+        found, folder = None, self._run.checkpoints
+        if self._world.first and (saved := self._run.config()) is not None:
+            self._check_same(saved, json.loads(json.dumps(values)))
+            found = newest_checkpoint(folder)
+        # all processes take the checkpoint that the first one found whole
+        [step] = self._world.from_first([-1 if found is None else found[1].steps])
+        if step < 0:
+            return
+        path = checkpoint_path(folder, int(step))
+        loaded = read_state(path) if found is None else found[1]
+        for field in dataclasses.fields(loaded):
+            setattr(state, field.name, getattr(loaded, field.name))
+        load_checkpoint(path, model, optimiser, average)
+        self._saved = state.steps
+
+    def open(self, state: TrainingState, values: dict[str, Any]) -> None:
+        """Write what the run is, and begin its curves or go on with them after ``state``."""
+        if self._run is not None and self._run.writes:
+            self._run.write_config(values)
+            evaluated = state.evaluation is not None and state.evaluation["step"] == state.steps
+            self._log = MetricsLog(self._run.metrics, state.steps, evaluated=evaluated)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append a row to the curves."""
+        if self._log is not None:
+            self._log.write(row)
+
+    def save(
+        self,
+        state: TrainingState,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        average: WeightAverage | None,
+    ) -> None:
+        """Save a checkpoint; if this step has one already, only its state can be news."""
+        if self._log is None or self._run is None or state.steps == 0:
+            return
+        self._log.sync()
+        if self._saved == state.steps:
+            save_state(checkpoint_path(self._run.checkpoints, state.steps), state)
+        else:
+            save_checkpoint(self._run.checkpoints, state, model, optimiser, average)
+            self._saved = state.steps
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint of the run, if there is one."""
+        kept = checkpoints(self._run.checkpoints) if self._run is not None else []
+        return kept[-1] if kept else None
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._log is not None:
+            self._log.close()
+
+    def _check_same(self, saved: dict[str, Any], now: dict[str, Any]) -> None:
+        changed = differences(saved["model"], now["model"])
+        if saved["data"]["fingerprint"] != now["data"]["fingerprint"]:
+            changed += differences(saved["data"], now["data"])
+        if changed:
+            raise CheckpointError(
+                f"the run in {self.path} was begun with another model or other data: "
+                f"{'; '.join(changed[:5])}. Resume with the same, or choose another --out"
+            )
+        self.changed = differences(saved["training"], now["training"])
+
+
+def describe_run(model: nn.Module, dataset: Dataset, config: TrainingConfig) -> dict[str, Any]:
+    """The complete config of a run: model, training, data and tokenizer, as plain values."""
+    return {
+        "model": to_dict(getattr(model, "config", None)),
+        "training": to_dict(config),
+        "data": dataset.summary(),
+        "tokenizer": None if dataset.tokenizer is None else dataset.tokenizer.to_dict(),
+    }
+
+
+def differences(before: Any, after: Any, where: str = "") -> list[str]:
+    """What changed between two nested tables, as ``name: before -> after``."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = [*before, *(name for name in after if name not in before)]
+        return [
+            line
+            for name in names
+            for line in differences(before.get(name), after.get(name), f"{where}.{name}")
+        ]
+    return [] if before == after else [f"{where[1:]}: {before!r} -> {after!r}"]

@@ -1,0 +1,55 @@
+"""What a training run came to."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to, over all its sittings."""
+
+    steps: int
+    tokens: int
+    """token positions computed"""
+    seconds: float
+    """spent in training steps"""
+    flops: int
+    """forward and backward, as torch counts them"""
+    tokens_per_second: float
+    """in this sitting, after its first steps"""
+    evaluation: dict[str, Any] | None
+    """at the last step (see `evaluate`), with its ``step``; None if the run was interrupted"""
+    best: dict[str, Any] | None
+    """the evaluation of lowest loss so far, with its ``step``"""
+    peak_rss: int | None
+    """largest resident memory of this process so far, in bytes; None where it is not known"""
+    peak_device: int | None
+    """largest memory held on a CUDA device, in bytes"""
+    path: Path | None
+    """the run's directory"""
+    signal: int | None = None
+    """number of the signal that stopped the run before its end"""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal stopped the run before its end."""
+        return self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """0, or by custom 128 plus the signal: 130 after Ctrl-C, 143 after SIGTERM."""
+        return 0 if self.signal is None else 128 + self.signal
+
+
+def peak_rss() -> int | None:
+    """Largest resident memory of this process so far, in bytes."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,150 @@
+"""A run's directory: made once, locked while it trains, and enough to repeat the run.
+
+config.json  environment.json  metrics.jsonl  checkpoints/  (TensorBoard's files)
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from filelock import FileLock, Timeout
+
+from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.training.checkpoint import RUN_FORMAT
+from everyformer.training.storage import read_json, write_json
+
+LOCK = ".lock"
+
+
+class RunDirectory:
+    """An open run directory; `close` it or use it as a context manager.
+
+    Under ``torchrun`` every process opens it, but only the first one writes and holds the lock.
+
+    Args:
+        path: made if it does not exist.
+        resume: go on with the run that is there. Without it the folder must be new or empty.
+
+    Raises:
+        ConfigError: the folder is in use, is not empty (without ``resume``), or not writable.
+        CheckpointError: ``resume`` is given, but there is no run to resume.
+    """
+
+    def __init__(self, path: str | Path, *, resume: bool = False) -> None:
+        self.path = Path(path).absolute()
+        self.checkpoints = self.path / "checkpoints"
+        self.metrics = self.path / "metrics.jsonl"
+        self.writes = int(os.environ.get("RANK", "0")) == 0
+        self._lock: FileLock | None = None
+        if not self.writes:
+            return
+        if resume and not self.path.is_dir():
+            raise CheckpointError(f"there is no run at {self.path} to resume: leave out --resume")
+        _check_writable(self.path)
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise ConfigError(
+                f"{self.path} is in use: another process trains into it. Wait for it to end, or "
+                "choose another --out"
+            ) from error
+        self._lock = lock
+        # a kill may leave half-written files, which do not make a folder a run
+        held = [name for name in os.listdir(self.path) if not name.startswith(".")]
+        if held and not resume:
+            self.close()
+            raise ConfigError(
+                f"{self.path} is not empty: give --resume to go on with the run in it, or choose "
+                "another --out"
+            )
+        if held and "config.json" not in held:
+            self.close()
+            raise CheckpointError(f"{self.path} is not a run (it holds no config.json)")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes have the directory. A process that dies lets go by itself."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def config(self) -> dict[str, Any] | None:
+        """What config.json holds; None if the run was killed before it was written."""
+        path = self.path / "config.json"
+        return read_json(path, RUN_FORMAT) if path.exists() else None
+
+    def write_config(self, values: dict[str, Any]) -> None:
+        """Write config.json, and environment.json about this machine."""
+        own = {"everyformer": _version("everyformer"), "command": sys.argv}
+        write_json(self.path / "config.json", {"format": RUN_FORMAT, **own, **values})
+        self.write_environment()
+
+    def write_environment(self) -> None:
+        """Write environment.json: versions, device, threads, platform and git revision."""
+        values = {"format": "everyformer-environment", **environment()}
+        write_json(self.path / "environment.json", values)
+
+
+def environment() -> dict[str, Any]:
+    """Versions, device, threads, platform, and the git revision of the current folder, if any."""
+    packages = ("everyformer", "torch", "numpy", "safetensors", "einops")
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in packages},
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "folder": os.getcwd(),
+        "git_revision": _git("rev-parse", "HEAD"),
+        "git_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _check_writable(path: Path) -> None:
+    """Try it: permission bits alone do not tell (root, read-only mounts, quotas)."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write into {path}: {error.strerror or error}; choose another --out"
+        ) from error

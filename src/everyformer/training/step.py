@@ -1,0 +1,105 @@
+"""The gradient of one step: the same for any number of slices and processes."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import DataError
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import ModelOutput
+from everyformer.engines.flops import count_flops
+from everyformer.training.distributed import World, without_averaging
+
+if TYPE_CHECKING:
+    from everyformer.data.batch import Batch
+
+
+def seed_step(seed: int, step: int, rank: int = 0) -> None:
+    """Make all randomness of a step follow from these numbers, whatever was drawn before."""
+    digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
+    number = int.from_bytes(digest, "big") >> 1
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number & 0xFFFFFFFF)  # noqa: NPY002 (third-party code draws from the global one)
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The context that a forward pass runs in."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def forward(model: nn.Module, batch: Batch) -> ModelOutput:
+    """The model's output and loss on a batch."""
+    mask = None if batch.keep is None else Mask(keep=batch.keep)
+    out: ModelOutput = model(batch.inputs, targets=batch.targets, mask=mask)
+    return out
+
+
+def backward(
+    model: nn.Module,
+    batch: Batch,
+    world: World,
+    *,
+    slices: int = 1,
+    precision: str = "float32",
+) -> dict[str, float]:
+    """Add the gradient of the batch's loss to the parameters; the loss's terms by name.
+
+    The task's loss is the mean over the scored targets of the whole batch. The members' own terms
+    have no targets to count, so slices weigh in them by their rows.
+
+    Args:
+        model: as `World.wrap` gave it back.
+        batch: the whole batch, the same on all processes.
+        slices: how many pieces this process works its rows through in.
+        precision: float32 computes as the model's weights are, bfloat16 under autocast.
+
+    Raises:
+        DataError: no target of the batch is scored.
+    """
+    rows, scored = len(batch.targets), batch.scored
+    if scored == 0:
+        raise DataError("no target of this batch is scored (all are -100): nothing can be learnt")
+    start, stop = world.share(rows)
+    cuts = [start + (stop - start) * i // slices for i in range(slices + 1)]
+    sums: dict[str, Tensor] = {}
+    for i in range(slices):
+        part = batch.rows(cuts[i], cuts[i + 1])
+        weights = part.scored / scored, (cuts[i + 1] - cuts[i]) / rows
+        part = part.to(world.device)
+        with without_averaging(model, last=i == slices - 1):
+            with autocast(world.device, precision):
+                terms = _weighted(forward(model, part), *weights)
+            # averaging divides by the number of processes, the weights already have
+            (functools.reduce(torch.add, terms.values()) * world.size).backward()
+        for name, term in terms.items():
+            sums[name] = sums.get(name, torch.zeros_like(term)) + term.detach()
+    values = world.sum([float(value) for value in sums.values()])
+    return dict(zip(sums, values, strict=True))
+
+
+def count_operations(
+    model: nn.Module, batch: Batch, world: World, **options: Any
+) -> tuple[dict[str, float], float]:
+    """What `backward` gives, and the floating-point operations that one row of it took."""
+    losses: dict[str, float] = {}
+    counted = count_flops(lambda: losses.update(backward(model, batch, world, **options)))
+    start, stop = world.share(len(batch.targets))
+    [per_row] = world.from_first([counted / (stop - start)])
+    return losses, per_row
+
+
+def _weighted(out: ModelOutput, of_targets: float, of_rows: float) -> dict[str, Tensor]:
+    task = out.losses["task"]
+    if of_targets == 0:
+        # a mean over no targets may be 0/0; the graph must still reach every parameter
+        task = out.logits.sum() * 0
+    terms = {name: term * of_rows for name, term in out.losses.items() if name != "task"}
+    return {"task": task * of_targets, **terms}

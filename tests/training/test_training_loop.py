@@ -1,0 +1,176 @@
+"""The loop: what it writes, when it stops, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_stand_ins import TinyData, TinyModel, tiny_training, train_tiny
+
+from everyformer.core.errors import CheckpointError, ConfigError, DivergedError, UnsupportedError
+from everyformer.core.outputs import ModelOutput
+from everyformer.training import RunDirectory, train
+from everyformer.training.checkpoint import checkpoints
+from everyformer.training.evaluate import evaluate
+from everyformer.training.logging import read_metrics
+from everyformer.training.schedule import schedule_factor
+
+pytestmark = pytest.mark.usefixtures("without_tensorboard")
+
+
+def test_a_model_learns() -> None:
+    result = train_tiny(None, steps=300, lr=0.03, log_every=50)
+    assert result.evaluation is not None
+    assert result.evaluation["loss"] < 1.0
+    assert result.path is None
+    assert result.peak_rss is not None
+    assert result.peak_rss > 1e7
+    assert result.tokens == 300 * 42
+    assert result.tokens_per_second > 0
+
+
+def test_rows_hold_what_is_promised(tmp_path: Path) -> None:
+    result = train_tiny(tmp_path / "run", log_every=5)
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    steps = [row for row in rows if "loss" in row]
+    assert [row["step"] for row in steps] == [1, 5, 10, 12]
+    wanted = "step tokens flops seconds loss lr grad_norm tokens_per_second"
+    assert all(set(row) == set(wanted.split()) for row in steps)
+    factor = schedule_factor("cosine", 4 / 12, warmup=0.05, floor=0.1)
+    assert steps[1]["lr"] == pytest.approx(1e-3 * factor)
+    assert steps[-1]["flops"] == result.flops == 12 * steps[0]["flops"] > 0
+    evaluations = [row for row in rows if "evaluation" in row]
+    assert [row["step"] for row in evaluations] == [4, 8, 12]
+    assert result.evaluation == {"step": 12, **evaluations[-1]["evaluation"]}
+    losses = [row["evaluation"]["loss"] for row in evaluations]
+    assert result.best is not None
+    assert result.best["loss"] == min(losses)
+
+
+def test_operations_are_counted_forward_and_backward() -> None:
+    # two matrix products of 8 x 8 and 8 x 11 a token; each costs twice as much going back
+    result = train_tiny(None, steps=2)
+    assert result.flops == 2 * 42 * 3 * 2 * (8 * 8 + 8 * 11)
+
+
+def test_config_describes_the_whole_run(tmp_path: Path) -> None:
+    data, config = TinyData(facts={"split": "even"}), tiny_training(steps=2)
+    with RunDirectory(tmp_path / "run") as run:
+        extra = {"member": "tiny"}
+        train(TinyModel(), data, config, run, extra_config=extra, show=False)  # type: ignore[arg-type]
+    values = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert values["member"] == "tiny"
+    assert values["model"]["width"] == 8
+    assert values["training"]["betas"] == [0.9, 0.95]
+    assert values["data"]["split"] == "even"
+    assert values["tokenizer"] is None
+    assert values["version"] == 1
+
+
+def test_the_trained_model_holds_the_averaged_weights() -> None:
+    model, data = TinyModel(), TinyData()
+    result = train(model, data, tiny_training(ema=0.9), show=False)  # type: ignore[arg-type]
+    found = evaluate(model, data, limit=256)  # type: ignore[arg-type]
+    assert result.evaluation is not None
+    assert found is not None
+    assert found["loss"] == result.evaluation["loss"]
+
+
+@pytest.mark.parametrize("moment", [1, 8])
+def test_a_loss_that_is_no_number_stops_with_the_last_checkpoint(
+    tmp_path: Path, moment: int
+) -> None:
+    with pytest.raises(DivergedError) as caught:
+        train_tiny(tmp_path / "run", model={"break_at": moment}, evaluate_every=None)
+    message = str(caught.value)
+    assert f"step {moment}" in message
+    kept = checkpoints(tmp_path / "run" / "checkpoints")
+    assert [path.name[-1] for path in kept] == ([] if moment == 1 else ["3", "6"])
+    assert (str(kept[-1]) if kept else "no checkpoint") in message
+    steps = [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert steps == list(range(1, moment))
+
+
+def test_a_gradient_that_is_no_number_changes_no_weight() -> None:
+    class Broken(TinyModel):
+        def forward(self, *inputs: Any, **named: Any) -> Any:
+            out = super().forward(*inputs, **named)
+            root = (self.inner.weight * 0).sum().sqrt()  # 0, but its gradient is 0 * infinity
+            return out._replace(losses={"task": out.losses["task"] + root})
+
+    model = Broken()
+    before = model.inner.weight.detach().clone()
+    with pytest.raises(DivergedError, match="norm of the gradient became nan in step 1"):
+        train(model, TinyData(), tiny_training(), show=False)  # type: ignore[arg-type]
+    assert torch.equal(model.inner.weight, before)
+
+
+def test_an_evaluation_that_is_no_number_saves_nothing(tmp_path: Path) -> None:
+    class Blind(TinyModel):
+        def forward(self, *inputs: Any, **named: Any) -> Any:
+            out = super().forward(*inputs, **named)
+            return out if self.training else out._replace(logits=out.logits * math.nan)
+
+    config = tiny_training(checkpoint_every=4)
+    with RunDirectory(tmp_path / "run") as run, pytest.raises(DivergedError, match="evaluation"):
+        train(Blind(), TinyData(), config, run, show=False)  # type: ignore[arg-type]
+    assert checkpoints(tmp_path / "run" / "checkpoints") == []
+
+
+def test_a_failed_save_ends_the_run_with_the_earlier_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from everyformer.training import checkpoint
+
+    write = checkpoint.write_tensors
+
+    def fail_at_six(path: Path, *rest: Any) -> None:
+        if "00000006" in str(path) and path.name.startswith("optimiser"):
+            raise OSError(28, "No space left on device")
+        write(path, *rest)
+
+    monkeypatch.setattr(checkpoint, "write_tensors", fail_at_six)
+    with pytest.raises(CheckpointError, match="disk is full"):
+        train_tiny(tmp_path / "run", evaluate_every=None)
+    monkeypatch.undo()
+    assert train_tiny(tmp_path / "run", resume=True, evaluate_every=None).steps == 12
+
+
+def test_options_reach_the_model_and_torch() -> None:
+    model, threads = TinyModel(), torch.get_num_threads()
+    config = tiny_training(checkpoint_activations=True, steps=1)
+    train(model, TinyData(), config, show=False)  # type: ignore[arg-type]
+    assert model.checkpointing
+    assert torch.get_num_threads() == threads
+
+
+def test_checkpointing_needs_blocks() -> None:
+    class Plain(TinyModel):
+        enable_checkpointing = None  # type: ignore[assignment]
+
+    with pytest.raises(ConfigError, match="checkpoint_activations"):
+        train(Plain(), TinyData(), tiny_training(checkpoint_activations=True), show=False)  # type: ignore[arg-type]
+
+
+def test_a_budget_of_operations_needs_operations_to_count() -> None:
+    class Weightless(TinyModel):
+        def forward(self, inputs: Any, targets: Any = None, mask: Any = None) -> ModelOutput:
+            loss = self.table.square().mean()
+            return ModelOutput(self.table, loss, {"task": loss}, None)
+
+    with pytest.raises(UnsupportedError, match="budget_flops"):
+        train(Weightless(), TinyData(), tiny_training(budget_flops=1e6), show=False)  # type: ignore[arg-type]
+
+
+def test_compiled_steps_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module: compile_(module, backend="eager"))
+    plain, compiled = (train_tiny(None, compile=on) for on in (False, True))
+    assert plain.evaluation is not None
+    assert compiled.evaluation is not None
+    assert compiled.evaluation["loss"] == pytest.approx(plain.evaluation["loss"], rel=1e-5)
+    assert compiled.flops == plain.flops

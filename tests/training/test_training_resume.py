@@ -1,0 +1,224 @@
+"""A run that was stopped or killed and resumed writes what an undisturbed one writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from training_stand_ins import TinyBatch, TinyData, train_tiny
+
+from everyformer.core.errors import CheckpointError
+from everyformer.training.checkpoint import checkpoints, read_state
+from everyformer.training.logging import read_metrics
+
+HARD: dict[str, Any] = {
+    "model": {"dropout": 0.2, "extra_loss": True},
+    "ema": 0.9,
+    "accumulate": 2,
+    "steps": 20,
+}
+"""dropout, averaging and slices: all that a resumed run could get wrong"""
+CLOCKS = ("seconds", "tokens_per_second")
+
+
+def curves(out: Path) -> list[dict[str, Any]]:
+    rows = read_metrics(out / "metrics.jsonl")
+    return [{name: row[name] for name in row if name not in CLOCKS} for row in rows]
+
+
+def assert_same_run(found: Path, expected: Path) -> None:
+    assert curves(found) == curves(expected)
+    ours, theirs = checkpoints(found / "checkpoints"), checkpoints(expected / "checkpoints")
+    assert ours[-1].name == theirs[-1].name
+    states = [dataclasses.replace(read_state(path[-1]), seconds=0.0) for path in (ours, theirs)]
+    assert states[0] == states[1]
+    for name in ("model", "optimiser", "ema"):
+        file = f"{name}.safetensors"
+        mine, other = load_file(ours[-1] / file), load_file(theirs[-1] / file)
+        assert mine.keys() == other.keys()
+        assert all((mine[key] == other[key]).all() for key in other)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    train_tiny(out, **HARD)
+    return out
+
+
+class SignalledData(TinyData):
+    """Signals this process when a batch is asked for: the same moment in every test."""
+
+    def __init__(self, moments: dict[int, int], evaluation: int | None = None) -> None:
+        super().__init__()
+        object.__setattr__(self, "moments", moments)
+        object.__setattr__(self, "evaluation", evaluation)
+
+    def train_batch(self, step: int, size: int, seed: int) -> TinyBatch:
+        if step in self.moments:  # type: ignore[attr-defined]
+            os.kill(os.getpid(), self.moments[step])  # type: ignore[attr-defined]
+        return super().train_batch(step, size, seed)
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Any:
+        for batch in super().validation_batches(size, limit):
+            yield batch
+            if self.evaluation is not None:  # type: ignore[attr-defined]
+                os.kill(os.getpid(), self.evaluation)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("moment", [0, 3, 7, 19])
+def test_a_stop_finishes_the_step_and_resumes_exactly(
+    tmp_path: Path, undisturbed: Path, number: int, code: int, moment: int
+) -> None:
+    out = tmp_path / "run"
+    stopped = train_tiny(out, data=SignalledData({moment: number}), **HARD)
+    assert stopped.interrupted
+    assert stopped.exit_code == code
+    assert stopped.steps == moment + 1
+    assert stopped.evaluation is None
+    resumed = train_tiny(out, resume=True, **HARD)
+    assert not resumed.interrupted
+    assert resumed.exit_code == 0
+    assert_same_run(out, undisturbed)
+
+
+def test_a_stop_while_evaluating_evaluates_again(tmp_path: Path, undisturbed: Path) -> None:
+    out = tmp_path / "run"
+    stopped = train_tiny(out, data=SignalledData({}, signal.SIGTERM), **HARD)
+    assert (stopped.interrupted, stopped.steps) == (True, 4)
+    train_tiny(out, resume=True, **HARD)
+    assert_same_run(out, undisturbed)
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path: Path, undisturbed: Path) -> None:
+    class Impatient(SignalledData):
+        def train_batch(self, step: int, size: int, seed: int) -> TinyBatch:
+            if step == 7:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().train_batch(step, size, seed)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_tiny(tmp_path / "run", data=Impatient({7: signal.SIGINT}), **HARD)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    train_tiny(tmp_path / "run", resume=True, **HARD)
+    assert_same_run(tmp_path / "run", undisturbed)
+
+
+def train_in_child(out: Path, resume: bool, options: dict[str, Any]) -> None:
+    train_tiny(out, resume=resume, **options)
+
+
+def test_kills_at_any_moment_leave_a_run_that_resumes_exactly(
+    children: ForkServerContext, tmp_path: Path
+) -> None:
+    options = {**HARD, "steps": 30, "checkpoint_every": 1}
+    train_tiny(tmp_path / "undisturbed", **options)
+    out, kills = tmp_path / "run", 0
+    for attempt in range(100):
+        resume = out.exists()
+        seen = len(read_metrics(out / "metrics.jsonl"))
+        child = children.Process(target=train_in_child, args=(out, resume, options))
+        child.start()
+        while child.is_alive() and len(read_metrics(out / "metrics.jsonl")) < seen + 3:
+            time.sleep(0.001)
+        child.join(0.0037 * (attempt % 11))
+        assert child.pid is not None
+        child.kill()
+        child.join()
+        if child.exitcode == 0:
+            break
+        assert child.exitcode == -signal.SIGKILL
+        kills += 1
+    assert kills >= 3
+    assert child.exitcode == 0
+    assert_same_run(out, tmp_path / "undisturbed")
+
+
+def test_a_kill_before_anything_was_saved_starts_anew(tmp_path: Path, undisturbed: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".lock").touch()
+    (out / ".writing-config.json").write_text("{")
+    train_tiny(out, resume=True, **HARD)
+    assert_same_run(out, undisturbed)
+
+
+def test_a_damaged_last_checkpoint_costs_only_its_steps(tmp_path: Path, undisturbed: Path) -> None:
+    out = tmp_path / "run"
+    train_tiny(out, **HARD)
+    last = checkpoints(out / "checkpoints")[-1] / "model.safetensors"
+    last.write_bytes(last.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match=f"{last.parent.name} is skipped"):
+        train_tiny(out, resume=True, **HARD)
+    assert_same_run(out, undisturbed)
+
+
+@pytest.mark.parametrize("budget", ["budget_tokens", "budget_flops"])
+def test_other_budgets_resume_exactly(tmp_path: Path, budget: str) -> None:
+    amount = {"budget_tokens": 42 * 14.5, "budget_flops": 38304 * 14.5}[budget]
+    options: dict[str, Any] = {budget: amount, "ema": 0.9}
+    whole = train_tiny(tmp_path / "whole", **options)
+    assert whole.steps == 15
+    train_tiny(tmp_path / "run", data=SignalledData({6: signal.SIGTERM}), **options)
+    train_tiny(tmp_path / "run", resume=True, **options)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_spent_seconds_are_kept(tmp_path: Path) -> None:
+    class Slow(SignalledData):
+        def train_batch(self, step: int, size: int, seed: int) -> TinyBatch:
+            time.sleep(0.05)
+            return super().train_batch(step, size, seed)
+
+        def validation_batches(self, size: int, limit: int | None = None) -> Any:
+            time.sleep(0.3)
+            return super().validation_batches(size, limit)
+
+    options: dict[str, Any] = {"budget_seconds": 0.5, "evaluate_every": 2}
+    stopped = train_tiny(tmp_path / "run", data=Slow({3: signal.SIGINT}), **options)
+    resumed = train_tiny(tmp_path / "run", resume=True, data=Slow({}), **options)
+    assert stopped.seconds < 0.5 <= resumed.seconds < 0.8
+    assert resumed.steps <= 10
+
+
+def test_a_finished_run_can_go_on_for_longer(tmp_path: Path, undisturbed: Path) -> None:
+    options = {**HARD, "schedule": "constant", "warmup": 0.0}
+    train_tiny(tmp_path / "long", **{**options, "evaluate_every": 20})
+    short = {**options, "evaluate_every": 20, "steps": 9}
+    first = train_tiny(tmp_path / "run", **short)
+    again = train_tiny(tmp_path / "run", resume=True, **short)
+    assert again.evaluation == first.evaluation
+    train_tiny(tmp_path / "run", resume=True, **{**options, "evaluate_every": 20})
+    rows = [row for row in curves(tmp_path / "run") if "loss" in row]
+    assert rows == [row for row in curves(tmp_path / "long") if "loss" in row]
+
+
+def test_another_model_or_other_data_is_refused(tmp_path: Path) -> None:
+    train_tiny(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="width: 8 -> 6"):
+        train_tiny(tmp_path / "run", resume=True, model={"width": 6})
+    with pytest.raises(CheckpointError, match="fingerprint"):
+        train_tiny(tmp_path / "run", resume=True, data=TinyData(fingerprint="beef"))
+
+
+def test_changed_options_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train_tiny(tmp_path / "run")
+    from training_stand_ins import TinyModel, tiny_training
+
+    from everyformer.training import RunDirectory, train
+
+    with RunDirectory(tmp_path / "run", resume=True) as run:
+        config = tiny_training(lr=0.5, steps=14)
+        train(TinyModel(), TinyData(), config, run, resume=True)  # type: ignore[arg-type]
+    told = capfd.readouterr().err
+    assert "steps: 12 -> 14" in told
+    assert "lr: 0.001 -> 0.5" in told
+    assert "going on from step 12" in told

@@ -1,0 +1,283 @@
+"""Saved models and checkpoints: whole or not there, and every fault named."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from training_stand_ins import TinyConfig, TinyModel, tiny_training, train_tiny
+
+from everyformer.core.config import from_dict
+from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.training.checkpoint import (
+    TrainingState,
+    checkpoints,
+    load_checkpoint,
+    load_model,
+    newest_checkpoint,
+    save_checkpoint,
+    save_model,
+)
+from everyformer.training.optimiser import build_optimiser
+from everyformer.training.run import RunDirectory
+from everyformer.training.storage import load_weights, write_json
+
+pytestmark = pytest.mark.usefixtures("without_tensorboard")
+
+
+def build(values: dict[str, Any]) -> nn.Module:
+    return TinyModel(from_dict(TinyConfig, values))
+
+
+def flip_byte(path: Path, place: int = -3) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def test_a_saved_model_comes_back_with_its_ties_and_dtype(tmp_path: Path) -> None:
+    model = TinyModel(TinyConfig(width=6)).double()
+    model.calls += 3
+    save_model(model, tmp_path / "m")
+    loaded = load_model(tmp_path / "m", build)
+    assert isinstance(loaded, TinyModel)
+    assert not loaded.training
+    assert loaded.head.weight is loaded.embedding.weight
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value)
+        assert loaded.state_dict()[name].dtype == value.dtype
+    stored = load_file(tmp_path / "m" / "model.safetensors")
+    assert ("head.weight" in stored) != ("embedding.weight" in stored)
+    save_model(loaded, tmp_path / "m")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
+
+
+def test_views_of_one_table_are_saved(tmp_path: Path) -> None:
+    model = TinyModel()
+    whole = torch.arange(12.0)
+    model.register_buffer("first", whole[:6])
+    model.register_buffer("second", whole[3:9])
+    save_model(model, tmp_path / "m")
+    assert torch.equal(load_file(tmp_path / "m" / "model.safetensors")["second"], whole[3:9])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize("harm", [flip_byte, cut_short, Path.unlink])
+def test_a_damaged_model_is_named(tmp_path: Path, name: str, harm: Any) -> None:
+    save_model(TinyModel(), tmp_path / "m")
+    harm(tmp_path / "m" / name)
+    with pytest.raises(CheckpointError, match=name):
+        load_model(tmp_path / "m", build)
+
+
+def test_a_newer_model_asks_for_an_upgrade(tmp_path: Path) -> None:
+    save_model(TinyModel(), tmp_path / "m")
+    path = tmp_path / "m" / "config.json"
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(CheckpointError, match="upgrade"):
+        load_model(tmp_path / "m", build)
+
+
+def test_a_model_that_does_not_fit_says_what(tmp_path: Path) -> None:
+    model = TinyModel()
+    weights = dict(model.state_dict())
+    weights["stranger"] = torch.zeros(1)
+    del weights["inner.bias"]
+    weights["norm.weight"] = torch.ones(3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError) as caught:
+        load_weights(model, weights, tmp_path)
+    for part in ("'stranger' is unknown", "'inner.bias' is missing", "(3,)", "(8,)"):
+        assert part in str(caught.value)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_foreign_folders_are_neither_loaded_nor_replaced(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="not replaced"):
+        save_model(TinyModel(), tmp_path)
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+    with pytest.raises(CheckpointError, match=r"config\.json is missing"):
+        load_model(tmp_path, build)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(CheckpointError, match="not written by everyformer"):
+        load_model(tmp_path, build)
+
+
+def make_checkpoints(folder: Path, steps: list[int], best: int | None = None) -> None:
+    model = TinyModel()
+    optimiser = build_optimiser(model, tiny_training())
+    for step in steps:
+        state = TrainingState(steps=step, best=None if best is None else {"step": best, "loss": 1})
+        with torch.no_grad():
+            model.inner.bias.fill_(step)
+        save_checkpoint(folder, state, model, optimiser)
+
+
+def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
+    make_checkpoints(tmp_path, [1, 2, 3, 4, 5], best=2)
+    assert [path.name[-1] for path in checkpoints(tmp_path)] == ["2", "4", "5"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json"])
+@pytest.mark.parametrize("harm", [flip_byte, cut_short, Path.unlink])
+def test_a_damaged_checkpoint_falls_back_and_says_so(tmp_path: Path, name: str, harm: Any) -> None:
+    make_checkpoints(tmp_path, [1, 2])
+    harm(tmp_path / "step-00000002" / name)
+    with pytest.warns(UserWarning, match=rf"step-00000002 is skipped.*{name}"):
+        found = newest_checkpoint(tmp_path)
+    assert found is not None
+    assert found[1].steps == 1
+    model = TinyModel()
+    load_checkpoint(found[0], model)
+    assert model.inner.bias.tolist() == [1.0] * 8
+
+
+def test_any_flipped_bit_of_the_state_is_noticed(tmp_path: Path) -> None:
+    make_checkpoints(tmp_path, [1, 2])
+    path = tmp_path / "step-00000002" / "state.json"
+    whole = path.read_bytes()
+    spaces = {place for place, byte in enumerate(whole) if byte in b" \n"}
+    for place in range(0, len(whole), 7):
+        if place in spaces:
+            continue
+        path.write_bytes(whole)
+        flip_byte(path, place)
+        with pytest.warns(UserWarning, match="skipped"):
+            assert newest_checkpoint(tmp_path)[1].steps == 1  # type: ignore[index]
+
+
+def test_no_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
+    assert newest_checkpoint(tmp_path) is None
+    make_checkpoints(tmp_path, [1, 2])
+    for path in checkpoints(tmp_path):
+        cut_short(path / "model.safetensors")
+    with (
+        pytest.warns(UserWarning, match="skipped"),
+        pytest.raises(CheckpointError, match="all 2 checkpoints"),
+    ):
+        newest_checkpoint(tmp_path)
+
+
+def test_a_newer_checkpoint_asks_for_an_upgrade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_checkpoints(tmp_path, [1])
+    monkeypatch.setattr("everyformer.training.storage.VERSION", 2)
+    make_checkpoints(tmp_path, [2])
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match=r"version 2.*upgrade"):
+        newest_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    make_checkpoints(tmp_path, [1])
+    with pytest.raises(CheckpointError, match=r"inner\.weight.*\(8, 8\).*\(5, 5\)"):
+        load_checkpoint(tmp_path / "step-00000001", TinyModel(TinyConfig(width=5)))
+
+
+def test_a_full_disk_loses_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_checkpoints(tmp_path, [1, 2])
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"disk is full.*untouched"):
+        make_checkpoints(tmp_path, [3])
+    monkeypatch.undo()
+    assert sorted(os.listdir(tmp_path)) == ["step-00000001", "step-00000002"]
+    assert newest_checkpoint(tmp_path)[1].steps == 2  # type: ignore[index]
+
+
+def save_within_a_limit(folder: Path, size: int) -> None:
+    """The system itself refuses to write more, as it does on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    with pytest.raises(CheckpointError, match="could not write"):
+        make_checkpoints(folder, [2])
+
+
+@pytest.mark.parametrize("size", [100, 1000])
+def test_a_refused_write_loses_no_checkpoint(
+    children: ForkServerContext, tmp_path: Path, size: int
+) -> None:
+    make_checkpoints(tmp_path, [1])
+    child = children.Process(target=save_within_a_limit, args=(tmp_path, size))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    assert os.listdir(tmp_path) == ["step-00000001"]
+    assert newest_checkpoint(tmp_path)[1].steps == 1  # type: ignore[index]
+
+
+def test_a_run_loads_its_best_averaged_weights(tmp_path: Path) -> None:
+    result = train_tiny(tmp_path / "run", ema=0.8, steps=8)
+    assert result.best is not None
+    loaded = load_model(tmp_path / "run", build)
+    folder = tmp_path / "run" / "checkpoints" / f"step-{result.best['step']:08d}"
+    average = load_file(folder / "ema.safetensors")
+    assert torch.equal(loaded.state_dict()["inner.weight"], average["inner.weight"])
+    flip_byte(folder / "ema.safetensors")
+    with pytest.warns(UserWarning, match="skipped"):
+        load_model(tmp_path / "run", build)
+
+
+def test_a_run_directory_in_use_or_filled_is_refused(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run") as run:
+        with pytest.raises(ConfigError, match="in use"):
+            RunDirectory(tmp_path / "run")
+        run.write_config({"model": None})
+    with pytest.raises(ConfigError, match="--resume"):
+        RunDirectory(tmp_path / "run")
+    with RunDirectory(tmp_path / "run", resume=True) as run:
+        saved = run.config()
+        assert saved is not None
+        assert saved["model"] is None
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+
+
+def test_resume_needs_a_run(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no run"):
+        RunDirectory(tmp_path / "nowhere", resume=True)
+    (tmp_path / "notes.txt").write_text("not a run")
+    with pytest.raises(CheckpointError, match="is not a run"):
+        RunDirectory(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("path", ["/proc/everyformer-run", "/dev/null/run"])
+def test_an_unwritable_place_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="choose another --out"):
+        RunDirectory(path)
+
+
+def test_a_read_only_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*rest: Any, **options: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(ConfigError, match="Read-only file system"):
+        RunDirectory(tmp_path / "run")
+
+
+def test_json_is_sealed_as_it_will_be_read(tmp_path: Path) -> None:
+    from everyformer.training.storage import read_json
+
+    values = {"format": "f", "layers": {10: "a", 9: "b"}, "path": tmp_path, "pair": (1, 2.5)}
+    write_json(tmp_path / "x.json", values)
+    assert read_json(tmp_path / "x.json", "f")["layers"] == {"10": "a", "9": "b"}
+    with pytest.raises(CheckpointError, match="'g' is needed"):
+        read_json(tmp_path / "x.json", "g")

@@ -1,0 +1,152 @@
+"""A model and a dataset small enough to train in milliseconds, with the library's interfaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.config import from_dict
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import ModelOutput
+from everyformer.training.config import TrainingConfig
+from everyformer.training.loop import train
+from everyformer.training.result import TrainResult
+from everyformer.training.run import RunDirectory
+
+
+@dataclass(frozen=True)
+class TinyConfig:
+    width: int = 8
+    vocabulary: int = 11
+    dropout: float = 0.0
+    extra_loss: bool = False
+    break_at: int | None = None
+    """forward pass in training whose loss is not a number"""
+
+
+class TinyModel(nn.Module):
+    """Next token from the running mean of embeddings; tied output, an unused layer, a buffer."""
+
+    calls: Tensor
+
+    def __init__(self, config: TinyConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or TinyConfig()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.norm = nn.LayerNorm(config.width)
+        self.inner = nn.Linear(config.width, config.width)
+        self.unused = nn.Linear(config.width, config.width)
+        self.table = nn.Parameter(torch.zeros(4, config.width))
+        self.table.no_decay = True  # type: ignore[attr-defined]
+        self.head = nn.Linear(config.width, config.vocabulary, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.checkpointing = False
+
+    def enable_checkpointing(self) -> None:
+        self.checkpointing = True
+
+    def forward(
+        self, inputs: Tensor, targets: Tensor | None = None, mask: Mask | None = None
+    ) -> ModelOutput:
+        x = self.embedding(inputs) + self.table[torch.arange(inputs.shape[1]) % 4]
+        if mask is not None and mask.keep is not None:
+            x = x * mask.keep[..., None]
+        x = x.cumsum(1) / (1 + torch.arange(inputs.shape[1]))[:, None]
+        x = F.dropout(x, self.config.dropout, self.training)
+        logits = self.head(torch.tanh(self.inner(self.norm(x))))
+        if targets is None:
+            return ModelOutput(logits, None, {}, None)
+        flat = logits.flatten(0, -2)
+        losses = {"task": F.cross_entropy(flat, targets.flatten())}
+        if self.training:
+            self.calls += 1
+            if self.config.break_at is not None and self.config.break_at == int(self.calls):
+                losses["task"] = losses["task"] * float("nan")
+        if self.config.extra_loss:
+            losses["size"] = 0.1 * x.square().mean()
+        return ModelOutput(logits, torch.stack(list(losses.values())).sum(), losses, None)
+
+
+@dataclass(frozen=True)
+class TinyBatch:
+    inputs: Tensor
+    targets: Tensor
+    keep: Tensor | None = None
+
+    def to(self, device: Any) -> TinyBatch:
+        return self
+
+    def rows(self, start: int, stop: int) -> TinyBatch:
+        keep = None if self.keep is None else self.keep[start:stop]
+        return TinyBatch(self.inputs[start:stop], self.targets[start:stop], keep)
+
+    @property
+    def tokens(self) -> int:
+        return self.inputs.numel()
+
+    @property
+    def scored(self) -> int:
+        return int((self.targets != -100).sum())
+
+
+@dataclass(frozen=True)
+class TinyData:
+    """Counting upwards modulo the vocabulary; later rows have fewer scored targets."""
+
+    length: int = 7
+    rows: int = 21
+    vocabulary: int = 11
+    name: str = "tiny"
+    task: str = "lm"
+    bytes_per_token: float | None = 2.0
+    fingerprint: str = "f00d"
+    tokenizer: Any = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        return {"name": self.name, "fingerprint": self.fingerprint, **self.facts}
+
+    def train_batch(self, step: int, size: int, seed: int) -> TinyBatch:
+        generator = torch.Generator().manual_seed(seed * 1000 + step)
+        start = torch.randint(self.vocabulary, (size, 1), generator=generator)
+        stride = torch.randint(1, 3, (size, 1), generator=generator)
+        tokens = (start + stride * torch.arange(self.length + 1)) % self.vocabulary
+        real = torch.arange(self.length) < (self.length - torch.arange(size) % self.length)[:, None]
+        return TinyBatch(tokens[:, :-1], tokens[:, 1:].masked_fill(~real, -100), real)
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[TinyBatch]:
+        rows = self.rows if limit is None else min(limit, self.rows)
+        whole = self.train_batch(10**6, rows, 0)
+        for start in range(0, rows, size):
+            yield whole.rows(start, start + size)
+
+
+def tiny_training(**options: Any) -> TrainingConfig:
+    """Short, on one thread, logged at every step."""
+    given = {"steps": 12, "batch": 6, "evaluate_every": 4, "checkpoint_every": 3, "log_every": 1}
+    return TrainingConfig(**{**given, "threads": 1, "device": "cpu", **options})
+
+
+def train_tiny(
+    out: Path | None,
+    *,
+    resume: bool = False,
+    model: dict[str, Any] | None = None,
+    data: TinyData | None = None,
+    **options: Any,
+) -> TrainResult:
+    """One sitting with the stand-ins."""
+    made = TinyModel(from_dict(TinyConfig, model or {}))
+    config = tiny_training(**options)
+    if out is None:
+        return train(made, data or TinyData(), config, show=False)  # type: ignore[arg-type]
+    with RunDirectory(out, resume=resume) as run:
+        return train(made, data or TinyData(), config, run, resume=resume, show=False)  # type: ignore[arg-type]
