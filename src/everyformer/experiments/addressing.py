@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -100,7 +102,13 @@ def kernel_length(setting: Setting) -> Outcome:
 
 
 def _model(member: str, options: dict, length: int) -> torch.nn.Module:
-    sizes = {"width": 64, "layers": 2, "heads": 4, "vocabulary": SYMBOLS, "max_length": length}
+    sizes: dict[str, Any] = {
+        "width": 64,
+        "layers": 2,
+        "heads": 4,
+        "vocabulary": SYMBOLS,
+        "max_length": length,
+    }
     return create_model(member, **sizes, **options)
 
 

@@ -16,7 +16,8 @@ from everyformer.training.evaluate import evaluate
 
 def waves(setting: Setting) -> Outcome:
     """One matrix for each shift k carries PE[p] to PE[p+k]: fitted at some p, right at others."""
-    width, numbers = 64, {"error of one linear map a shift": [], "of random vectors": []}
+    width = 64
+    numbers: dict[str, list[float]] = {"linear map": [], "linear map of random vectors": []}
     table = sinusoid(torch.arange(512), width, dtype=torch.float64)
     for seed in range(setting.seeds):
         generator = torch.Generator().manual_seed(seed)
@@ -27,7 +28,7 @@ def waves(setting: Setting) -> Outcome:
     ours, control = (mean(values) for values in numbers.values())
     sentence = (
         f"A linear map fitted on the even positions predicts PE[p+k] from the odd ones with a "
-        f"relative error of {ours:.1e} for k = 1, 7, 31; for random vectors the error is {control:.2f}."
+        f"relative error of {ours:.1e} for k = 1, 7, 31; for random vectors it is {control:.2f}."
     )
     figure = Figure(figsize=(7, 2.6))
     axis = figure.subplots()
@@ -105,8 +106,8 @@ def learned_table(setting: Setting) -> Outcome:
             setting.say(f"learned-table, seed {seed}: {name} {found['bits_per_byte']:.3f}")
     table, fixed = mean(numbers["learned"]), mean(numbers["sinusoidal"])
     sentence = (
-        f"After equal steps on the standard library, {table:.3f} bits per byte with a learned table "
-        f"and {fixed:.3f} with fixed waves; beyond its last row the table is an error."
+        f"After equal steps on the standard library, {table:.3f} bits per byte with a learned "
+        f"table and {fixed:.3f} with fixed waves; beyond its last row the table is an error."
     )
     figure = Figure(figsize=(4, 3))
     axis = figure.subplots()

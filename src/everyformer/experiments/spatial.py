@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -82,7 +84,7 @@ def alignment(setting: Setting) -> Outcome:
     for seed in range(setting.seeds):
         for name in numbers:
             torch.manual_seed(seed)
-            options = {"attention_dim": 32} if name == "amlp" else {}
+            options: dict[str, Any] = {"attention_dim": 32} if name == "amlp" else {}
             model = create_model(
                 name, width=64, layers=3, vocabulary=data.vocabulary, max_length=32, **options
             )
@@ -120,8 +122,8 @@ def _tagger() -> torch.nn.Module:
 
 
 def _token_logits(model: torch.nn.Module, inputs: Tensor) -> Tensor:
-    y = model.stack(model.embedding(inputs)).y  # type: ignore[operator]
-    logits: Tensor = model.pool.head(y)  # type: ignore[union-attr, operator]
+    parts: Any = model
+    logits: Tensor = parts.pool.head(parts.stack(parts.embedding(inputs)).y)
     return logits
 
 
@@ -139,7 +141,8 @@ def _shifted(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def _first(model: torch.nn.Module) -> Tensor:
-    matrix: Tensor = model.stack.blocks[0].mixer.matrix(LENGTH)[0].detach()  # type: ignore[union-attr, index, operator]
+    parts: Any = model
+    matrix: Tensor = parts.stack.blocks[0].mixer.matrix(LENGTH)[0].detach()
     return matrix
 
 
