@@ -50,8 +50,8 @@ def cifar_gmlp(setting: Setting) -> Outcome:
     epochs = steps * BATCH / 20000
     sentence = (
         f"CIFAR-10 (JPEG), 2,000 training images a class, width 128, 3 layers, {epochs:.1f} "
-        f"epochs: top-1 {test:.1%} and top-5 {five:.1%} on the test images, top-1 {train:.1%} on the "
-        "training images; the gap is the overfitting that the set-up is known for."
+        f"epochs: top-1 {test:.1%} and top-5 {five:.1%} on the test images, top-1 {train:.1%} on "
+        "the training images; the gap is the overfitting that the set-up is known for."
     )
     return Outcome(numbers, test > 0.35 and train > test, sentence, figures)
 
