@@ -1,0 +1,178 @@
+"""`make docs`: a page for each member, from what stands elsewhere, so that nothing is said twice.
+
+A page is made of the row in `family.py`, the text and options of the member's file, the laws, and
+the recorded results of its experiments (``docs/results/*.json`` with figures beside).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from everyformer.core.config import field_docs
+from everyformer.experiments.base import FILES, Experiment
+from everyformer.family import Member, list_members
+from everyformer.mixers import MIXERS
+from everyformer.positions import POSITIONS
+from everyformer.verification.verify import LAWS, exemption
+
+ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
+
+
+def write_pages(folder: Path) -> list[Path]:
+    """Write ``members/NAME.md`` for every member and an index; returns the files."""
+    place = folder / "members"
+    place.mkdir(parents=True, exist_ok=True)
+    recorded = results(folder / "results")
+    written = []
+    for member in list_members():
+        path = place / f"{member.name}.md"
+        path.write_text(page(member, recorded), encoding="utf-8")
+        written.append(path)
+    index = place / "README.md"
+    index.write_text(overview(recorded), encoding="utf-8")
+    return [*written, index]
+
+
+def results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Recorded experiment results by name."""
+    found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json")))
+    return {result["experiment"]: result for result in found}
+
+
+def experiments() -> list[Experiment]:
+    """All experiments, in the order of the files."""
+    every: list[Experiment] = []
+    for file in FILES:
+        every += importlib.import_module(f"everyformer.experiments.{file}").EXPERIMENTS
+    return every
+
+
+def page(member: Member, recorded: dict[str, dict[str, Any]]) -> str:
+    """The page of one member."""
+    source = f"arXiv [{member.arxiv}](https://arxiv.org/abs/{member.arxiv})" if member.arxiv else ""
+    genes = member.genes
+    lines = [
+        f"# {member.title} (`{member.name}`)",
+        "",
+        ", ".join(part for part in (f"{member.authors} {member.year}", source) if part) + ".",
+        "",
+        f"**Claim.** {member.claim[0].upper()}{member.claim[1:]}.",
+        "",
+        "```python",
+        "import everyformer as ef",
+        f'model = ef.create_model("{member.name}", task="{member.tasks[0]}")',
+    ]
+    if member.is_mixer:
+        lines.append(
+            f'mixer = ef.create_mixer("{member.name}", width=256, heads=4, max_length=1024)'
+        )
+    lines += ["```", "", "```sh", f"everyformer train {member.name} --data mytext.txt", "```"]
+    if member.tasks[0] != "lm":
+        lines[-2] = f"everyformer train {member.name} --data myimages.zip"
+    lines += ["", *_table_row(member), "", "## What it is", "", _text(member), ""]
+    lines += _options(f"mixer `{genes.mixer}`", MIXERS.get(genes.mixer), genes.mixer_options)
+    if genes.position is not None:
+        cls = POSITIONS.get(genes.position)
+        lines += _options(f"position `{genes.position}`", cls, genes.position_options)
+    lines += ["## Laws", "", "Checked by `everyformer verify " + member.name + "`:", ""]
+    for law, check in LAWS.items():
+        reason = exemption(member, law)
+        says = (inspect.getdoc(check) or "").split("\n")[0]
+        lines.append(f"- *{law}*: " + (f"does not apply ({reason})" if reason else says))
+    lines += ["", "## Experiments", ""]
+    own = [e for e in experiments() if member.name in e.members]
+    for experiment in own:
+        lines += _experiment(experiment, recorded.get(experiment.name))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def overview(recorded: dict[str, dict[str, Any]]) -> str:
+    """The index: one line a member, one line an experiment."""
+    lines = ["# Members", "", "Made by `make docs` from `family.py` and the members' files.", ""]
+    lines += ["| member | paper | time | state | tasks |", "|---|---|---|---|---|"]
+    for m in list_members():
+        tasks = ", ".join(m.tasks)
+        lines.append(
+            f"| [{m.name}]({m.name}.md) | {m.title}, {m.authors} {m.year} | {m.cost.formula} "
+            f"| {m.cost.state} | {tasks} |"
+        )
+    lines += [
+        "",
+        "# Experiments",
+        "",
+        "| experiment | seen here | what was found |",
+        "|---|---|---|",
+    ]
+    for experiment in experiments():
+        result = recorded.get(experiment.name)
+        seen = "not recorded" if result is None else "yes" if result["holds"] else "**no**"
+        found = experiment.claim if result is None else result["sentence"]
+        lines.append(f"| {experiment.name} | {seen} | {found} |")
+    return "\n".join(lines) + "\n"
+
+
+def _table_row(member: Member) -> list[str]:
+    lines = ["| | |", "|---|---|"]
+    lines += [f"| time | {member.cost.formula} |", f"| state | {member.cost.state} |"]
+    lines.append(f"| tasks | {', '.join(member.tasks)} |")
+    for ability in ABILITIES:
+        value = getattr(member, ability)
+        lines.append(f"| {ability} | {'yes' if value is True else f'no: {value}'} |")
+    return lines
+
+
+def _text(member: Member) -> str:
+    """The text at the head of the file that makes the member what it is, as written there."""
+    genes = member.genes
+    special = genes.mixer == "attention" and genes.position not in (None, "sinusoidal")
+    special = special or member.name == "sinusoidal"
+    cls = POSITIONS.get(str(genes.position)) if special else MIXERS.get(genes.mixer)
+    text = inspect.getdoc(sys.modules[cls.__module__]) or ""
+    return f"```text\n{text}\n```"
+
+
+def _options(what: str, cls: Any, chosen: Any) -> list[str]:
+    docs, default = field_docs(cls.Options), cls.Options()
+    fields = dataclasses.fields(cls.Options)
+    if not fields:
+        return []
+    lines = [f"## Options of the {what}", "", "| option | default | meaning |", "|---|---|---|"]
+    for f in fields:
+        value = chosen.get(f.name, getattr(default, f.name))
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = ", ".join(i.name for i in dataclasses.fields(value))
+        meaning = docs.get(f.name, "").replace("|", "\\|")
+        lines.append(f"| `{f.name}` | `{value}` | {meaning} |")
+    return [*lines, ""]
+
+
+def _experiment(experiment: Experiment, result: dict[str, Any] | None) -> list[str]:
+    lines = [f"### {experiment.name}", "", f"Claim: {experiment.claim}.", ""]
+    if result is None:
+        data = f" It wants {experiment.data}." if experiment.data else ""
+        return [*lines, f"Not recorded yet: `everyformer reproduce {experiment.name}`.{data}", ""]
+    verdict = "Seen" if result["holds"] else "**Not seen at this size**"
+    lines += [f"{verdict}. {result['sentence']}", ""]
+    lines += ["| measured | mean | 95% interval over seeds |", "|---|---|---|"]
+    for name, values in result["numbers"].items():
+        low, high = values["interval"] or (None, None)
+        span = "-" if low is None else f"{low:.4g} to {high:.4g}"
+        lines.append(f"| {name} | {values['mean']:.4g} | {span} |")
+    lines += ["", *(f"![{n}](../results/{n})" for n in result["figures"]), ""]
+    used = result["environment"]
+    lines.append(
+        f"`{result['command']}`: {result['seeds']} seeds, {result['minutes']} minutes, torch "
+        f"{used.get('torch')}."
+    )
+    return [*lines, ""]
+
+
+if __name__ == "__main__":
+    for written in write_pages(Path(sys.argv[1] if len(sys.argv) > 1 else "docs")):
+        print(written)
