@@ -24,7 +24,7 @@ BATCH = 16
 def bytes_against_counts(setting: Setting) -> Outcome:
     """Both read the same training bytes; the counts of the 5-gram even see four times as many."""
     data = load_dataset(DataConfig(length=256))
-    steps = setting.steps(1500)
+    steps = setting.steps(1000)
     numbers: dict[str, list[float]] = {"gpt": [], "5-gram": []}
     curves = []
     for seed in range(setting.seeds):

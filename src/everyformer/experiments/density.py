@@ -40,7 +40,7 @@ def density(setting: Setting) -> Outcome:
                 batch = data.train_batch(next(count), 8, seed)  # type: ignore[call-overload]
                 return batch.inputs, batch.targets
 
-            curves[name] = fit(model, batches, steps=setting.steps(400), lr=3e-3, seed=seed)
+            curves[name] = fit(model, batches, steps=setting.steps(250), lr=3e-3, seed=seed)
             found = evaluate(model, data, batch=8, limit=200)
             assert found is not None
             numbers[name].append(found["bits_per_dim"])

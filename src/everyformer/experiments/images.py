@@ -22,7 +22,7 @@ WANTS = "CIFAR-10 as a folder or zip of train/CLASS/*.png (or jpg) and test/CLAS
 def cifar_gmlp(setting: Setting) -> Outcome:
     """Patch 8, 16 patches and a class token, learned positions, dropout, 4 heads of W, f = 4 d."""
     data = load_dataset(DataConfig(source=str(setting.data)), "classify-image")
-    steps = setting.steps(3000)
+    steps = setting.steps(1500)
     names = [f"top-{k} {part}" for part in ("train", "test") for k in range(1, 6)]
     numbers: dict[str, list[float]] = {name: [] for name in names}
     figures: dict[str, Figure] = {}
@@ -59,7 +59,7 @@ def cifar_gmlp(setting: Setting) -> Outcome:
 def cifar_mixers(setting: Setting) -> Outcome:
     """ViT, gMLP and AFT-conv of the same width on 64 patches: accuracy, and how far they look."""
     data = load_dataset(DataConfig(source=str(setting.data)), "classify-image")
-    steps = setting.steps(1500)
+    steps = setting.steps(600)
     numbers: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
     reach: dict[str, list[float]] = {}
