@@ -80,7 +80,9 @@ def test_paper_padding_lets_pads_mix_and_the_default_does_not():
 
     x, keep = draw(1, 6, 8), torch.tensor([[True] * 4 + [False] * 2])
     for masked in (True, False):
-        mixer = GMLP(width=8, max_length=6, options={"mask_padding": masked, "spatial_init": "wide"})
+        mixer = GMLP(
+            width=8, max_length=6, options={"mask_padding": masked, "spatial_init": "wide"}
+        )
         mixer = mixer.double()
         changed = x.clone()
         changed[:, 4:] = 9.0
@@ -98,7 +100,7 @@ def test_equals_g_mlp_pytorch(cls, tiny, causal):
     theirs = package.gMLPBlock(
         dim=d, dim_ff=f, seq_len=n, heads=2, causal=causal, attn_dim=tiny
     ).double()
-    options = {"expansion": f / d, "sgu_heads": 2}
+    options = {"mlp_ratio": f / d, "sgu_heads": 2}
     if tiny:
         options["attention_dim"] = tiny
     ours = cls(width=d, causal=causal, max_length=n, options=options).double()
@@ -137,7 +139,7 @@ def test_taps_bound_the_state_and_free_the_length():
 
 WRONG = [
     ({"taps": 3}, "taps=3 bounds a Toeplitz"),
-    ({"expansion": 1.1}, "do not split"),
+    ({"mlp_ratio": 1.1}, "do not split"),
     ({"sgu_heads": 3}, "sgu_heads=3"),
 ]
 

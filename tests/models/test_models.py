@@ -133,6 +133,7 @@ def test_dropped_paths_keep_the_mean():
 
 
 WRONG = [
+    (lambda: ef.create_model("gmlp", expansion=6), GeneError, "mlp_ratio"),
     (lambda: ef.create_model("atention"), ConfigError, "did you mean 'attention'"),
     (lambda: ef.create_model("attention", "lmm"), ConfigError, "unknown task 'lmm'"),
     (lambda: ef.create_model("attention", widht=8), ConfigError, "did you mean 'width'"),

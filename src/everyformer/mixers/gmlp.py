@@ -3,7 +3,7 @@
     Z = gelu(X U),   Z = [Z_1 | Z_2],   f(Z_2) = W LN(Z_2) + b 1^T,   Y = (Z_1 * f(Z_2)) V
     aMLP:            f(Z_2) = W LN(Z_2) + b 1^T + tiny_attention(X)
 
-X (L, d) is the normalised block input, U (d, f), V (f/2, d), f = ``expansion`` d. W (L, L) mixes
+X (L, d) is the normalised block input, U (d, f), V (f/2, d), f = ``mlp_ratio`` d. W (L, L) mixes
 tokens and is shared by all channels (of a head: ``sgu_heads``); b (L) is one bias a token. W starts
 near 0 and b at 1, so every block starts as a feed-forward network. Causal: the lower triangle of W.
 Toeplitz: W_ij = c_(i-j), one filter of 2 L - 1 taps; with ``taps`` fewer, and no table any more.
@@ -42,7 +42,7 @@ Gate = Literal["split", "multiplicative", "additive", "linear"]
 
 @dataclass(frozen=True)
 class GMLPOptions:
-    expansion: float = 4.0
+    mlp_ratio: float = 4.0
     """hidden channels f over width (the paper's models use 6)"""
     gate: Gate = "split"
     """s = Z_1 * f(Z_2); or without a split: Z * f(Z), Z + f(Z), f(Z)"""
@@ -135,11 +135,11 @@ class SpatialMLP(Mixer):
         o: GMLPOptions = set_options(self.Options, self.name, options)
         self.width, self.causal, self.options = width, causal, o
         self.split = o.gate == "split"
-        hidden = round(width * o.expansion)
+        hidden = round(width * o.mlp_ratio)
         channels = hidden // 2 if self.split else hidden
         if channels * (2 if self.split else 1) != hidden or channels % o.sgu_heads:
             raise GeneError(
-                f"{self.name}: width={width} x expansion={o.expansion} gives {hidden} channels, "
+                f"{self.name}: width={width} x mlp_ratio={o.mlp_ratio} gives {hidden} channels, "
                 f"which do not split into {'two halves of ' if self.split else ''}"
                 f"sgu_heads={o.sgu_heads} equal groups"
             )

@@ -137,6 +137,13 @@ def _place(preset: dict[str, Any], key: str, value: Any) -> None:
         preset[key] = value
         return
     homes = _homes(preset)
+    own: Any = MIXERS.get(preset["mixer"])
+    if not own.with_feedforward and key in ("expansion", "feedforward", "feedforward_bias"):
+        raise GeneError(
+            f"mixer '{preset['mixer']}' holds its own channel projections, so its blocks have no "
+            f"feed-forward and '{key}' has no meaning; its own options: "
+            f"{', '.join(sorted(homes['mixer_options']))}"
+        )
     for home, names in homes.items():
         if key in names:
             preset[home][key] = value
