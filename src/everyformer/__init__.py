@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from everyformer.core.outputs import MixerOutput, ModelOutput
     from everyformer.core.state import State
     from everyformer.core.trace import trace
-    from everyformer.experiments.compare import compare
+    from everyformer.comparison.compare import compare
     from everyformer.family import Member, info, list_members
     from everyformer.generation.sampling import generate, stream
     from everyformer.models.build import by_layer, create_mixer, create_model
@@ -38,7 +38,7 @@ _HOMES = {
     "ModelOutput": "core.outputs",
     "State": "core.state",
     "trace": "core.trace",
-    "compare": "experiments.compare",
+    "compare": "comparison.compare",
     "Member": "family",
     "info": "family",
     "list_members": "family",

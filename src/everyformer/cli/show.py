@@ -1,0 +1,177 @@
+"""`everyformer show RUN|MEMBER WHAT`: draw the inside of a trained run, or of a fresh member."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import tyro
+
+from everyformer.cli.parsing import parse, say
+from everyformer.core.errors import ConfigError, EveryformerError, nearest
+from everyformer.family import LM, TEXT, info, list_members
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from everyformer.models.base import Model
+
+WHAT = ("all", "weights", "position-bias", "spatial", "encodings", "rotary", "masks")
+FRESH = {"width": 128, "layers": 2, "heads": 4}
+"""size of a member that is shown untrained: positions look as in Vaswani et al.'s figure"""
+LENGTH = 64
+EXAMPLE = "def mean(values):\n    return sum(values) / len(values)\n"
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    target: tyro.conf.Positional[str]
+    """directory of a trained run, or a member's name to see what it starts from"""
+    what: tyro.conf.Positional[str] = "all"
+    """weights, position-bias, spatial, encodings, rotary, masks, or all that applies"""
+    out: str | None = None
+    """folder of the pictures (default: RUN/pictures or pictures/MEMBER)"""
+    format: Literal["png", "svg"] = "png"
+    """kind of files"""
+    text: str | None = None
+    """what the model reads (default: a piece of the run's validation data)"""
+    length: int | None = None
+    """tokens read, or positions drawn (default: 64 tokens, 32 positions, 16 in masks)"""
+
+
+class Subject(NamedTuple):
+    """What is drawn."""
+
+    model: Model
+    start: Model | None
+    """the same model before training"""
+    inputs: Tensor
+    labels: list[str] | None
+    folder: Path
+
+
+def run(words: Sequence[str]) -> int:
+    """Draw, and print each file with what it shows."""
+    options = parse(
+        ShowOptions,
+        words,
+        verb="show",
+        about="Draw what a run has learned, or what a member starts from.",
+        examples=(
+            "everyformer show runs/gmlp spatial",
+            "everyformer show attention encodings --format svg --out pictures",
+        ),
+    )
+    if options.what not in WHAT:
+        raise ConfigError(f"unknown picture '{options.what}'; {nearest(options.what, WHAT)}")
+    if options.length is not None and options.length < 1:
+        raise ConfigError(f"length must be at least 1, not {options.length}")
+    from everyformer.report.pictures import applicable, draw_pictures
+    from everyformer.report.style import save_figure
+
+    subject = _open(options)
+    kinds = [options.what]
+    if options.what == "all":
+        kinds = applicable(subject.model, subject.inputs)
+    for kind in kinds:
+        found = draw_pictures(
+            subject.model,
+            subject.inputs,
+            kind,
+            start=subject.start,
+            labels=subject.labels,
+            length=options.length,
+        )
+        for name, figure in found.items():
+            path = save_figure(figure, subject.folder / f"{name}.{options.format}")
+            print(f"{path}\n    {figure.get_label()}")
+    return 0
+
+
+def _open(options: ShowOptions) -> Subject:
+    place = Path(options.target)
+    names = [member.name for member in list_members()]
+    if place.is_dir():
+        subject = _trained(place, options)
+    elif options.target in names:
+        subject = _fresh(options)
+    else:
+        raise ConfigError(
+            f"'{options.target}' is neither the directory of a run nor a member; "
+            f"{nearest(options.target, names)}"
+        )
+    return subject if options.out is None else subject._replace(folder=Path(options.out))
+
+
+def _trained(place: Path, options: ShowOptions) -> Subject:
+    from everyformer.cli.trained import open_run
+    from everyformer.report.learned import rebuilt
+
+    trained = open_run(str(place))
+    inputs, labels = _run_inputs(trained, options)
+    return Subject(
+        trained.model(), rebuilt(trained.values), inputs, labels, trained.path / "pictures"
+    )
+
+
+def _fresh(options: ShowOptions) -> Subject:
+    import torch
+
+    from everyformer.models.build import create_model
+
+    member = info(options.target)
+    task = LM if LM in member.tasks else member.tasks[0]
+    folder = Path("pictures") / member.name
+    torch.manual_seed(0)
+    if task not in (LM, TEXT):
+        model = create_model(member.name, task, image=(3, 32, 32), **FRESH)
+        images = torch.randint(256, (1, 3, 32, 32), dtype=torch.uint8)
+        return Subject(model, None, images, None, folder)
+    text = (EXAMPLE if options.text is None else options.text).encode()
+    ids = torch.tensor([list(text[: options.length or LENGTH])])
+    if not ids.numel():
+        raise ConfigError("the text is empty: give at least one character")
+    model = create_model(member.name, task, max_length=ids.shape[1], **FRESH)
+    return Subject(model, None, ids, [chr(token) for token in ids[0].tolist()], folder)
+
+
+def _run_inputs(trained: Any, options: ShowOptions) -> tuple[Tensor, list[str] | None]:
+    """What the model is to read, and a text for each token where it has one."""
+    import torch
+
+    tokenizer = trained.tokenizer()
+    longest = min(options.length or LENGTH, trained.values["data"]["length"])
+    if options.text is not None:
+        if tokenizer is None:
+            raise ConfigError(f"the run in {trained.path} reads no text, so --text cannot be used")
+        ids = list(tokenizer.encode(options.text))[:longest]
+        if not ids:
+            raise ConfigError("the text is empty: give at least one character")
+    else:
+        inputs = _validation(trained)
+        if inputs.dim() == 4:
+            return inputs, None
+        ids = inputs[0, :longest].tolist()
+    labels = None if tokenizer is None else [tokenizer.decode([token]) for token in ids]
+    return torch.tensor([ids]), labels
+
+
+def _validation(trained: Any) -> Tensor:
+    """One validation sequence or picture; random values where the data cannot be read again."""
+    import torch
+
+    from everyformer.cli.trained import data_config
+
+    config, model = data_config(str(trained.path)), trained.values["model"]
+    try:
+        if config is None:
+            raise ConfigError("the run does not say where its data is")
+        inputs: Tensor = next(iter(trained.dataset(config).validation_batches(1, 1))).inputs
+    except EveryformerError as error:
+        say(f"{error}; the model reads random values instead")
+        if model["image"] is not None:
+            return torch.randint(256, (1, *model["image"]), dtype=torch.uint8)
+        return torch.randint(model["vocabulary"], (1, trained.values["data"]["length"]))
+    return inputs

@@ -1,0 +1,323 @@
+"""`write_report`: one self-contained page about a comparison, for the desk and for the phone.
+
+Everything that comes from data, members or errors is escaped; nothing is loaded from elsewhere.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from everyformer.comparison.config import CompareConfig
+from everyformer.core.config import to_dict
+from everyformer.core.errors import ConfigError, UnknownNameError
+from everyformer.family import info
+from everyformer.report.figures import draw_all
+from everyformer.report.learned import look_inside
+from everyformer.report.style import FORMATS, Looks, inline_svg, save_figure
+from everyformer.report.words import (
+    UNITS,
+    answer,
+    brief,
+    budget,
+    count,
+    finished,
+    interval,
+    notes,
+    quality,
+    question,
+    size,
+)
+
+ROOMY = 6.5
+"""inches from which a picture takes the whole width of the page"""
+PICTURE_TITLES = {
+    "samples": "Drawn images",
+    "weights": "Weights",
+    "position-bias": "Position biases",
+    "spatial": "Spatial gate",
+    "encodings": "Learned positions",
+}
+
+
+def write_report(results: dict[str, Any], folder: Path) -> Path:
+    """Write ``report.html`` and ``figures/`` into ``folder``; the page's path.
+
+    Args:
+        results: what `comparison.compare.collect` returns, or results.json.
+    """
+    folder = Path(folder)
+    looks = Looks(results["config"]["members"])
+    sections = [
+        _figures(results, folder),
+        _samples(results),
+        _learned(results, folder),
+        _data(results),
+        _environment(results),
+        _repeat(results),
+        _config(results),
+    ]
+    here = files("everyformer.report")
+    page = Template((here / "page.html").read_text(encoding="utf-8")).substitute(
+        title=safe(f"everyformer: {', '.join(results['config']['members'])}"),
+        style=(here / "page.css").read_text(encoding="utf-8"),
+        question=safe(question(results)),
+        answer=safe(answer(results)),
+        table=_table(results, looks),
+        notes=_list(notes(results)),
+        sections="\n".join(filter(None, sections)),
+        version=safe(results["environment"]["packages"].get("everyformer") or ""),
+    )
+    path = folder / "report.html"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    return path
+
+
+def safe(value: Any) -> str:
+    """Any text as text of a page: escaped, control characters made visible."""
+    text = str(value).replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8")
+    shown = "".join(
+        chr(0x2400 + ord(c)) if ord(c) < 32 and c not in "\n\t" else "\u2421" if c == "\x7f" else c
+        for c in text
+    )
+    return html.escape(shown)
+
+
+def _table(results: dict[str, Any], looks: Looks) -> str:
+    columns = _columns(results)
+    rows = finished(results)
+    marked = [_winners([cell(row) for row in rows], better) for _, cell, _, better in columns]
+    lines = []
+    for row in results["rows"]:
+        colour = looks[row["member"]].colour
+        name = f'<span class="swatch" style="background:{colour}"></span>{safe(row["member"])}'
+        if row["status"] != "done":
+            what = f'<td class="failed" colspan="{len(columns)}">failed: {safe(row["error"])}</td>'
+            lines.append(f'<tr><th scope="row">{name}</th>{what}</tr>')
+            continue
+        cells = []
+        for (_, cell, shown, _), winners in zip(columns, marked, strict=True):
+            value = cell(row)
+            best = ' class="best"' if row["member"] in _named(rows, winners) else ""
+            cells.append(f"<td{best}>{safe('-' if value is None else shown(value))}</td>")
+        lines.append(f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>')
+    head = "".join(f'<th scope="col">{safe(title)}</th>' for title, *_ in columns)
+    return (
+        f'<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">member</th>{head}</tr>'
+        f"</thead><tbody>{''.join(lines)}</tbody></table></div>"
+        '<p class="why">Bold: best of its column.<span class="narrow"> The table scrolls sideways.'
+        "</span></p>"
+    )
+
+
+Column = tuple[str, Callable[[dict[str, Any]], Any], Callable[[Any], str], str | None]
+
+
+def _columns(results: dict[str, Any]) -> list[Column]:
+    """Title, value, its text, and which way is better ('lower', 'higher' or None)."""
+    metric, rows = results["metric"], finished(results)
+    of = rows[0]["interval_of"] if rows else "seeds"
+    made: list[Column] = [
+        (UNITS[metric], lambda r: r["quality"], lambda v: quality(v, metric), results["better"]),
+        (f"95% interval over {of}", lambda r: interval(r, metric), str, None),
+        ("parameters", lambda r: r["parameters"], "{:,}".format, None),
+        ("ratio to first", lambda r: r["parameter_ratio"], "{:.2f}".format, None),
+        ("training tokens/s", lambda r: r["tokens_per_second"], "{:,.0f}".format, "higher"),
+        ("peak memory", lambda r: r["peak_bytes"], size, "lower"),
+        (
+            "s to quality of the slowest",
+            lambda r: r["seconds_to_slowest"],
+            brief,
+            "lower",
+        ),
+    ]
+    for context in sorted({c for row in rows for c in row["decode_ms"]}, key=int):
+        made.append((f"ms/token after {context}", _decoding(context), brief, "lower"))
+    if any(row["state_bytes"] is not None for row in rows):
+        made.append(("state", lambda r: r["state_bytes"], size, "lower"))
+    made.append(("beats attention from", lambda r: _beats(r, results), str, None))
+    return made
+
+
+def _decoding(context: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: row["decode_ms"].get(context)
+
+
+def _beats(row: dict[str, Any], results: dict[str, Any]) -> str:
+    if row["member"] == "attention":
+        return "is the baseline"
+    timed = [p for p in results["bench"] if p["work"] == "pass" and p["seconds"]]
+    pairs = {p["member"] for p in timed} & {row["member"], "attention"}
+    if len(pairs) < 2:
+        return "not measured"
+    start = row["beats_attention_from"]
+    longest = max(p["length"] for p in timed)
+    return f"{start:,} tokens" if start else f"not up to {longest:,}"
+
+
+def _winners(values: list[Any], better: str | None) -> list[int]:
+    """Places of the best values of a column, when there is a choice."""
+    known = [value for value in values if value is not None]
+    if better is None or len(known) < 2 or min(known) == max(known):
+        return []
+    best = min(known) if better == "lower" else max(known)
+    return [place for place, value in enumerate(values) if value == best]
+
+
+def _named(rows: list[dict[str, Any]], places: list[int]) -> set[str]:
+    return {rows[place]["member"] for place in places}
+
+
+def _figures(results: dict[str, Any], folder: Path) -> str:
+    made = []
+    for n, drawing in enumerate(draw_all(results)):
+        for form in FORMATS:
+            save_figure(drawing.figure, folder / "figures" / f"{drawing.name}.{form}")
+        svg = inline_svg(drawing.figure, f"f{n}", drawing.caption)
+        made.append(_figure(drawing.title, svg, drawing.caption))
+    inner = f'<div class="figures">{"".join(made)}</div>' if made else ""
+    return _section("figures", "The figures", inner)
+
+
+def _samples(results: dict[str, Any]) -> str:
+    rows = [row for row in finished(results) if row.get("sample")]
+    if not rows:
+        return ""
+    made = [
+        f'<div><h3 class="member">{safe(row["member"])}</h3><pre class="wrap">'
+        f'<span class="prompt">{safe(row["sample"]["prompt"])}</span>'
+        f"{safe(row['sample']['text'])}</pre></div>"
+        for row in rows
+    ]
+    about = "<p>The grey prompt is from the validation data; what follows is the member's own "
+    about += "(temperature 0.8, first seed).</p>"
+    return _section("samples", "Samples", f'{about}<div class="samples">{"".join(made)}</div>')
+
+
+def _learned(results: dict[str, Any], folder: Path) -> str:
+    made = []
+    for n, learned in enumerate(look_inside(results, folder)):
+        made.append(f'<div class="member"><h3>{safe(learned.member)}</h3>{_paper(learned.member)}')
+        made.append(f'<p class="why">{safe(learned.why)}</p></div>' if learned.why else "</div>")
+        stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in learned.member)
+        made.append('<div class="figures">')
+        for name, figure in learned.pictures.items():
+            save_figure(figure, folder / "figures" / f"{stem}-{name}.png")
+            caption = str(figure.get_label())
+            kind = next((k for k in PICTURE_TITLES if name.startswith(k)), name)
+            rest = name.removeprefix(kind).replace("-", " ")
+            title = PICTURE_TITLES.get(kind, kind) + (f",{rest}" if rest else "")
+            svg = inline_svg(figure, f"p{n}-{name}", caption)
+            full = "full" if figure.get_figwidth() > ROOMY else ""
+            made.append(_figure(title, svg, caption, full))
+        made.append("</div>")
+    return _section("learned", "What each member learned", "".join(made))
+
+
+def _paper(member: str) -> str:
+    try:
+        row = info(member)
+    except UnknownNameError:
+        return ""
+    source = f"{row.title}. {row.authors} {row.year}"
+    source += f", arXiv {row.arxiv}" if row.arxiv else ""
+    return f"<p>{safe(source)}. {safe(row.cost.formula)}.</p>"
+
+
+def _data(results: dict[str, Any]) -> str:
+    data = results["data"]
+    rows = [("data", data["name"]), ("split", data["split"]), ("task", data["task"])]
+    if data["tokenizer"] is not None:
+        rows.append(("tokenizer", f"{data['tokenizer']}, {data['vocabulary']:,} tokens"))
+    if data["classes"]:
+        rows.append(("classes", ", ".join(data["classes"])))
+    if data["image"] is not None:
+        rows.append(("images", " x ".join(map(str, data["image"])) + " (channels, rows, columns)"))
+    rows.append(("sequence", f"{data['length']:,} tokens"))
+    rows.append(("budget", f"{budget(results['config'])} for each training"))
+    rows += [("used", _used(row)) for row in finished(results)]
+    rows.append(("fingerprint", data["fingerprint"]))
+    return _section("data", "Data and budget", _facts(rows))
+
+
+def _used(row: dict[str, Any]) -> str:
+    return (
+        f"{row['member']}: {row['steps']:,.0f} steps, {count(row['tokens'])} tokens, "
+        f"{row['flops']:.3g} FLOPs"
+    )
+
+
+def _environment(results: dict[str, Any]) -> str:
+    held = results["environment"]
+    packages = ", ".join(f"{name} {version}" for name, version in held["packages"].items())
+    revision = held["git_revision"] or "none"
+    rows = [
+        ("machine", f"{held['processor']}, {held['cores']} cores, {held['platform']}"),
+        ("accelerator", held["accelerator"] or "none: CPU"),
+        ("threads", held["torch_threads"]),
+        ("Python", held["python"]),
+        ("packages", packages),
+        ("git revision", revision + (" with changes" if held["git_changes"] else "")),
+    ]
+    return _section("environment", "Environment", _facts(rows))
+
+
+def _repeat(results: dict[str, Any]) -> str:
+    command = results["command"]
+    if command:
+        kept = [word for word in shlex.split(command) if word not in ("--resume", "--overwrite")]
+        shown = shlex.join(kept)
+    else:
+        changed = changes(results["config"], to_dict(CompareConfig()))
+        given = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+        shown = f"import everyformer as ef\nef.compare({given})"
+    return _section("repeat", "To repeat it", f'<pre class="wrap">{safe(shown)}</pre>')
+
+
+def changes(config: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+    """The part of nested options that differs from the default."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        usual = default.get(name)
+        if isinstance(value, dict) and isinstance(usual, dict):
+            if inner := changes(value, usual):
+                found[name] = inner
+        elif value != usual and name not in ("resume", "overwrite"):
+            found[name] = value
+    return found
+
+
+def _config(results: dict[str, Any]) -> str:
+    text = json.dumps(results["config"], indent=2, ensure_ascii=False, default=str)
+    return f"<details><summary>The full configuration</summary><pre>{safe(text)}</pre></details>"
+
+
+def _section(name: str, title: str, inner: str) -> str:
+    return f'<section id="{name}"><h2>{title}</h2>{inner}</section>' if inner else ""
+
+
+def _figure(title: str, svg: str, caption: str, kind: str = "") -> str:
+    about = f"<figcaption>{safe(caption)}</figcaption>"
+    return f'<figure class="{kind}"><h3>{safe(title)}</h3>{svg}{about}</figure>'
+
+
+def _facts(rows: Iterable[tuple[str, Any]]) -> str:
+    return f"<dl>{''.join(f'<dt>{safe(k)}</dt><dd>{safe(v)}</dd>' for k, v in rows)}</dl>"
+
+
+def _list(items: list[str]) -> str:
+    if not items:
+        return ""
+    shown = (re.sub(r"--[a-z-]+", r"<code>\g<0></code>", safe(item)) for item in items)
+    return f'<ul class="notes">{"".join(f"<li>{item}</li>" for item in shown)}</ul>'

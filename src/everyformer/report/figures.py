@@ -1,0 +1,369 @@
+"""The figures of a comparison, drawn from its results alone; each caption states the finding."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from everyformer.report.style import Looks, name_members, new_figure, styled
+from everyformer.report.words import (
+    UNITS,
+    brief,
+    count,
+    finished,
+    interval,
+    listed,
+    overlap,
+    quality,
+)
+from everyformer.report.words import size as bytes_in_words
+
+BASELINE = "attention"
+NARROW = 12
+"""times the smallest value: a log axis that reaches no further gets more labels"""
+EARLY = 1.25
+"""an evaluation that comes later than this share of a point says nothing about it"""
+_AXES = {
+    "seconds": "training time (seconds)",
+    "tokens": "training tokens",
+    "flops": "training compute (FLOPs)",
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with what it shows."""
+
+    name: str
+    """of its file"""
+    title: str
+    figure: Figure
+    caption: str
+
+
+def draw_all(results: dict[str, Any]) -> list[Drawing]:
+    """Every figure that the results have numbers for."""
+    looks = Looks(results["config"]["members"])
+    made: list[Drawing | None] = [draw_quality(results, looks)]
+    made += [draw_loss(results, looks, axis) for axis in _AXES]
+    made.append(draw_positions(results, looks))
+    made += [draw_scaling(results, looks, what) for what in ("time", "memory")]
+    made.append(draw_decoding(results, looks))
+    return [drawing for drawing in made if drawing is not None]
+
+
+@styled
+def draw_quality(results: dict[str, Any], looks: Looks) -> Drawing | None:
+    """The ranking with its 95% intervals, best on top."""
+    rows, metric = finished(results), results["metric"]
+    if not rows:
+        return None
+    figure, axes = new_figure(height=1.1 + 0.34 * len(rows))
+    scale = 100 if metric == "accuracy" else 1
+    for place, row in enumerate(rows):
+        look, value = looks[row["member"]], scale * row["quality"]
+        low, high = (scale * bound for bound in row["interval"] or [row["quality"]] * 2)
+        reach = [[value - low], [high - value]]
+        axes.errorbar(
+            value, place, xerr=reach, color=look.colour, marker=look.marker, capsize=4, markersize=6
+        )
+        if len(row["values"]) > 1:
+            every = [scale * one for one in row["values"]]
+            axes.plot(
+                every, [place + 0.22] * len(every), "|", color=look.colour, alpha=0.7, markersize=5
+            )
+    axes.set_yticks(range(len(rows)), [row["member"] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.6)
+    axes.grid(axis="y", visible=False)
+    unit = "accuracy (%" if metric == "accuracy" else f"{UNITS[metric]} ("
+    axes.set_xlabel(f"{unit}{', ' if scale > 1 else ''}{results['better']} is better)")
+    best, of = rows[0], rows[0]["interval_of"]
+    caption = (
+        f"{best['member']} is first with {quality(best['quality'], metric)} "
+        f"({interval(best, metric)}). "
+    )
+    near = [row["member"] for row in rows[1:] if overlap(best, row)]
+    if near:
+        caption += f"Its interval overlaps with that of {listed(near)}. "
+    elif rows[1:]:
+        caption += "No other interval reaches its own. "
+    caption += f"Bars: 95% intervals over {of}"
+    caption += "; ticks: single seeds." if of == "seeds" else "."
+    return Drawing("quality", "Quality", figure, caption)
+
+
+@styled
+def draw_loss(results: dict[str, Any], looks: Looks, axis: str) -> Drawing | None:
+    """Training (thin) and validation loss (with markers) against what was spent."""
+    runs = [run for run in results["runs"] if run["status"] == "done" and run["evaluations"]]
+    if not runs:
+        return None
+    figure, axes = new_figure()
+    scale, unit = _loss_unit(results)
+    named: set[str] = set()
+    seen: list[float] = []
+    for run in runs:
+        look, member = looks[run["member"]], run["member"]
+        spent = [row[axis] for row in run["training"]]
+        losses = [scale * row["loss"] for row in run["training"]]
+        axes.plot(spent, losses, color=look.colour, linewidth=0.8, alpha=0.45)
+        validation = [scale * row["evaluation"]["loss"] for row in run["evaluations"]]
+        axes.plot(
+            [row[axis] for row in run["evaluations"]],
+            validation,
+            color=look.colour,
+            marker=look.marker,
+            label=None if member in named else member,
+        )
+        named.add(member)
+        # the fall from chance in the first steps would press all else to the floor
+        seen += [*losses[len(losses) // 8 :], *validation]
+    low, high = min(seen), max(seen)
+    axes.set_ylim(max(0.0, low - 0.06 * (high - low)), high + 0.06 * (high - low))
+    axes.set_xlim(left=0)
+    axes.set_xlabel(_AXES[axis])
+    axes.set_ylabel(f"loss ({unit})")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    if axis != "seconds":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    name_members(figure, axes)
+    caption = f"{_at_equal(runs, axis, scale, unit)} Markers: validation; thin lines: training."
+    return Drawing(f"loss-{axis}", f"Loss against {_AXES[axis].split(' (')[0]}", figure, caption)
+
+
+def _at_equal(runs: list[dict[str, Any]], axis: str, scale: float, unit: str) -> str:
+    """Who leads where all have spent the same, by the first seed of each."""
+    firsts = {run["member"]: run for run in reversed(runs)}
+    shared = min(run["evaluations"][-1][axis] for run in firsts.values())
+    found, late = [], []
+    for member, run in firsts.items():
+        rows = run["evaluations"]
+        before = max((r for r in rows if r[axis] <= shared), key=lambda r: r[axis], default=None)
+        after = min((r for r in rows if r[axis] >= shared), key=lambda r: r[axis])
+        if before is None and after[axis] > EARLY * shared:
+            late.append(member)
+            continue
+        start = before or after
+        gap = after[axis] - start[axis]
+        part = (shared - start[axis]) / gap if gap else 0.0
+        a, b = start["evaluation"]["loss"], after["evaluation"]["loss"]
+        found.append((scale * (a + part * (b - a)), member))
+    found.sort()
+    amount = {"seconds": f"{shared:.3g} seconds", "tokens": f"{count(shared)} tokens"}
+    spent = amount.get(axis, f"{shared:.3g} FLOPs")
+    if len(runs) > len(firsts):
+        spent += " (first seed)"
+    words = [f"{member} {value:.3f}" for value, member in found]
+    if len(words) == 1 and late:
+        return "No two members were evaluated after spending the same: compare the thin lines."
+    if len(words) == 1:
+        return f"After {spent}: {words[0]} {unit}."
+    lowest = f"{found[0][1]} is lowest ({', '.join(words)} {unit})"
+    if late:
+        return f"Of the members that were evaluated after {spent}, {lowest}."
+    return f"After {spent}, which all spent, {lowest}."
+
+
+@styled
+def draw_positions(results: dict[str, Any], looks: Looks) -> Drawing | None:
+    """Validation loss by place in the sequence: what more context is worth."""
+    order = results["config"]["members"].index
+    rows = [row for row in finished(results) if row.get("by_position")]
+    rows.sort(key=lambda row: order(row["member"]))
+    if not rows:
+        return None
+    figure, axes = new_figure()
+    scale, unit = _loss_unit(results)
+    length, gains = results["data"]["length"], []
+    for row in rows:
+        starts = [place for place, _ in row["by_position"]]
+        middles = [(a + b) / 2 for a, b in zip(starts, [*starts[1:], length], strict=True)]
+        losses = [scale * loss for _, loss in row["by_position"]]
+        look = looks[row["member"]]
+        axes.plot(middles, losses, color=look.colour, marker=look.marker, label=row["member"])
+        half = len(losses) // 2
+        early, late = losses[0], sum(losses[half:]) / len(losses[half:])
+        gains.append((early - late, row["member"], early, late))
+    axes.set_xlabel("position in the sequence (tokens)")
+    axes.set_ylabel(f"validation loss ({unit})")
+    axes.set_xlim(0, length)
+    name_members(figure, axes)
+    gain, member, early, late = max(gains)
+    if gain > 0:
+        caption = (
+            f"{member} gains most from context: {early:.3f} at the start, {late:.3f} over the "
+            "second half of the sequence."
+        )
+    else:
+        caption = "No member predicts better late in the sequence than at its start: context does "
+        caption += "not help yet."
+    return Drawing("positions", "Quality against length of context", figure, caption)
+
+
+@styled
+def draw_scaling(results: dict[str, Any], looks: Looks, what: str) -> Drawing | None:
+    """Time or memory of one layer against length, with the crossover to plain attention."""
+    key, factor = {"time": ("seconds", 1000.0), "memory": ("peak_bytes", 1.0)}[what]
+    points = [p for p in results["bench"] if p["source"] == "everyformer" and p["work"] == "pass"]
+    shown = {
+        member: kept
+        for member in dict.fromkeys(p["member"] for p in points)
+        if (kept := {p["length"]: p for p in points if p["member"] == member and p[key]})
+    }
+    if not shown:
+        return None
+    figure, axes = new_figure()
+    for member, kept in shown.items():
+        look = looks[member]
+        values = [factor * p[key] for p in kept.values()]
+        axes.plot(list(kept), values, color=look.colour, marker=look.marker, label=member)
+        if what == "time":
+            low = [factor * p["quartiles"][0] for p in kept.values()]
+            high = [factor * p["quartiles"][1] for p in kept.values()]
+            axes.fill_between(list(kept), low, high, color=look.colour, alpha=0.2, linewidth=0)
+    lengths = sorted({p["length"] for p in points})
+    _logarithmic(axes, lengths, what)
+    crossings = []
+    for member in shown:
+        start = _crossover(shown, member, key)
+        if start is not None and member != BASELINE:
+            crossings.append(f"{member} from {start:,} tokens on")
+            axes.axvline(start, color=looks[member].colour, linestyle=":", linewidth=1)
+            ring: dict[str, Any] = {
+                "markersize": 11,
+                "markerfacecolor": "none",
+                "color": looks[member].colour,
+            }
+            axes.plot(start, factor * shown[member][start][key], "o", **ring)
+    name_members(figure, axes)
+    title = "Time per call" if what == "time" else "Memory per call"
+    caption = _scaling_caption(shown, crossings, lengths, what)
+    return Drawing(what, f"{title} against length", figure, caption + _missing(points, key))
+
+
+def _crossover(shown: dict[str, dict[int, Any]], member: str, key: str) -> int | None:
+    """The shortest length from which ``member`` stays under plain attention."""
+    own, base, start = shown[member], shown.get(BASELINE, {}), None
+    for length in sorted(own.keys() & base.keys(), reverse=True):
+        if own[length][key] >= base[length][key]:
+            break
+        start = length
+    return start
+
+
+def _scaling_caption(
+    shown: dict[str, Any], crossings: list[str], lengths: list[int], what: str
+) -> str:
+    verb = "is faster" if what == "time" else "needs less memory"
+    if BASELINE not in shown:
+        first = "Plain attention has no numbers here, so there is no crossover."
+    elif set(shown) == {BASELINE}:
+        first = "Plain attention alone was measured."
+    elif crossings:
+        first = f"Than plain attention {verb}: {listed(crossings)} (ringed)."
+    else:
+        first = f"None {verb} than plain attention up to {lengths[-1]:,} tokens."
+    return f"{first} One layer, one row, forward and backward" + (
+        "; bands: quartiles of repeated calls." if what == "time" else "."
+    )
+
+
+def _missing(points: list[dict[str, Any]], key: str) -> str:
+    lost: dict[str, list[str]] = {}
+    for point in points:
+        if not point[key]:
+            known = point["status"] == "ok"
+            why = f"{point['member']} ({'too little to see' if known else point['status']})"
+            lost.setdefault(why, []).append(f"{point['length']:,}")
+    shown = [f"{why} at {listed(lengths)}" for why, lengths in lost.items()]
+    return f" Not drawn: {'; '.join(shown)}." if shown else ""
+
+
+@styled
+def draw_decoding(results: dict[str, Any], looks: Looks) -> Drawing | None:
+    """Milliseconds a token after a short and after a long context."""
+    rows = [row for row in finished(results) if row["decode_ms"]]
+    if not rows:
+        return None
+    contexts = sorted({c for row in rows for c in row["decode_ms"]}, key=int)
+    short, long = contexts[0], contexts[-1]
+    rows.sort(key=lambda row: row["decode_ms"].get(long, math.inf))
+    figure, axes = new_figure(height=1.3 + 0.34 * len(rows))
+    for place, row in enumerate(rows):
+        look, spent = looks[row["member"]], row["decode_ms"]
+        ends = [spent[c] for c in (short, long) if c in spent]
+        axes.plot(ends, [place] * len(ends), color=look.colour, linewidth=1)
+        for context, face in ((short, "none"), (long, look.colour)):
+            if context in spent:
+                axes.plot(spent[context], place, "o", color=look.colour, markerfacecolor=face)
+    for context, face in ((short, "none"), (long, "#808890")):
+        axes.plot([], [], "o", color="#808890", markerfacecolor=face, label=f"after {context}")
+    axes.set_xscale("log")
+    values = [value for row in rows for value in row["decode_ms"].values()]
+    axes.set_xlim(min(values) / 1.4, max(values) * 1.4)
+    _label_decades(axes.xaxis, lambda value: f"{value:g}")
+    axes.set_yticks(range(len(rows)), [row["member"] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("time per token (ms, lower is better)")
+    figure.legend(loc="outside upper right", ncols=2)
+    best, worst = rows[0], rows[-1]
+    caption = (
+        f"After {int(long):,} tokens {best['member']} needs {brief(best['decode_ms'][long])} ms"
+    )
+    caption += " per token"
+    if worst is not best and long in worst["decode_ms"]:
+        caption += f", {worst['member']} {brief(worst['decode_ms'][long])} ms"
+    growth = max(rows, key=lambda row: row["decode_ms"].get(long, 0) / row["decode_ms"][short])
+    ratio = growth["decode_ms"].get(long, 0) / growth["decode_ms"][short]
+    caption += (
+        f". From {int(short):,} tokens on it grows most in {growth['member']}: {brief(ratio)}x."
+    )
+    return Drawing("decoding", "Decoding", figure, caption)
+
+
+def _logarithmic(axes: Axes, lengths: list[int], what: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("length (tokens)")
+    if what == "time":
+        axes.set_ylabel("time per call (ms)")
+        _label_decades(axes.yaxis, lambda value: f"{value:g}")
+    else:
+        axes.set_ylabel("peak memory per call")
+        _label_decades(axes.yaxis, lambda value: bytes_in_words(value).replace(".0 ", " "), 4)
+
+
+def _label_decades(axis: Any, words: Any, base: int = 10) -> None:
+    """Labels at 1, 2 and 5 of every decade, or closer; at the powers of another base."""
+    low, high = axis.get_view_interval()
+    few = (1.0, 2.0, 5.0) if high / low > NARROW else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
+    axis.set_major_locator(LogLocator(base, subs=few if base == 10 else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _loss_unit(results: dict[str, Any]) -> tuple[float, str]:
+    """From nats to the unit of the table, where it is one of loss."""
+    metric, per_token = results["metric"], results["data"]["bytes_per_token"]
+    if metric == "bits_per_byte" and per_token:
+        return 1 / (math.log(2) * per_token), UNITS[metric]
+    if metric == "bits_per_dim":
+        return 1 / math.log(2), UNITS[metric]
+    per = "example" if results["data"]["task"].startswith("classify") else "token"
+    return 1.0, f"nats per {per}"
+
+
+def _short(value: float) -> str:
+    """Ticks of large counts: 200k, 1.5M, 3e+11."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"

@@ -1,0 +1,169 @@
+"""What a trace shows as matrices over pairs of tokens: weights, position biases, spatial gates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from everyformer.core.trace import Trace
+from everyformer.report.heatmaps import Panel, draw_panels, wrapped
+
+
+def recorded(traced: Trace, what: str) -> dict[str, Tensor]:
+    """(heads, L, L) by module path; biases that are zero everywhere are none."""
+    found = traced.find(what.replace("-", "_"))
+    square = {path: kept[0] if kept.dim() == 4 else kept for path, kept in found.items()}
+    if what == "position-bias":
+        return {path: bias for path, bias in square.items() if bias.count_nonzero()}
+    return square
+
+
+def draw_traced(
+    traced: Trace,
+    before: Trace | None,
+    what: str,
+    causal: bool,
+    labels: Sequence[str] | None,
+    most: int | None,
+) -> dict[str, Figure]:
+    """The figures of ``what`` (weights, position-bias or spatial); none if nothing was recorded."""
+    now = recorded(traced, what)
+    if not now:
+        return {}
+    old = {} if before is None else recorded(before, what)
+    if what == "weights":
+        return {what: _weights(now, causal, labels, most)}
+    draw = _spatial if what == "spatial" else _position_bias
+    return draw(now, old, causal, most)
+
+
+def _weights(
+    found: dict[str, Tensor], causal: bool, labels: Sequence[str] | None, most: int | None
+) -> Figure:
+    """One row of panels a layer, one panel a head."""
+    rows, reach = [], []
+    for path, weights in list(found.items())[:most]:
+        kept = weights[:most].float()
+        place = torch.arange(kept.shape[-1], device=kept.device)
+        far = (place[:, None] - place).abs()
+        reach.append((kept * far).sum(-1).mean().item())
+        several = kept.shape[0] > 1
+        rows.append(
+            [
+                Panel(_title(path, f"head {h + 1}" if several else ""), _past(one, causal))
+                for h, one in enumerate(kept)
+            ]
+        )
+    if all(len(row) == 1 for row in rows):
+        rows = wrapped([panel for row in rows for panel in row], 4)
+    caption = (
+        "Row: the token that reads; column: the token that is read; darker: more weight (square "
+        f"root scale). Mean distance read, layer by layer: {', '.join(f'{r:.1f}' for r in reach)} "
+        f"tokens.{_left_out(found, most)}"
+    )
+    return draw_panels(rows, caption, "weight", labels=labels)
+
+
+def _position_bias(
+    now: dict[str, Tensor], old: dict[str, Tensor], causal: bool, most: int | None
+) -> dict[str, Figure]:
+    """The learned w of every layer, averaged over heads and head by head."""
+    rows = []
+    for path, bias in list(now.items())[:most]:
+        panels = _mean_and_heads(path, bias, causal, most)
+        rows.append(panels)
+    spread = {path: toeplitz_share(bias, causal) for path, bias in now.items()}
+    if all(bias.shape[0] == 1 for bias in now.values()):
+        rows = wrapped([panel for row in rows for panel in row], 4)
+    grown = ""
+    if now.keys() == old.keys():
+        sizes = [float(now[path].std() / old[path].std()) for path in now]
+        grown = f" Its spread grew {', '.join(f'{size:.1f}' for size in sizes)} fold in training."
+    caption = (
+        "w[t, t'] by layer: how much the token in the column adds to its weight in the row's "
+        f"average (red) or loses (blue), whatever the tokens are.{grown} Part of the variance that "
+        f"the distance alone explains: {', '.join(f'{r:.0%}' for r in spread.values())}."
+        f"{_left_out(now, most)}"
+    )
+    return {"position-bias": draw_panels(rows, caption, "bias (nats)", signed=True)}
+
+
+def _spatial(
+    now: dict[str, Tensor], old: dict[str, Tensor], causal: bool, most: int | None
+) -> dict[str, Figure]:
+    """SGU matrices at the start (first row) and after training, a column a layer."""
+    single = all(weight.shape[0] == 1 for weight in now.values())
+    groups = [list(now)[:most]] if single else [[path] for path in list(now)[:most]]
+    figures = {}
+    for group in groups:
+        trained = [p for path in group for p in _mean_and_heads(path, now[path], causal, most)]
+        rows, both = [trained], all(path in old for path in group)
+        if both:
+            first = [p for path in group for p in _mean_and_heads(path, old[path], causal, most)]
+            rows = [
+                [Panel(p.title, p.values, ("", when if n == 0 else "")) for n, p in enumerate(row)]
+                for when, row in (("start", first), ("trained", trained))
+            ]
+        explained = ", ".join(f"{toeplitz_share(now[path], causal):.0%}" for path in group)
+        caption = (
+            "W: how much of the token in the column enters the gate of the token in the row"
+            + ("; the two rows have colour scales of their own" if both else "")
+            + f". Part of the variance that the distance alone explains (100%: Toeplitz): "
+            f"{explained}.{_left_out(now, most) if single else ''}"
+        )
+        name = "spatial" if single else f"spatial-{_layer(group[0])}"
+        figures[name] = draw_panels(rows, caption, "W", signed=True, by_row=both)
+    return figures
+
+
+def _mean_and_heads(path: str, maps: Tensor, causal: bool, most: int | None) -> list[Panel]:
+    mean = _past(maps.float().mean(0), causal)
+    if maps.shape[0] == 1:
+        return [Panel(_title(path, ""), mean)]
+    heads = [
+        Panel(_title(path, f"head {h + 1}"), _past(one.float(), causal))
+        for h, one in enumerate(maps[:most])
+    ]
+    return [Panel(_title(path, "mean"), mean), *heads]
+
+
+def toeplitz_share(maps: Tensor, causal: bool) -> float:
+    """R^2 of the best Toeplitz matrix: how far the value depends on the distance alone."""
+    explained, total = 0.0, 0.0
+    length = maps.shape[-1]
+    for one in maps.double():
+        diagonals = [one.diagonal(k) for k in range(1 - length, 1 if causal else length)]
+        values = torch.cat(diagonals)
+        fitted = torch.cat([d.mean().expand_as(d) for d in diagonals])
+        total += float((values - values.mean()).square().sum())
+        explained += float((fitted - values.mean()).square().sum())
+    return explained / total if total else 1.0
+
+
+def _past(values: Tensor, causal: bool) -> np.ndarray:
+    """What a causal mixer cannot see is left blank."""
+    shown = values.detach().float().cpu().clone()
+    if causal:
+        later = torch.ones_like(shown, dtype=torch.bool).triu(1)
+        shown = shown.masked_fill(later, float("nan"))
+    return shown.numpy()
+
+
+def _layer(path: str) -> str:
+    number = next((part for part in path.split(".") if part.isdigit()), None)
+    return path if number is None else f"layer-{int(number) + 1}"
+
+
+def _title(path: str, rest: str) -> str:
+    return ", ".join(filter(None, (_layer(path).replace("-", " "), rest)))
+
+
+def _left_out(found: dict[str, Tensor], most: int | None) -> str:
+    layers, heads = len(found), max(kept.shape[0] for kept in found.values())
+    if most is None or max(layers, heads) <= most:
+        return ""
+    return f" The first {most} of {layers} layers and {heads} heads at most are drawn."

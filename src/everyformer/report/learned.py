@@ -1,0 +1,89 @@
+"""What each member of a comparison learned, from its trained runs where they can be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from everyformer.core.config import from_dict
+from everyformer.core.errors import EveryformerError
+from everyformer.report.words import finished
+
+LONGEST = 64
+"""tokens of text in a picture: more would be too small to see"""
+MOST_PIXELS = 1024
+"""larger images would take minutes to draw"""
+MOST = 4
+"""layers and heads of a picture on a page"""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The pictures of one member, or why there are none."""
+
+    member: str
+    pictures: dict[str, Figure]
+    why: str = ""
+
+
+def look_inside(results: dict[str, Any], folder: Path) -> list[Learned]:
+    """The pictures of every finished member, best first; a failure is a reason, never an error."""
+    rows = finished(results)
+    if not rows:
+        return []
+    try:
+        inputs, labels = _example(results)
+    except (EveryformerError, OSError, KeyError, StopIteration) as error:
+        why = f"no example could be read from the data: {error}"
+        return [Learned(row["member"], {}, why) for row in rows]
+    return [_one(results, row["member"], folder, inputs, labels) for row in rows]
+
+
+def rebuilt(values: dict[str, Any]) -> Any:
+    """The model of a run's config.json as it was before training, from the run's own seed."""
+    from everyformer.training.checkpoint import build_from_values
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(values["training"]["seed"])
+        return build_from_values(values["model"])
+
+
+def _example(results: dict[str, Any]) -> tuple[Tensor, list[str] | None]:
+    """The first validation sequence, and a text for each of its tokens."""
+    from everyformer.data import DataConfig, load_dataset
+
+    config = from_dict(DataConfig, results["config"]["data"])
+    dataset = load_dataset(config, results["data"]["task"])
+    inputs = next(iter(dataset.validation_batches(1, 1))).inputs
+    if dataset.kind != "text":
+        return inputs, None
+    inputs = inputs[:, :LONGEST]
+    if dataset.tokenizer is None:
+        return inputs, None
+    return inputs, [dataset.tokenizer.decode([token]) for token in inputs[0].tolist()]
+
+
+def _one(
+    results: dict[str, Any], member: str, folder: Path, inputs: Tensor, labels: list[str] | None
+) -> Learned:
+    from everyformer.models.pixels import PixelModel
+    from everyformer.report.pictures import drawn_images, learned_pictures
+    from everyformer.training.checkpoint import RUN_FORMAT, load_model
+    from everyformer.training.storage import read_json
+
+    run = next(r for r in results["runs"] if r["member"] == member)
+    place = folder / run.get("folder", f"runs/{member}-seed{run['seed']}") / "run"
+    try:
+        model: Any = load_model(place)
+        start = rebuilt(read_json(place / "config.json", RUN_FORMAT))
+        found = learned_pictures(model, inputs, start=start, labels=labels, most=MOST)
+        if isinstance(model, PixelModel) and model.config.tokens <= MOST_PIXELS:
+            found = {"samples": drawn_images(model), **found}
+    except (EveryformerError, OSError, RuntimeError, KeyError, ValueError) as error:
+        return Learned(member, {}, f"the trained run could not be shown: {error}")
+    return Learned(member, found, "" if found else "this member has no pictures of its own")

@@ -1,0 +1,167 @@
+"""Pictures of the inside of a model: what it weighs, what it learned, what it may see.
+
+`PICTURES` names them; `draw_pictures` draws one kind, `learned_pictures` those that training
+changes. Each figure carries its caption as its label (``figure.get_label()``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.image import imsave
+from torch import Tensor
+
+from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.trace import Trace, trace
+from everyformer.generation.pixels import draw_images
+from everyformer.models.base import Model
+from everyformer.positions.learned import Learned
+from everyformer.positions.sinusoidal import Sinusoidal
+from everyformer.report.inside import draw_traced, recorded
+from everyformer.report.places import draw_encodings, draw_masks, draw_rotary, rotations
+from everyformer.report.style import WIDE, styled
+from everyformer.report.words import listed
+
+PICTURES = ("weights", "position-bias", "spatial", "encodings", "rotary", "masks")
+
+
+def learned_pictures(
+    model: Model,
+    inputs: Tensor,
+    *,
+    start: Model | None = None,
+    labels: Sequence[str] | None = None,
+    most: int | None = None,
+) -> dict[str, Figure]:
+    """What training has changed, as far as the model has it: by name, each with its caption.
+
+    Args:
+        inputs: what the model reads, one row or more; the first is drawn.
+        start: the same model before training, to draw beside it where that helps.
+        labels: a text for each token.
+        most: at most so many layers and heads of each (default: all).
+    """
+    found: dict[str, Figure] = {}
+    for what in ("weights", "position-bias", "spatial", "encodings"):
+        if what == "encodings" and not isinstance(model.position, Learned):
+            continue
+        try:
+            found |= draw_pictures(model, inputs, what, start=start, labels=labels, most=most)
+        except UnsupportedError:
+            continue
+    return found
+
+
+def draw_pictures(
+    model: Model,
+    inputs: Tensor,
+    what: str,
+    *,
+    start: Model | None = None,
+    labels: Sequence[str] | None = None,
+    length: int | None = None,
+    most: int | None = None,
+) -> dict[str, Figure]:
+    """The figures of one kind of picture, by name.
+
+    Args:
+        what: one of `PICTURES`.
+        length: positions of encodings and masks (default: 32 and 16).
+        (others as in `learned_pictures`)
+
+    Raises:
+        UnsupportedError: the model has no such thing; the message names what it has.
+    """
+    if what in ("weights", "position-bias", "spatial"):
+        traced = _traced(model, inputs)
+        before = None if start is None else _traced(start, inputs)
+        made = draw_traced(traced, before, what, bool(model.config.causal), labels, most)
+    else:
+        own: dict[str, Callable[[Model, int | None], dict[str, Figure]]] = {
+            "encodings": draw_encodings,
+            "rotary": draw_rotary,
+            "masks": draw_masks,
+        }
+        made = own[what](model, length)
+    if not made:
+        able = [name for name in PICTURES if name != what and _applies(model, inputs, name)]
+        lacks = f"has no {what.replace('-', ' ')} to show"
+        if what == "position-bias" and _traced(model, inputs).find("position_bias"):
+            lacks = "has position biases that are zero everywhere"
+        raise UnsupportedError(f"{model.config.member} {lacks}; it has {listed(able)}")
+    return made
+
+
+def applicable(model: Model, inputs: Tensor) -> list[str]:
+    """The names in `PICTURES` that this model has something to show for."""
+    return [name for name in PICTURES if _applies(model, inputs, name)]
+
+
+def save_images(images: Tensor, path: str | Path) -> Path:
+    """Write images (N, C, H, W) uint8 as one picture, in a grid; small ones are enlarged."""
+    if images.dim() != 4 or images.dtype != torch.uint8 or images.shape[1] not in (1, 3):
+        raise ShapeError(
+            "images must be (N, 1 or 3, H, W) uint8, not "
+            f"{tuple(images.shape)} {str(images.dtype).removeprefix('torch.')}"
+        )
+    path = Path(path)
+    if path.suffix.lower() != ".png":
+        raise ConfigError(f"cannot write {path}: give a name that ends in .png")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        imsave(path, _grid(images))
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    return path
+
+
+@styled
+def drawn_images(model: Model, count: int = 16) -> Figure:
+    """Images that a pixel model draws, seed 0, as a figure with its caption."""
+    figure = Figure(figsize=(WIDE, WIDE), layout="constrained")
+    figure.set_label(
+        f"{count} images drawn from the model, pixel by pixel (temperature 1, seed 0)."
+    )
+    axes = figure.subplots()
+    axes.imshow(_grid(draw_images(model, count)), interpolation="none")
+    axes.set_axis_off()
+    return figure
+
+
+def _grid(images: Tensor) -> np.ndarray:
+    """(N, C, H, W) as one picture (rows, columns, 3), nearly square, with white gaps."""
+    count, _, height, width = images.shape
+    columns = int(np.ceil(np.sqrt(count)))
+    rows, gap = -(-count // columns), 2
+    factor = max(1, 64 // max(height, width))
+    cells = images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().numpy()
+    cells = cells.repeat(factor, 1).repeat(factor, 2)
+    high, wide = cells.shape[1] + gap, cells.shape[2] + gap
+    grid = np.full((rows * high - gap, columns * wide - gap, 3), 255, np.uint8)
+    for n, cell in enumerate(cells):
+        top, left = n // columns * high, n % columns * wide
+        grid[top : top + cell.shape[0], left : left + cell.shape[1]] = cell
+    return grid
+
+
+def _traced(model: Model, inputs: Tensor) -> Trace:
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), trace(model) as traced:
+            model(inputs[:1])
+    finally:
+        model.train(training)
+    return traced
+
+
+def _applies(model: Model, inputs: Tensor, what: str) -> bool:
+    if what == "encodings":
+        return isinstance(model.position, Sinusoidal | Learned)
+    if what == "rotary":
+        return bool(rotations(model))
+    return what == "masks" or bool(recorded(_traced(model, inputs), what))

@@ -1,0 +1,216 @@
+"""What the numbers of a comparison say, in sentences made from the numbers alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+UNITS = {
+    "bits_per_byte": "bits per byte",
+    "bits_per_dim": "bits per dimension",
+    "loss": "nats per token",
+    "accuracy": "accuracy",
+}
+CLOSE = 0.10
+"""parameter counts further apart than this are pointed out"""
+
+
+def finished(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of members that were trained to the end, best first."""
+    return [row for row in results["rows"] if row["status"] == "done"]
+
+
+def quality(value: float, metric: str) -> str:
+    """A quality as a table shows it."""
+    return f"{value:.1%}" if metric == "accuracy" else f"{value:.3f}"
+
+
+def interval(row: dict[str, Any], metric: str) -> str:
+    """A row's 95% interval."""
+    if row["interval"] is None:
+        return "unknown"
+    low, high = row["interval"]
+    return f"{quality(low, metric)} to {quality(high, metric)}"
+
+
+def overlap(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether the intervals of two rows share a value; unknown ones could."""
+    if a["interval"] is None or b["interval"] is None:
+        return True
+    return bool(a["interval"][0] <= b["interval"][1] and b["interval"][0] <= a["interval"][1])
+
+
+def count(number: float) -> str:
+    """1234567 as 1.23 million."""
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if number >= size:
+            return f"{number / size:.3g} {word}"
+    return f"{number:,.0f}"
+
+
+def brief(number: float) -> str:
+    """Three digits at least, and no powers of ten: 0.797, 15.9, 1,234."""
+    return f"{number:.3g}" if abs(number) < 100 else f"{number:,.0f}"
+
+
+def size(number: float | None) -> str:
+    """A count of bytes as a person reads it."""
+    if number is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB"):
+        if abs(number) < 1024:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB"
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """a, b and c."""
+    return f" {word} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def budget(config: dict[str, Any]) -> str:
+    """What each member was given."""
+    training = config["training"]
+    for kind, unit in (("seconds", "seconds"), ("tokens", "tokens"), ("flops", "FLOPs")):
+        amount = training[f"budget_{kind}"]
+        if amount is not None:
+            return f"{amount:,.6g} {unit}" if amount < 1e6 else f"{count(amount)} {unit}"
+    return f"{training['steps']:,} steps"
+
+
+def question(results: dict[str, Any]) -> str:
+    """What was asked."""
+    members, data = results["config"]["members"], results["data"]
+    equal = "parameters" if results["config"]["match"] == "parameters" else "width"
+    goal = {"lm": "predicts", "pixels": "predicts the pixels of"}.get(data["task"], "classifies")
+    return (
+        f"Which of {listed(members, 'or')} {goal} {data['name']} best, given the same data, equal "
+        f"{equal} and {budget(results['config'])} of training each?"
+    )
+
+
+def answer(results: dict[str, Any]) -> str:
+    """Who is best, whether that is settled, and who is fastest."""
+    rows, metric = finished(results), results["metric"]
+    if not rows:
+        return "No member could be trained: the table gives the reason for each."
+    best, rest = rows[0], rows[1:]
+    unit = "" if metric == "accuracy" else f" {UNITS[metric]}"
+    shown = f"{quality(best['quality'], metric)}{unit} ({results['better']} is better)"
+    if metric == "accuracy":
+        shown = f"{quality(best['quality'], metric)} of the validation set right"
+    if not rest:
+        return f"Only {best['member']} was trained to the end: {shown}."
+    near = [row["member"] for row in rest if overlap(best, row)]
+    second = f"{rest[0]['member']} follows with {quality(rest[0]['quality'], metric)}"
+    if not near:
+        verdict = f"{best['member']} is best with {shown}; {second}, and no 95% interval overlaps"
+        verdict += " with that of the best."
+    else:
+        verdict = (
+            f"{best['member']} is ahead with {shown} and {second}, but its 95% interval overlaps "
+            f"with that of {listed(near)}: which of them is best is not settled by this run."
+        )
+    return f"{verdict} {_fastest(rows)}"
+
+
+def _fastest(rows: list[dict[str, Any]]) -> str:
+    trained = max(rows, key=lambda row: row["tokens_per_second"])
+    text = (
+        f"{trained['member']} trains fastest, at {trained['tokens_per_second']:,.0f} tokens per "
+        "second"
+    )
+    contexts = sorted({c for row in rows for c in row["decode_ms"]}, key=int)
+    if not contexts:
+        return text + "."
+    able = [row for row in rows if contexts[-1] in row["decode_ms"]]
+    decoded = min(able, key=lambda row: row["decode_ms"][contexts[-1]])
+    who = "it also" if decoded is trained else decoded["member"]
+    spent = decoded["decode_ms"][contexts[-1]]
+    return (
+        f"{text}; {who} writes fastest after {int(contexts[-1]):,} tokens, {brief(spent)} ms each."
+    )
+
+
+def notes(results: dict[str, Any]) -> list[str]:
+    """What a reader must know before deciding from the table."""
+    rows, config = finished(results), results["config"]
+    made = [*_interval_notes(rows), *_fairness_notes(rows, config)]
+    unfinished = _still_learning(results)
+    if unfinished:
+        made.append(
+            f"{listed(unfinished)} still improved over the last third of training by more than the "
+            "measurement is unsure: a longer budget can change the order."
+        )
+    if results["bench"]:
+        made.append(
+            "“Beats attention from” is measured on one layer with a batch of one row, forward and "
+            "backward, on the machine below; the other columns are of the whole model."
+        )
+    return made
+
+
+def _interval_notes(rows: list[dict[str, Any]]) -> list[str]:
+    made = []
+    if rows and rows[0]["interval_of"] != "seeds":
+        made.append(
+            "One seed only: the interval is over validation sequences. It says how sure the "
+            "measurement of this one trained model is, not how another training would turn out. "
+            "Repeat with --seeds 3 before you rely on a small difference."
+        )
+    elif rows:
+        made.append(
+            f"The interval is of the mean over {rows[0]['seeds']} seeds (Student's t): how much "
+            "another set of trainings would differ."
+        )
+    pairs = [
+        f"{a['member']} and {b['member']}"
+        for a, b in itertools.combinations(rows, 2)
+        if overlap(a, b)
+    ]
+    if pairs:
+        made.append(f"Overlapping intervals, so the order is not settled: {'; '.join(pairs)}.")
+    return made
+
+
+def _fairness_notes(rows: list[dict[str, Any]], config: dict[str, Any]) -> list[str]:
+    made = []
+    uneven = [
+        f"{row['member']} {row['parameter_ratio']:.2f}"
+        for row in rows
+        if row["parameter_ratio"] and abs(row["parameter_ratio"] - 1) > CLOSE
+    ]
+    if uneven:
+        made.append(
+            f"Not of equal size: parameters over those of the first member are {listed(uneven)}. "
+            "With --match parameters the width is chosen to make them equal."
+        )
+    if config["training"]["budget_seconds"] is not None and len(rows) > 1:
+        steps = [f"{row['member']} {row['steps']:,.0f}" for row in rows]
+        made.append(
+            f"Equal seconds are not equal steps ({', '.join(steps)}): on another machine the order "
+            "can differ. With --budget-tokens every member sees the same tokens."
+        )
+    if not config["lr_grid"] and len(rows) > 1:
+        made.append(
+            f"All were trained with one learning rate, {config['training']['lr']:g}; a member may "
+            "do better with its own (--lr-grid)."
+        )
+    return made
+
+
+def _still_learning(results: dict[str, Any]) -> list[str]:
+    """Members whose quality moved by more than half an interval in the last third."""
+    metric, names = results["metric"], []
+    for row in finished(results):
+        run = next(r for r in results["runs"] if r["member"] == row["member"])
+        seen = [(e["tokens"], e["evaluation"].get(metric)) for e in run["evaluations"]]
+        earlier = [value for tokens, value in seen if tokens <= 2 / 3 * seen[-1][0]]
+        around = run["evaluation"].get(f"{metric}_interval")
+        if not earlier or around is None:
+            continue
+        if abs(earlier[-1] - seen[-1][1]) > (around[1] - around[0]) / 2:
+            names.append(row["member"])
+    return names

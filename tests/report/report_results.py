@@ -1,0 +1,141 @@
+"""The results of a comparison as `collect` returns them, made up: no training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everyformer.comparison.config import CompareConfig
+from everyformer.core.config import to_dict
+
+NASTY = "<script>alert(1)</script>"
+
+
+def made_up(
+    members: tuple[str, ...] = ("attention", "gmlp"),
+    *,
+    metric: str = "bits_per_byte",
+    qualities: tuple[float, ...] = (2.0, 2.5),
+    half: float = 0.1,
+    seeds: int = 1,
+    failed: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """Members trained with the given qualities and half-widths of intervals, then those failed."""
+    rows, runs, bench = [], [], []
+    for n, (member, value) in enumerate(zip(members, qualities, strict=True)):
+        rows.append(_row(member, value, half, seeds, n))
+        runs += [_run(member, value + 0.01 * seed, half, seed, metric) for seed in range(seeds)]
+        bench += [_point(member, length, n) for length in (128, 256, 512)]
+    better = "higher" if metric == "accuracy" else "lower"
+    rows.sort(key=lambda row: row["quality"], reverse=better == "higher")
+    for member, error in (failed or {}).items():
+        rows.append({"member": member, "status": "failed", "error": error})
+    config = to_dict(CompareConfig()) | {"members": [*members, *(failed or {})], "seeds": seeds}
+    return {
+        "format": "everyformer-comparison",
+        "command": "everyformer compare attention gmlp --out runs/cmp --resume",
+        "config": config,
+        "environment": {
+            "python": "3.12.0",
+            "packages": {"everyformer": "0.1.0", "torch": "2.13.0"},
+            "platform": "Linux",
+            "processor": "x86_64",
+            "cores": 2,
+            "torch_threads": 2,
+            "accelerator": None,
+            "folder": "/nowhere",
+            "git_revision": None,
+            "git_changes": False,
+        },
+        "data": {
+            "name": "stdlib",
+            "task": "classify-image" if metric == "accuracy" else "lm",
+            "kind": "text",
+            "vocabulary": 256,
+            "classes": [],
+            "length": 64,
+            "image": None,
+            "bytes_per_token": 1.0,
+            "split": "the end is held out: 1,000 training and 100 validation tokens",
+            "fingerprint": "f00d",
+            "tokenizer": "bytes",
+        },
+        "metric": metric,
+        "better": better,
+        "rows": rows,
+        "runs": runs,
+        "bench": bench,
+    }
+
+
+def _row(member: str, value: float, half: float, seeds: int, n: int) -> dict[str, Any]:
+    return {
+        "member": member,
+        "status": "done",
+        "parameters": 100_000 + 30_000 * n,
+        "seeds": seeds,
+        "quality": value,
+        "interval": [value - half, value + half],
+        "interval_of": "seeds" if seeds > 1 else "validation sequences",
+        "values": [value + 0.01 * seed for seed in range(seeds)],
+        "tokens_per_second": 1000.0 * (n + 1),
+        "tokens": 60_000 * (n + 1),
+        "flops": 1e9 * (n + 1),
+        "steps": 60 * (n + 1),
+        "peak_bytes": 5_000_000,
+        "decode_ms": {"64": 0.5, "1024": 0.6 + n},
+        "state_bytes": 1024 * (n + 1),
+        "by_position": [[0.0, 2.0], [32.0, 1.5]],
+        "sample": {"prompt": f"{NASTY} & ", "text": "after\x00</pre>"},
+        "seconds_to_slowest": 3.0 + n,
+        "parameter_ratio": 1 + 0.3 * n,
+        "beats_attention_from": 256 if n else None,
+    }
+
+
+def _run(member: str, value: float, half: float, seed: int, metric: str) -> dict[str, Any]:
+    training = [
+        {"step": s, "seconds": s / 10, "tokens": 1000 * s, "flops": 1e7 * s, "loss": 5 - s / 30}
+        for s in range(1, 61, 5)
+    ]
+    evaluations = [
+        {
+            "step": s,
+            "seconds": s / 10,
+            "tokens": 1000 * s,
+            "flops": 1e7 * s,
+            "evaluation": _evaluation(value + (60 - s) / 60, half, metric),
+        }
+        for s in (20, 40, 60)
+    ]
+    return {
+        "member": member,
+        "seed": seed,
+        "lr": 1e-3,
+        "folder": f"runs/{member}-seed{seed}",
+        "status": "done",
+        "evaluation": evaluations[-1]["evaluation"],
+        "training": training,
+        "evaluations": evaluations,
+    }
+
+
+def _evaluation(value: float, half: float, metric: str) -> dict[str, Any]:
+    return {"loss": value, metric: value, f"{metric}_interval": [value - half, value + half]}
+
+
+def _point(member: str, length: int, n: int) -> dict[str, Any]:
+    # attention quadratic, the others linear: they cross at 256
+    seconds = 1e-8 * length**2 if n == 0 else 2.5e-6 * length
+    return {
+        "member": member,
+        "length": length,
+        "source": "everyformer",
+        "work": "pass",
+        "status": "ok",
+        "detail": "",
+        "seconds": seconds,
+        "quartiles": [0.9 * seconds, 1.1 * seconds],
+        "peak_bytes": 1000 * length,
+        "flops": 1,
+        "state_bytes": None,
+    }

@@ -1,0 +1,251 @@
+"""Pictures of models, and the command that draws them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+from report_results import made_up
+
+from everyformer.cli import main
+from everyformer.core.config import to_dict
+from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.data import DataConfig, load_dataset
+from everyformer.models.base import Model
+from everyformer.models.build import build_model, configure, create_model
+from everyformer.report.inside import toeplitz_share
+from everyformer.report.learned import look_inside, rebuilt
+from everyformer.report.pictures import (
+    PICTURES,
+    applicable,
+    draw_pictures,
+    drawn_images,
+    learned_pictures,
+    save_images,
+)
+from everyformer.training import RunDirectory, TrainingConfig, train
+
+IDS = torch.arange(12)[None]
+
+
+def tiny(member: str, **options: Any) -> Model:
+    torch.manual_seed(0)
+    return create_model(member, width=16, layers=2, heads=2, max_length=12, **options)
+
+
+def shown(figure: Any) -> list[np.ndarray]:
+    return [np.ma.filled(a.images[0].get_array(), np.nan) for a in figure.axes if a.images]
+
+
+@pytest.mark.parametrize(
+    ("member", "names"),
+    [
+        ("attention", ["weights", "encodings", "masks"]),
+        ("rope", ["weights", "rotary", "masks"]),
+        ("learned", ["weights", "encodings", "masks"]),
+        ("gmlp", ["spatial", "masks"]),
+        ("amlp", ["weights", "spatial", "masks"]),
+        ("aft-full", ["weights", "position-bias", "encodings", "masks"]),
+        ("aft-simple", ["weights", "encodings", "masks"]),
+    ],
+)
+def test_what_applies(member: str, names: list[str]) -> None:
+    model = tiny(member)
+    assert applicable(model, IDS) == names
+    for name in names:
+        assert all(figure.get_label() for figure in draw_pictures(model, IDS, name).values())
+
+
+@pytest.mark.parametrize("what", PICTURES)
+def test_what_does_not_apply_names_what_does(what: str) -> None:
+    model = tiny("gmlp")
+    if what in ("spatial", "masks"):
+        return
+    with pytest.raises(UnsupportedError, match="it has spatial and masks"):
+        draw_pictures(model, IDS, what)
+
+
+def test_weights_are_those_of_the_trace_and_the_future_is_blank() -> None:
+    panels = shown(draw_pictures(tiny("attention"), IDS, "weights")["weights"])
+    assert len(panels) == 4
+    for weights in panels:
+        assert np.isnan(weights[np.triu_indices(12, 1)]).all()
+        np.testing.assert_allclose(np.nansum(weights, 1), 1, rtol=1e-5)
+
+
+def test_both_directions_are_drawn_without_a_mask() -> None:
+    model = create_model(
+        "gmlp", "classify-text", width=16, layers=1, max_length=12, causal=False, vocabulary=20
+    )
+    [spatial] = shown(draw_pictures(model, IDS, "spatial")["spatial"])
+    assert not np.isnan(spatial).any()
+
+
+def test_spatial_shows_start_and_trained() -> None:
+    start, model = tiny("gmlp"), tiny("gmlp")
+    with torch.no_grad():
+        for block in model.stack.blocks:
+            block.mixer.spatial.add_(torch.eye(12))  # type: ignore[union-attr, operator]
+    figure = draw_pictures(model, IDS, "spatial", start=start)["spatial"]
+    panels = [(axes.get_title(), axes.get_ylabel()) for axes in figure.axes if axes.images]
+    assert panels[::2] == [("layer 1", "start"), ("layer 1", "trained")]
+    assert panels[1::2] == [("layer 2", ""), ("layer 2", "")]
+    assert np.nanmax(np.abs(shown(figure)[0])) < 1e-4
+    assert np.nanmax(shown(figure)[2]) == pytest.approx(1, abs=1e-4)
+
+
+def test_spatial_heads_are_drawn_beside_their_mean() -> None:
+    figures = draw_pictures(tiny("gmlp", sgu_heads=2), IDS, "spatial")
+    assert list(figures) == ["spatial-layer-1", "spatial-layer-2"]
+    mean, first, second = shown(figures["spatial-layer-1"])
+    np.testing.assert_allclose(mean, (first + second) / 2, atol=1e-8)
+
+
+def test_toeplitz_matrices_are_found() -> None:
+    lags = torch.arange(6)[:, None] - torch.arange(6)
+    assert toeplitz_share(lags[None].float(), causal=False) == pytest.approx(1)
+    torch.manual_seed(0)
+    assert toeplitz_share(torch.randn(1, 40, 40), causal=True) < 0.2
+
+
+def test_sinusoids_are_those_of_the_paper() -> None:
+    model = create_model("sinusoidal", width=128, layers=1, heads=1, max_length=32)
+    [table] = shown(draw_pictures(model, IDS, "encodings")["encodings"])
+    assert table.shape == (32, 128)
+    np.testing.assert_allclose(table[:, 0], np.sin(np.arange(32)), atol=1e-6)
+
+
+def test_masks_show_who_sees_whom() -> None:
+    model = tiny("attention", window=3)
+    figure = draw_pictures(model, IDS, "masks", length=12)["masks"]
+    titles = [axes.get_title() for axes in figure.axes if axes.images]
+    assert titles == ["window 3", "window 3\n3 padded", "window 3\n2 documents"]
+    plain, padded, documents = shown(figure)
+    place = np.arange(12)
+    lag = place[:, None] - place
+    np.testing.assert_array_equal(plain, (lag >= 0) & (lag < 3))
+    np.testing.assert_array_equal(padded, plain * (place < 9))
+    assert documents[8, 7] == 0
+    assert documents[9, 8] == 1
+
+
+def test_learned_pictures_draw_what_training_changes() -> None:
+    assert list(learned_pictures(tiny("attention"), IDS)) == ["weights"]
+    assert list(learned_pictures(tiny("learned"), IDS)) == ["weights", "encodings"]
+    few = learned_pictures(tiny("attention"), IDS, most=1)["weights"]
+    assert len(shown(few)) == 1
+    assert "The first 1 of 2 layers" in str(few.get_label())
+
+
+def test_labels_stand_at_the_tokens_in_any_script() -> None:
+    labels = list("a b\n$日x^_\\{}")
+    figure = learned_pictures(tiny("attention"), IDS, labels=labels)["weights"]
+    figure.draw_without_rendering()
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == list("a␣b↵$·x^_\\{}")
+
+
+def test_drawing_leaves_the_model_as_it_was() -> None:
+    model = tiny("attention").train()
+    state = torch.get_rng_state()
+    applicable(model, IDS)
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_images_form_a_grid(tmp_path: Path) -> None:
+    images = torch.zeros(5, 1, 8, 8, dtype=torch.uint8)
+    images[1] = 200
+    made = imread(save_images(images, tmp_path / "a" / "grid.png"))
+    assert made.shape == (2 * 64 + 2, 3 * 64 + 4, 4)
+    assert made[5, 70, 0] == pytest.approx(200 / 255)
+    assert made[100, 150, 0] == 1
+    with pytest.raises(ShapeError, match="uint8"):
+        save_images(images.float(), tmp_path / "b.png")
+    with pytest.raises(ConfigError, match="cannot write"):
+        save_images(images, tmp_path / "b.xyz")
+
+
+def test_small_pixel_models_show_what_they_draw() -> None:
+    model = create_model("attention", "pixels", width=8, layers=1, heads=1, image=(1, 3, 3))
+    figure = drawn_images(model, 4)
+    assert figure.axes[0].images
+    assert "4 images" in str(figure.get_label())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A gMLP trained for three steps, as `train` and `compare` leave it."""
+    place = tmp_path_factory.mktemp("cmp") / "runs" / "gmlp-seed0" / "run"
+    data = DataConfig(source="copy", length=33, symbols=8)
+    dataset = load_dataset(data)
+    config = configure(
+        "gmlp", width=16, layers=1, vocabulary=dataset.vocabulary, max_length=dataset.length
+    )
+    torch.manual_seed(7)
+    model = build_model(config)
+    training = TrainingConfig(steps=3, batch=2, evaluate_sequences=2, seed=7, threads=1)
+    with RunDirectory(place) as directory:
+        extra = {"run": {"data": to_dict(data)}}
+        train(model, dataset, training, directory, extra_config=extra, show=False)
+    return place
+
+
+def test_the_start_is_rebuilt_from_the_seed(run: Path) -> None:
+    import json
+
+    values = json.loads((run / "config.json").read_text())
+    made, again = rebuilt(values), rebuilt(values)
+    torch.manual_seed(7)
+    fresh = build_model(made.config)
+    for name, weight in fresh.state_dict().items():
+        assert torch.equal(made.state_dict()[name], weight)
+        assert torch.equal(again.state_dict()[name], weight)
+
+
+def test_report_looks_into_trained_runs(run: Path) -> None:
+    results = made_up(("gmlp", "attention"))
+    results["config"]["data"] |= {"source": "copy", "length": 33, "symbols": 8}
+    gmlp, attention = look_inside(results, run.parents[2])
+    assert list(gmlp.pictures) == ["spatial"]
+    assert attention.pictures == {}
+    assert "could not be shown" in attention.why
+    results["config"]["data"]["source"] = "/nowhere/at/all.txt"
+    assert all("no example" in one.why for one in look_inside(results, run.parents[2]))
+
+
+def test_show_draws_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(run), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    for name in ("spatial", "masks"):
+        assert (tmp_path / f"{name}.png").exists()
+        assert str(tmp_path / f"{name}.png") in printed
+    assert main(["show", str(run), "weights"]) == 2
+    assert "it has spatial and masks" in capsys.readouterr().err
+    assert main(["show", str(run), "spatial", "--text", "abc"]) == 2
+    assert "reads no text" in capsys.readouterr().err
+
+
+def test_show_draws_a_member(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["show", "attention", "weights", "--text", "abc", "--format", "svg"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "weights.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["attentoin"], "did you mean 'attention'"),
+        (["attention", "wieghts"], "did you mean 'weights'"),
+        (["attention", "--length", "0"], "at least 1"),
+        (["attention", "--text", ""], "empty"),
+    ],
+)
+def test_wrong_usage_says_what_is_right(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", *words]) == 2
+    assert said in capsys.readouterr().err
