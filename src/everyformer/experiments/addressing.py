@@ -14,11 +14,11 @@ from everyformer.models.build import create_model
 
 SYMBOLS, LENGTH = 12, 32
 VARIANTS: dict[str, dict] = {
-    "aft-simple": {},
+    "aft-simple": {"position": "learned"},
     "aft-simple, no position": {"position": None},
-    "aft-local": {"window": 8},
-    "aft-full": {},
-    "aft-conv": {"kernel": 15},
+    "aft-local": {"window": 8, "position": None},
+    "aft-full": {"position": None},
+    "aft-conv": {"kernel": 15, "position": None},
 }
 
 
@@ -35,7 +35,10 @@ def sums(length: int) -> object:
 
 
 def addressing(setting: Setting) -> Outcome:
-    """A sum of two tokens at fixed distances: learnable exactly when tokens can be addressed."""
+    """A sum of two tokens at fixed distances: learnable exactly when tokens can be addressed.
+
+    The members with a bias get no positions in the embedding, so that the bias alone addresses.
+    """
     numbers: dict[str, list[float]] = {name: [] for name in VARIANTS}
     curves: dict[str, list[float]] = {}
     learned: dict[str, Tensor] = {}
