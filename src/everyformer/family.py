@@ -123,7 +123,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
         Genes(mixer="aft-full"), ALL_TASKS,
-        Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept for gradients up to 64 MB", "2 t d"),
+        Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),
         "a learned position bias addresses tokens that AFT-simple cannot",
         cross=_NO_CROSS_AFT,
     ),

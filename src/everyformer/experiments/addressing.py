@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -55,14 +56,14 @@ def addressing(setting: Setting) -> Outcome:
                     model(torch.zeros(1, LENGTH, dtype=torch.long))
                 biases = list(seen.find("position_bias").values())
                 learned[name] = biases[0].reshape(-1, *biases[0].shape[-2:])[0]
-    blind = min(min(numbers["aft-simple"]), min(numbers["aft-simple, no position"]))
+    blind = min(numbers["aft-simple, no position"])
     able = {n: max(numbers[n]) for n in ("aft-local", "aft-full", "aft-conv")}
     sentence = (
         "Final loss of y_t = (x_(t-1) + x_(t-3)) mod 12, worst of the seeds: "
         + ", ".join(f"{n} {v:.3f}" for n, v in able.items())
-        + f"; AFT-simple {max(numbers['aft-simple']):.2f} with and "
-        f"{max(numbers['aft-simple, no position']):.2f} without positions in the embedding "
-        f"(guessing: {torch.tensor(SYMBOLS).log():.2f})."
+        + f"; AFT-simple, which has none, stays at {blind:.2f} or more, and with a learned table in "
+        f"the embedding gets to {min(numbers['aft-simple']):.2f} to "
+        f"{max(numbers['aft-simple']):.2f} (guessing: {math.log(SYMBOLS):.2f})."
     )
     figure = Figure(figsize=(5, 3))
     axis = figure.subplots()
@@ -74,7 +75,7 @@ def addressing(setting: Setting) -> Outcome:
     figures = {"loss": figure}
     if learned:
         figures["bias"] = _heat_maps(learned)
-    return Outcome(numbers, max(able.values()) < 0.1 and blind > 0.5, sentence, figures)
+    return Outcome(numbers, max(able.values()) < 0.1 and blind > 1.0, sentence, figures)
 
 
 def kernel_length(setting: Setting) -> Outcome:
@@ -131,8 +132,8 @@ EXPERIMENTS = (
     Experiment(
         "addressing",
         ("aft-simple", "aft-local", "aft-full", "aft-conv"),
-        "AFT-local, AFT-full and AFT-conv reach a loss below 0.1 on a sum of tokens at fixed "
-        "distances where AFT-simple stays above 0.5",
+        "by their bias alone AFT-local, AFT-full and AFT-conv reach a loss below 0.1 on a sum of "
+        "tokens at fixed distances where AFT-simple stays above 1.0",
         4,
         addressing,
     ),

@@ -46,7 +46,13 @@ class TrainResult:
 
 
 def peak_rss() -> int | None:
-    """Largest resident memory of this process so far, in bytes."""
+    """Largest resident memory of this process so far, in bytes; not that of its parent."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            high = next(line for line in file if line.startswith("VmHWM:"))
+        return 1024 * int(high.split()[1])
+    except (OSError, StopIteration):
+        pass  # not on Linux, where ru_maxrss would start from the parent's peak
     try:
         import resource
     except ImportError:  # not on Windows

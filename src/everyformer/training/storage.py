@@ -107,12 +107,18 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+class UnsavedError(CheckpointError):
+    """A run could not write what it had computed."""
+
+    exit_code = 1
+
+
 @contextmanager
 def written_whole(final: Path) -> Iterator[Path]:
     """A temporary folder that becomes ``final`` when the block ends well, and else goes away.
 
     Raises:
-        CheckpointError: the disk is full or cannot be written; what stood there before still does.
+        UnsavedError: the disk is full or cannot be written; what stood there before still does.
     """
     temporary = final.with_name(f".writing-{final.name}")
     former = final.with_name(f".former-{final.name}")
@@ -131,7 +137,7 @@ def written_whole(final: Path) -> Iterator[Path]:
         shutil.rmtree(former, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         full = "No space left" in str(error)
-        raise CheckpointError(
+        raise UnsavedError(
             f"could not write {final}: {'the disk is full' if full else error}; what was saved "
             "before is untouched. Free some space or choose another place, then go on from there"
         ) from error
