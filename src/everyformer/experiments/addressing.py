@@ -61,8 +61,8 @@ def addressing(setting: Setting) -> Outcome:
     sentence = (
         "Final loss of y_t = (x_(t-1) + x_(t-3)) mod 12, worst of the seeds: "
         + ", ".join(f"{n} {v:.3f}" for n, v in able.items())
-        + f"; AFT-simple, which has none, stays at {blind:.2f} or more, and with a learned table in "
-        f"the embedding gets to {min(numbers['aft-simple']):.2f} to "
+        + f"; AFT-simple, which has none, stays at {blind:.2f} or more, and with a learned table "
+        f"in the embedding gets to {min(numbers['aft-simple']):.2f} to "
         f"{max(numbers['aft-simple']):.2f} (guessing: {math.log(SYMBOLS):.2f})."
     )
     figure = Figure(figsize=(5, 3))

@@ -1,0 +1,70 @@
+"""Experiments: every member has one, the quick ones run, and their measures are right."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import ConfigError
+from everyformer.experiments import base
+from everyformer.experiments.bytes import ngram_bits
+from everyformer.experiments.spatial import diagonal_means, toeplitz_share
+
+
+def test_every_member_has_an_experiment_and_every_experiment_a_member():
+    for member in ef.list_members():
+        assert base.find(member.name), member.name
+    for titles in base.FILES.values():
+        for title in titles:
+            (experiment,) = base.find(title)
+            assert experiment.name == title
+            assert experiment.members
+
+
+@pytest.mark.parametrize("name", ["saturation", "waves", "rotation"])
+def test_quick_claims_are_seen(name, tmp_path):
+    (experiment,) = base.find(name)
+    result = base.perform(experiment, base.Setting(seeds=2, say=lambda text: None), tmp_path)
+    assert result["holds"], result["sentence"]
+    written = json.loads((tmp_path / f"{name}.json").read_text())
+    assert written["numbers"] == json.loads(json.dumps(result["numbers"]))
+    for figure in result["figures"]:
+        assert (tmp_path / figure).stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", ["addressing", "kernel-length", "toeplitz", "recall", "alignment"])
+def test_trained_experiments_run_from_end_to_end(name, tmp_path):
+    (experiment,) = base.find(name)
+    setting = base.Setting(seeds=1, scale=0.002, say=lambda text: None)
+    result = base.perform(experiment, setting, tmp_path)
+    assert all(math.isfinite(v) for n in result["numbers"].values() for v in n["values"])
+    assert not result["holds"], "two steps of training cannot show the claim"
+
+
+def test_an_experiment_without_its_data_says_what_it_wants(tmp_path):
+    (experiment,) = base.find("cifar-gmlp")
+    with pytest.raises(ConfigError, match="CIFAR-10.*--data"):
+        base.perform(experiment, base.Setting(), tmp_path)
+    with pytest.raises(ConfigError, match="did you mean 'toeplitz'"):
+        base.find("toeplits")
+
+
+def test_diagonals_explain_a_toeplitz_matrix_and_not_noise():
+    c = torch.randn(15)
+    at = torch.arange(8)
+    exact = c[7 + at[:, None] - at]
+    assert toeplitz_share(exact) == pytest.approx(1, abs=1e-5)
+    assert toeplitz_share(torch.randn(8, 8)) < 0.8
+    assert diagonal_means(exact)[3] == pytest.approx(float(c[4]), abs=1e-5)
+
+
+def test_the_five_gram_learns_a_repeated_text(tmp_path):
+    from everyformer.data import load_dataset
+    from everyformer.data.config import DataConfig
+
+    source = tmp_path / "text.txt"
+    source.write_text("the quick brown fox jumps over it. " * 400)
+    data = load_dataset(DataConfig(source=str(source), length=64))
+    assert ngram_bits(data, 40, seed=0) < 0.3

@@ -1,0 +1,36 @@
+"""The member pages are made of what stands elsewhere, and stand in the repository as made."""
+
+from pathlib import Path
+
+import everyformer as ef
+from everyformer.report import pages
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_every_member_has_a_page_with_its_options_laws_and_experiments(tmp_path):
+    pages.write_pages(tmp_path)
+    for member in ef.list_members():
+        text = (tmp_path / "members" / f"{member.name}.md").read_text()
+        assert member.title in text
+        assert member.cost.formula in text
+        assert "## Laws" in text
+        assert "### " in text, "an experiment"
+        for option in member.genes.mixer_options:
+            assert f"`{option}`" in text
+
+
+def test_the_pages_in_the_repository_are_up_to_date():
+    recorded = pages.results(DOCS / "results")
+    for member in ef.list_members():
+        path = DOCS / "members" / f"{member.name}.md"
+        assert path.read_text() == pages.page(member, recorded), f"run `make docs` ({path.name})"
+    assert (DOCS / "members" / "README.md").read_text() == pages.overview(recorded)
+
+
+def test_every_recorded_result_names_its_command_and_its_figures():
+    for result in pages.results(DOCS / "results").values():
+        assert result["command"].startswith(f"everyformer reproduce {result['experiment']}")
+        assert result["scale"] == 1.0
+        for figure in result["figures"]:
+            assert (DOCS / "results" / figure).exists()
