@@ -45,7 +45,7 @@ def test_trained_experiments_run_from_end_to_end(name, tmp_path):
 
 def test_an_experiment_without_its_data_says_what_it_wants(tmp_path):
     (experiment,) = base.find("cifar-gmlp")
-    with pytest.raises(ConfigError, match="CIFAR-10.*--data"):
+    with pytest.raises(ConfigError, match=r"CIFAR-10.*--data"):
         base.perform(experiment, base.Setting(), tmp_path)
     with pytest.raises(ConfigError, match="did you mean 'toeplitz'"):
         base.find("toeplits")

@@ -121,7 +121,7 @@ def _heat_maps(learned: dict[str, Tensor]) -> Figure:
     axes = figure.subplots(1, len(learned), squeeze=False)[0]
     for axis, (name, bias) in zip(axes, learned.items(), strict=True):
         limit = float(bias.abs().max())
-        image = axis.imshow(bias, cmap="RdBu_r", vmin=-limit, vmax=limit)
+        image = axis.imshow(bias.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit)
         axis.set(title=f"{name}: w in layer 0", xlabel="source position", ylabel="target position")
         figure.colorbar(image, ax=axis, shrink=0.8)
     figure.tight_layout()

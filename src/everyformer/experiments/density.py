@@ -55,7 +55,9 @@ def density(setting: Setting) -> Outcome:
     figure = Figure(figsize=(5, 3))
     axis = figure.subplots()
     for name, losses in curves.items():
-        axis.plot(torch.tensor(losses).unfold(0, min(10, len(losses)), 1).mean(1), label=name)
+        axis.plot(
+            torch.tensor(losses).unfold(0, min(10, len(losses)), 1).mean(1).numpy(), label=name
+        )
     axis.set(xlabel="step", ylabel="training loss (nats a pixel)")
     axis.legend()
     figure.tight_layout()

@@ -133,7 +133,7 @@ def _matrices(model: nn.Module, title: str) -> Figure:
         shown = [*matrices, matrices.mean(0)]
         for n, (axis, matrix) in enumerate(zip(row, shown, strict=True)):
             limit = float(matrix.abs().max())
-            axis.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit)
+            axis.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit)
             axis.set_xticks([])
             axis.set_yticks([])
             axis.set_title("mean" if n == heads else f"head {n + 1}", fontsize=7)

@@ -32,7 +32,7 @@ def waves(setting: Setting) -> Outcome:
     )
     figure = Figure(figsize=(7, 2.6))
     axis = figure.subplots()
-    image = axis.imshow(sinusoid(torch.arange(32), 128), aspect="auto", cmap="RdBu_r")
+    image = axis.imshow(sinusoid(torch.arange(32), 128).numpy(), aspect="auto", cmap="RdBu_r")
     axis.set(xlabel="channel", ylabel="position", title="sinusoidal positions, L = 32, d = 128")
     figure.colorbar(image, ax=axis)
     figure.tight_layout()

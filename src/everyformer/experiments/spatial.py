@@ -54,7 +54,7 @@ def toeplitz(setting: Setting) -> Outcome:
     figure = Figure(figsize=(4, 3.4))
     axis = figure.subplots()
     limit = float(kept.abs().max())
-    image = axis.imshow(kept, cmap="RdBu_r", vmin=-limit, vmax=limit)
+    image = axis.imshow(kept.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit)
     axis.set(title="learned W, layer 0", xlabel="input position", ylabel="output position")
     figure.colorbar(image, ax=axis)
     figure.tight_layout()
