@@ -1,0 +1,338 @@
+"""Softmax averages with a bias for every pair of positions, shared by channels and by the batch.
+
+    o_t = sum_t' p V_t',   p = softmax over t' of K_t' + w_{t,t'}
+
+exp(K + w) factorises, so numerator and denominator are one product exp(w) [exp(K) V | exp(K)]. It
+is taken a block of rows at a time: w may come as two factors and is then never held whole. Rows
+whose range forbids one reference (see ``ranges``) are averaged exactly, tile by tile, with the
+maximum of every row and channel. Nothing of size L x S x channels is ever built.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from everyformer.engines.ranges import (
+    bias_limit,
+    fake,
+    full_precision,
+    key_gradient,
+    one_reference,
+    per_key,
+    returned,
+    widened,
+)
+
+_ROWS = 512
+"""rows of w made at a time: products are near their full rate, a block stays in cache"""
+_KEPT = 1 << 24
+"""entries of exp(w) kept for the gradients (64 MB); more are made again, 7% of the time"""
+_TILE = 1 << 21
+"""entries of a tile of the exact path"""
+
+
+def dense_average(
+    k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, *, causal: bool,
+    offset: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Averages of ``v`` (B, S, H, V) for L queries.
+
+    Args:
+        k: (B, S, H, K) keys, K = V or 1; -inf hides a token.
+        v: (B, S, H, V) values.
+        rows: w itself (H, L, S), or its factor (H, L, r).
+        columns: None, or the other factor (H, S, r): w = rows columns^T.
+        causal: query t sees keys up to t (and the first key is a real one).
+        offset: (H,) int64, causal only: query t sees keys up to t + offset instead.
+
+    Returns:
+        (B, L, H, V) in v's dtype; zero where nothing is seen.
+    """
+    inputs = [t for t in (k, v, rows, columns) if t is not None]
+    keep = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    o, _, _ = _dense_average(k, v, rows, columns, offset, causal, keep)
+    return o
+
+
+class _Call(NamedTuple):
+    """The arguments in full precision, with what all row blocks share."""
+
+    k: Tensor
+    v: Tensor
+    rows: Tensor
+    columns: Tensor | None
+    offset: Tensor | None
+    causal: bool
+    small: bool
+    """whether exp(w) may be taken as it is"""
+    reference: Tensor | None
+    """(B, 1, H, K), None where the keys need the exact path"""
+    products: Tensor
+    """X = [exp(K) V | exp(K)] relative to the reference: (H, S, B (V + K))"""
+
+
+class _Block(NamedTuple):
+    """Some rows of w, up to the last key that one of them sees."""
+
+    here: slice
+    w: Tensor
+    """(H, R, keys): exp(w), each row to a scale of its own; on the exact path w itself"""
+    exact: bool
+
+
+def _prepare(
+    k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None, causal: bool
+) -> _Call:
+    k, v = widened(k), widened(v)
+    rows = rows.to(k.dtype)
+    bound = rows.abs().amax()
+    if columns is not None:
+        columns = columns.to(k.dtype)
+        # Cauchy-Schwarz spares a pass over w
+        bound = rows.norm(dim=-1).amax() * columns.norm(dim=-1).amax()
+    reference, fits = one_reference(k, causal)
+    batch, length, heads, values = v.shape
+    products = k.new_empty(heads, length, batch, values + k.shape[-1])
+    if fits:
+        into = products.permute(2, 1, 0, 3)
+        weight = torch.sub(k, reference, out=into[..., values:]).exp_()
+        torch.mul(weight, v, out=into[..., :values])
+    return _Call(
+        k, v, rows, columns, offset, causal, bool(bound <= bias_limit(k.dtype)),
+        reference if fits else None, products.flatten(2),
+    )  # fmt: skip
+
+
+def _blocks(call: _Call, kept: Tensor, made: bool = False) -> Iterator[_Block]:
+    """Blocks of w from the first row to the last.
+
+    Args:
+        kept: room for all of them, or nothing.
+        made: whether ``kept`` holds them already.
+    """
+    (heads, length), source = call.rows.shape[:2], call.k.shape[1]
+    size = _height(call)
+    offset = call.offset if call.offset is not None else call.rows.new_zeros(heads).long()
+    latest, earliest = (int(offset.max()), int(offset.min())) if call.causal else (source, source)
+    room, used = (kept if kept.numel() else _room(call)), 0
+    for first in range(0, length, size):
+        last = min(first + size, length)
+        here, keys = slice(first, last), min(source, last + latest)
+        w = _shaped(room[used:], heads, last - first, keys)
+        used += w.numel() if kept.numel() else 0
+        if made:
+            yield _Block(here, w, False)
+            continue
+        if call.columns is None:
+            w.copy_(call.rows[:, here, :keys])
+        else:
+            torch.bmm(call.rows[:, here], call.columns[:, :keys].transpose(1, 2), out=w)
+        low = None if call.small else w.amin()
+        if call.causal:
+            edge = min(keys, first + earliest + 1)
+            query = torch.arange(first, last, device=w.device) + offset[:, None]
+            hidden = torch.arange(edge, keys, device=w.device) > query[..., None]
+            w[..., edge:].masked_fill_(hidden, -math.inf)
+        exact = call.reference is None
+        if low is not None and not exact:
+            top = w.amax(2, keepdim=True)
+            exact = not bool((top - low).amax() <= bias_limit(w.dtype))
+            w = w if exact else w.sub_(top)
+        yield _Block(here, w if exact else w.exp_(), exact)
+
+
+def _height(call: _Call) -> int:
+    """Rows of a block, of all heads together about `_ROWS`."""
+    heads, length = call.rows.shape[:2]
+    return min(length, max(16, _ROWS // heads))
+
+
+def _room(call: _Call) -> Tensor:
+    """Memory for one block: fresh memory for each would cost a fifth of the products' time."""
+    return call.k.new_empty(call.rows.shape[0] * _height(call) * call.k.shape[1])
+
+
+def _shaped(room: Tensor, *shape: int) -> Tensor:
+    return room[: math.prod(shape)].view(shape)
+
+
+def _kept(k: Tensor, rows: Tensor, keep: bool) -> Tensor:
+    """Room for exp(w) of all pairs if it is to be kept, else nothing."""
+    pairs = rows.shape[0] * rows.shape[1] * k.shape[1]
+    return widened(k).new_empty(pairs if keep and pairs <= _KEPT else 0)
+
+
+@torch.library.custom_op("everyformer::dense_average", mutates_args=())
+def _dense_average(
+    k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
+    causal: bool, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """o, and for the gradients denominators (log-sums of exact rows) and, kept, exp(w)."""
+    with full_precision(k):
+        call, kept = _prepare(k, v, rows, columns, offset, causal), _kept(k, rows, keep)
+        values = v.shape[-1]
+        o = call.v.new_empty(v.shape[0], rows.shape[1], *v.shape[2:])
+        total = call.k.new_empty(*o.shape[:3], k.shape[-1])
+        for here, w, exact in _blocks(call, kept):
+            if exact:
+                o[:, here], total[:, here] = _exact_forward(call, w)
+                continue
+            y = torch.bmm(w, call.products[:, : w.shape[2]])
+            y = y.unflatten(2, (v.shape[0], -1)).permute(2, 1, 0, 3)
+            total[:, here] = y[..., values:]
+            torch.div(y[..., :values], y[..., values:], out=o[:, here])
+    return returned(o, v), total, kept
+
+
+@torch.library.custom_op("everyformer::dense_average_backward", mutates_args=())
+def _dense_average_backward(
+    k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
+    o: Tensor, total: Tensor, kept: Tensor, g: Tensor, causal: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Per block dX = exp(w)^T Y and dw = exp(w) * (Y X^T); then dK = V dV + exp(K) dexp(K)."""
+    with full_precision(k):
+        call = _prepare(k, v, rows, columns, offset, causal)
+        g = widened(g)
+        c = per_key(g * widened(o), k.shape[-1]).neg_()
+        dx, dk, dv = torch.zeros_like(call.products), *map(torch.zeros_like, (call.k, call.v))
+        drows, room = torch.zeros_like(call.rows), _room(call)
+        dcolumns = torch.zeros_like(call.rows[:0] if call.columns is None else call.columns)
+        made = kept.numel() > 0 and call.small and call.reference is not None
+        for here, w, exact in _blocks(call, kept if made else kept[:0], made):
+            seen = w.shape[2]
+            if exact:
+                dw = _exact_backward(call, w, total[:, here], g[:, here], c[:, here], dk, dv)
+            else:
+                y = torch.cat([g[:, here] / total[:, here], c[:, here] / total[:, here]], -1)
+                y = y.permute(2, 1, 0, 3).flatten(2)
+                dx[:, :seen].baddbmm_(w.transpose(1, 2), y)
+                dw = _shaped(room, *w.shape)
+                torch.bmm(y, call.products[:, :seen].transpose(1, 2), out=dw).mul_(w)
+            if call.columns is None:
+                drows[:, here, :seen] = dw
+            else:
+                drows[:, here] = torch.bmm(dw, call.columns[:, :seen])
+                dcolumns[:, :seen].baddbmm_(dw.transpose(1, 2), call.rows[:, here])
+        if call.reference is not None:
+            more = _from_products(call, dx)
+            dk, dv = dk + more[0], dv + more[1]
+    return returned(dk, k), returned(dv, v), returned(drows, rows), returned(dcolumns, rows)
+
+
+def _from_products(call: _Call, dx: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of k and v from that of X."""
+    values = call.v.shape[-1]
+    x, dx = (t.unflatten(2, (call.v.shape[0], -1)).permute(2, 1, 0, 3) for t in (call.products, dx))
+    weight = x[..., values:]
+    dv = weight * dx[..., :values]
+    return key_gradient(call.v, weight, dv, dx[..., values:]), dv
+
+
+def _tiles(call: _Call, bias: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Rows and keys of one tile after the other: all keys of some rows, then the next rows."""
+    batch, _, heads, values = call.v.shape
+    tall = min(bias.shape[1], 32)
+    wide = max(1, _TILE // (batch * tall * heads * values))
+    for i in range(0, bias.shape[1], tall):
+        for j in range(0, bias.shape[2], wide):
+            yield slice(i, i + tall), slice(j, min(j + wide, bias.shape[2]))
+
+
+def _scores(call: _Call, bias: Tensor, i: slice, j: slice) -> Tensor:
+    """K + w of a tile: (B, R, S, H, K)."""
+    return call.k[:, None, j] + bias[:, i, j].permute(1, 2, 0)[None, ..., None]
+
+
+def _exact_forward(call: _Call, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Averages and log-sums of some rows, with the maximum of each row and channel."""
+    batch, _, heads, values = call.v.shape
+    shape = (batch, bias.shape[1], heads)
+    top = call.k.new_full((*shape, call.k.shape[-1]), torch.finfo(call.k.dtype).min)
+    total, summed = torch.zeros_like(top), call.v.new_zeros(*shape, values)
+    for i, j in _tiles(call, bias):
+        scores = _scores(call, bias, i, j)
+        higher = torch.maximum(top[:, i], scores.amax(2))
+        fade, weight = torch.exp(top[:, i] - higher), torch.exp(scores - higher[:, :, None])
+        total[:, i] = total[:, i] * fade + weight.sum(2)
+        summed[:, i] = summed[:, i] * fade + (weight * call.v[:, None, j]).sum(2)
+        top[:, i] = higher
+    # the largest score adds 1 to the total: only a row without tokens is below
+    return summed / total.clamp(min=0.5), top + total.log()
+
+
+def _exact_backward(
+    call: _Call, bias: Tensor, lse: Tensor, g: Tensor, c: Tensor, dk: Tensor, dv: Tensor
+) -> Tensor:
+    """Adds to the gradients dk and dv; gives that of some rows of w."""
+    dw = torch.zeros_like(bias)
+    lse = lse.clamp(min=torch.finfo(lse.dtype).min)
+    for i, j in _tiles(call, bias):
+        p = torch.exp(_scores(call, bias, i, j) - lse[:, i, None])
+        dv[:, j] += (p * g[:, i, None]).sum(1)
+        pairs = p * (per_key(g[:, i, None] * call.v[:, None, j], p.shape[-1]) + c[:, i, None])
+        dk[:, j] += pairs.sum(1)
+        dw[:, i, j] = pairs.sum((0, 4)).permute(2, 0, 1)
+    return dw
+
+
+@_dense_average.register_fake
+def _(
+    k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
+    causal: bool, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    o = v.new_empty(v.shape[0], rows.shape[1], *v.shape[2:])
+    return o, widened(k).new_empty(*o.shape[:3], k.shape[-1]), _kept(k, rows, keep)
+
+
+@_dense_average_backward.register_fake
+def _(
+    k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
+    o: Tensor, total: Tensor, kept: Tensor, g: Tensor, causal: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return fake(k), fake(v), fake(rows), fake(rows[:0] if columns is None else columns)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:5], *output)
+    ctx.causal = inputs[5]
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, g: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
+    if g is None:
+        return (None,) * 7
+    dk, dv, drows, dcolumns = _dense_average_backward(*ctx.saved_tensors, g, ctx.causal)
+    none = (None, None, None)
+    return dk, dv, drows, None if ctx.saved_tensors[3] is None else dcolumns, *none
+
+
+_dense_average.register_autograd(_differentiate, setup_context=_save)
+
+
+def _products_of(k: Any, v: Any, rows: Any, columns: Any, causal: bool) -> tuple[int, int]:
+    """Multiplications and additions for w and for its product with X."""
+    pairs = rows[0] * rows[1] * k[1] // (2 if causal else 1)
+    bias = 0 if columns is None else 2 * pairs * rows[2]
+    return bias, 2 * pairs * k[0] * (k[3] + v[3])
+
+
+@register_flop_formula(torch.ops.everyformer.dense_average)
+def _(
+    k: Any, v: Any, rows: Any, columns: Any, offset: Any, causal: bool, *_: Any, **__: Any
+) -> int:
+    return sum(_products_of(k, v, rows, columns, causal))
+
+
+@register_flop_formula(torch.ops.everyformer.dense_average_backward)
+def _(
+    k: Any, v: Any, rows: Any, columns: Any, offset: Any, o: Any, total: Any, kept: Any, g: Any,
+    causal: bool, **_: Any,
+) -> int:  # fmt: skip
+    bias, products = _products_of(k, v, rows, columns, causal)
+    return (2 if kept[0] else 3) * bias + 2 * products

@@ -1,0 +1,194 @@
+"""Softmax averages over a picture, with a bias on a square around each query.
+
+    o_t = sum_t' p V_t',   p = softmax over t' of K_t' + [t' in the square around t] b_{t'-t}
+
+The square takes a depth-wise convolution with exp(b). What lies outside falls into four strips: the
+lines above and below the square, and left and right of it the rest of its own lines. All terms are
+positive, so nothing is subtracted and no denominator can vanish. Without causality the largest key
+serves as the reference; only a bias beyond the range of ``ranges`` needs the exact path, `dense`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.grad import conv2d_weight
+from torch.utils.flop_counter import register_flop_formula
+
+from everyformer.engines.dense import _dense_average, _dense_average_backward
+from everyformer.engines.ranges import (
+    bias_limit,
+    fake,
+    full_precision,
+    key_gradient,
+    one_reference,
+    per_key,
+    returned,
+    widened,
+)
+
+
+def planar_average(k: Tensor, v: Tensor, kernel: Tensor, *, lines: int) -> Tensor:
+    """Averages of ``v`` over all positions of a picture given line by line.
+
+    Args:
+        k: (B, S, H, K) keys, K = V or 1; -inf hides a position. S is a multiple of ``lines``.
+        v: (B, S, H, V) values.
+        kernel: (H, s, s), s odd: entry [i, j] is added to the key i - s // 2 lines below and
+            j - s // 2 columns to the right of the query.
+
+    Returns:
+        (B, S, H, V) in v's dtype; zero where nothing is seen.
+    """
+    o, _ = _planar_average(k, v, kernel, lines)
+    return o
+
+
+@torch.library.custom_op("everyformer::planar_average", mutates_args=())
+def _planar_average(k: Tensor, v: Tensor, kernel: Tensor, lines: int) -> tuple[Tensor, Tensor]:
+    with full_precision(k):
+        wide, values = widened(k), v.shape[-1]
+        kernel = kernel.to(wide.dtype)
+        reference = _reference(wide, kernel)
+        if reference is None:
+            w = _pairs(kernel, lines, k.shape[1])
+            o, total, _ = _dense_average(k, v, w, None, None, False, False)
+            return o, total
+        x = _products(wide, widened(v), reference, lines)
+        y = _convolve(x, kernel.exp()) + _outside(x, kernel.shape[-1])
+        y = _tokens(y, k.shape[2])
+        total = y[..., values:]
+        return returned(y[..., :values] / total, v), total.contiguous()
+
+
+@torch.library.custom_op("everyformer::planar_average_backward", mutates_args=())
+def _planar_average_backward(
+    k: Tensor, v: Tensor, kernel: Tensor, o: Tensor, total: Tensor, g: Tensor, lines: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    with full_precision(k):
+        wide, values = widened(k), v.shape[-1]
+        taps = kernel.to(wide.dtype)
+        reference = _reference(wide, taps)
+        if reference is None:
+            w = _pairs(taps, lines, k.shape[1])
+            none = k.new_empty(0)
+            grads = _dense_average_backward(k, v, w, None, None, o, total, none, g, False)
+            dk, dv, dw, _ = grads
+            return dk, dv, returned(_to_taps(dw, taps, lines), kernel)
+        g = widened(g)
+        c = per_key(g * widened(o), k.shape[-1]).neg_()
+        x = _products(wide, widened(v), reference, lines)
+        y = _planes(torch.cat([g / total, c / total], -1), lines)
+        dx = _convolve(y, taps.exp().flip(1, 2)) + _outside(y, taps.shape[-1])
+        shape = (x.shape[1], 1, *taps.shape[1:])
+        dtaps = conv2d_weight(x, shape, y, padding=taps.shape[-1] // 2, groups=x.shape[1])
+        dtaps = dtaps.view(taps.shape[0], -1, *taps.shape[1:]).sum(1) * taps.exp()
+        dx, weight = _tokens(dx, k.shape[2]), torch.exp(wide - reference)
+        dv = weight * dx[..., :values]
+        dk = key_gradient(v, weight, dv, dx[..., values:])
+    return returned(dk, k), returned(dv, v), returned(dtaps, kernel)
+
+
+def _reference(k: Tensor, kernel: Tensor) -> Tensor | None:
+    """The largest keys, None where they or the biases forbid one reference."""
+    reference, fits = one_reference(k, causal=False)
+    return reference if fits and bool(kernel.abs().amax() <= bias_limit(k.dtype)) else None
+
+
+def _products(k: Tensor, v: Tensor, reference: Tensor, lines: int) -> Tensor:
+    """[exp(K) V | exp(K)] relative to the reference, as planes (B, H (V + K), lines, columns)."""
+    weight = torch.exp(k - reference)
+    return _planes(torch.cat([weight * v, weight], -1), lines)
+
+
+def _planes(t: Tensor, lines: int) -> Tensor:
+    return t.flatten(2).transpose(1, 2).unflatten(2, (lines, -1)).contiguous()
+
+
+def _tokens(t: Tensor, heads: int) -> Tensor:
+    return t.flatten(2).transpose(1, 2).unflatten(2, (heads, -1))
+
+
+def _convolve(x: Tensor, kernel: Tensor) -> Tensor:
+    """The square: cross-correlation of every channel with its head's kernel, zeros around."""
+    each = x.shape[1] // kernel.shape[0]
+    weight = kernel.repeat_interleave(each, 0)[:, None]
+    return F.conv2d(x, weight, padding=kernel.shape[-1] // 2, groups=x.shape[1])
+
+
+def _outside(x: Tensor, side: int) -> Tensor:
+    """Sums over everything outside the square of ``side`` lines and columns."""
+    beyond = side // 2 + 1
+
+    def before(t: Tensor) -> Tensor:
+        return F.pad(t.cumsum(-1), (beyond, 0))[..., : t.shape[-1]]
+
+    def around(t: Tensor) -> Tensor:
+        return before(t) + before(t.flip(-1)).flip(-1)
+
+    rest = F.avg_pool2d(around(x), (side, 1), stride=1, padding=(side // 2, 0), divisor_override=1)
+    return rest + around(x.sum(-1))[..., None]
+
+
+def _taps(side: int, lines: int, length: int, device: torch.device) -> Tensor:
+    """For each pair (S, S) the entry of the flattened kernel, or side^2 outside the square."""
+    at = torch.arange(length, device=device)
+    columns = length // lines
+    down = at // columns - (at // columns)[:, None] + side // 2
+    right = at % columns - (at % columns)[:, None] + side // 2
+    inside = (down >= 0) & (down < side) & (right >= 0) & (right < side)
+    return torch.where(inside, down * side + right, side * side)
+
+
+def _pairs(kernel: Tensor, lines: int, length: int) -> Tensor:
+    """The bias of every pair: (H, S, S), zero outside the square."""
+    taps = F.pad(kernel.flatten(1), (0, 1))
+    return taps[:, _taps(kernel.shape[-1], lines, length, kernel.device)]
+
+
+def _to_taps(pairs: Tensor, kernel: Tensor, lines: int) -> Tensor:
+    """The transpose of `_pairs`: sums over all pairs of an offset."""
+    index = _taps(kernel.shape[-1], lines, pairs.shape[1], pairs.device).flatten()
+    sums = pairs.new_zeros(pairs.shape[0], kernel[0].numel() + 1)
+    return sums.index_add_(1, index, pairs.flatten(1))[:, :-1].view(kernel.shape)
+
+
+@_planar_average.register_fake
+def _(k: Tensor, v: Tensor, kernel: Tensor, lines: int) -> tuple[Tensor, Tensor]:
+    return fake(v), fake(widened(k))
+
+
+@_planar_average_backward.register_fake
+def _(
+    k: Tensor, v: Tensor, kernel: Tensor, o: Tensor, total: Tensor, g: Tensor, lines: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    return fake(k), fake(v), fake(kernel)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:3], *output)
+    ctx.lines = inputs[3]
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, g: Tensor | None, _: Tensor) -> tuple[Tensor | None, ...]:
+    if g is None:
+        return (None,) * 4
+    return *_planar_average_backward(*ctx.saved_tensors, g, ctx.lines), None
+
+
+_planar_average.register_autograd(_differentiate, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.everyformer.planar_average)
+def _(k: Any, v: Any, kernel: Any, lines: int, **_: Any) -> int:
+    return 2 * k[0] * k[1] * math.prod(kernel) * (k[3] + v[3])
+
+
+@register_flop_formula(torch.ops.everyformer.planar_average_backward)
+def _(k: Any, v: Any, kernel: Any, *_: Any, **__: Any) -> int:
+    return 4 * k[0] * k[1] * math.prod(kernel) * (k[3] + v[3])

@@ -1,0 +1,192 @@
+"""Running (causal prefix) softmax averages, and the plain average over a whole row.
+
+For keys K and values V, per channel, with p = softmax over t' <= t of K:
+
+    lse_t = log sum_{t'<=t} exp(K_t'),        o_t = sum_{t'<=t} p_{t,t'} V_t'
+
+Both are linear recurrences whose gates exp(m_{t-1} - m_t), m the running maximum, lie in [0, 1], so
+nothing under- or overflows whatever the keys, and step t never touches what comes after it. An
+average is itself a token, with key lse and value o: averages are carried on by putting them in
+front, and merged by averaging them.
+
+Shapes: k (B, S, H, K), v (B, S, H, V); K = V for a key per channel, K = 1 for one per head.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from everyformer.engines.ranges import (
+    fake,
+    full_precision,
+    key_gradient,
+    per_key,
+    returned,
+    widened,
+)
+
+
+def running_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Averages of ``v`` over all positions so far, weighted by softmax of ``k``.
+
+    Args:
+        k: (B, S, H, K) keys; -inf hides a token. K is V or 1.
+        v: (B, S, H, V) values.
+
+    Returns:
+        The log of the summed weights (B, S, H, K), float32 at least, and the averages
+        (B, S, H, V) in v's dtype; zero (and -inf) where nothing is seen. To continue earlier
+        tokens, give their log-sum and average as the first token.
+    """
+    lse, o = _running_average(k, v)
+    return lse, o
+
+
+def total_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Average over the whole row: log-sum (B, H, K) and value (B, H, V), float32 at least.
+
+    Arguments as in `running_average`; rows without a visible token give -inf and zero.
+    """
+    k, v = widened(k), widened(v)
+    top = k.detach().amax(1, keepdim=True).clamp(min=torch.finfo(k.dtype).min)
+    weights = torch.exp(k - top)
+    total = weights.sum(1)
+    seen = total > 0
+    total = torch.where(seen, total, 1)
+    lse = torch.where(seen, top.squeeze(1) + total.log(), -math.inf)
+    return lse, (weights * v).sum(1) / total
+
+
+@torch.library.custom_op("everyformer::running_average", mutates_args=())
+def _running_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    with full_precision(k):
+        lse, o = forward_scan(widened(k), widened(v))
+    return lse.contiguous(), returned(o, v)
+
+
+@torch.library.custom_op("everyformer::running_average_backward", mutates_args=())
+def _running_average_backward(
+    k: Tensor, v: Tensor, lse: Tensor, o: Tensor, grad_lse: Tensor | None, grad_o: Tensor
+) -> tuple[Tensor, Tensor]:
+    """With g the gradient of o, the other one is c_t = dlse_t - g_t o_t."""
+    with full_precision(k):
+        g = widened(grad_o)
+        c = per_key(g * widened(o), k.shape[-1]).neg_()
+        c = c if grad_lse is None else c.add_(grad_lse)
+        dk, dv = backward_scan(widened(k), widened(v), lse, g, c)
+    return returned(dk, k), returned(dv, v)
+
+
+def forward_scan(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """`running_average` without autograd, in the dtype of its arguments."""
+    length, lowest = k.shape[1], torch.finfo(k.dtype).min
+    weight, summed = _chunks(k), _chunks(v)
+    top = _running_maximum(weight.clamp(min=lowest))
+    weight.sub_(top).exp_()
+    summed.mul_(weight)
+    _scan(top, weight, summed)
+    # the largest key so far adds 1 to the sum of weights: only a row without tokens is below
+    summed.div_(weight.clamp(min=0.5))
+    lse = top.add_(weight.log_())
+    return lse.flatten(1, 2)[:, :length], summed.flatten(1, 2)[:, :length]
+
+
+def backward_scan(k: Tensor, v: Tensor, lse: Tensor, g: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of k and v: the same recurrence, run from the last token to the first.
+
+    With p_{t,t'} = exp(K_t' - lse_t):  dV_t' = sum_t p g_t  and  dK_t' = V_t' dV_t' + sum_t p c_t.
+    """
+    length, lse = k.shape[1], lse.clamp(min=torch.finfo(lse.dtype).min)
+    level, dv, dweight = (_chunks(t.flip(1)) for t in (lse, g, c))
+    _scan(level.neg_(), dv, dweight)
+    dv, dweight = (t.flatten(1, 2)[:, :length].flip(1) for t in (dv, dweight))
+    p = torch.sub(k, lse).exp_()
+    dv.mul_(p)
+    return key_gradient(v, p, dv, dweight), dv
+
+
+def _chunks(x: Tensor) -> Tensor:
+    """A copy of ``x`` (B, S, ...) as (B, chunks, chunk, ...), both about sqrt(S).
+
+    The last token is repeated to fill up, which leaves all before it as they are.
+    """
+    length = x.shape[1]
+    size = math.isqrt(length - 1) + 1
+    chunks = -(-length // size)
+    rest = x[:, -1:].expand(-1, chunks * size - length, -1, -1)
+    return torch.cat([x, rest], 1).unflatten(1, (chunks, size))
+
+
+def _running_maximum(top: Tensor) -> Tensor:
+    """Largest value so far, in place, by the two levels of `_scan` (three times torch.cummax)."""
+    for i in range(1, top.shape[2]):
+        torch.maximum(top[:, :, i], top[:, :, i - 1], out=top[:, :, i])
+    before = top[:, :, -1].clone()
+    for j in range(1, top.shape[1]):
+        torch.maximum(before[:, j], before[:, j - 1], out=before[:, j])
+    top[:, 1:].clamp_(min=before[:, :-1, None])
+    return top
+
+
+def _scan(level: Tensor, *sums: Tensor) -> None:
+    """y_t += exp(level_{t-1} - level_t) y_{t-1}, in place in chunks; level never falls.
+
+    Two levels: chunks of about sqrt(S) positions advance side by side, then their ends are carried
+    from chunk to chunk, then every position takes in what came before its chunk. 2 sqrt(S) small
+    steps in all.
+    """
+    _, chunks, size = level.shape[:3]
+    gate = torch.sub(level[:, :, :-1], level[:, :, 1:]).exp_()
+    ends = level[:, :, -1]
+    step = torch.exp(ends[:, :-1] - ends[:, 1:])
+    fade = torch.sub(ends[:, :-1, None], level[:, 1:]).exp_()
+    for y in sums:
+        for i in range(1, size):
+            y[:, :, i].addcmul_(gate[:, :, i - 1], y[:, :, i - 1])
+        carried = y[:, :, -1].clone()
+        for j in range(1, chunks):
+            carried[:, j].addcmul_(step[:, j - 1], carried[:, j - 1])
+        y[:, 1:].addcmul_(fade, carried[:, :-1, None])
+
+
+@_running_average.register_fake
+def _(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return fake(widened(k)), fake(v)
+
+
+@_running_average_backward.register_fake
+def _(
+    k: Tensor, v: Tensor, lse: Tensor, o: Tensor, grad_lse: Tensor | None, grad_o: Tensor
+) -> tuple[Tensor, Tensor]:
+    return fake(k), fake(v)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grad_lse: Tensor | None, grad_o: Tensor | None) -> tuple[Tensor, Tensor]:
+    if grad_o is None:
+        grad_o = torch.zeros_like(ctx.saved_tensors[3])
+    dk, dv = _running_average_backward(*ctx.saved_tensors, grad_lse, grad_o)
+    return dk, dv
+
+
+_running_average.register_autograd(_backward, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.everyformer.running_average)
+def _(k_shape: Any, v_shape: Any, **_: Any) -> int:
+    """One multiplication and one addition for each of the two sums."""
+    return 2 * (math.prod(k_shape) + math.prod(v_shape))
+
+
+@register_flop_formula(torch.ops.everyformer.running_average_backward)
+def _(k_shape: Any, v_shape: Any, *shapes: Any, **_: Any) -> int:
+    return 4 * (math.prod(k_shape) + math.prod(v_shape))

@@ -1,0 +1,289 @@
+"""AFT-conv: AFT whose position bias is one kernel a head, the same at every place.
+
+    Y_t = sigma_q(Q_t) * sum_t' exp(K_t' + w_{t'-t}) * V_t' / sum_t' exp(K_t' + w_{t'-t})
+
+with w = 0 beyond the kernel. Symbols: Q, V (T, h, d/h) are ``q``, ``v``, and K (T, h), one key a
+head ("tied"), is ``k``; w (h, s) or (h, s, s) is ``kernel``, s its full width, odd; T is L. On a
+line, tap r + delta belongs to the key delta after the query, r = s // 2. When causal, t' <= t and
+the s taps are the offsets -(s - 1) .. 0. On a picture the kernel is a square around the query.
+
+    w_i = gamma_i (raw_i - mean(raw_i)) / std(raw_i) + beta_i    (reparameterised, per head i)
+
+gamma = beta = 0 at the start, so training begins at AFT-simple with shared keys.
+
+Cost: O(L s d) time on a line, O(L s^2 d) on a picture, O(L d) memory. State: s - 1 keys and values,
+an average of all that is older and its log-sum: constant. There is no longest sequence.
+Source: Zhai et al. 2021, arXiv 2105.14103, eq. 5 and section 3.4. The paper convolves with
+exp(w) - 1 and adds global sums; here both regions are summed apart, so that nothing is subtracted.
+Not in the paper: full keys (``tied=False``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import ConfigError, GeneError, ShapeError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import heads_divide, set_options
+from everyformer.core.state import State
+from everyformer.engines.banded import banded_average
+from everyformer.engines.planar import planar_average
+from everyformer.mixers import MIXERS
+from everyformer.mixers._aft import (
+    AFTOptions,
+    AttentionFree,
+    BandState,
+    Gate,
+    Grid,
+    Ordered,
+    gated_average,
+    hide_padding,
+    real_first,
+    split_heads,
+)
+from everyformer.mixers.aft_full import aft_full_reference
+
+
+@dataclass(frozen=True)
+class AFTConvOptions(AFTOptions):
+    """Options of `AFTConv`."""
+
+    kernel: int = 11
+    """s, the full width of the kernel, odd (the paper's image models: 11 and 15)"""
+    dims: int = 1
+    """1: offsets along the sequence; 2: on the picture given by ``Mask.grid`` (bidirectional)"""
+    tied: bool = True
+    """one key a head, as in the paper; False: one a channel"""
+    reparameterise: bool = True
+    """normalise the kernel, then gamma and beta, which start at 0; False: raw, from N(0, 1)"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise ConfigError(f"kernel must be odd and at least 1, not {self.kernel}")
+        if self.dims not in (1, 2):
+            raise ConfigError(f"dims must be 1 (a line) or 2 (a picture), not {self.dims}")
+
+
+def aft_conv_reference(
+    q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, *, causal: bool = False,
+    mask: Mask | None = None, grid: Grid | None = None, gate: Gate = "sigmoid",
+) -> Tensor:  # fmt: skip
+    """The definition: AFT-full with w taken from the kernel. Arguments as in `aft_conv`."""
+    length = k.shape[1]
+    keys = k.repeat_interleave(v.shape[-1] // k.shape[-1], -1)
+    if kernel.dim() == 2:
+        w = line_bias(kernel, length, causal)
+        return aft_full_reference(q, keys, v, w, causal=causal, mask=mask, gate=gate)
+    w = picture_bias(kernel, _grid(mask, grid, length, causal))
+    keep = None if mask is None else mask.keep
+    y = aft_full_reference(q, hide_padding(keys, keep), v, w, gate=gate)
+    return y if keep is None else y * keep[..., None]
+
+
+def line_bias(kernel: Tensor, length: int, causal: bool) -> Tensor:
+    """w (heads, L, L) of a kernel (heads, s): w_{t,t'} = kernel[r + t' - t], zero beyond."""
+    side = kernel.shape[-1]
+    place = torch.arange(length, device=kernel.device)
+    tap = place - place[:, None] + (side - 1 if causal else side // 2)
+    w = kernel[:, tap.clamp(0, side - 1)]
+    return w.masked_fill((tap < 0) | (tap >= side), 0.0)
+
+
+def picture_bias(kernel: Tensor, grid: Grid) -> Tensor:
+    """The same of a kernel (heads, s, s) on a picture in raster order."""
+    side, place = kernel.shape[-1], torch.arange(math.prod(grid), device=kernel.device)
+    line, column = place // grid[1], place % grid[1]
+    down = line - line[:, None] + side // 2
+    right = column - column[:, None] + side // 2
+    outside = (down < 0) | (down >= side) | (right < 0) | (right >= side)
+    w = kernel[:, down.clamp(0, side - 1), right.clamp(0, side - 1)]
+    return w.masked_fill(outside, 0.0)
+
+
+def aft_conv(
+    q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, *, causal: bool = False,
+    mask: Mask | None = None, grid: Grid | None = None, gate: Gate = "sigmoid",
+) -> Tensor:  # fmt: skip
+    """gate(q) times the softmax average of ``v``, weighted by ``k`` + the kernel.
+
+    Args:
+        q, v: (B, L, d).
+        k: (B, L, heads), one key a head, or (B, L, d).
+        kernel: (heads, s) on a line or (heads, s, s) on a picture, s odd.
+        causal: on a line only: average over t' <= t; the taps are the offsets -(s - 1) .. 0.
+        mask: ``keep`` is honoured, and ``documents`` on a line; padded outputs are zero. Tokens of
+            a picture keep their places, on a line the real ones close ranks.
+        grid: (lines, columns) of the picture; default ``mask.grid``.
+        gate: "sigmoid", "relu" or "identity".
+
+    Returns:
+        (B, L, d) in q's dtype.
+
+    Raises:
+        ShapeError: the tensors, the kernel and the grid do not go together.
+        GeneError: causal on a picture.
+    """
+    if kernel.dim() not in (2, 3) or kernel.shape[-1] % 2 == 0:
+        raise ShapeError(
+            f"kernel must be (heads, s) or (heads, s, s) with s odd, not {tuple(kernel.shape)}"
+        )
+    if kernel.dim() == 2:
+
+        def average(k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+            return line_average(k, v, kernel, keep, causal)
+
+        return gated_average(q, k, v, mask, gate, average)
+    picture = _grid(mask, grid, k.shape[1], causal)
+    rows = _in_place(torch.cat([q, k, v], -1), mask, picture)
+
+    def over_picture(k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
+        return picture_average(k, v, kernel, rows.keep, picture)
+
+    q, k, v = rows.x.split([q.shape[-1], k.shape[-1], v.shape[-1]], -1)
+    return rows.restore(gated_average(q, k, v, None, gate, over_picture))
+
+
+def line_average(k: Tensor, v: Tensor, kernel: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """Averages (B, L, d) of rows whose real tokens stand first."""
+    k = k if causal else hide_padding(k, keep)
+    heads = kernel.shape[0]
+    k, v = split_heads(k, heads), split_heads(v, heads)
+    return banded_average(k, v, kernel[:, None], causal=causal).flatten(2)
+
+
+def picture_average(
+    k: Tensor, v: Tensor, kernel: Tensor, keep: Tensor | None, grid: Grid
+) -> Tensor:
+    """Averages (B, L, d) over pictures; padding keeps its place and is not seen."""
+    heads = kernel.shape[0]
+    k, v = split_heads(hide_padding(k, keep), heads), split_heads(v, heads)
+    return planar_average(k, v, kernel, lines=grid[0]).flatten(2)
+
+
+def normalised_kernel(raw: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    """gamma (raw - mean) / std + beta over the taps of each head; raw (heads, s[, s])."""
+    taps = tuple(range(1, raw.dim()))
+    variance, mean = torch.var_mean(raw, taps, correction=0, keepdim=True)
+    shape = (-1, *[1] * len(taps))
+    return gamma.view(shape) * (raw - mean) * torch.rsqrt(variance + 1e-5) + beta.view(shape)
+
+
+def _in_place(x: Tensor, mask: Mask | None, grid: Grid) -> Ordered:
+    """Padding of a picture, left where it is."""
+    keep = None if mask is None else mask.keep
+    if keep is None:
+        return Ordered(x, None, lambda y: y, grid)
+    if keep.shape != x.shape[:2]:
+        raise ShapeError(f"mask.keep must be {tuple(x.shape[:2])}, not {tuple(keep.shape)}")
+    gone = ~keep[..., None]
+    return Ordered(x.masked_fill(gone, 0.0), keep, lambda y: y.masked_fill(gone, 0.0), grid)
+
+
+def _grid(mask: Mask | None, grid: Grid | None, length: int, causal: bool) -> Grid:
+    """The picture's (lines, columns), or why there is none."""
+    if causal:
+        raise GeneError(
+            "aft-conv with dims=2 cannot be causal=True: in raster order no depth-wise kernel sees "
+            "only earlier pixels. Use dims=1, or causal=False"
+        )
+    grid = grid or (None if mask is None else mask.grid)
+    if grid is None:
+        raise ShapeError(
+            "aft-conv with dims=2 needs the picture's shape: give Mask(grid=(lines, columns))"
+        )
+    if math.prod(grid) != length:
+        raise ShapeError(f"a grid of {grid[0]} x {grid[1]} does not hold {length} tokens")
+    return grid
+
+
+@MIXERS.register("aft-conv")
+class AFTConv(AttentionFree):
+    """AFT-conv over (B, L, width).
+
+    Args:
+        width: channels d.
+        heads: h, groups of channels with a kernel (and, tied, a key) of their own.
+        causal: whether a token sees only itself and earlier ones; refused for ``dims=2``.
+        max_length: not needed, there is no table.
+        options: `AFTConvOptions` or a dictionary.
+
+    Raises:
+        GeneError: heads do not divide the width, or a causal picture.
+    """
+
+    name = "aft-conv"
+    Options = AFTConvOptions
+    honours = frozenset({"keep", "documents"})
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool, max_length: int | None = None,
+        options: AFTConvOptions | dict[str, object] | None = None,
+    ) -> None:  # fmt: skip
+        o: AFTConvOptions = set_options(AFTConvOptions, self.name, options)
+        heads_divide(width, heads, self.name)
+        super().__init__(width, heads if o.tied else width, causal, o)
+        self.dims = o.dims
+        if o.dims == 2:
+            if causal:
+                _grid(None, None, 0, causal)
+            self.honours = frozenset({"keep", "grid"})  # type: ignore[misc]
+        self.kernel = nn.Parameter(torch.randn(heads, *[o.kernel] * o.dims))
+        self.gamma: nn.Parameter | None = None
+        self.beta: nn.Parameter | None = None
+        if o.reparameterise:
+            self.gamma, self.beta = (nn.Parameter(torch.zeros(heads)) for _ in range(2))
+
+    @property
+    def w(self) -> Tensor:
+        """The kernel as it is applied: (heads, s) or (heads, s, s)."""
+        if self.gamma is None or self.beta is None:
+            return self.kernel
+        return normalised_kernel(self.kernel, self.gamma, self.beta)
+
+    def order(self, x: Tensor, mask: Mask | None, state: State | None) -> Ordered:
+        if self.dims == 1:
+            return real_first(x, mask, state)
+        return _in_place(x, mask, _grid(mask, None, x.shape[1], self.causal))
+
+    def average(self, k: Tensor, v: Tensor, rows: Ordered) -> Tensor:
+        if rows.grid is None:
+            return line_average(k, v, self.w, rows.keep, self.causal)
+        return picture_average(k, v, self.w, rows.keep, rows.grid)
+
+    def resume(
+        self, k: Tensor, v: Tensor, keep: Tensor | None, state: BandState
+    ) -> tuple[Tensor, BandState]:
+        """The carried average and the buffer go in front."""
+        keys, values = state.extended(k, v)
+        w = self.w[:, None]
+        heads, taps = w.shape[0], w.shape[-1]
+        o = banded_average(
+            split_heads(keys, heads), split_heads(values, heads), w, causal=True, lead=taps
+        )
+        return o.flatten(2), state.after(keys, values, k.shape[1], keep)
+
+    def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
+        if grid is not None:
+            return picture_bias(self.w, grid)
+        return line_bias(self.w, length, self.causal)
+
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
+        gate, causal = self.options.gate, self.causal
+        return aft_conv_reference(q, k, v, self.w, causal=causal, mask=mask, gate=gate)
+
+    def init_state(
+        self, batch_size: int, *, device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> BandState:  # fmt: skip
+        if not self.causal:
+            super().init_state(batch_size)
+        like = self.kernel
+        return BandState.empty(
+            batch_size, like.shape[-1] - 1, self.key.out_features, self.width,
+            device=device or like.device, dtype=dtype or like.dtype,
+        )  # fmt: skip

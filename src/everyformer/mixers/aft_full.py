@@ -1,0 +1,241 @@
+"""AFT-full: the Attention-Free Transformer with a learned bias for every pair of positions.
+
+    Y_t = sigma_q(Q_t) * sum_t' exp(K_t' + w_{t,t'}) * V_t' / sum_t' exp(K_t' + w_{t,t'})
+
+elementwise over channels; t' <= t when causal. Symbols: Q, K, V (T, d) are ``q``, ``k``, ``v``;
+w (T, T) is ``w``, one number a pair, shared by all channels; its factors u, v (T, d') with
+w_{t,t'} = u_t . v_t' and d' = ``rank`` are parameters ``u``, ``v``; sigma_q is ``gate``; T is L.
+
+It is multi-head attention with d heads of one channel, queries of 1 and an additive bias. The d
+attention matrices are never formed, because exp(K + w) = exp(K) exp(w) and exp(w) is shared.
+
+Cost: O(L^2 d) time, O(L d) memory (w is made from its factors a block of rows at a time; rank=None
+holds L^2 numbers). State: all keys and values, 2 t d. Tables fix the longest sequence.
+Source: Zhai et al. 2021, arXiv 2105.14103, eq. 2 and section 3.3. Not in the paper: a table a head.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from everyformer.core.errors import ConfigError
+from everyformer.core.mask import Mask, positions_of
+from everyformer.core.mixer import heads_divide, set_options
+from everyformer.core.state import State, state
+from everyformer.engines.dense import dense_average
+from everyformer.mixers import MIXERS
+from everyformer.mixers._aft import (
+    AFTOptions,
+    AttentionFree,
+    Factors,
+    Gate,
+    Grid,
+    Ordered,
+    PositionBias,
+    as_tables,
+    dense_table,
+    fold_batch,
+    gated,
+    gated_average,
+    hide_padding,
+    split_heads,
+    unfold_batch,
+)
+
+
+@dataclass(frozen=True)
+class AFTFullOptions(AFTOptions):
+    """Options of `AFTFull`."""
+
+    rank: int | None = 128
+    """d', the channels of the factors u and v of w; None learns w itself, max_length^2 numbers"""
+    init_std: float = 0.01
+    """standard deviation of u and v (or w) at the start"""
+    per_head: bool = False
+    """a w of its own for each head's channels (not in the paper); else one for all channels"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rank is not None and self.rank < 1:
+            raise ConfigError(f"rank must be at least 1, or None for a full table, not {self.rank}")
+
+
+def aft_full_reference(
+    q: Tensor, k: Tensor, v: Tensor, w: Tensor | Factors, *, causal: bool = False,
+    mask: Mask | None = None, gate: Gate = "sigmoid",
+) -> Tensor:  # fmt: skip
+    """The definition, with all (B, L, L, d) weights. Arguments as in `aft_full`."""
+    batch, length, width = v.shape
+    table = w[0] @ w[1].transpose(-1, -2) if isinstance(w, tuple) else w
+    table = table if table.dim() == 3 else table[None]
+    position = positions_of(batch, length, mask, None, q.device).expand(batch, -1)
+    bias = table[:, position[:, :, None], position[:, None, :]].permute(1, 2, 3, 0)
+    scores = k[:, None] + bias.repeat_interleave(width // bias.shape[-1], -1)
+    place = torch.arange(length, device=q.device)
+    visible = (place[:, None] >= place if causal else place[:, None] >= 0)[None].expand(
+        batch, -1, -1
+    )
+    real = torch.ones(batch, length, dtype=torch.bool, device=q.device)
+    if mask is not None and mask.keep is not None:
+        real = mask.keep
+    if mask is not None and mask.documents is not None:
+        visible = visible & (mask.documents[:, :, None] == mask.documents[:, None, :])
+    visible = visible & real[:, None, :] & real[:, :, None]
+    weights = torch.softmax(scores.masked_fill(~visible[..., None], -math.inf), 2)
+    average = (weights.nan_to_num(0.0) * v[:, None]).sum(2)
+    return gated(gate, q, average) * real[..., None]
+
+
+def aft_full(
+    q: Tensor, k: Tensor, v: Tensor, w: Tensor | Factors, *, causal: bool = False,
+    mask: Mask | None = None, gate: Gate = "sigmoid",
+) -> Tensor:  # fmt: skip
+    """gate(q) times the softmax average of ``v``, weighted by ``k`` + ``w``.
+
+    Args:
+        q, k, v: (B, L, d).
+        w: (N, N) or one a head (heads, N, N), N >= L, row = query; or its factors (u, v), each
+            ([heads,] N, rank), w = u v^T, which is then never held whole.
+        causal: average over t' <= t instead of all positions.
+        mask: ``keep`` and ``documents`` are honoured; padded outputs are zero. Position t of w is
+            the t-th real token of a row or document.
+        gate: "sigmoid", "relu" or "identity".
+
+    Returns:
+        (B, L, d) in q's dtype.
+
+    Raises:
+        ShapeError: the tensors do not go together, or w is too small.
+    """
+
+    def average(k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        return full_average(k, v, w, keep, causal)
+
+    return gated_average(q, k, v, mask, gate, average)
+
+
+def full_average(
+    k: Tensor, v: Tensor, w: Tensor | Factors, keep: Tensor | None, causal: bool
+) -> Tensor:
+    """Averages (B, L, d) of rows whose real tokens stand first."""
+    length = k.shape[1]
+    w = as_tables(w, length)
+    rows, columns = (w[0], w[1][:, :length]) if isinstance(w, tuple) else (w[..., :length], None)
+    # padding stands last: what is causal does not see it
+    k = k if causal else hide_padding(k, keep)
+    heads = rows.shape[0]
+    k, v = split_heads(k, heads), split_heads(v, heads)
+    return dense_average(k, v, rows[:, :length], columns, causal=causal).flatten(2)
+
+
+@state
+class FullState(State):
+    """Keys and values of all tokens seen; the t-th real token of a row stands in slot t."""
+
+    seen: Tensor
+    keys: Tensor
+    """(B, S, d), S >= the largest ``seen``"""
+    values: Tensor
+    """(B, S, d)"""
+
+
+@MIXERS.register("aft-full")
+class AFTFull(AttentionFree):
+    """AFT-full over (B, L, width).
+
+    Args:
+        width: channels d.
+        heads: groups of channels with a w of their own, if ``options.per_head``.
+        causal: whether a token sees only itself and earlier ones.
+        max_length: longest sequence, the size of w. Required.
+        options: `AFTFullOptions` or a dictionary.
+
+    Raises:
+        ConfigError: max_length is missing. GeneError: heads do not divide the width.
+    """
+
+    name = "aft-full"
+    Options = AFTFullOptions
+    honours = frozenset({"keep", "documents"})
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool, max_length: int | None = None,
+        options: AFTFullOptions | dict[str, object] | None = None,
+    ) -> None:  # fmt: skip
+        o: AFTFullOptions = set_options(AFTFullOptions, self.name, options)
+        super().__init__(width, width, causal, o)
+        heads_divide(width, heads, self.name)
+        if max_length is None or max_length < 1:
+            raise ConfigError(
+                f"aft-full holds a bias for every pair of positions, so it needs max_length (got "
+                f"{max_length}): give max_length=..., or use aft-conv or aft-simple"
+            )
+        self.max_length = max_length
+        tables = heads if o.per_head else 1
+        self.position = PositionBias(tables, max_length, max_length, o.rank, o.init_std)
+
+    @property
+    def w(self) -> Tensor | Factors:
+        """The table (H, N, N) or its factors."""
+        return self.position.w
+
+    def average(self, k: Tensor, v: Tensor, rows: Ordered) -> Tensor:
+        return full_average(k, v, self.w, rows.keep, self.causal)
+
+    def resume(
+        self, k: Tensor, v: Tensor, keep: Tensor | None, state: FullState
+    ) -> tuple[Tensor, FullState]:
+        """New tokens go into the slots behind those seen; each row looks up its own rows of w."""
+        assert self.max_length is not None
+        batch, length, _ = k.shape
+        seen = state.seen + (length if keep is None else keep.sum(1))
+        if not torch.compiler.is_compiling():
+            self.check_length(int(seen.max()))
+        place = state.seen[:, None] + torch.arange(length, device=k.device)
+
+        def grown(old: Tensor, new: Tensor) -> Tensor:
+            slots = F.pad(old, (0, 0, 0, length))
+            slots = slots.scatter(1, place[..., None].expand_as(new), new.to(old.dtype))
+            return slots[:, : self.max_length]
+
+        after = FullState(seen, grown(state.keys, k), grown(state.values, v))
+        if state.keys.shape[1] == 0:
+            return full_average(k, v, self.w, keep, True), after
+        place, slots = place.clamp(max=self.max_length - 1), after.keys.shape[1]
+        w = self.w
+        rows, columns = (w, None) if isinstance(w, Tensor) else w
+        heads = rows.shape[0]
+        rows = rows[..., :slots] if columns is None else rows
+        rows = rows[:, place].transpose(0, 1).flatten(0, 1)
+        if columns is not None:
+            columns = columns[:, :slots].expand(batch, -1, -1, -1).flatten(0, 1)
+        # one group of channels for each batch row and head
+        keys, values = (fold_batch(split_heads(t, heads)) for t in (after.keys, after.values))
+        offset = state.seen.repeat_interleave(heads)
+        o = dense_average(keys, values, rows, columns, causal=True, offset=offset)
+        return unfold_batch(o, batch).flatten(2).to(v.dtype), after
+
+    def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
+        return dense_table(self.w, length)
+
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
+        gate, causal = self.options.gate, self.causal
+        return aft_full_reference(q, k, v, self.w, causal=causal, mask=mask, gate=gate)
+
+    def init_state(
+        self, batch_size: int, *, device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> FullState:  # fmt: skip
+        if not self.causal:
+            super().init_state(batch_size)
+        like = self.key.weight
+        none = torch.zeros(
+            batch_size, 0, self.width, device=device or like.device, dtype=dtype or like.dtype
+        )
+        seen = torch.zeros(batch_size, dtype=torch.long, device=none.device)
+        return FullState(seen, none, none.clone())

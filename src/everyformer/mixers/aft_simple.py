@@ -1,0 +1,157 @@
+"""AFT-simple: the Attention-Free Transformer without position bias.
+
+    Y_t = sigma_q(Q_t) * sum_t' softmax_t'(K)_t' * V_t'
+
+elementwise over channels; t' <= t when causal, all t' when not (one context vector for all t).
+Symbols: Q, K, V (T, d) are ``q``, ``k``, ``v``; sigma_q is ``gate``; T is L. Without a bias every
+token is still seen by every other through exp(K) > 0: the pooling is global but blind to place.
+
+Cost: O(L d) time and memory beside the projections. State: a log-sum and an average, 2 d numbers.
+Source: Zhai et al. 2021, arXiv 2105.14103, section 3.2. The causal form is a running average whose
+gates lie in [0, 1] (`everyformer.engines.running`), not a ratio of sums that can overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import set_options
+from everyformer.core.state import State, state
+from everyformer.engines.running import running_average, total_average
+from everyformer.mixers import MIXERS
+from everyformer.mixers._aft import (
+    AFTOptions,
+    AttentionFree,
+    Gate,
+    Grid,
+    Ordered,
+    gated_average,
+    hide_padding,
+)
+from everyformer.mixers.aft_full import aft_full_reference
+
+
+@dataclass(frozen=True)
+class AFTSimpleOptions(AFTOptions):
+    """Options of `AFTSimple`."""
+
+
+def aft_simple_reference(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, mask: Mask | None = None,
+    gate: Gate = "sigmoid",
+) -> Tensor:  # fmt: skip
+    """The definition: AFT-full with w = 0. Arguments as in `aft_simple`."""
+    w = k.new_zeros(k.shape[1], k.shape[1])
+    return aft_full_reference(q, k, v, w, causal=causal, mask=mask, gate=gate)
+
+
+def aft_simple(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, mask: Mask | None = None,
+    gate: Gate = "sigmoid",
+) -> Tensor:  # fmt: skip
+    """gate(q) times the softmax average of ``v``, weighted by ``k`` per channel.
+
+    Args:
+        q, k, v: (B, L, d).
+        causal: average over t' <= t instead of all positions.
+        mask: ``keep`` and ``documents`` are honoured; padded outputs are zero.
+        gate: "sigmoid", "relu" or "identity".
+
+    Returns:
+        (B, L, d) in q's dtype.
+
+    Raises:
+        ShapeError: the tensors do not go together.
+    """
+
+    def average(k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        return simple_average(k, v, keep, causal)
+
+    return gated_average(q, k, v, mask, gate, average)
+
+
+def simple_average(k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """Averages (B, L, d) of rows whose real tokens stand first."""
+    if causal:
+        return running_average(k[:, :, None], v[:, :, None])[1].squeeze(2)
+    _, o = total_average(hide_padding(k, keep)[:, :, None], v[:, :, None])
+    return o.to(v.dtype).expand(-1, k.shape[1], -1)
+
+
+@state
+class SimpleState(State):
+    """The softmax average of all tokens seen."""
+
+    seen: Tensor
+    average: Tensor
+    """(B, d)"""
+    lse: Tensor = field(metadata={"empty": -math.inf})
+    """(B, d) log of the summed weights"""
+
+
+@MIXERS.register("aft-simple")
+class AFTSimple(AttentionFree):
+    """AFT-simple over (B, L, width).
+
+    Args:
+        width: channels d.
+        heads: accepted like everywhere; each channel is a head of its own.
+        causal: whether a token sees only itself and earlier ones.
+        max_length: not needed, there is no table.
+        options: `AFTSimpleOptions` or a dictionary.
+    """
+
+    name = "aft-simple"
+    Options = AFTSimpleOptions
+    honours = frozenset({"keep", "documents"})
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool, max_length: int | None = None,
+        options: AFTSimpleOptions | dict[str, object] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(width, width, causal, set_options(AFTSimpleOptions, self.name, options))
+
+    def average(self, k: Tensor, v: Tensor, rows: Ordered) -> Tensor:
+        return simple_average(k, v, rows.keep, self.causal)
+
+    def resume(
+        self, k: Tensor, v: Tensor, keep: Tensor | None, state: SimpleState
+    ) -> tuple[Tensor, SimpleState]:
+        """The carried average goes in front as one more token."""
+        k = torch.cat([state.lse[:, None], k], 1)
+        v = torch.cat([state.average[:, None], v], 1)
+        lse, o = (t.squeeze(2) for t in running_average(k[:, :, None], v[:, :, None]))
+        count = torch.full_like(state.seen, o.shape[1] - 1) if keep is None else keep.sum(1)
+        last = count[:, None, None].expand(-1, 1, o.shape[2])
+        after = SimpleState(
+            state.seen + count,
+            o.gather(1, last).squeeze(1).to(state.average.dtype),
+            lse.gather(1, last).squeeze(1).to(state.lse.dtype),
+        )
+        return o[:, 1:], after
+
+    def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
+        return self.key.weight.new_zeros(1, length, length)
+
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
+        gate, causal = self.options.gate, self.causal
+        return aft_simple_reference(q, k, v, causal=causal, mask=mask, gate=gate)
+
+    def init_state(
+        self, batch_size: int, *, device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> SimpleState:  # fmt: skip
+        if not self.causal:
+            super().init_state(batch_size)
+        like = self.key.weight
+        wide = torch.promote_types(dtype or like.dtype, torch.float32)
+        lse = torch.full(
+            (batch_size, self.width), -math.inf, device=device or like.device, dtype=wide
+        )
+        seen = torch.zeros(batch_size, dtype=torch.long, device=lse.device)
+        return SimpleState(seen, torch.zeros_like(lse), lse)

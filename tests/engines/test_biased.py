@@ -1,0 +1,203 @@
+"""Softmax averages with a position bias: dense, in a band, on a picture; fast and exact paths."""
+
+import math
+
+import pytest
+import torch
+
+from everyformer.engines import dense
+from everyformer.engines.banded import banded_average
+from everyformer.engines.dense import dense_average
+from everyformer.engines.planar import planar_average
+
+
+def literal(k, v, w):
+    """All (B, L, S, H, K) weights at once; w (H, L, S) with -inf where hidden."""
+    scores = k[:, None] + w.permute(1, 2, 0)[None, ..., None]
+    return (torch.softmax(scores, 2).nan_to_num(0.0) * v[:, None]).sum(2)
+
+
+def draw(*shape, scale=1.0):
+    return (torch.randn(*shape, dtype=torch.float64) * scale).requires_grad_()
+
+
+def agree(got, expected, inputs):
+    """Outputs and gradients to float64's precision, relative to the largest entry."""
+    weight = torch.randn_like(expected)
+    torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-11)
+    for a, b in zip(
+        torch.autograd.grad((got * weight).sum(), inputs),
+        torch.autograd.grad((expected * weight).sum(), inputs),
+        strict=True,
+    ):
+        assert (a - b).abs().max() <= 1e-10 * (1 + b.abs().max())
+
+
+def future(length, source, offset=0):
+    return torch.arange(source) > torch.arange(length)[:, None] + offset
+
+
+def band_bias(bias, length, lead, causal):
+    """The dense w (H, L, lead + L) that a band stands for, the carried token without a bias."""
+    count = bias.shape[-1]
+    key = torch.arange(length + lead) - lead
+    entry = key - torch.arange(length)[:, None] + (count - 1 if causal else count // 2)
+    inside = (entry >= 0) & (entry < count)
+    inside[:, : min(lead, 1)] = False
+    full = bias.expand(-1, length, -1)
+    w = full.gather(2, entry.clamp(0, count - 1).expand(bias.shape[0], -1, -1))
+    w = w.masked_fill(~inside, 0.0)
+    return w.masked_fill(future(length, length + lead, lead), -math.inf) if causal else w
+
+
+# keys and biases within float64's range for one reference, and beyond it
+SCALES = [(1.0, 1.0), (600.0, 1.0), (1.0, 300.0)]
+
+
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("length", "count", "causal", "streamed"),
+    [
+        (1, 1, True, False), (1, 5, False, False), (7, 1, False, False), (7, 3, True, True),
+        (40, 35, True, False), (97, 7, True, True), (97, 33, False, False), (5, 9, True, True),
+    ],
+)  # fmt: skip
+def test_a_band_is_its_dense_bias(length, count, causal, streamed, tied, scales):
+    torch.manual_seed(length + count)
+    lead = count if streamed else 0
+    k = draw(2, length + lead, 2, 1 if tied else 3, scale=scales[0])
+    v, bias = draw(2, length + lead, 2, 3), draw(2, length, count, scale=scales[1])
+    got = banded_average(k, v, bias, causal=causal, lead=lead)
+    agree(got, literal(k, v, band_bias(bias, length, lead, causal)), (k, v, bias))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("scale", [1.0, 600.0])
+def test_a_shared_band_is_the_same_in_every_row(causal, scale):
+    torch.manual_seed(0)
+    k, v, bias = draw(2, 70, 2, 1, scale=scale), draw(2, 70, 2, 3), draw(2, 1, 7)
+    got = banded_average(k, v, bias, causal=causal)
+    rows = banded_average(k, v, bias.expand(-1, 70, -1), causal=causal)
+    agree(got, rows, (k, v, bias))
+
+
+def test_an_empty_buffer_in_front_of_a_band_is_not_seen():
+    torch.manual_seed(1)
+    k, v, bias = draw(1, 9, 1, 2), draw(1, 9, 1, 2), draw(1, 9, 4)
+    nothing = torch.full((1, 4, 1, 2), -math.inf, dtype=k.dtype)
+    streamed = banded_average(
+        torch.cat([nothing, k], 1), torch.cat([torch.ones_like(nothing), v], 1), bias,
+        causal=True, lead=4,
+    )  # fmt: skip
+    agree(streamed, banded_average(k, v, bias, causal=True), (k, v, bias))
+
+
+@pytest.mark.parametrize("factored", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("key_scale", [1.0, 900.0])
+@pytest.mark.parametrize("bias_scale", [1.0, 60.0, 400.0])
+@pytest.mark.parametrize("rows", [16, 512])
+def test_rows_of_a_dense_bias(factored, causal, key_scale, bias_scale, rows, monkeypatch):
+    monkeypatch.setattr(dense, "_ROWS", rows)
+    monkeypatch.setattr(dense, "_TILE", 5000)
+    torch.manual_seed(2)
+    k, v = draw(2, 45, 2, 3, scale=key_scale), draw(2, 45, 2, 3)
+    inputs = (k, v, draw(2, 45, 4, scale=bias_scale), draw(2, 45, 4))
+    w = inputs[2] @ inputs[3].mT
+    if not factored:
+        inputs = (k, v, draw(2, 45, 45, scale=bias_scale))
+        w = inputs[2]
+    got = dense_average(k, v, inputs[2], inputs[3] if factored else None, causal=causal)
+    hidden = w.masked_fill(future(45, 45), -math.inf) if causal else w
+    agree(got, literal(k, v, hidden), inputs)
+
+
+def test_each_head_of_a_dense_bias_may_stand_at_its_own_place():
+    torch.manual_seed(3)
+    k, v, w = draw(1, 20, 3, 2), draw(1, 20, 3, 2), draw(3, 6, 20)
+    offset = torch.tensor([0, 13, 5])
+    got = dense_average(k, v, w, None, causal=True, offset=offset)
+    hidden = torch.stack([future(6, 20, int(o)) for o in offset])
+    agree(got, literal(k, v, w.masked_fill(hidden, -math.inf)), (k, v, w))
+
+
+def test_a_dense_bias_may_be_shifted_by_row_without_effect():
+    torch.manual_seed(4)
+    k, v, w = draw(1, 12, 1, 2), draw(1, 12, 1, 2), draw(1, 12, 12)
+    shift = 1000 * torch.randn(1, 12, 1, dtype=torch.float64)
+    for causal in (False, True):
+        got = dense_average(k, v, w + shift, None, causal=causal)
+        agree(got, dense_average(k, v, w, None, causal=causal), (k, v, w))
+
+
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("lines", "columns", "side"), [(1, 1, 3), (3, 5, 3), (1, 7, 5), (6, 4, 1), (4, 4, 7)]
+)
+def test_a_kernel_on_a_picture_is_its_dense_bias(lines, columns, side, tied, scales):
+    torch.manual_seed(lines)
+    size = lines * columns
+    k = draw(2, size, 2, 1 if tied else 3, scale=scales[0])
+    v, kernel = draw(2, size, 2, 3), draw(2, side, side, scale=scales[1])
+    w = torch.zeros(2, size, size, dtype=k.dtype)
+    for a in range(size):
+        for b in range(size):
+            down = b // columns - a // columns + side // 2
+            right = b % columns - a % columns + side // 2
+            if 0 <= down < side and 0 <= right < side:
+                w[:, a, b] = kernel[:, down, right]
+    agree(planar_average(k, v, kernel, lines=lines), literal(k, v, w), (k, v, kernel))
+
+
+def test_gradcheck_of_all_engines():
+    torch.manual_seed(5)
+    k, v = draw(1, 6, 2, 2), draw(1, 6, 2, 2)
+    for causal in (True, False):
+        torch.autograd.gradcheck(
+            lambda *t, causal=causal: banded_average(*t, causal=causal), (k, v, draw(2, 6, 3))
+        )
+        torch.autograd.gradcheck(
+            lambda *t, causal=causal: dense_average(*t, causal=causal),
+            (k, v, draw(2, 6, 3), draw(2, 6, 3)),
+        )
+    torch.autograd.gradcheck(lambda *t: planar_average(*t, lines=2), (k, v, draw(2, 3, 3)))
+
+
+def rows_without_tokens():
+    torch.manual_seed(6)
+    k = torch.full((1, 6, 1, 2), -math.inf).requires_grad_()
+    v = torch.randn(1, 6, 1, 2, requires_grad=True)
+    for causal in (True, False):
+        yield banded_average(k, v, torch.randn(1, 6, 3), causal=causal), (k, v)
+        yield dense_average(k, v, torch.randn(1, 6, 6), None, causal=causal), (k, v)
+    yield planar_average(k, v, torch.randn(1, 3, 3), lines=2), (k, v)
+
+
+def test_rows_without_tokens_are_zero_and_have_zero_gradients():
+    for o, inputs in rows_without_tokens():
+        assert torch.all(o == 0)
+        for gradient in torch.autograd.grad(o.sum(), inputs):
+            assert torch.all(gradient == 0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0, 1e4])
+def test_float32_stays_near_float64_for_keys_of_any_range(scale):
+    torch.manual_seed(7)
+    k, v = draw(1, 80, 1, 4, scale=scale), draw(1, 80, 1, 4)
+    band, w, kernel = draw(1, 80, 7), draw(1, 80, 80), draw(1, 3, 3)
+    calls = [
+        lambda k, v, b: banded_average(k, v, b[0], causal=True),
+        lambda k, v, b: banded_average(k, v, b[0], causal=False),
+        lambda k, v, b: dense_average(k, v, b[1], None, causal=True),
+        lambda k, v, b: dense_average(k, v, b[1], None, causal=False),
+        lambda k, v, b: planar_average(k, v, b[2], lines=8),
+    ]
+    for call in calls:
+        # rounded inputs, so that only the arithmetic differs
+        low = [t.detach().float() for t in (k, v, band, w, kernel)]
+        got = call(low[0], low[1], low[2:])
+        high = [t.double() for t in low]
+        expected = call(high[0], high[1], high[2:])
+        torch.testing.assert_close(got.double(), expected, rtol=0, atol=2e-7 * scale + 1e-5)
