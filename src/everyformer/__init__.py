@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everyformer import functional, reference
+    from everyformer.comparison.compare import compare
     from everyformer.core.errors import EveryformerError
     from everyformer.core.mask import Mask
     from everyformer.core.mixer import Mixer
     from everyformer.core.outputs import MixerOutput, ModelOutput
     from everyformer.core.state import State
     from everyformer.core.trace import trace
-    from everyformer.comparison.compare import compare
     from everyformer.family import Member, info, list_members
     from everyformer.generation.sampling import generate, stream
     from everyformer.models.build import by_layer, create_mixer, create_model

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,6 +86,8 @@ def bench(
         options: mixer options by member. setting: fields of `Setting`.
     """
     shared = Setting(**setting)
+    if not lengths and not decode:
+        raise ConfigError("nothing to measure: give lengths, or contexts to decode after")
     if any(length < 1 for length in (*lengths, *decode)):
         raise ConfigError(f"lengths must be positive, not {[*lengths, *decode]}")
     members = list(names)
@@ -126,11 +129,15 @@ def measure(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
     from everyformer.benchmark.measure import fill
 
     receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=fill, args=(send, asked, setting, options))
-    child.start()
+    child = context.Process(target=fill, args=(send, asked, setting, options), daemon=True)
+    with _without_main():
+        child.start()
     send.close()
     try:
         made: Point = receive.recv()
+    except KeyboardInterrupt:
+        child.kill()
+        raise
     except EOFError:
         child.join()
         killed = child.exitcode == -9
@@ -139,6 +146,18 @@ def measure(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
         made = Point(asked.member, asked.length, asked.source, asked.work, status, detail)  # type: ignore[arg-type]
     child.join()
     return made
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the running script: a child would import it, and so run it again if it has no guard."""
+    main: Any = sys.modules["__main__"]
+    held = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(held)
 
 
 def crossover(points: Iterable[Point], member: str, base: str = BASELINE) -> int | None:

@@ -38,6 +38,8 @@ def fill(send: Any, asked: Point, setting: Setting, options: dict[str, Any]) -> 
         point = dataclasses.replace(asked, status="out of memory", detail=str(error))
     except (EveryformerError, ImportError) as error:
         point = dataclasses.replace(asked, status="refused", detail=str(error))
+    except KeyboardInterrupt:
+        return
     except Exception as error:  # a peer may fail in any way; the others go on
         short = f"{type(error).__name__}: {error}".splitlines()[0]
         memory = "allocate memory" in str(error)
@@ -58,7 +60,8 @@ def _pass(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
     peak = _peak(call, setting.device)
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     timed = timer.blocked_autorange(min_run_time=setting.seconds)
-    low, high = (float(torch.tensor(timed.times).quantile(q)) for q in (0.25, 0.75))
+    times = torch.tensor(timed.times, dtype=torch.float64)
+    low, high = (float(times.quantile(q)) for q in (0.25, 0.75))
     return dataclasses.replace(
         asked,
         seconds=timed.median,

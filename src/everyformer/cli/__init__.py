@@ -10,7 +10,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from everyformer.core.errors import EveryformerError, unknown
 
@@ -44,7 +46,8 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    # not list(...): once the verb of that name is imported, it stands in this module as `list`
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if not words or words[0] in ("-h", "--help"):
@@ -57,15 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"everyformer {__version__}")
         return 0
     try:
-        if words[0] not in VERBS:
-            raise unknown("verb", words[0], VERBS)
-        verb = importlib.import_module(f"everyformer.cli.{words[0]}")
-        return verb.run(words[1:])
-    except EveryformerError as error:
-        if debug:
-            raise
-        print(f"everyformer: {error}", file=sys.stderr)
-        return error.exit_code
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            code = _run(words)
+        # a pipe that was closed is found out here, not when the interpreter ends
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:
         # the reader of our output has gone (| head); nothing is left to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -73,5 +73,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if debug:
             raise
-        print("everyformer: interrupted", file=sys.stderr)
-        return 130
+        return _fail("interrupted", 130)
+    except EveryformerError as error:
+        if debug:
+            raise
+        return _fail(str(error), error.exit_code)
+    except Exception as error:
+        if debug:
+            raise
+        told = f"{type(error).__name__}: {error}".rstrip(": ")
+        return _fail(f"{told} (a fault of everyformer or of this machine; --debug shows where)", 1)
+
+
+def _run(words: Sequence[str]) -> int:
+    if words[0] not in VERBS:
+        raise unknown("verb", words[0], VERBS)
+    verb = importlib.import_module(f"everyformer.cli.{words[0]}")
+    try:
+        code: int = verb.run(words[1:])
+    except SystemExit as stop:
+        # after --help and --print-config, and where a value was refused
+        return stop.code if isinstance(stop.code, int) else 0
+    return code
+
+
+def _warn(message: Warning | str, *place: Any, **rest: Any) -> None:
+    """One sentence, without the line of the library that said it."""
+    print(f"everyformer: {message}", file=sys.stderr)
+
+
+def _fail(told: str, code: int) -> int:
+    print(f"everyformer: {told}", file=sys.stderr)
+    return code

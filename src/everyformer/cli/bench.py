@@ -12,6 +12,7 @@ from everyformer.benchmark.bench import BASELINE, Point, Setting, bench, crossov
 from everyformer.cli.console import emit, size, table
 from everyformer.cli.parsing import parse, say
 from everyformer.core.config import to_dict
+from everyformer.family import list_members
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ def run(words: Sequence[str]) -> int:
             "everyformer bench aft-local aft-full attention --lengths 1024 4096 8192 --peers",
             "everyformer bench aft-simple --lengths 1024 --decode 1024 65536",
         ),
+        default=BenchOptions(),
+        names=[member.name for member in list_members()],
     )
     shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
     points: list[Point] = []

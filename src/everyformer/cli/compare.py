@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 import tyro
 
 from everyformer.cli.console import emit, size, table
-from everyformer.cli.parsing import SHORT, parse, peek, say
+from everyformer.cli.parsing import parse, peek, say
 from everyformer.comparison.config import CompareConfig
+from everyformer.core.config import from_dict
+from everyformer.family import list_members
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +26,6 @@ class CompareOptions(CompareConfig):
 
 def run(words: Sequence[str]) -> int:
     """Compare, print the table, and say where the report is."""
-    default, given = CompareOptions(), [SHORT.get(word, word) for word in words]
-    others = ("--training.steps", "--training.budget-tokens", "--training.budget-flops")
-    if any(peek(given, flag) is not None for flag in others):
-        # another budget replaces the default of seconds
-        training = dataclasses.replace(default.training, budget_seconds=None)
-        default = dataclasses.replace(default, training=training)
     options = parse(
         CompareOptions,
         words,
@@ -38,18 +35,19 @@ def run(words: Sequence[str]) -> int:
             "everyformer compare attention aft-conv gmlp --data mytext.txt --budget-seconds 60",
             "everyformer compare attention gmlp --data digits --seeds 3 --match parameters",
         ),
-        default=default,
-        short=SHORT,
+        default=_held(words) or CompareOptions(),
+        names=[member.name for member in list_members()],
     )
     from everyformer.comparison.compare import run_comparison
 
     config = CompareConfig(
         **{f.name: getattr(options, f.name) for f in dataclasses.fields(CompareConfig)}
     )
-    command = shlex.join(["everyformer", "compare", *words])
+    kept = [word for word in words if word not in ("--resume", "--debug")]
+    command = shlex.join(["everyformer", "compare", *kept])
     done = run_comparison(config, say=say, command=command)
     if done.interrupted:
-        say(f"stopped; go on with: {command} --resume")
+        say(f"stopped; go on with: everyformer compare --resume --out {done.folder}")
         return 128 + done.interrupted
     if options.json:
         emit(done.results)
@@ -57,6 +55,17 @@ def run(words: Sequence[str]) -> int:
         print(render(done.results))
         print(f"\nreport  {done.folder / 'report.html'}")
     return 1 if any(row["status"] != "done" for row in done.rows) else 0
+
+
+def _held(words: Sequence[str]) -> CompareOptions | None:
+    """With --resume, what the comparison in that directory was begun with."""
+    if "--resume" not in words:
+        return None
+    from everyformer.comparison.folder import begun_with
+
+    out = peek(words, "--out") or CompareOptions.out
+    values = begun_with(Path(out))
+    return None if values is None else from_dict(CompareOptions, {**values, "out": out})
 
 
 def render(results: dict) -> str:
@@ -69,7 +78,7 @@ def render(results: dict) -> str:
     rows = []
     for row in results["rows"]:
         if row["status"] != "done":
-            rows.append([row["member"], f"failed: {row['error']}", *[None] * (len(headers) - 2)])
+            rows.append([row["member"], "failed", *[None] * (len(headers) - 2)])
             continue
         low, high = row["interval"] or (None, None)
         span = "-" if low is None else f"{low:.4f} to {high:.4f}"
@@ -82,5 +91,6 @@ def render(results: dict) -> str:
             + [row["decode_ms"].get(c) for c in contexts]
             + [shown or "not measured" if not results["bench"] else shown or "not reached"]
         )
+    failed = [f"{r['member']} failed: {r['error']}" for r in results["rows"] if r.get("error")]
     better = f"{results['better']} {metric.replace('_', ' ')} is better"
-    return table(headers, rows) + f"\n{better}; {results['data']['split']}"
+    return "\n".join([table(headers, rows), f"{better}; {results['data']['split']}", *failed])

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+NUMBER = re.compile(r"-|failed|[\d.,e+-]+x?( ([KMG]i)?B)?")
+"""what stands right in a table"""
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Columns of equal width; numbers stand right, a missing value is a dash."""
     cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
-    numeric = [
-        all(isinstance(row[i], int | float | type(None)) for row in rows) and bool(rows)
-        for i in range(len(headers))
-    ]
+    columns = [*zip(*cells, strict=True)] if cells else [()] * len(headers)
+    widths = [max(map(len, (h, *column))) for h, column in zip(headers, columns, strict=True)]
+    numeric = [bool(column) and all(map(NUMBER.fullmatch, column)) for column in columns]
 
     def line(values: Sequence[str]) -> str:
         placed = (
@@ -26,6 +28,13 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
     rule = "  ".join("-" * width for width in widths)
     return "\n".join([line(headers), rule, *map(line, cells)])
+
+
+def facts(values: Mapping[str, Any]) -> str:
+    """One named value a line."""
+    width = max(map(len, values), default=0)
+    shown = ((k, f"{v:.6g}" if isinstance(v, float) else v) for k, v in values.items())
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in shown)
 
 
 def emit(values: Any) -> None:

@@ -9,8 +9,9 @@ from typing import Literal
 
 import tyro
 
-from everyformer.cli.console import emit
-from everyformer.cli.parsing import SHORT, parse, say
+from everyformer.cli.console import emit, facts
+from everyformer.cli.flags import arrange, flags_of
+from everyformer.cli.parsing import parse, say
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
 
@@ -33,8 +34,8 @@ class EvalOptions:
 
 def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
-    words = list(words)
-    place = next((word for word in words[:1] if not word.startswith("-")), None)
+    placed, _ = arrange(words, flags_of(EvalOptions))
+    place = placed[0] if placed else None
     saved = None if place is None else _data_of(place)
     options = parse(
         EvalOptions,
@@ -43,8 +44,9 @@ def run(words: Sequence[str]) -> int:
         about="Measure a trained run on its validation data, or on other data.",
         examples=("everyformer eval runs/aft-local", "everyformer eval runs/gmlp --data other.txt"),
         default=None if place is None else EvalOptions(run=place, data=saved or DataConfig()),
-        short=SHORT,
     )
+    if options.batch < 1:
+        raise ConfigError(f"batch must be at least 1, not {options.batch}")
     from everyformer.cli.trained import open_run
     from everyformer.training.evaluate import evaluate
 
@@ -63,11 +65,13 @@ def run(words: Sequence[str]) -> int:
     if options.json:
         emit({"run": options.run, "data": dataset.summary(), "evaluation": found})
         return 0
+    rows = {}
     for name, value in found.items():
         if isinstance(value, int | float):
             around = found.get(f"{name}_interval")
             span = f"   95% interval {around[0]:.5g} to {around[1]:.5g}" if around else ""
-            print(f"{name:<14}{value:.6g}{span}")
+            rows[name] = f"{value:.6g}{span}"
+    print(facts(rows))
     return 0
 
 

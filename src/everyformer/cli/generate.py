@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
 from everyformer.cli.parsing import parse, say
-from everyformer.cli.trained import TrainedRun, open_run
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.generation.pixels import draw_images
-from everyformer.generation.sampling import Sampling, initial_state, stream
+from everyformer.generation.config import Sampling
+
+if TYPE_CHECKING:
+    from everyformer.cli.trained import TrainedRun
+    from everyformer.data.tokenizers import Tokenizer
 
 
-@dataclass(frozen=True)
-class GenerateOptions:
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions(Sampling):
     run: tyro.conf.Positional[str]
     """directory of a trained run"""
     prompt: str = "\n"
     """the text to continue"""
     tokens: int = 200
     """how many tokens to make; of a pixel model, how many images"""
-    sampling: tyro.conf.OmitArgPrefixes[Sampling] = field(default_factory=Sampling)
     out: str | None = None
     """of a pixel model: the picture to write (default: RUN/samples.png)"""
+
+    @property
+    def sampling(self) -> Sampling:
+        """The part that generation itself takes."""
+        return Sampling(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Sampling)})
 
 
 def run(words: Sequence[str]) -> int:
@@ -44,6 +52,8 @@ def run(words: Sequence[str]) -> int:
     )
     if options.tokens < 0:
         raise ConfigError(f"tokens must be 0 or more, not {options.tokens}")
+    from everyformer.cli.trained import open_run
+
     trained = open_run(options.run)
     if trained.task == "lm":
         return _text(trained, options)
@@ -63,28 +73,48 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     ids = tokenizer.encode(options.prompt)
     if not ids:
         raise ConfigError("the prompt is empty: give at least one character")
+    from everyformer.generation.sampling import initial_state, stream
+
     model = trained.model()
-    state = initial_state(model, 1)
-    kind = "a state" if state is not None else "recomputing (the member has no exact state)"
+    exact = initial_state(model, 1) is not None
+    kind = "a state" if exact else "recomputing (the member has no exact state)"
     say(f"{options.tokens} tokens with {kind}")
-    utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     print(options.prompt, end="", flush=True)
-    made: list[int] = []
-    shown = ""
-    for token in stream(model, ids, tokens=options.tokens, sampling=options.sampling):
-        made.append(int(token))
-        if tokenizer.kind == "bytes":
-            sys.stdout.write(utf8.decode(bytes(made[-1:])))
-        else:
-            text = tokenizer.decode(made)
-            sys.stdout.write(text[len(shown) :])
-            shown = text
-        sys.stdout.flush()
-    print()
+    write = _writer(tokenizer)
+    try:
+        for token in stream(model, ids, tokens=options.tokens, sampling=options.sampling):
+            write(int(token), False)
+        write(None, True)
+    finally:
+        print(flush=True)
     return 0
 
 
+def _writer(tokenizer: Tokenizer) -> Callable[[int | None, bool], None]:
+    """Writes each token's text as soon as its characters are whole."""
+    utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+    made: list[int] = []
+    shown = ""
+
+    def write(token: int | None, last: bool) -> None:
+        nonlocal shown
+        new = [] if token is None else [token]
+        if tokenizer.kind == "bytes":
+            sys.stdout.write(utf8.decode(bytes(new), last))
+        else:
+            made.extend(new)
+            text = tokenizer.decode(made)
+            if not last and text.endswith("\ufffd"):
+                return
+            sys.stdout.write(text[len(shown) :])
+            shown = text
+        sys.stdout.flush()
+
+    return write
+
+
 def _images(trained: TrainedRun, options: GenerateOptions) -> int:
+    from everyformer.generation.pixels import draw_images
     from everyformer.report.pictures import save_images
 
     out = Path(options.out) if options.out is not None else trained.path / "samples.png"

@@ -1,105 +1,150 @@
-"""From words to typed options: tyro reads flags, TOML the files, both into one dataclass."""
+"""From words to typed options: flags and config files, both read into one dataclass."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
+import itertools
 import json
+import re
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
 
+from everyformer.cli.flags import (
+    NONE,
+    Refused,
+    arrange,
+    flags_of,
+    full_name,
+    nearest_flags,
+    registry,
+)
 from everyformer.core.config import from_dict, to_dict
-from everyformer.core.errors import ConfigError, nearest
+from everyformer.core.errors import ConfigError
 
 C = TypeVar("C")
 
-# Short words for the flags that nearly every command line has.
-SHORT = {
-    "--data": "--data.source",
-    "--tokenizer": "--data.tokenizer",
-    "--length": "--data.length",
-    "--steps": "--training.steps",
-    "--batch": "--training.batch",
-    "--lr": "--training.lr",
-    "--seed": "--training.seed",
-    "--precision": "--training.precision",
-    "--compile": "--training.compile",
-    "--budget-seconds": "--training.budget-seconds",
-    "--budget-tokens": "--training.budget-tokens",
-    "--budget-flops": "--training.budget-flops",
-    "--width": "--model.width",
-    "--layers": "--model.layers",
-    "--heads": "--model.heads",
-    "--position": "--model.position",
-}
+BUDGETS = ("steps", "budget_seconds", "budget_tokens", "budget_flops")
+EVERYWHERE = """everywhere:
+  --config FILE    read the options from a TOML or JSON file; flags override it
+  --print-config   print what would run as JSON (which --config reads again), and end
+  --debug          show the traceback of an error"""
 
 
 def parse(
-    kind: Callable[..., C],
+    kind: type[C],
     words: Sequence[str],
     *,
     verb: str,
     about: str,
     examples: Sequence[str],
-    default: Any = None,
-    short: dict[str, str] | None = None,
+    default: C | None = None,
+    names: Sequence[str] = (),
 ) -> C:
     """``words`` as an instance of the dataclass ``kind``.
 
-    ``--config FILE.toml`` (anywhere) gives values that flags then override, ``--print-config``
-    prints what would run as JSON and ends.
+    Args:
+        default: what holds where nothing is said; fields without one must be given.
+        names: words that are positional wherever they stand.
+
+    Raises:
+        ConfigError: an unknown flag (the nearest is offered), a wrong value or config file.
+        SystemExit: after --help and --print-config.
     """
-    words = [_longer(word, short or {}) for word in words]
     path, words = _take(words, "--config")
     printing = "--print-config" in words
     words = [word for word in words if word != "--print-config"]
     if path is not None:
-        given: Any = kind if default is None else type(default)
-        default = from_dict(given, read_toml(path), "", default)
-    try:
-        made = tyro.cli(
-            kind,
-            prog=f"everyformer {verb}",
-            description=about + "\n\nexamples:\n" + "\n".join(f"  {e}" for e in examples),
-            args=words,
-            default=default if default is not None else tyro.MISSING_NONPROP,
-            config=(tyro.conf.AvoidSubcommands,),
-        )
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        raise SystemExit(2) from stop
+        default = from_dict(kind, read_config(path), "", default or _unset(kind))
+    default = _one_budget(default, words)
+    flags = flags_of(kind, default)
+    placed, rest = arrange(words, flags, names)
+    made, unknown = _read(kind, [*placed, *rest], verb, about, examples, default)
+    if unknown:
+        raise _unexpected(unknown[0], flags, verb)
     if printing:
         print(json.dumps(to_dict(made), indent=2))
         raise SystemExit(0)
     return made
 
 
-def read_toml(path: str) -> dict[str, Any]:
-    """The tables of a config file."""
+def _read(
+    kind: type[C],
+    words: list[str],
+    verb: str,
+    about: str,
+    examples: Sequence[str],
+    default: C | None,
+) -> tuple[C, list[str]]:
+    told = io.StringIO()
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with contextlib.redirect_stderr(told):
+            return tyro.cli(
+                kind,
+                prog=f"everyformer {verb}",
+                description=about,
+                args=words,
+                default=default if default is not None else tyro.MISSING_NONPROP,
+                config=(tyro.conf.AvoidSubcommands, tyro.conf.PositionalMetavarFromFieldName),
+                registry=registry(),
+                return_unknown_args=True,
+            )
+    except Refused as error:
+        raise error.reason from error
+    except SystemExit as stop:
+        if stop.code not in (0, None):
+            raise ConfigError(f"{_sentence(told.getvalue())}; {_see(verb)}") from stop
+        shown = "\n".join(f"  {example}" for example in examples)
+        print(f"\n{EVERYWHERE}\n\nexamples:\n{shown}")
+        raise
+
+
+def _sentence(box: str) -> str:
+    """What tyro says in a box of several lines, as one."""
+    plain = re.sub(r"\x1b\[[\d;]*m", "", box)
+    lines = [line.strip("╭╮╰╯│ ") for line in plain.splitlines()[1:]]
+    # below the title: the first paragraph, up to an empty line or a rule
+    said = itertools.dropwhile(_is_rule, lines)
+    text = " ".join(itertools.takewhile(lambda line: not _is_rule(line), said)).rstrip(". ")
+    value = re.match(r"Error parsing (\S+): no type matching (\S+) .* from (\[.*\])", text)
+    if value is not None:
+        return "{} takes {}, not {}".format(*value.groups())
+    return text[:1].lower() + text[1:]
+
+
+def _is_rule(line: str) -> bool:
+    return not line.strip("─- ")
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """The options in a TOML or JSON file; 'none' stands for no value, which TOML cannot say."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        values = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except ValueError as error:
+        kind = "JSON" if path.endswith(".json") else "TOML"
+        raise ConfigError(f"{path} is not valid {kind}: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a table of options, not {type(values).__name__}")
+    values = _without_none(values)
+    training = values.get("training")
+    if isinstance(training, dict) and any(training.get(name) is not None for name in BUDGETS):
+        # a budget in the file replaces the default one
+        values["training"] = {**dict.fromkeys(BUDGETS[1:]), **training}
+    return values
 
 
 def peek(words: Sequence[str], flag: str) -> str | None:
-    """The value of ``flag`` among ``words``, if it is given, without parsing the rest."""
-    return _take(list(words), flag)[0]
-
-
-def first_word(words: Sequence[str], known: Sequence[str], what: str) -> str | None:
-    """The leading positional, checked against ``known``; None if there is none (``--help``)."""
-    if not words or words[0].startswith("-"):
-        return None
-    if words[0] not in known:
-        raise ConfigError(f"unknown {what} '{words[0]}'; {nearest(words[0], known)}")
-    return words[0]
+    """The value of ``flag``, in full or short, among ``words``, without parsing the rest."""
+    return _take(words, flag)[0]
 
 
 def say(text: str) -> None:
@@ -107,17 +152,57 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _longer(word: str, short: dict[str, str]) -> str:
-    flag, equals, value = word.partition("=")
-    return short.get(flag, flag) + equals + value
+def _one_budget(default: C | None, words: Sequence[str]) -> C | None:
+    """A budget among the flags replaces the one that a file or the defaults hold."""
+    training: Any = getattr(default, "training", None)
+    if training is None or all(peek(words, f"--training.{name}") is None for name in BUDGETS):
+        return default
+    free: dict[str, Any] = dict.fromkeys(BUDGETS[1:])
+    other = dataclasses.replace(training, **free, steps=training.steps or 1)
+    return dataclasses.replace(default, training=other)  # type: ignore[type-var]
 
 
-def _take(words: list[str], flag: str) -> tuple[str | None, list[str]]:
+def _unset(kind: type[C]) -> C:
+    """An instance whose required fields are still to be given."""
+    needed = [
+        f.name
+        for f in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    return kind(**dict.fromkeys(needed, tyro.MISSING))
+
+
+def _unexpected(word: str, flags: dict[str, Any], verb: str) -> ConfigError:
+    if not word.startswith("-"):
+        return ConfigError(f"unexpected word '{word}'; {_see(verb)}")
+    close = nearest_flags(word, flags)
+    meant = "did you mean " + " or ".join(f"'{flag}'" for flag in close) + "?"
+    return ConfigError(
+        f"unknown option '{word.partition('=')[0]}'; {meant if close else _see(verb)}"
+    )
+
+
+def _see(verb: str) -> str:
+    return f"see everyformer {verb} --help"
+
+
+def _without_none(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _without_none(value) for key, value in values.items()}
+    if isinstance(values, list):
+        return [_without_none(value) for value in values]
+    return None if isinstance(values, str) and values in NONE else values
+
+
+def _take(words: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
+    words, wanted = list(words), full_name(flag)
     for i, word in enumerate(words):
-        if word == flag:
-            if i + 1 == len(words):
-                raise ConfigError(f"{flag} needs a value")
-            return words[i + 1], words[:i] + words[i + 2 :]
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2], words[:i] + words[i + 1 :]
+        name, equals, value = full_name(word).partition("=")
+        if name != wanted:
+            continue
+        if equals:
+            return value, words[:i] + words[i + 1 :]
+        if i + 1 == len(words):
+            raise ConfigError(f"{word} needs a value")
+        return words[i + 1], words[:i] + words[i + 2 :]
     return None, words

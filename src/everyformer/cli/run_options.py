@@ -7,24 +7,27 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from everyformer.cli.parsing import SHORT, first_word, parse, peek, read_toml
+from everyformer.cli.flags import NONE, arrange, flags_of
+from everyformer.cli.parsing import parse, peek, read_config
 from everyformer.core.config import from_dict, to_dict
-from everyformer.core.errors import ConfigError
-from everyformer.data.base import Dataset
+from everyformer.core.errors import ConfigError, unknown
 from everyformer.data.config import DataConfig
 from everyformer.family import info, list_members
-from everyformer.mixers import MIXERS
-from everyformer.models.build import configure
 from everyformer.models.config import Architecture, ModelConfig
-from everyformer.positions import POSITIONS
 from everyformer.training.config import TrainingConfig
 
-M = TypeVar("M")
-P = TypeVar("P")
+if TYPE_CHECKING:
+    from everyformer.data.base import Dataset
+
+ABOUT = "Train a member on your data."
+EXAMPLES = (
+    "everyformer train aft-local --data mytext.txt --steps 2000",
+    "everyformer train gmlp --data digits --budget-seconds 60 --model.width 64",
+)
 
 
 @dataclass(frozen=True)
@@ -33,50 +36,89 @@ class NoOptions:
 
 
 @dataclass(frozen=True)
-class RunConfig(Generic[M, P]):
+class RunConfig:
     """One member, trained on one source of data."""
 
     member: tyro.conf.Positional[str]
     """a member's name (`everyformer list`)"""
-    mixer: M
+    mixer: Any
     """the mixer's own options"""
-    place: P
+    place: Any
     """the position's own options"""
     task: str | None = None
     """lm, classify-text, classify-image or pixels (default: what the data suggests)"""
     data: DataConfig = field(default_factory=DataConfig)
+    """what is read, and how"""
     model: Architecture = field(default_factory=Architecture)
+    """sizes and wiring"""
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    """budget, optimiser and rhythm"""
     schedule: tuple[str, ...] = ()
     """options that differ by layer, as option=value,value,... with one value a layer"""
     out: str | None = None
     """directory of the run (default: runs/MEMBER)"""
     resume: bool = False
-    """go on with the run in that directory"""
+    """go on with the run in the directory --out; it knows its member and options"""
 
 
-def read_run(words: Sequence[str], verb: str, about: str, examples: Sequence[str]) -> RunConfig:
-    """Parse the flags of a run; the member named first decides which options exist."""
-    path = peek(words, "--config")
-    table = read_toml(path) if path is not None else {}
+def read_run(words: Sequence[str], default: RunConfig | None = None) -> RunConfig:
+    """Parse the flags of a run; the member, wherever it is named, decides which options exist.
+
+    Args:
+        default: what holds where nothing is said (default: the preset of the member's row).
+    """
+    member = named_member(words)
+    if default is None:
+        path = peek(words, "--config")
+        table = read_config(path) if path is not None else {}
+        member = member or table.get("member")
+        if member is None and {"--help", "-h"}.isdisjoint(words):
+            known = ", ".join(m.name for m in list_members())
+            raise ConfigError(f"name the member to train; one of: {known}")
+        place = peek(words, "--position") or _position_in(table)
+        default = _nothing() if member is None else preset(str(member), place)
+    about = ABOUT
+    if member is None and default.member is tyro.MISSING:
+        about += " `everyformer train MEMBER --help` lists that member's own options too."
     names = [m.name for m in list_members()]
-    member = first_word(words, names, "member") or table.get("member")
-    if member is None and "--help" not in words and "-h" not in words:
-        raise ConfigError(f"name the member to {verb} first; one of: {', '.join(names)}")
-    position = peek([_long(w) for w in words], "--model.position")
-    default = preset(member or "attention", position or table.get("model", {}).get("position"))
-    kind: Any = RunConfig[type(default.mixer), type(default.place)]  # type: ignore[misc]
     return parse(
-        kind, words, verb=verb, about=about, examples=examples, default=default, short=SHORT
+        RunConfig, words, verb="train", about=about, examples=EXAMPLES, default=default, names=names
     )
+
+
+def named_member(words: Sequence[str]) -> str | None:
+    """The positional word, checked; None if there is none."""
+    names = [m.name for m in list_members()]
+    placed, _ = arrange(words, flags_of(RunConfig, _nothing()), names)
+    if not placed:
+        return None
+    if placed[0] not in names:
+        raise unknown("member", placed[0], names)
+    return placed[0]
+
+
+def _position_in(table: dict[str, Any]) -> str | None:
+    """What a config file says about the position; None if it says nothing."""
+    model = table.get("model")
+    if not isinstance(model, dict) or "position" not in model:
+        return None
+    return NONE[0] if model["position"] is None else str(model["position"])
+
+
+def _nothing() -> RunConfig:
+    """No member chosen yet: the options that all have."""
+    return RunConfig(tyro.MISSING, NoOptions(), NoOptions())
 
 
 def preset(member: str, position: str | None = None) -> RunConfig:
     """The run that a member's own row describes, before anything is changed."""
-    row = info(member)
-    config = configure(member, row.tasks[0])
+    from everyformer.mixers import MIXERS
+    from everyformer.models.build import configure
+    from everyformer.positions import POSITIONS
+
+    config = configure(member, info(member).tasks[0])
     mixer: Any = MIXERS.get(config.mixer)
-    where = config.position if position is None else None if position == "None" else position
+    where = config.position if position is None else None if position in NONE else position
     place: Any = POSITIONS.get(where).Options if where is not None else NoOptions  # type: ignore[attr-defined]
     chosen = config.position_options if where == config.position else {}
     shape = {f.name: getattr(config, f.name) for f in dataclasses.fields(Architecture)}
@@ -90,6 +132,8 @@ def preset(member: str, position: str | None = None) -> RunConfig:
 
 def model_config(run: RunConfig, dataset: Dataset) -> ModelConfig:
     """The complete model: what the user chose, sized for what the data brings."""
+    from everyformer.models.build import configure
+
     options: dict[str, Any] = {
         f.name: to_dict(getattr(run.model, f.name)) for f in dataclasses.fields(Architecture)
     }
@@ -123,9 +167,4 @@ def _value(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return None if text == "None" else text
-
-
-def _long(word: str) -> str:
-    flag, equals, value = word.partition("=")
-    return SHORT.get(flag, flag) + equals + value
+        return None if text in NONE else text

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from everyformer.cli.parsing import SHORT, parse, peek, say
-from everyformer.cli.run_options import RunConfig, model_config, preset, read_run, run_folder
-from everyformer.core.config import from_dict, to_dict
-from everyformer.core.errors import CheckpointError
-
-EXAMPLES = (
-    "everyformer train aft-local --data mytext.txt --steps 2000",
-    "everyformer train gmlp --data digits --budget-seconds 60 --model.width 64",
+from everyformer.cli.console import facts
+from everyformer.cli.parsing import peek, say
+from everyformer.cli.run_options import (
+    RunConfig,
+    model_config,
+    named_member,
+    preset,
+    read_run,
+    run_folder,
 )
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.errors import CheckpointError, ConfigError
 
 
 def run(words: Sequence[str]) -> int:
     """Train, and say where the results are."""
-    words = _resumed(list(words))
-    options = read_run(words, "train", "Train a member on your data.", EXAMPLES)
+    options = _options(list(words))
     folder = run_folder(options)
-    if options.resume and (folder / "config.json").exists():
-        options = _saved(options, words)
 
     import torch
 
@@ -47,48 +47,47 @@ def run(words: Sequence[str]) -> int:
             extra_config={"run": to_dict(options)},
         )
     if not result.interrupted:
-        print(f"run         {folder}")
-        for name, value in (result.evaluation or {}).items():
-            if isinstance(value, int | float):
-                print(f"{name:<12}{value:.6g}")
-        speed, used = result.tokens_per_second, result.seconds
-        print(f"trained     {result.steps} steps, {used:.1f} s, {speed:,.0f} tokens/s")
-        if dataset.task == "lm":
-            print(f"next        everyformer generate {folder} --prompt '...'")
+        speed = f", {result.tokens_per_second:,.0f} tokens/s" if result.tokens_per_second else ""
+        rows: dict[str, Any] = {"run": folder}
+        found = (result.evaluation or {}).items()
+        rows |= {name: value for name, value in found if isinstance(value, int | float)}
+        rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
+        if dataset.task == "lm" and dataset.tokenizer is not None:
+            rows["next"] = f"everyformer generate {folder} --prompt '...'"
+        print(facts(rows))
     return result.exit_code
 
 
-def _resumed(words: list[str]) -> list[str]:
-    """With --resume the member need not be named again: the run knows it."""
-    if "--resume" not in words or (words and not words[0].startswith("-")):
-        return words
-    out = peek(words, "--out")
+def _options(words: list[str]) -> RunConfig:
+    """What to run; with --resume, the run's own options with this command line's on top."""
+    member = named_member(words)
+    if "--resume" not in words or not {"--help", "-h"}.isdisjoint(words):
+        return read_run(words)
+    out = peek(words, "--out") or (member and str(Path("runs") / member))
     if out is None:
-        return words
-    return [str(_saved_values(out)["member"]), *words]
+        raise ConfigError("--resume needs to know the run: give --out runs/NAME")
+    values = _saved_values(out)
+    if values is None and member is None:
+        raise CheckpointError(f"there is no run in {out} to resume")
+    if values is None:
+        # killed before anything was written: it begins anew
+        return read_run(words)
+    if member is not None and member != values["member"]:
+        raise ConfigError(
+            f"the run in {out} trains {values['member']}, not {member}: choose another --out"
+        )
+    known = preset(values["member"], values["model"]["position"] or "none")
+    return read_run(words, from_dict(RunConfig, {**values, "out": out}, "", known))
 
 
-def _saved(options: RunConfig, words: Sequence[str]) -> RunConfig:
-    """The run's own options, with what this command line says on top."""
-    values = _saved_values(str(run_folder(options)))
-    default = preset(values["member"], values["model"]["position"])
-    held: Any = from_dict(type(default), values, "", default)
-    return parse(
-        type(default),
-        words,
-        verb="train",
-        about="Train a member on your data.",
-        examples=EXAMPLES,
-        default=held,
-        short=SHORT,
-    )
-
-
-def _saved_values(out: str) -> dict[str, Any]:
+def _saved_values(out: str) -> dict[str, Any] | None:
     from everyformer.training.run import RUN_FORMAT
     from everyformer.training.storage import read_json
 
-    values = read_json(Path(out) / "config.json", RUN_FORMAT).get("run")
+    path = Path(out) / "config.json"
+    if not path.exists():
+        return None
+    values = read_json(path, RUN_FORMAT).get("run")
     if not isinstance(values, dict):
         raise CheckpointError(f"{out} was not made by `everyformer train`: name the member again")
     return values

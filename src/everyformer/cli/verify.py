@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import parse, say
-from everyformer.family import info
-from everyformer.verification.result import LawResult
+from everyformer.family import info, list_members
+
+if TYPE_CHECKING:
+    from everyformer.verification.result import LawResult
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ def run(words: Sequence[str]) -> int:
         verb="verify",
         about="Check every law of the members on this machine.",
         examples=("everyformer verify", "everyformer verify aft-local gmlp --dtype float32"),
+        default=VerifyOptions(),
+        names=[member.name for member in list_members()],
     )
     for name in options.members:
         info(name)

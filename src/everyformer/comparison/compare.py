@@ -7,20 +7,15 @@ is finished is kept: a comparison that was stopped goes on with `resume`.
 from __future__ import annotations
 
 import csv
-import json
-import math
-import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from everyformer.benchmark.bench import Point, bench, crossover
 from everyformer.comparison.config import CompareConfig
-from everyformer.comparison.plan import Entrant, Job, entrants, job, jobs
+from everyformer.comparison.folder import check_folder, opened
+from everyformer.comparison.plan import Entrant, entrants, own_options
 from everyformer.comparison.summary import (
     BETTER,
     curve,
@@ -29,8 +24,8 @@ from everyformer.comparison.summary import (
     rank,
     time_to,
 )
+from everyformer.comparison.trainings import Finished, Say, Stop, Trainings
 from everyformer.core.config import from_dict, to_dict
-from everyformer.core.errors import ConfigError, MissingExtraError
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.family import info
@@ -38,7 +33,8 @@ from everyformer.training.run import environment
 from everyformer.training.storage import write_json
 
 FORMAT = "everyformer-comparison"
-Say = Callable[[str], None]
+SIZES = ("width", "heads", "layers", "max_length")
+"""what a benchmark of one layer sets itself"""
 
 
 @dataclass(frozen=True)
@@ -74,27 +70,29 @@ def run_comparison(config: CompareConfig, *, say: Say = print, command: str = ""
     """Run or go on with the comparison that ``config`` describes."""
     for member in config.members:
         info(member)
-    folder = _open(config)
+    own_options(config)
+    check_folder(config)
     dataset = load_dataset(config.data, config.task)
     say(f"{dataset.name}: {dataset.split}")
     ready = entrants(config, dataset)
     for entrant in ready:
         if entrant.error is not None:
             say(f"{entrant.member}: cannot be built: {entrant.error}")
-    stopped, finished = _train_all(config, dataset, ready, folder, say)
-    if stopped:
-        return Comparison([], {}, folder, stopped)
-    points = _bench(config, say)
-    results = collect(config, dataset, ready, finished, points, folder, command)
-    write(results, folder)
-    return Comparison(results["rows"], results, folder)
+    with opened(config, dataset.fingerprint) as folder, Stop() as stop:
+        finished = Trainings(config, dataset, folder, say, stop).run(ready)
+        points = [] if stop.received else _bench(config, say, stop)
+        if stop.received:
+            return Comparison([], {}, folder, stop.received)
+        results = collect(config, dataset, ready, finished, points, folder, command)
+        write(results, folder)
+        return Comparison(results["rows"], results, folder)
 
 
 def collect(
     config: CompareConfig,
     dataset: Dataset,
     ready: list[Entrant],
-    finished: list[tuple[Job, dict[str, Any]]],
+    finished: Finished,
     points: list[Point],
     folder: Path,
     command: str,
@@ -114,7 +112,8 @@ def collect(
         for made, found in own:
             kept = {key: value for key, value in found.items() if key != "config"}
             lines = curve(folder / made.folder / "run")
-            runs.append({"member": made.member, "seed": made.seed, "lr": made.lr, **kept, **lines})
+            which = {"member": made.member, "seed": made.seed, "lr": made.lr, "folder": made.folder}
+            runs.append({**which, **kept, **lines})
     ranked = rank(rows, metric)
     qualities = [row["quality"] for row in ranked if row["status"] == "done"]
     base = next((e.parameters for e in ready if e.parameters), None)
@@ -153,125 +152,20 @@ def write(results: dict[str, Any], folder: Path) -> None:
     write_report(results, folder)
 
 
-def _train_all(
-    config: CompareConfig, dataset: Dataset, ready: list[Entrant], folder: Path, say: Say
-) -> tuple[int | None, list[tuple[Job, dict[str, Any]]]]:
-    """Every job's result; the signal if one was stopped by it."""
-    if config.launcher == "ray":
-        _run_on_ray(config, dataset, ready, folder)
-    finished: list[tuple[Job, dict[str, Any]]] = []
-    for entrant in ready:
-        if entrant.config is None:
-            continue
-        lr, best = config.training.lr, math.inf
-        for tried in config.lr_grid:
-            code, found = _run(job(config, entrant, 0, tried), config, dataset, folder, say)
-            if code:
-                return code, finished
-            if found["status"] == "done" and found["evaluation"]["loss"] < best:
-                lr, best = tried, found["evaluation"]["loss"]
-        for seed in range(config.seeds):
-            planned = job(config, entrant, seed, lr)
-            code, found = _run(planned, config, dataset, folder, say)
-            if code:
-                return code, finished
-            finished.append((planned, found))
-    return None, finished
-
-
-def _run(
-    planned: Job, config: CompareConfig, dataset: Dataset, folder: Path, say: Say
-) -> tuple[int | None, dict[str, Any]]:
-    """One job in a fresh process, or its kept result; the signal that stopped it, if one did."""
-    place = folder / planned.folder
-    held = place / "result.json"
-    if held.exists():
-        return None, json.loads(held.read_text(encoding="utf-8"))
-    prepare(planned, config, dataset, place)
-    say(f"{planned.member}, seed {planned.seed}, learning rate {planned.lr:g}")
-    child = subprocess.Popen([sys.executable, "-m", "everyformer.comparison.worker", str(place)])
-    try:
-        code = child.wait()
-    except KeyboardInterrupt:
-        # the child was interrupted too, and saves before it ends
-        child.wait()
-        return signal.SIGINT, {}
-    if code in (130, 143):
-        return code - 128, {}
-    if not held.exists():
-        end = f"signal {-code}" if code < 0 else f"exit code {code}"
-        why = " (out of memory?)" if code == -signal.SIGKILL else ""
-        write_json(held, {"status": "failed", "error": f"the process ended with {end}{why}"})
-    found = json.loads(held.read_text(encoding="utf-8"))
-    if found["status"] != "done":
-        say(f"{planned.member}: failed: {found['error']}")
-    return None, found
-
-
-def prepare(planned: Job, config: CompareConfig, dataset: Dataset, place: Path) -> None:
-    """The folder of a job, with what its process is to do."""
-    place.mkdir(parents=True, exist_ok=True)
-    described = {
-        "data": to_dict(config.data),
-        "task": dataset.task,
-        "model": to_dict(planned.model),
-        "training": to_dict(planned.training),
-    }
-    (place / "job.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
-
-
-def _run_on_ray(
-    config: CompareConfig, dataset: Dataset, ready: list[Entrant], folder: Path
-) -> None:
-    """All jobs at once over a Ray cluster that shares this file system; results lie in files."""
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError("ray", "ray", "launcher='ray'") from error
-    from everyformer.comparison.worker import main
-
-    ray.init(ignore_reinit_error=True)
-    remote = ray.remote(main)
-    waiting = []
-    for planned in jobs(config, ready):
-        place = (folder / planned.folder).absolute()
-        if not (place / "result.json").exists():
-            prepare(planned, config, dataset, place)
-            waiting.append(remote.remote(place))
-    ray.get(waiting)
-
-
-def _bench(config: CompareConfig, say: Say) -> list[Point]:
+def _bench(config: CompareConfig, say: Say, stop: Stop) -> list[Point]:
     """Time and memory of one layer of each member, and of plain attention to compare with."""
     if not config.bench_lengths:
         return []
     say(f"time and memory at lengths {', '.join(map(str, config.bench_lengths))}")
     names = list(dict.fromkeys(["attention", *config.members]))
-    return list(
-        bench(names, config.bench_lengths, width=config.model.width, heads=config.model.heads)
-    )
-
-
-def _open(config: CompareConfig) -> Path:
-    folder = Path(config.out)
-    recorded = folder / "comparison.json"
-    settled = {k: v for k, v in to_dict(config).items() if k not in ("resume", "overwrite", "out")}
-    if folder.exists() and any(folder.iterdir()):
-        if config.overwrite and recorded.exists():
-            shutil.rmtree(folder)
-        elif not config.resume:
-            raise ConfigError(
-                f"{folder} is not empty: give --resume to go on with the comparison in it, "
-                "--overwrite to replace it, or another --out"
-            )
-        elif json.loads(recorded.read_text(encoding="utf-8")) != json.loads(json.dumps(settled)):
-            raise ConfigError(
-                f"the comparison in {folder} was begun with other options: resume it with the "
-                "same, or choose another --out"
-            )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        recorded.write_text(json.dumps(settled, indent=1), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write to {folder}: {error.strerror}") from error
-    return folder
+    sizes: dict[str, Any] = {"width": config.model.width, "heads": config.model.heads}
+    own = {
+        member: {name: value for name, value in options.items() if name not in SIZES}
+        for member, options in own_options(config).items()
+    }
+    points = []
+    for point in bench(names, config.bench_lengths, options=own, **sizes):
+        if stop.received:
+            break
+        points.append(point)
+    return points

@@ -32,7 +32,7 @@ class CompareConfig:
     options: tuple[str, ...] = ()
     """a member's own options, as member.option=value (aft-local.window=64)"""
     seeds: int = 1
-    """trainings of each member, with seeds 0, 1, ..."""
+    """trainings of each member, with this many seeds from `training.seed` on"""
     match: Literal["width", "parameters"] = "width"
     """what is equal: width, or parameters to within 10% of the first member's"""
     lr_grid: tuple[float, ...] = ()
@@ -58,5 +58,7 @@ class CompareConfig:
             raise ConfigError(f"seeds must be at least 1, not {self.seeds}")
         if self.resume and self.overwrite:
             raise ConfigError("resume and overwrite contradict each other: give one of them")
+        if any(not rate > 0 for rate in self.lr_grid):
+            raise ConfigError(f"lr_grid must be above 0, not {self.lr_grid}")
         if any(length < 1 for length in self.bench_lengths):
             raise ConfigError(f"bench_lengths must be positive, not {self.bench_lengths}")

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 from everyformer.core.mask import Mask
 from everyformer.data.base import Dataset
-from everyformer.generation.sampling import Sampling, generate, initial_state
+from everyformer.generation.config import Sampling
+from everyformer.generation.sampling import generate, initial_state
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
 from everyformer.models.config import ModelConfig

@@ -45,7 +45,11 @@ class Job:
 
 
 def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
-    """A complete model for each member; a member that cannot be built carries its error."""
+    """A complete model for each member; a member that cannot be built carries its error.
+
+    Raises:
+        ConfigError: an option given for one member alone is unknown or wrong.
+    """
     own = own_options(config)
     made: list[Entrant] = []
     target: int | None = None
@@ -57,8 +61,13 @@ def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
                 complete, count = match_parameters(complete, target)
             made.append(Entrant(member, complete, count))
             target = target or count
-        except EveryformerError as error:
+        except ConfigError as error:
+            if member in own and not isinstance(error, GeneError):
+                raise
             made.append(Entrant(member, None, None, str(error)))
+        except Exception as error:  # a member that is broken must not keep the others from running
+            kind = "" if isinstance(error, EveryformerError) else f"{type(error).__name__}: "
+            made.append(Entrant(member, None, None, f"{kind}{error}"))
     return made
 
 
@@ -75,7 +84,7 @@ def own_options(config: CompareConfig) -> dict[str, dict[str, Any]]:
         try:
             value = json.loads(text)
         except json.JSONDecodeError:
-            value = None if text == "None" else text
+            value = None if text in ("none", "None") else text
         chosen.setdefault(member, {})[option.replace("-", "_")] = value
     return chosen
 
@@ -83,7 +92,8 @@ def own_options(config: CompareConfig) -> dict[str, dict[str, Any]]:
 def jobs(config: CompareConfig, ready: list[Entrant]) -> list[Job]:
     """Every training: members by seeds, or by the learning rates of the grid for the first seed."""
     rates = config.lr_grid or (config.training.lr,)
-    seeds = range(1 if config.lr_grid else config.seeds)
+    first = config.training.seed
+    seeds = range(first, first + (1 if config.lr_grid else config.seeds))
     able = [entrant for entrant in ready if entrant.config is not None]
     return [job(config, e, seed, lr) for e in able for seed in seeds for lr in rates]
 

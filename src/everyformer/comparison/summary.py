@@ -31,6 +31,8 @@ def member_row(
     interval = first["evaluation"].get(f"{metric}_interval")
     if len(values) > 1:
         interval = mean_interval(values)
+        if metric == "accuracy":
+            interval = [max(0.0, interval[0]), min(1.0, interval[1])]
     decoding = first.get("decoding") or {}
     contexts = [key for key in decoding if key.isdigit()]
     return {
@@ -46,7 +48,7 @@ def member_row(
         "tokens": statistics.mean(run["tokens"] for run in runs),
         "flops": statistics.mean(run["flops"] for run in runs),
         "steps": statistics.mean(run["steps"] for run in runs),
-        "peak_bytes": max(run["peak_bytes"] for run in runs),
+        "peak_bytes": max((run["peak_bytes"] for run in runs if run["peak_bytes"]), default=None),
         "decode_ms": {context: decoding[context] for context in contexts},
         "state_bytes": decoding.get("state"),
         "by_position": first.get("by_position"),

@@ -6,66 +6,87 @@ So a member that runs out of memory or crashes takes nothing with it, and memory
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
+import re
+import signal
 import sys
+import threading
+import traceback
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
-from everyformer.core.config import from_dict
-from everyformer.core.errors import EveryformerError
+from everyformer.comparison.trainings import write_result
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.errors import DataError, EveryformerError
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.models.build import build_model
-from everyformer.models.config import ModelConfig
+from everyformer.models.config import Architecture, ModelConfig
 from everyformer.training import RunDirectory, train
 from everyformer.training.config import TrainingConfig
 from everyformer.training.result import peak_rss
 
+LONGEST_STEP = 600.0
+"""seconds"""
+
 
 def main(folder: Path) -> int:
-    """Train the job in ``folder``; the exit code is the run's."""
+    """Train the job in ``folder``; 143 if a signal stopped it, else 0, however it ended."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    try:
-        result = work(folder, job)
-    except (EveryformerError, RuntimeError, MemoryError) as error:
-        result = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-    if result.pop("signal", None):
-        return 143
-    written = folder / "result.json.new"
-    written.write_text(json.dumps(result, indent=1), encoding="utf-8")
-    os.replace(written, folder / "result.json")
+    # a comparison that was killed leaves its process behind for as long as one step takes
+    with FileLock(folder / ".lock", timeout=LONGEST_STEP):
+        try:
+            result = work(folder, job)
+        except EveryformerError as error:
+            result = {"status": "failed", "error": str(error)}
+        except Exception as error:  # whatever a member does, the others go on
+            trace = folder / "error.txt"
+            trace.write_text(traceback.format_exc(), encoding="utf-8")
+            short = (str(error).splitlines() or [""])[0]
+            told = f"{type(error).__name__}: {short} (traceback in {trace})"
+            result = {"status": "failed", "error": told}
+        if result.pop("signal", None):
+            return 143
+        write_result(folder, result)
     return 0
 
 
 def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     """Train, then look at what came of it."""
     dataset = load_dataset(from_dict(DataConfig, job["data"]), job["task"])
+    if dataset.fingerprint != job["fingerprint"]:
+        raise DataError(f"{dataset.name} has changed since the comparison was begun")
     config = from_dict(ModelConfig, job["model"])
     training = from_dict(TrainingConfig, job["training"])
     torch.manual_seed(training.seed)
     model = build_model(config)
-    before = peak_rss() or 0
+    before = memory_peak()
     resume = (folder / "run").exists()
     with RunDirectory(folder / "run", resume=resume) as run:
-        trained = train(model, dataset, training, run, resume=resume)
+        trained = train(
+            model, dataset, training, run, resume=resume, extra_config={"run": as_run(config, job)}
+        )
     if trained.interrupted:
         return {"signal": trained.signal}
-    peak = trained.peak_device or max(0, (trained.peak_rss or 0) - before)
+    peak = trained.peak_device or memory_peak() - before
+    # a sitting without a step of its own knows neither speed nor memory of training
+    speed = trained.tokens_per_second or trained.tokens / trained.seconds
     found: dict[str, Any] = {
         "status": "done",
         "steps": trained.steps,
         "tokens": trained.tokens,
         "seconds": trained.seconds,
         "flops": trained.flops,
-        "tokens_per_second": trained.tokens_per_second,
+        "tokens_per_second": speed,
         "evaluation": trained.evaluation,
-        "peak_bytes": peak,
-        "config": dataclasses.asdict(config),
+        "peak_bytes": peak if trained.tokens_per_second else None,
+        "config": to_dict(config),
     }
     model.eval()
     if dataset.task in ("lm", "pixels"):
@@ -76,5 +97,41 @@ def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def memory_peak() -> int:
+    """Largest resident memory of this process in bytes.
+
+    On Linux not as getrusage has it, whose peak is inherited from the process that started this.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return peak_rss() or 0
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return 1024 * int(found[1]) if found else peak_rss() or 0
+
+
+def as_run(config: ModelConfig, job: dict[str, Any]) -> dict[str, Any]:
+    """The options of `everyformer train` for a run like this: eval and show find its data here."""
+    return {
+        "member": config.member,
+        "mixer": to_dict(config.mixer_options),
+        "place": to_dict(config.position_options),
+        "model": {f.name: to_dict(getattr(config, f.name)) for f in fields(Architecture)},
+        **{name: job[name] for name in ("task", "data", "training")},
+    }
+
+
+def stop_with_parent() -> None:
+    """Stop as on SIGTERM, with a checkpoint, when the standard input ends: the parent has died."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 if __name__ == "__main__":
+    stop_with_parent()
     sys.exit(main(Path(sys.argv[1])))

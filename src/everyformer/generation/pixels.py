@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.generation.sampling import Sampling, draw, initial_state
+from everyformer.generation.config import Sampling
+from everyformer.generation.sampling import draw, initial_state
 from everyformer.models.base import Model
 from everyformer.models.pixels import START, PixelModel
 
@@ -19,18 +20,22 @@ def draw_images(model: Model, count: int, sampling: Sampling | None = None) -> T
     if count < 1:
         raise ConfigError(f"the number of images must be at least 1, not {count}")
     sampling = sampling or Sampling()
-    generator = torch.Generator().manual_seed(sampling.seed)
-    total = model.config.tokens
-    state = initial_state(model, count)
-    pixels = torch.zeros(count, total, dtype=torch.long)
-    token = torch.full((count, 1), START)
+    device = next(model.parameters()).device
+    generator = torch.Generator(device=device).manual_seed(sampling.seed)
+    total, training = model.config.tokens, model.training
     model.eval()
-    for step in range(total):
-        if state is None:
-            logits = model(model.unflatten(pixels)).logits[:, step]
-        else:
-            out = model(token, state=state)
-            state, logits = out.state, out.logits[:, -1]
-        pixels[:, step] = draw(logits, sampling, generator)
-        token = pixels[:, step : step + 1]
+    try:
+        state = initial_state(model, count)
+        pixels = torch.zeros(count, total, dtype=torch.long, device=device)
+        token = torch.full((count, 1), START, device=device)
+        for step in range(total):
+            if state is None:
+                logits = model(model.unflatten(pixels)).logits[:, step]
+            else:
+                out = model(token, state=state)
+                state, logits = out.state, out.logits[:, -1]
+            pixels[:, step] = draw(logits, sampling, generator)
+            token = pixels[:, step : step + 1]
+    finally:
+        model.train(training)
     return model.unflatten(pixels)

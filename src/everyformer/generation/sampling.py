@@ -7,7 +7,6 @@ without one reads the whole text again at each step, which gives the same tokens
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,46 +14,28 @@ from torch import Tensor
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
+from everyformer.generation.config import Sampling
 from everyformer.models.base import Model
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is drawn from the logits."""
-
-    temperature: float = 1.0
-    """divides the logits; 0 takes the likeliest token"""
-    top_k: int | None = None
-    """draw among this many likeliest tokens only"""
-    top_p: float | None = None
-    """draw among the fewest tokens that hold this much probability"""
-    seed: int = 0
-    """of the draws"""
-
-    def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ConfigError(f"temperature must be 0 or more, not {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(f"top_k must be at least 1, not {self.top_k}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p must be in (0, 1], not {self.top_p}")
 
 
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
     """Next tokens (B,) from ``logits`` (B, vocabulary)."""
     if sampling.temperature == 0:
         return logits.argmax(-1)
-    scores = logits.float() / sampling.temperature
+    scores = logits.float()
+    # the largest becomes 0 first, so that no temperature makes it infinite
+    scores = (scores - scores.amax(-1, keepdim=True)) / sampling.temperature
+    ordered, order = scores.sort(dim=-1, descending=True, stable=True)
+    beyond = torch.zeros_like(ordered, dtype=torch.bool)
     if sampling.top_k is not None:
-        least = scores.topk(min(sampling.top_k, scores.shape[-1]), dim=-1).values[:, -1:]
-        scores = scores.masked_fill(scores < least, -torch.inf)
+        beyond[:, sampling.top_k :] = True
     if sampling.top_p is not None:
-        ordered, order = scores.sort(dim=-1, descending=True)
-        mass = ordered.softmax(-1)
+        mass = ordered.masked_fill(beyond, -torch.inf).softmax(-1)
         # the token that crosses top_p stays: only tokens behind it go
-        beyond = mass.cumsum(-1) - mass >= sampling.top_p
-        scores = scores.masked_fill(beyond.gather(1, order.argsort(-1)), -torch.inf)
-    return torch.multinomial(scores.softmax(-1), 1, generator=generator).squeeze(1)
+        beyond |= mass.cumsum(-1) - mass >= sampling.top_p
+    kept = ordered.masked_fill(beyond, -torch.inf).softmax(-1)
+    place = torch.multinomial(kept, 1, generator=generator)
+    return order.gather(-1, place).squeeze(-1)
 
 
 @torch.inference_mode()
@@ -77,6 +58,8 @@ def stream(
     Raises:
         ShapeError: an empty prompt, or a text that outgrows the member's table over positions.
     """
+    if tokens is not None and tokens < 0:
+        raise ConfigError(f"'tokens' must be 0 or more, not {tokens}")
     sampling = sampling or Sampling()
     ids = torch.as_tensor(prompt, dtype=torch.long, device=next(model.parameters()).device)
     ids = ids[None] if ids.dim() == 1 else ids
@@ -118,8 +101,10 @@ def generate(
     sampling: Sampling | None = None,
 ) -> Tensor:
     """The ``tokens`` new tokens (B, tokens) that `stream` yields."""
-    made = list(stream(model, prompt, tokens=tokens, mask=mask, sampling=sampling))
-    return torch.stack(made, 1) if made else torch.empty(1, 0, dtype=torch.long)
+    ids = torch.as_tensor(prompt, dtype=torch.long)
+    made = list(stream(model, ids, tokens=tokens, mask=mask, sampling=sampling))
+    rows = 1 if ids.dim() == 1 else ids.shape[0]
+    return torch.stack(made, 1) if made else ids.new_empty(rows, 0)
 
 
 def initial_state(model: Model, batch: int) -> StackState | None:

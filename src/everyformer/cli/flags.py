@@ -1,0 +1,231 @@
+"""The flags that a dataclass of options becomes: their names, short names, help and values.
+
+tyro makes flags of typed fields. What is ours: explanations come from `field_docs`, the flags that
+nearly every command line has also have a short name, 'none' stands for no value, and names of
+members may stand anywhere among the flags.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import tyro
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
+
+from everyformer.core.config import field_docs
+from everyformer.core.errors import ConfigError
+from everyformer.data.config import DataConfig
+from everyformer.models.config import Architecture
+from everyformer.training.config import TrainingConfig
+
+NONE = ("none", "None")
+"""how a person writes that an option has no value"""
+
+QUOTE = "'"
+
+HOMES: dict[type, str] = {DataConfig: "data", TrainingConfig: "training", Architecture: "model"}
+ALIASES: dict[tuple[type, str], str] = {
+    (DataConfig, "source"): "--data",
+    (DataConfig, "tokenizer"): "--tokenizer",
+    (DataConfig, "length"): "--length",
+    (TrainingConfig, "steps"): "--steps",
+    (TrainingConfig, "batch"): "--batch",
+    (TrainingConfig, "lr"): "--lr",
+    (TrainingConfig, "seed"): "--seed",
+    (TrainingConfig, "device"): "--device",
+    (TrainingConfig, "precision"): "--precision",
+    (TrainingConfig, "compile"): "--compile",
+    (TrainingConfig, "budget_seconds"): "--budget-seconds",
+    (TrainingConfig, "budget_tokens"): "--budget-tokens",
+    (TrainingConfig, "budget_flops"): "--budget-flops",
+    (Architecture, "width"): "--width",
+    (Architecture, "layers"): "--layers",
+    (Architecture, "heads"): "--heads",
+    (Architecture, "position"): "--position",
+}
+"""(class, field) -> the short name beside --home.field"""
+
+_SHORT = {short: f"--{HOMES[cls]}.{name}" for (cls, name), short in ALIASES.items()}
+_POSITIONAL = get_args(tyro.conf.Positional[int])[1]
+
+
+class Refused(Exception):
+    """Carries a dataclass's own refusal past tyro, which would put a box around it."""
+
+    def __init__(self, reason: ConfigError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def full_name(word: str) -> str:
+    """A flag as it is spelled in full with underscores, '=value' kept; other words as they are."""
+    flag, equals, value = word.partition("=")
+    if not flag.startswith("--"):
+        return word
+    flag = "--" + flag[2:].replace("-", "_")
+    return _SHORT_NAMES.get(flag, flag) + equals + value
+
+
+_SHORT_NAMES = {"--" + short[2:].replace("-", "_"): full for short, full in _SHORT.items()}
+
+
+def flags_of(kind: type, default: Any = None, prefix: str = "") -> dict[str, Any]:
+    """Every flag in full (with underscores) and the type of its value; positionals left out."""
+    found: dict[str, Any] = {}
+    for f, hint, value in _fields(kind, default):
+        inner = _inner(hint, value)
+        if inner is not None:
+            found |= flags_of(inner, value, f"{prefix}{f.name}.")
+        elif _POSITIONAL not in getattr(hint, "__metadata__", ()):
+            found[f"--{prefix}{f.name}"] = hint
+    return found
+
+
+def arrange(
+    words: Sequence[str], flags: dict[str, Any], names: Iterable[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Positional words, wherever they stood, and the flags with their values.
+
+    A flag that takes several values ends at the next flag or at one of ``names``.
+    """
+    placed: list[str] = []
+    rest: list[str] = []
+    known, left = set(names), 0.0
+    for word in words:
+        if _is_flag(word):
+            rest.append(word)
+            left = 0 if "=" in word or word == "-h" else _takes(full_name(word), flags)
+        elif left and not (left > 1 and word in known):
+            rest.append(word)
+            left -= 1
+        else:
+            placed.append(word)
+            left = 0
+    return placed, rest
+
+
+def nearest_flags(word: str, flags: dict[str, Any]) -> list[str]:
+    """The flags that ``word`` may have meant: by the whole name, or by its last part."""
+    shown = {flag.replace("_", "-"): flag for flag in flags}
+    shown |= {short: full for short, full in _SHORT.items() if full in flags}
+    meant = word.partition("=")[0].replace("_", "-")
+    tail = meant.rpartition(".")[2].lstrip("-")
+    close = difflib.get_close_matches(meant, shown, n=3, cutoff=0.6)
+    ends = {name: name.rpartition(".")[2].lstrip("-") for name in shown}
+    likely = difflib.get_close_matches(tail, set(ends.values()), n=2, cutoff=0.75)
+    return list(dict.fromkeys([*close, *(n for end in likely for n in ends if ends[n] == end)]))[:3]
+
+
+def registry() -> ConstructorRegistry:
+    """How tyro reads our dataclasses."""
+    rules = ConstructorRegistry()
+    rules.struct_rule(_dataclass_rule)
+    rules.primitive_rule(_none_rule)
+    return rules
+
+
+def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
+    kind = info.type
+    if not dataclasses.is_dataclass(kind):
+        return None
+    docs = field_docs(kind)
+    given = info.default if isinstance(info.default, kind) else None
+    fields = []
+    for f, hint, value in _fields(kind, given):
+        text = docs.get(f.name, "")
+        alias = ALIASES.get((kind, f.name))
+        shown = tyro.conf.arg(
+            aliases=None if alias is None else (alias,), help_behavior_hint=_hint(text)
+        )
+        inner = _inner(hint, value)
+        typed = inner if inner is not None else Annotated[hint, shown]
+        fields.append(StructFieldSpec(name=f.name, type=typed, default=value, helptext=text))  # type: ignore[arg-type]
+
+    def make(**values: Any) -> Any:
+        try:
+            return kind(**values)
+        except ConfigError as error:
+            raise Refused(error) from error
+
+    return StructConstructorSpec(instantiate=make, fields=tuple(fields))
+
+
+def _none_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
+    if info.type is not types.NoneType:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="none",
+        choices=NONE,
+        instance_from_str=lambda words: None,
+        is_instance=lambda value: value is None,
+        str_from_instance=lambda value: ["none"],
+    )
+
+
+def _hint(text: str) -> typing.Callable[[str], str]:
+    """What stands behind an explanation: the default, where it says something."""
+
+    def hint(label: str) -> str:
+        if label in ("", "none", "None", "False") or "(default" in text:
+            return ""
+        return f"(default: {label if label.isprintable() else ascii(label.strip(QUOTE))})"
+
+    return hint
+
+
+def _fields(kind: type, default: Any) -> Iterator[tuple[dataclasses.Field[Any], Any, Any]]:
+    """Each field with its annotation and the default that holds."""
+    hints = get_type_hints(kind, include_extras=True)
+    for f in dataclasses.fields(kind):
+        if not f.init:
+            continue
+        if default is not None:
+            value = getattr(default, f.name)
+        elif f.default is not dataclasses.MISSING:
+            value = f.default
+        elif f.default_factory is not dataclasses.MISSING:
+            value = f.default_factory()
+        else:
+            value = tyro.MISSING
+        yield f, hints[f.name], value
+
+
+def _inner(hint: Any, value: Any) -> type | None:
+    """The dataclass that a field holds, if it holds one; of an open annotation, the value's."""
+    open_ended = hint is Any or isinstance(hint, TypeVar)
+    kind = type(value) if open_ended or dataclasses.is_dataclass(hint) else hint
+    if value is tyro.MISSING:
+        kind = hint
+    return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
+
+
+def _is_flag(word: str) -> bool:
+    return word == "-h" or (word.startswith("--") and len(word) > 2)
+
+
+def _takes(flag: str, flags: dict[str, Any]) -> float:
+    """How many words follow a flag at most: one, where nothing is known of it."""
+    hint = flags.get(flag, flags.get(flag.replace("no_", "", 1)))
+    if hint is None:
+        return 0 if flag in ("--help", "--print_config") else 1
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if hint is bool:
+        return 0
+    if get_origin(hint) is tuple:
+        kinds = get_args(hint)
+        return float("inf") if Ellipsis in kinds else len(kinds)
+    return 1

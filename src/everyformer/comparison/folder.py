@@ -1,0 +1,123 @@
+"""The directory of a comparison: one comparison at a time, and never two mixed in it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from everyformer.comparison.config import CompareConfig
+from everyformer.core.config import to_dict
+from everyformer.core.errors import ConfigError
+from everyformer.training.records import differences
+from everyformer.training.storage import read_json, write_json
+
+RECORD = "comparison.json"
+FORMAT = "everyformer-comparison-options"
+LOCK = ".lock"
+FREE = ("out", "resume", "overwrite", "launcher", "bench_lengths")
+"""options that may change when a comparison goes on: no result depends on them"""
+
+
+def begun_with(folder: Path) -> dict[str, Any] | None:
+    """The options of the comparison in ``folder``; None if there is none."""
+    record = folder / RECORD
+    if not record.exists():
+        return None
+    options: dict[str, Any] = read_json(record, FORMAT)["options"]
+    return options
+
+
+def check_folder(config: CompareConfig) -> None:
+    """Refuse a directory that holds something else, before any work is done.
+
+    Raises:
+        ConfigError: it is filled and neither resumed nor overwritten, or by other options.
+    """
+    folder = Path(config.out)
+    held = _held(folder)
+    if not held:
+        return
+    if not (folder / RECORD).exists():
+        raise ConfigError(f"{folder} is not empty and holds no comparison: choose another --out")
+    if config.overwrite:
+        return
+    if not config.resume:
+        raise ConfigError(
+            f"{folder} is not empty: give --resume to go on with the comparison in it, "
+            "--overwrite to replace it, or another --out"
+        )
+    begun = begun_with(folder) or {}
+    changed = differences(_settled(begun), _settled(to_dict(config)))
+    if changed:
+        raise ConfigError(
+            f"the comparison in {folder} was begun with other options ({'; '.join(changed[:5])}): "
+            "resume it with the same, or choose another --out"
+        )
+
+
+@contextmanager
+def opened(config: CompareConfig, fingerprint: str) -> Iterator[Path]:
+    """The directory, made and locked; its record says what is compared, and on which data.
+
+    Raises:
+        ConfigError: it is in use, cannot be written, or was begun on other data.
+    """
+    folder = Path(config.out)
+    lock = FileLock(folder / LOCK)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ConfigError(
+            f"{folder} is in use: another comparison runs in it. Wait for it to end, or choose "
+            "another --out"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write into {folder}: {error.strerror}; choose another --out"
+        ) from error
+    try:
+        check_folder(config)
+        if config.overwrite:
+            _clear(folder)
+        _settle(folder, config, fingerprint)
+        yield folder
+    finally:
+        lock.release()
+
+
+def _settle(folder: Path, config: CompareConfig, fingerprint: str) -> None:
+    record = folder / RECORD
+    if not record.exists():
+        settled = json.loads(json.dumps(to_dict(config)))
+        write_json(record, {"format": FORMAT, "options": settled, "data": fingerprint})
+    elif read_json(record, FORMAT)["data"] != fingerprint:
+        raise ConfigError(
+            f"the data has changed since the comparison in {folder} was begun, so its members "
+            "would not be compared on equal footing: give --overwrite, or choose another --out"
+        )
+
+
+def _settled(options: dict[str, Any]) -> Any:
+    return json.loads(json.dumps({k: v for k, v in options.items() if k not in FREE}))
+
+
+def _held(folder: Path) -> list[Path]:
+    """What lies in the directory, hidden files (locks, half-written ones) apart."""
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if not path.name.startswith(".")]
+
+
+def _clear(folder: Path) -> None:
+    for path in _held(folder):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

@@ -1,0 +1,190 @@
+"""The trainings of a comparison, each in a fresh process, one after the other or over Ray.
+
+One after the other, so that times are not shared; each in its own process, so that one that runs
+out of memory or crashes takes nothing with it. What is finished stays in its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.plan import Entrant, Job, job, jobs
+from everyformer.core.config import to_dict
+from everyformer.core.errors import MissingExtraError
+from everyformer.data.base import Dataset
+from everyformer.training.signals import StopSignals
+
+Say = Callable[[str], None]
+Finished = list[tuple[Job, dict[str, Any]]]
+
+
+class Stop(StopSignals):
+    """Takes note of Ctrl-C and SIGTERM; the process that trains, to which they go on, says so."""
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@dataclass
+class Trainings:
+    """Runs the jobs of one comparison."""
+
+    config: CompareConfig
+    dataset: Dataset
+    folder: Path
+    say: Say
+    stop: Stop
+    _tried: set[str] = field(default_factory=set)
+
+    def run(self, ready: list[Entrant]) -> Finished:
+        """Every job with its result, those missing that a signal kept from running."""
+        if self.config.launcher == "ray":
+            self._on_ray(ready)
+        finished: Finished = []
+        for entrant in ready:
+            if entrant.config is not None:
+                finished += self._entrant(entrant)
+        return finished
+
+    def _entrant(self, entrant: Entrant) -> Finished:
+        """Trainings of one member: its learning rate first, then every seed."""
+        config, finished = self.config, Finished()
+        lr, best = (*config.lr_grid, config.training.lr)[0], math.inf
+        for tried in config.lr_grid:
+            found = self._job(job(config, entrant, config.training.seed, tried))
+            if found is None:
+                return finished
+            if found["status"] == "done" and found["evaluation"]["loss"] < best:
+                lr, best = tried, found["evaluation"]["loss"]
+        for number in range(config.seeds):
+            planned = job(config, entrant, config.training.seed + number, lr)
+            found = self._job(planned)
+            if found is None:
+                return finished
+            finished.append((planned, found))
+        return finished
+
+    def _job(self, planned: Job) -> dict[str, Any] | None:
+        """The kept result of a job, or what a fresh process made of it; None after a signal.
+
+        A job that failed in an earlier sitting is tried again, from its last checkpoint.
+        """
+        place = self.folder / planned.folder
+        held = read_result(place)
+        if held is not None and (held["status"] == "done" or planned.folder in self._tried):
+            return held
+        if self.stop.received is not None:
+            return None
+        self._tried.add(planned.folder)
+        self._prepare(planned, place)
+        self.say(f"{planned.member}, seed {planned.seed}, learning rate {planned.lr:g}")
+        code = launch(place, self.stop)
+        found = read_result(place)
+        if found is None:
+            if self.stop.received is None and code == 128 + signal.SIGTERM:
+                self.stop.received = signal.SIGTERM
+            if self.stop.received is not None:
+                return None
+            found = {"status": "failed", "error": _ended(code)}
+            write_result(place, found)
+        if found["status"] != "done":
+            self.say(f"{planned.member}: failed: {found['error']}")
+        return found
+
+    def _prepare(self, planned: Job, place: Path) -> None:
+        """The folder of a job, with what its process is to do."""
+        place.mkdir(parents=True, exist_ok=True)
+        (place / RESULT).unlink(missing_ok=True)
+        described = {
+            "data": to_dict(self.config.data),
+            "task": self.dataset.task,
+            "fingerprint": self.dataset.fingerprint,
+            "model": to_dict(planned.model),
+            "training": to_dict(planned.training),
+        }
+        (place / "job.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
+
+    def _on_ray(self, ready: list[Entrant]) -> None:
+        """All jobs at once over a Ray cluster that shares this file system; results are files."""
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtraError("ray", "ray", "launcher='ray'") from error
+        from everyformer.comparison.worker import main
+
+        ray.init(ignore_reinit_error=True)
+        remote = ray.remote(main)
+        waiting = []
+        for planned in jobs(self.config, ready):
+            place = (self.folder / planned.folder).absolute()
+            held = read_result(place)
+            if held is None or held["status"] != "done":
+                self._prepare(planned, place)
+                waiting.append(remote.remote(place))
+        ray.get(waiting)
+
+
+RESULT = "result.json"
+
+
+def read_result(place: Path) -> dict[str, Any] | None:
+    """What a job came to; None if it did not end, or its file is damaged."""
+    try:
+        found = json.loads((place / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "status" in found else None
+
+
+def write_result(place: Path, found: dict[str, Any]) -> None:
+    """Leave a job's result in its folder, whole or not at all."""
+    written = place / f".writing-{RESULT}"
+    written.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    written.replace(place / RESULT)
+
+
+def launch(place: Path, stop: StopSignals) -> int:
+    """Run the job in ``place`` in a fresh process, and return its exit code.
+
+    The process is in a session of its own, so that Ctrl-C reaches this one alone, which asks the
+    other to stop. Its standard input is a pipe that ends when this process dies in any way.
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "everyformer.comparison.worker", str(place)],
+        stdin=subprocess.PIPE,
+        stdout=2,
+        start_new_session=True,
+    )
+    asked = False
+    try:
+        while True:
+            try:
+                return child.wait(0.1)
+            except subprocess.TimeoutExpired:
+                if stop.received is not None and not asked:
+                    child.send_signal(signal.SIGTERM)
+                    asked = True
+    except KeyboardInterrupt:
+        child.kill()
+        raise
+    finally:
+        assert child.stdin is not None
+        child.stdin.close()
+        child.wait()
+
+
+def _ended(code: int) -> str:
+    end = f"signal {-code}" if code < 0 else f"exit code {code}"
+    why = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"the process ended with {end}{why}"

@@ -1,0 +1,231 @@
+"""Points of a benchmark: numbers that follow from the work, and every way to fail is a result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from everyformer.benchmark import measure as inside
+from everyformer.benchmark.bench import Point, Setting, bench, crossover, measure
+from everyformer.benchmark.peers import PEERS
+from everyformer.cli import main
+from everyformer.cli.bench import render
+from everyformer.core.errors import ConfigError
+from everyformer.family import list_members
+
+SMALL = Setting(width=16, heads=2, seconds=0.005, threads=1)
+
+
+class Receiver:
+    """Stands in for the pipe to the process that asked."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+
+    def send(self, point: Point) -> None:
+        self.points.append(point)
+
+    def close(self) -> None:
+        pass
+
+
+def here(asked: Point, options: dict[str, Any] | None = None, **setting: Any) -> Point:
+    """The point, measured in this process."""
+    receiver, threads = Receiver(), torch.get_num_threads()
+    inside.fill(receiver, asked, dataclasses.replace(SMALL, **setting), options or {})
+    torch.set_num_threads(threads)
+    [point] = receiver.points
+    return point
+
+
+@pytest.mark.parametrize("length", [8, 24])
+@pytest.mark.parametrize("width", [16, 32])
+def test_operations_of_fused_attention_equal_a_count_by_hand(length: int, width: int) -> None:
+    projections = 4 * 2 * length * width * width
+    products = 2 * 2 * length * length * width
+    forward = here(Point("attention", length), width=width, backward=False)
+    assert forward.flops == projections + products
+    # backwards: two products for each projection, and five of the size of q k^T inside attention
+    both = here(Point("attention", length), width=width)
+    assert both.flops == 3 * projections + products + 5 * products // 2
+
+
+@pytest.mark.parametrize("member", [m.name for m in list_members()])
+def test_every_member_is_measured(member: str) -> None:
+    point = here(Point(member, 16))
+    assert point.status == "ok", point.detail
+    assert point.seconds is not None
+    assert point.quartiles is not None
+    assert 0 < point.quartiles[0] <= point.seconds <= point.quartiles[1]
+    assert point.flops is not None
+    assert point.flops > 0
+    assert point.peak_bytes is None or point.peak_bytes >= 0
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("member", [m.name for m in list_members(abilities=("streaming",))])
+def test_a_streaming_member_is_timed_token_by_token(member: str, precision: str) -> None:
+    point = here(Point(member, 9, work="decode"), precision=precision)
+    assert point.status == "ok", point.detail
+    assert point.seconds is not None
+    assert point.state_bytes is not None
+    assert point.state_bytes > 0
+
+
+def test_a_constant_state_is_constant_and_a_cache_is_not() -> None:
+    size = {
+        (member, context): here(Point(member, context, work="decode")).state_bytes
+        for member in ("aft-simple", "attention")
+        for context in (16, 64)
+    }
+    assert size["aft-simple", 16] == size["aft-simple", 64]
+    assert (size["attention", 64] or 0) > (size["attention", 16] or 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "setting", "options", "status", "detail"),
+    [
+        (Point("vit", 16, work="decode"), {}, {}, "refused", "no exact streaming form"),
+        (Point("attention", 16), {"width": 17}, {}, "refused", "heads that fit: 1, 17"),
+        (Point("gmlp", 16), {}, {"windw": 3}, "refused", "unknown option 'windw'"),
+        (Point("attention", 10**9), {"width": 4096}, {}, "out of memory", "allocate"),
+        (Point("attention", 16), {"device": "nowhere"}, {}, "failed", "nowhere"),
+    ],
+)
+def test_what_cannot_be_measured_is_a_result(
+    asked: Point, setting: dict[str, Any], options: dict[str, Any], status: str, detail: str
+) -> None:
+    point = here(asked, options, **setting)
+    assert point.status == status
+    assert detail in point.detail
+    assert "\n" not in point.detail
+    assert (point.member, point.length, point.work) == (asked.member, asked.length, asked.work)
+    assert point.seconds is None
+
+
+@pytest.mark.filterwarnings("ignore")  # of what the peers warn is theirs
+@pytest.mark.parametrize("member", [m.name for m in list_members()])
+def test_peers_have_the_shape_of_what_they_stand_beside(member: str) -> None:
+    for source in (name for name, able in PEERS.items() if member in able):
+        results = [here(Point(member, 12, source), causal=causal) for causal in (True, False)]
+        absent = [p.status == "refused" and "everyformer[peers]" in p.detail for p in results]
+        if all(absent):
+            continue
+        assert "ok" in {p.status for p in results}, results
+        for point in results:
+            assert point.status == "ok" or (point.status == "refused" and point.detail), point
+
+
+def test_an_absent_peer_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aft_pytorch", None)
+    point = here(Point("aft-full", 12, "aft-pytorch"), causal=False)
+    assert point.status == "refused"
+    assert "pip install 'everyformer[peers]'" in point.detail
+
+
+def dies(send: Any, *given: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ends(send: Any, *given: Any) -> None:
+    os._exit(3)
+
+
+def test_points_are_measured_in_processes_of_their_own() -> None:
+    [point] = bench(["aft-simple"], [16], **dataclasses.asdict(SMALL))
+    assert point.status == "ok", point.detail
+    assert point.peak_bytes is None or point.peak_bytes < 100e6
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "detail"), [(dies, "out of memory", "-9"), (ends, "failed", "3")]
+)
+def test_a_process_that_dies_is_a_result(
+    end: Callable[..., None], status: str, detail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inside, "fill", end)
+    point = measure(Point("aft-simple", 16), SMALL, {})
+    assert point.status == status
+    assert point.detail == f"the process ended with {detail}"
+
+
+def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "print('once')\n"
+        "from everyformer.benchmark.bench import bench\n"
+        "[p] = bench(['aft-simple'], [8], width=8, heads=1, seconds=0.001, threads=1)\n"
+        "assert p.status == 'ok', p\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "once\n"
+
+
+def test_the_crossover_is_where_a_member_stays_faster() -> None:
+    def points(**seconds: list[float | None]) -> list[Point]:
+        return [
+            Point(member.replace("_", "-"), 2**i, seconds=second)
+            for member, row in seconds.items()
+            for i, second in enumerate(row)
+        ]
+
+    base: list[float | None] = [1, 2, 4, 8]
+    assert crossover(points(attention=base, gmlp=[2, 1, 3, 7]), "gmlp") == 2
+    assert crossover(points(attention=base, gmlp=[0, 3, 3, 7]), "gmlp") == 4
+    assert crossover(points(attention=base, gmlp=[0, 1, 2, 8]), "gmlp") is None
+    assert crossover(points(attention=base, gmlp=[0, 1, 2, 3]), "gmlp") == 1
+    # where either has no number nothing is said
+    assert crossover(points(attention=base, gmlp=[2, 1, None, None]), "gmlp") == 2
+    assert crossover(points(attention=[1, 2, None, None], gmlp=[2, 3, 1, 1]), "gmlp") is None
+    assert crossover(points(gmlp=[1, 1]), "gmlp") is None
+    other = [dataclasses.replace(p, source="x") for p in points(gmlp=[0, 0, 0, 0])]
+    assert crossover(points(attention=base) + other, "gmlp") is None
+
+
+def test_wrong_questions_are_refused_before_any_process() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'gmlp'"):
+        bench(["gmpl"], [8])
+    with pytest.raises(ConfigError, match="lengths must be positive"):
+        bench(["gmlp"], [8, 0])
+    with pytest.raises(ConfigError, match="nothing to measure"):
+        bench(["gmlp"], [])
+
+
+def test_a_table_shows_ratios_and_reasons() -> None:
+    shown = render(
+        [
+            Point("attention", 64, seconds=0.002, quartiles=(0.001, 0.003), peak_bytes=2048),
+            Point("gmlp", 64, seconds=0.001, quartiles=(0.001, 0.001), flops=3_000_000_000),
+            Point("gmlp", 64, "g-mlp-pytorch", seconds=0.004),
+            Point("amlp", 64, "g-mlp-pytorch", status="refused", detail="for a reason"),
+        ]
+    ).splitlines()
+    row = "attention everyformer pass 64 2.00 1.00 to 3.00 1.00x - 2.0 KiB -"
+    assert " ".join(shown[2].split()) == row
+    assert "0.50x" in shown[3]
+    assert shown[4].split()[-4:] == ["2.00x", "0.25x", "-", "-"]
+    assert "gmlp is faster than attention from length 64 on" in shown
+    assert shown[-1] == "amlp (g-mlp-pytorch) at 64: for a reason"
+
+
+def test_the_command_line_measures(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--width", "16", "--heads", "2", "--seconds", "0.005", "--threads", "1", "--json")
+    code = main(["bench", "--lengths", "8", "16", "aft-simple", "--decode", "8", *words])
+    out, err = capsys.readouterr()
+    points = json.loads(out)
+    assert code == 0
+    assert [(p["work"], p["length"]) for p in points] == [("pass", 8), ("pass", 16), ("decode", 8)]
+    assert all(p["status"] == "ok" for p in points)
+    assert len(err.splitlines()) == 3

@@ -1,0 +1,142 @@
+"""What a newcomer reads first: help, lists, machine output, and how fast it comes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+import everyformer
+from everyformer.cli import VERBS
+from everyformer.family import list_members
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_explains_every_option_and_ends_in_two_examples(
+    verb: str, say: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, err = say(verb, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: everyformer {verb}")
+    examples = out.rstrip().rpartition("examples:\n")[2].splitlines()
+    assert len(examples) == 2
+    assert all(line.startswith(f"  everyformer {verb}") for line in examples)
+    boxed = out.partition("everywhere:")[0]
+    rows = [
+        row for line in boxed.splitlines() if (row := line.strip("│─- \n") and line.strip("│ "))
+    ]
+    for row, below in zip(rows, [*rows[1:], ""], strict=True):
+        alone = row.startswith("--") and "  " not in row
+        assert not alone or (below and not below.startswith("--")), f"{row} is not explained"
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_examples_in_help_are_understood(say: Callable, tree, trained: Callable) -> None:
+    trained("aft-local")
+    trained("gmlp")
+    _, out, _ = say("--help")
+    lines = re.findall(r"^  everyformer (\w+ .*)$", out, re.MULTILINE)
+    for verb in VERBS:
+        lines += re.findall(r"^  everyformer (\w+.*)$", say(verb, "--help")[1], re.MULTILINE)
+    assert len(lines) >= 2 * len(VERBS)
+    for line in lines:
+        words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", line)]
+        code, out, err = say(*words, "--print-config")
+        assert code == 0, f"{line}: {err}"
+        json.loads(out)
+
+
+def test_a_members_own_options_stand_in_its_help(say: Callable) -> None:
+    assert "--mixer.window" in say("train", "aft-local", "--help")[1]
+    assert "--mixer.window" not in say("train", "gmlp", "--help")[1]
+    assert "--mixer" not in say("train", "--help")[1]
+    assert "--place.base" in say("train", "--help", "attention", "--position", "rope")[1]
+
+
+def test_help_and_import_do_not_wait_for_torch() -> None:
+    program = (
+        "import sys; from everyformer.cli import main; import everyformer\n"
+        f"for verb in {[*VERBS]}:\n    main([verb, '--help'])\n"
+        "main(['--help']); main(['list']); main(['list', '--json'])\n"
+        "assert 'torch' not in sys.modules, 'torch'"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_program_answers_in_half_a_second_and_works_as_a_module() -> None:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "everyformer", "--help"], capture_output=True, text=True
+        )
+        times.append(time.perf_counter() - start)
+        assert done.returncode == 0
+        assert done.stdout.startswith("usage: everyformer VERB")
+    # loose, for a busy machine; that torch stays out is what the test above proves
+    assert min(times) < 2
+
+
+def test_every_public_name_resolves() -> None:
+    for name in everyformer.__all__:
+        assert getattr(everyformer, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'transform'"):
+        _ = everyformer.transform
+
+
+def test_members_are_listed_by_what_they_can_do(say: Callable) -> None:
+    _, out, _ = say("list")
+    assert [line.split()[0] for line in out.splitlines()[2:]] == [m.name for m in list_members()]
+    _, out, err = say("list", "--json", "--streaming", "--task", "lm")
+    found = json.loads(out)
+    assert err == ""
+    assert [m["name"] for m in found] == [
+        m.name for m in list_members(task="lm", abilities=("streaming",))
+    ]
+
+
+@pytest.mark.parametrize("member", [m.name for m in list_members()])
+def test_info_tells_what_the_row_and_the_options_say(member: str, say: Callable) -> None:
+    code, out, _ = say("info", member)
+    assert code == 0
+    row = everyformer.info(member)
+    assert row.title in out
+    assert row.claim in out
+    described = json.loads(say("info", member, "--json")[1])
+    assert described["name"] == member
+    assert all(option["meaning"] for option in described["options"])
+
+
+def test_doctor_counts_what_is_installed(say: Callable) -> None:
+    code, out, _ = say("doctor", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert {name for name, _, why in found["packages"] if why == "core"} >= {"torch", "tyro"}
+    assert "torch" in say("doctor")[1]
+
+
+def test_a_closed_pipe_is_the_readers_choice() -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-m", "everyformer", "list", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert writer.stdout is not None
+    writer.stdout.close()
+    assert writer.wait(30) == 0
+    assert writer.stderr is not None
+    assert writer.stderr.read() == b""
+    writer.stderr.close()
+
+
+def test_no_verb_is_wrong_usage_and_version_is_told(say: Callable) -> None:
+    assert say()[0] == 2
+    code, out, _ = say("--version")
+    assert (code, out) == (0, f"everyformer {everyformer.__version__}\n")

@@ -1,0 +1,321 @@
+"""`train`, `eval` and `generate` as a user runs them, one after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everyformer.training import loop
+
+Say = Callable[..., tuple[int, str, str]]
+Train = Callable[..., Path]
+Refused = Callable[..., str]
+
+RUN_TOML = """
+member = "aft-local"
+[data]
+source = "text.txt"
+length = 16
+[model]
+width = 16
+layers = 2
+heads = 2
+position = "none"
+[training]
+steps = 2
+batch = 4
+clip = "none"
+threads = 1
+[mixer]
+window = 5
+rank = "none"
+"""
+
+
+def config_of(run: Path) -> dict[str, Any]:
+    return json.loads((run / "config.json").read_text(encoding="utf-8"))
+
+
+def test_a_whole_run_from_a_file(say: Say, tree: Path) -> None:
+    (tree / "run.toml").write_text(RUN_TOML, encoding="utf-8")
+    code, out, err = say("train", "--config", "run.toml", "--steps", "3")
+    assert code == 0, err
+    saved = config_of(tree / "runs" / "aft-local")
+    assert saved["training"]["steps"] == 3
+    assert saved["training"]["clip"] is None
+    assert saved["model"]["position"] is None
+    assert saved["model"]["layers"] == 2
+    assert saved["model"]["mixer_options"]["window"] == 5
+    assert saved["model"]["mixer_options"]["rank"] is None
+    assert "runs/aft-local" in out
+
+
+def test_what_would_run_is_printed_and_read_again(say: Say, tree: Path) -> None:
+    (tree / "run.toml").write_text(RUN_TOML, encoding="utf-8")
+    code, out, err = say("train", "--config", "run.toml", "--lr", "0.5", "--print-config")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["training"]["lr"] == 0.5
+    (tree / "run.json").write_text(out, encoding="utf-8")
+    assert say("train", "--config", "run.json", "--print-config")[1] == out
+    assert not (tree / "runs").exists()
+    for words in (("gpt",), ("attention", "--position", "none"), ("gmlp", "--budget-flops", "9")):
+        printed = say("train", *words, "--print-config")[1]
+        (tree / "run.json").write_text(printed, encoding="utf-8")
+        assert say("train", "--config", "run.json", "--print-config")[1] == printed
+
+
+@pytest.mark.parametrize(
+    ("words", "budget"),
+    [
+        ((), {"steps": 7, "budget_seconds": 9.0}),
+        (("--steps", "5"), {"steps": 5, "budget_seconds": None}),
+        (("--training.budget_tokens=6",), {"budget_tokens": 6.0, "budget_seconds": None}),
+    ],
+)
+def test_a_budget_on_the_command_line_replaces_that_of_the_file(
+    words: tuple[str, ...], budget: dict[str, Any], say: Say, tree: Path
+) -> None:
+    (tree / "run.toml").write_text("[training]\nsteps = 7\nbudget_seconds = 9", encoding="utf-8")
+    out = say("train", "gmlp", "--config", "run.toml", *words, "--print-config")[1]
+    assert json.loads(out)["training"].items() >= budget.items()
+
+
+def test_the_member_may_be_named_anywhere(say: Say) -> None:
+    expected = say("train", "aft-local", "--mixer.window", "3", "--compile", "--print-config")[1]
+    for words in (
+        ("--mixer.window", "3", "--compile", "aft-local"),
+        ("--mixer.window=3", "aft-local", "--training.compile"),
+        ("--compile", "aft-local", "--mixer.window=3"),
+        ("--training.compile", "--mixer.window", "3", "--schedule", "aft-local"),
+    ):
+        assert say("train", *words, "--print-config") == (0, expected, "")
+
+
+def test_a_finished_run_goes_on_without_being_described_again(
+    say: Say, trained: Train, refused: Refused
+) -> None:
+    run = trained("aft-local", "--mixer.window", "3", "--training.ema", "0.9")
+    code, out, err = say("train", "--resume", "--out", str(run), "--steps", "5")
+    assert code == 0, err
+    assert "going on from step 3" in err
+    assert "5 steps" in out
+    saved = config_of(run)
+    assert saved["model"]["mixer_options"]["window"] == 3
+    assert saved["training"]["ema"] == 0.9
+    assert say("train", "aft-local", "--resume", "--out", str(run))[0] == 0
+    assert "trains aft-local, not gmlp" in refused("train", "gmlp", "--resume", "--out", str(run))
+    assert "is not empty: give --resume" in refused(
+        "train", "gmlp", "--data", "text.txt", "--out", str(run), "--length", "16"
+    )
+    told = refused("train", "--resume", "--out", str(run), "--width", "32")
+    assert "begun with another model" in told
+    assert "width" in told
+    assert "there is no run in nowhere" in refused("train", "--resume", "--out", "nowhere")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_how_to_go_on_and_does(
+    number: int, code: int, say: Say, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = loop._Job._step
+
+    def stopped(job: loop._Job) -> None:
+        step(job)
+        if job.state.steps == 2:
+            os.kill(os.getpid(), number)
+
+    words = ("--data", "text.txt", "--length", "16", "--width", "16", "--layers", "1")
+    train = ("train", "gmlp", *words, "--batch", "4", "--steps", "4", "--training.threads", "1")
+    monkeypatch.setattr(loop._Job, "_step", stopped)
+    given, out, err = say(*train, "--out", "cut")
+    assert (given, out) == (code, "")
+    assert "go on with: --resume --out" in err
+    monkeypatch.undo()
+    monkeypatch.chdir(tree)
+    assert say("train", "--resume", "--out", "cut")[0] == 0
+    assert say(*train, "--out", "whole")[0] == 0
+    last = [
+        [json.loads(line) for line in (tree / run / "metrics.jsonl").read_text().splitlines()][-1]
+        for run in ("cut", "whole")
+    ]
+    assert last[0] == last[1]
+
+
+def test_a_loss_that_is_no_number_is_a_failed_job(refused: Refused, tree: Path) -> None:
+    words = ("--data", "text.txt", "--length", "16", "--width", "16", "--layers", "1")
+    wild = ("--lr", "1e30", "--training.clip", "none", "--training.evaluate-every", "1")
+    told = refused("train", "gmlp", *words, *wild, "--batch", "4", "--out", "wild", code=1)
+    assert "became nan" in told
+    assert (tree / "wild" / "metrics.jsonl").exists()
+
+
+def test_a_full_disk_is_a_failed_job_that_keeps_what_was_saved(
+    say: Say, trained: Train, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained("gmlp")
+    kept = sorted(path.name for path in (run / "checkpoints").iterdir())
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("everyformer.training.storage.save_file", full)
+        told = refused("train", "--resume", "--out", str(run), "--steps", "5", code=1)
+    assert "the disk is full" in told
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == kept
+    assert say("train", "--resume", "--out", str(run), "--steps", "5")[0] == 0
+
+
+def test_evaluation_is_that_of_the_run_or_of_other_data(
+    say: Say, trained: Train, tree: Path, refused: Refused
+) -> None:
+    run = trained("gmlp", "--tokenizer", "chars")
+    code, out, err = say("eval", str(run), "--json")
+    own = json.loads(out)
+    assert code == 0
+    assert "held out" in err
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert own["evaluation"]["loss"] == pytest.approx(last["evaluation"]["loss"], rel=1e-6)
+    (tree / "other.txt").write_text("brown trees sleep " * 40, encoding="utf-8")
+    other = say("eval", "--batch", "3", "--data", "other.txt", str(run), "--json")[1]
+    assert json.loads(other)["evaluation"]["loss"] != own["evaluation"]["loss"]
+    lines = dict(line.split(None, 1) for line in say("eval", str(run))[1].splitlines())
+    assert lines["loss"].startswith(f"{own['evaluation']['loss']:.6g}   95% interval")
+    assert "batch must be at least 1" in refused("eval", str(run), "--batch", "0")
+    told = refused("eval", str(run), "--data", "copy", "--data.symbols", "5", "--length", "16")
+    assert "different tokens" in told
+    assert "cannot serve the task lm" in refused("eval", str(run), "--data", "digits")
+
+
+def test_generation_continues_and_repeats_itself(
+    say: Say, trained: Train, refused: Refused
+) -> None:
+    run = str(trained("aft-full", "--tokenizer", "chars"))
+    words = ("generate", run, "--prompt", "the ", "--tokens", "8")
+    code, out, err = say(*words)
+    assert code == 0
+    assert out.startswith("the ")
+    assert len(out.rstrip("\n")) == 12
+    assert "with a state" in err
+    assert say(*words)[1] == out
+    texts = {say(*words, "--seed", str(seed))[1] for seed in range(4)}
+    assert len(texts) > 1
+    assert say(*words[:-1], "0")[1] == "the \n"
+    assert "the prompt is empty" in refused("generate", run, "--prompt", "")
+    assert "tokens must be 0 or more" in refused("generate", run, "--tokens", "-1")
+
+
+def test_a_text_that_outgrows_the_table_says_so(say: Say, trained: Train) -> None:
+    run = trained("aft-full")
+    code, out, err = say("generate", str(run), "--prompt", "the ", "--tokens", "30")
+    assert code == 2
+    assert "aft-full was built with max_length=16" in err
+    assert out.startswith("the ")
+
+
+def test_bytes_are_written_when_a_character_is_whole() -> None:
+    from everyformer.cli.generate import _writer
+    from everyformer.data.tokenizers import load_tokenizer
+
+    tokenizer = load_tokenizer({"kind": "bytes"})
+    pieces: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout.write", pieces.append)
+        write = _writer(tokenizer)
+        for byte in "aé".encode():
+            write(byte, False)
+        write(0xE2, False)
+        write(None, True)
+    assert pieces == ["a", "", "é", "", "\ufffd"]
+
+
+def test_pictures_are_classified_and_drawn(say: Say, tree: Path, refused: Refused) -> None:
+    sizes = ("--width", "16", "--layers", "1", "--heads", "2", "--training.threads", "1")
+    common = ("--data", "digits", "--steps", "2", "--batch", "4", *sizes)
+    code, out, err = say("train", "vit", *common, "--out", "seen")
+    assert code == 0, err
+    assert "accuracy" in out
+    assert json.loads(say("eval", "seen", "--json")[1])["data"]["classes"]
+    assert "only lm and pixels runs generate" in refused("generate", "seen")
+    few = ("--training.evaluate-sequences", "4")
+    assert say("train", "aft-simple", "--task", "pixels", *common, *few, "--out", "drawn")[0] == 0
+    code, out, err = say("generate", "drawn", "--tokens", "2", "--out", "two.png")
+    assert (code, out) == (0, "two.png\n"), err
+    assert (tree / "two.png").read_bytes().startswith(b"\x89PNG")
+    assert "the number of images" in refused("generate", "drawn", "--tokens", "0")
+
+
+def test_a_damaged_run_is_named(say: Say, trained: Train, refused: Refused) -> None:
+    run = trained("gmlp")
+    config = run / "config.json"
+    whole = config.read_text(encoding="utf-8")
+    config.write_text(whole[:-40], encoding="utf-8")
+    assert "config.json cannot be read" in refused("eval", str(run))
+    config.write_text(whole.replace('"width": 16', '"width": 24'), encoding="utf-8")
+    for verb in (
+        ("eval", str(run)),
+        ("generate", str(run)),
+        ("train", "--resume", "--out", str(run)),
+    ):
+        assert "config.json was changed or damaged" in refused(*verb)
+    config.write_text(whole, encoding="utf-8")
+    for weights in run.rglob("*.safetensors"):
+        raw = bytearray(weights.read_bytes())
+        raw[-3] ^= 1
+        weights.write_bytes(raw)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, out, err = say("generate", str(run))
+    assert (code, out) == (2, "")
+    skipped, failed = err.splitlines()
+    assert skipped.startswith("everyformer: checkpoint step-00000003 is skipped: ")
+    assert "was cut short or damaged" in skipped
+    assert failed.startswith("everyformer: ")
+    shutil.rmtree(run / "checkpoints")
+    assert "checkpoint" in refused("generate", str(run))
+
+
+def test_a_run_of_a_newer_version_asks_for_an_upgrade(trained: Train, refused: Refused) -> None:
+    from everyformer.training import storage
+
+    run = trained("gmlp")
+    values = storage.read_json(run / "config.json", "everyformer-run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "VERSION", 99)
+        storage.write_json(run / "config.json", values)
+    assert "upgrade it with: pip install" in refused("eval", str(run))
+
+
+def test_bad_data_is_named_and_leaves_nothing_behind(tree: Path, refused: Refused) -> None:
+    import zipfile
+
+    (tree / "empty.txt").write_text("", encoding="utf-8")
+    (tree / "short.txt").write_text("short", encoding="utf-8")
+    (tree / "junk.bin.txt").write_bytes(bytes(range(256)) * 40)
+    (tree / "images" / "a").mkdir(parents=True)
+    (tree / "images" / "a" / "1.png").write_bytes(b"\x89PNG no picture")
+    with zipfile.ZipFile(tree / "evil.zip", "w") as archive:
+        archive.writestr("../evil.txt", "x" * 1000)
+    before = sorted(tree.iterdir())
+    for source in ("missing.txt", "empty.txt", "short.txt", "junk.bin.txt", "images", "evil.zip"):
+        for verb in (("train", "gmlp"), ("compare", "gmlp", "attention")):
+            told = refused(*verb, "--data", source, "--out", "made")
+            assert source.partition(".")[0] in told
+    assert [p for p in sorted(tree.iterdir()) if p.name != "cache"] == before
+
+
+def test_a_place_that_cannot_be_written_is_refused(tree: Path, refused: Refused) -> None:
+    (tree / "file").write_text("in the way", encoding="utf-8")
+    words = ("--data", "text.txt", "--length", "16", "--width", "16", "--layers", "1")
+    for verb in (("train", "gmlp"), ("compare", "gmlp", "--steps", "1", "--bench-lengths")):
+        for out in ("file", "file/below", "/proc/none"):
+            assert "cannot write into" in refused(*verb, *words, "--out", out)
+    assert (tree / "file").read_text(encoding="utf-8") == "in the way"

@@ -1,0 +1,128 @@
+"""Wrong usage and wrong configuration: one sentence on stderr that names the thing, exit code 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from everyformer.cli import main, train
+from everyformer.core.errors import ConfigError
+
+Refused = Callable[..., str]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("trian",), "unknown verb 'trian'; did you mean 'train'"),
+        (("list", "--taks", "lm"), "unknown option '--taks'; did you mean '--task'?"),
+        (("list", "--task", "lmm"), "unknown task 'lmm'; did you mean 'lm'"),
+        (("list", "extra"), "unexpected word 'extra'"),
+        (("info",), "MEMBER"),
+        (("info", "gmpl"), "did you mean 'gmlp'"),
+        (("train",), "name the member to train; one of: attention"),
+        (("train", "gmpl"), "unknown member 'gmpl'; did you mean 'gmlp'"),
+        (("train", "gmlp", "gpt"), "unexpected word 'gpt'"),
+        (("train", "gmlp", "--stps", "5"), "did you mean '--steps'"),
+        (("train", "aft-local", "--windw=5"), "'--mixer.window'"),
+        (("train", "gmlp", "--zzz", "5"), "unknown option '--zzz'; see everyformer train --help"),
+        (("train", "gmlp", "--steps", "many"), "--steps/--training.steps takes none|INT"),
+        (("train", "gmlp", "--steps"), "--steps needs a value"),
+        (("train", "gmlp", "--training.ema"), "'--training.ema'. Expected 1 values"),
+        (("train", "gmlp", "--steps", "0"), "'steps' must be at least 1, not 0"),
+        (("train", "gmlp", "--training.schedule", "cosin"), "('cosine', 'linear'"),
+        (("train", "gmlp", "--tokenizer", "words"), "unknown tokenizer 'words'"),
+        (("train", "gmlp", "--budget-seconds", "1", "--budget-tokens=2"), "leave one of them out"),
+        (("train", "gmlp", "--position", "rop"), "unknown position 'rop'; did you mean 'rope'"),
+        (("train", "--resume"), "--resume needs to know the run: give --out"),
+        (("train", "gmlp", "--config"), "--config needs a value"),
+        (("train", "gmlp", "--config", "no.toml"), "cannot read the config file no.toml"),
+        (("eval",), "RUN"),
+        (("eval", "runs/none"), "there is no run at runs/none"),
+        (("generate", "runs/none"), "there is no run at runs/none"),
+        (("generate", "runs/none", "--top-k", "0"), "'top_k' must be at least 1, not 0"),
+        (("generate", "runs/none", "--top-p", "1.5"), "'top_p' must be above 0 and at most 1"),
+        (("generate", "runs/none", "--temperature", "nan"), "'temperature' must be 0 or more"),
+        (("compare", "gmpl"), "unknown member 'gmpl'; did you mean 'gmlp'"),
+        (("compare", "gmlp", "gmlp"), "members named twice: gmlp"),
+        (("compare", "gmlp", "--seeds", "0"), "seeds must be at least 1, not 0"),
+        (("compare", "gmlp", "--resume", "--overwrite"), "contradict each other"),
+        (("compare", "gmlp", "--lr-grid", "0.1", "-1"), "lr_grid must be above 0"),
+        (("compare", "gmlp", "--options", "gpt.dropout=0"), "member.option=value"),
+        (("compare", "gmlp", "--match", "size"), "('width', 'parameters')"),
+        (("verify", "gmpl"), "unknown member 'gmpl'; did you mean 'gmlp'"),
+        (("verify", "--laws", "chunk"), "unknown law 'chunk'; did you mean 'chunks'"),
+        (("verify", "--dtype", "int8"), "'float64'"),
+        (("bench", "gmpl"), "unknown member 'gmpl'; did you mean 'gmlp'"),
+        (("bench", "gmlp", "--lengths"), "nothing to measure"),
+        (("bench", "gmlp", "--lengths", "0"), "lengths must be positive"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_words_are_named_with_a_mend(
+    words: tuple[str, ...], told: str, refused: Refused, tree: Path
+) -> None:
+    assert told in refused(*words)
+    assert [path.name for path in tree.iterdir()] == ["text.txt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("member = 'gmlp'\nstepz = 3", "unknown option 'stepz'"),
+        ("member = 'gmlp'\n[trainin]\nsteps = 3", "'trainin'; did you mean 'training'"),
+        ("member = 'gmlp'\n[training]\nstep = 3", "'training.step'; did you mean 'steps'"),
+        ("member = 'gmlp'\n[training]\nsteps = '3'", "'training.steps' must be int | None"),
+        ("member = 'aft-local'\n[mixer]\nwindw = 3", "'mixer.windw'; did you mean 'window'"),
+        ("member = 'gmlp'\n[data]\nlength = 1", "'data.length' must be at least 2, not 1"),
+        ("member = 'gmlp'\ntraining = 3", "training"),
+        ("member = 'gmpl'", "unknown member 'gmpl'; did you mean 'gmlp'"),
+        ("member = ", "is not valid TOML"),
+        ("\udcff", "is not valid TOML"),
+    ],
+)
+def test_a_wrong_config_file_says_where(text: str, told: str, refused: Refused, tree: Path) -> None:
+    (tree / "run.toml").write_bytes(text.encode(errors="surrogateescape"))
+    assert told in refused("train", "--config", "run.toml")
+
+
+def test_members_that_cannot_be_say_why(refused: Refused, tree: Path) -> None:
+    common = ("--data", "text.txt", "--length", "16", "--layers", "1")
+    told = refused("train", "gmlp", "--position", "rope", *common)
+    assert "position 'rope'" in told
+    assert "mixer 'gmlp'" in told
+    told = refused("train", "attention", "--width", "10", "--heads", "3", *common)
+    assert "width=10 is not divisible by heads=3; heads that fit: 1, 2, 5, 10" in told
+    assert "vit" in refused("train", "vit", *common)
+    assert not (tree / "runs").exists()
+
+
+def test_debug_shows_where_an_error_comes_from() -> None:
+    with pytest.raises(ConfigError):
+        main(["train", "--debug"])
+
+
+def test_a_fault_of_ours_is_one_sentence_too(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(words: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(train, "run", broken)
+    told = refused("train", "gmlp", code=1)
+    assert told.startswith("OSError: [Errno 28] No space left on device")
+    assert "--debug" in told
+    with pytest.raises(OSError, match="No space left"):
+        main(["train", "gmlp", "--debug"])
+
+
+def test_an_interrupt_outside_training_ends_with_130(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(words: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "run", interrupted)
+    assert refused("train", "gmlp", code=130) == "interrupted"

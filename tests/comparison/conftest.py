@@ -1,0 +1,61 @@
+"""Comparisons in seconds: trainings run in this process unless a test is about processes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_comparisons import SMALL, Compared
+
+from everyformer.cli import main
+from everyformer.comparison import decoding, trainings, worker
+from everyformer.training.signals import StopSignals
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with text.txt in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
+    drawn = random.Random(0).choices(("a", "warm", "tree", "and", "the", "quick", "fox"), k=1500)
+    (tmp_path / "text.txt").write_text(" ".join(drawn), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The jobs that were started, by their folders' names; they run in this process."""
+    names: list[str] = []
+
+    def here(place: Path, stop: StopSignals) -> int:
+        names.append(place.name)
+        return worker.main(place)
+
+    monkeypatch.setattr(trainings, "launch", here)
+    monkeypatch.setattr(decoding, "CONTEXTS", (4, 8))
+    monkeypatch.setattr(worker, "decoding_times", decoding.decoding_times)
+    return names
+
+
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take a second, and few tests are about them."""
+    monkeypatch.setattr("everyformer.report.comparison.write_report", lambda *given: None)
+
+
+@pytest.fixture
+def compare(
+    tree: Path, launched: list[str], without_report: None, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Compared]:
+    """Run `everyformer compare`."""
+
+    def run(*words: str, out: str = "made", small: bool = True) -> Compared:
+        capsys.readouterr()
+        code = main(["compare", *(SMALL if small else ()), *words, "--out", out])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.out + said.err
+        return Compared(code, said.out, said.err, tree / out)
+
+    return run

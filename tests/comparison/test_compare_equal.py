@@ -1,0 +1,221 @@
+"""Equal footing: the same batches, tokens, seeds and budgets for all, and all of it on record."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import statistics
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from small_comparisons import SMALL
+
+from everyformer.benchmark.bench import Point
+from everyformer.comparison import compare as comparing
+from everyformer.comparison import worker
+from everyformer.data.base import Dataset
+
+Compare = Callable[..., Any]
+MEMBERS = ("attention", "aft-local", "gmlp")
+
+
+def test_all_members_see_the_same_batches_in_the_same_order(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    work, load = worker.work, worker.load_dataset
+    running: list[tuple[str, int]] = []
+
+    def working(folder: Any, job: dict[str, Any]) -> Any:
+        running.append((job["model"]["member"], job["training"]["seed"]))
+        return work(folder, job)
+
+    def loading(*given: Any) -> Dataset:
+        dataset = load(*given)
+        draw = dataset.train_batch
+
+        def drawn(step: int, size: int, seed: int) -> Any:
+            batch = draw(step, size, seed)
+            seen[running[-1]].append((step, batch.inputs.tolist(), batch.targets.tolist()))
+            return batch
+
+        object.__setattr__(dataset, "train_batch", drawn)
+        return dataset
+
+    monkeypatch.setattr(worker, "work", working)
+    monkeypatch.setattr(worker, "load_dataset", loading)
+    assert compare(*MEMBERS, "--steps", "4", "--seeds", "2", "--seed", "5").code == 0
+    assert set(seen) == {(member, seed) for member in MEMBERS for seed in (5, 6)}
+    for seed in (5, 6):
+        first = seen["attention", seed]
+        assert [step for step, *_ in first] == [0, 1, 2, 3]
+        assert all(seen[member, seed] == first for member in MEMBERS)
+    assert seen["attention", 5] != seen["attention", 6]
+
+
+def test_a_budget_of_tokens_is_the_same_number_for_all(compare: Compare) -> None:
+    done = compare(*MEMBERS, "--budget-tokens", "300")
+    # batches have 4 x 16 tokens: five of them are the first to reach 300
+    assert [(run["tokens"], run["steps"]) for run in done.results["runs"]] == [(320, 5)] * 3
+    scored = {run["evaluation"]["scored"] for run in done.results["runs"]}
+    assert len(scored) == 1
+
+
+def test_a_budget_of_operations_is_kept_to_within_a_step(compare: Compare) -> None:
+    done = compare(*MEMBERS, "--budget-flops=1e7")
+    for run in done.results["runs"]:
+        step = run["flops"] / run["steps"]
+        assert 1e7 <= run["flops"] < 1e7 + step
+    assert len({run["steps"] for run in done.results["runs"]}) > 1
+
+
+def test_a_budget_of_seconds_is_spent_by_all(compare: Compare) -> None:
+    done = compare("gmlp", "aft-simple", "--budget-seconds", "0.1")
+    assert all(0.1 <= run["seconds"] < 1 for run in done.results["runs"])
+
+
+def test_a_member_learns_the_same_as_alone(compare: Compare, tree: Any) -> None:
+    from everyformer.cli import main
+
+    run = compare("attention", "gmlp", "--steps", "3", "--seed", "2").runs("gmlp")[0]
+    sizes = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--batch", "4")
+    words = ("--data", "text.txt", "--steps", "3", "--seed", "2", "--training.threads", "1")
+    assert main(["train", "gmlp", *words, *sizes, "--out", "alone"]) == 0
+    lines = (tree / "alone" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(lines[-1])["evaluation"]["loss"] == run["evaluation"]["loss"]
+
+
+def test_parameters_are_matched_within_a_tenth(compare: Compare) -> None:
+    done = compare(*MEMBERS, "--steps", "1", "--match", "parameters", "--width", "64")
+    assert done.row("attention")["parameter_ratio"] == 1
+    for member in ("aft-local", "gmlp"):
+        assert 0.9 <= done.row(member)["parameter_ratio"] <= 1.1
+    widths = {
+        run["member"]: done.job(run["folder"])["model"]["width"] for run in done.results["runs"]
+    }
+    assert widths["attention"] == 64
+    assert widths["gmlp"] != 64
+
+
+def test_a_size_that_cannot_be_matched_fails_that_member_alone(compare: Compare) -> None:
+    options = ("--options", "aft-local.expansion=400.0")
+    done = compare("attention", "aft-local", *options, "--steps", "1", "--match", "parameters")
+    assert done.code == 1
+    assert done.row("attention")["status"] == "done"
+    assert "no width comes within 10%" in done.row("aft-local")["error"]
+
+
+def test_the_best_learning_rate_of_the_grid_is_kept(compare: Compare, launched: list[str]) -> None:
+    done = compare("gmlp", "--steps", "3", "--lr-grid", "1e-9", "0.03", "--seeds", "2")
+    assert [run["lr"] for run in done.runs("gmlp")] == [0.03, 0.03]
+    assert launched == ["gmlp-seed0-lr1e-09", "gmlp-seed0-lr0.03", "gmlp-seed1-lr0.03"]
+
+
+def test_options_of_one_member_reach_that_member_alone(compare: Compare) -> None:
+    words = ("--options", "aft-local.window=3", "gmlp.spatial=toeplitz", *MEMBERS)
+    done = compare(*words, "--steps", "1")
+    assert done.code == 0, done.err
+    job = done.job("runs/aft-local-seed0")
+    assert job["model"]["mixer_options"] == {"window": 3}
+    assert done.job("runs/gmlp-seed0")["model"]["mixer_options"]["spatial"] == "toeplitz"
+    assert done.job("runs/attention-seed0")["model"]["mixer_options"] == {}
+
+
+def test_intervals_over_seeds_are_students(compare: Compare) -> None:
+    row = compare("gmlp", "--steps", "1", "--seeds", "3").row("gmlp")
+    mean, spread = statistics.mean(row["values"]), statistics.stdev(row["values"])
+    half = 4.303 * spread / 3**0.5
+    assert row["interval"] == pytest.approx([mean - half, mean + half])
+    assert row["interval_of"] == "seeds"
+    assert row["quality"] == pytest.approx(mean)
+
+
+def test_everything_is_on_record(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(names: list[str], lengths: tuple[int, ...], **given: Any) -> Any:
+        return (Point(n, length, seconds=float(length)) for length in lengths for n in names)
+
+    monkeypatch.setattr(comparing, "bench", measured)
+    words = (
+        *MEMBERS,
+        "--steps",
+        "4",
+        "--training.log-every",
+        "1",
+        "--training.evaluate-every",
+        "2",
+    )
+    done = compare(*words, "--bench-lengths", "8", "16")
+    assert done.code == 0, done.err
+    results = done.results
+    assert {"config", "environment", "data", "metric", "better", "rows", "runs"} < set(results)
+    assert results["metric"] == "bits_per_byte"
+    assert results["config"]["training"]["steps"] == 4
+    assert "held out" in results["data"]["split"]
+    values = [row["quality"] for row in results["rows"]]
+    assert values == sorted(values)
+    for row in results["rows"]:
+        low, high = row["interval"]
+        assert low < row["quality"] < high
+        assert row["decode_ms"].keys() == {"4", "8"}
+        assert row["seconds_to_slowest"] <= max(run["seconds"] for run in done.runs(row["member"]))
+    for run in results["runs"]:
+        assert [r["step"] for r in run["training"]] == [1, 2, 3, 4]
+        assert [r["step"] for r in run["evaluations"]] == [2, 4]
+        assert run["sample"]["text"]
+    assert [line["member"] for line in done.table()] == [row["member"] for row in results["rows"]]
+    assert float(done.table()[0]["quality"]) == values[0]
+    head, _, *lines = done.out.splitlines()
+    assert head.startswith("member")
+    assert [line.split()[0] for line in lines[:3]] == [row["member"] for row in results["rows"]]
+    assert re.search(r"^report  .*report.html$", done.out, re.MULTILINE)
+    words = (*SMALL, *words, "--bench-lengths", "8", "16", "--out", "made")
+    assert results["command"] == shlex.join(["everyformer", "compare", *words])
+
+
+def test_json_is_all_that_stands_on_stdout(compare: Compare) -> None:
+    done = compare("gmlp", "--steps", "1", "--json")
+    assert json.loads(done.out)["rows"][0]["member"] == "gmlp"
+    assert "gmlp, seed 0" in done.err
+
+
+def test_a_whole_comparison_from_a_file(compare: Compare, tree: Any) -> None:
+    (tree / "all.toml").write_text(
+        'members = ["gmlp", "attention"]\noptions = ["gmlp.spatial=toeplitz"]\nbench_lengths = []\n'
+        '[data]\nsource = "text.txt"\nlength = 16\n[model]\nwidth = 16\nlayers = 1\nheads = 2\n'
+        "[training]\nsteps = 2\nbatch = 4\nthreads = 1\n",
+        encoding="utf-8",
+    )
+    done = compare("--config", "all.toml", small=False)
+    assert done.code == 0, done.err
+    assert {run["steps"] for run in done.results["runs"]} == {2}
+
+
+def test_pictures_are_compared_by_accuracy(compare: Compare) -> None:
+    words = ("--steps", "2", "--training.evaluate-sequences", "16")
+    done = compare("vit", "gmlp", *words, "--data", "digits", "--length", "16")
+    assert done.code == 0, done.err
+    assert done.results["metric"] == "accuracy"
+    assert done.results["better"] == "higher"
+    done = compare("gmlp", *words, "--data", "digits", "--task", "pixels", out="pixels")
+    assert done.results["metric"] == "bits_per_dim"
+
+
+def test_the_python_call_gives_what_the_files_hold(
+    tree: Any, launched: list[str], without_report: None
+) -> None:
+    import everyformer as ef
+
+    done = ef.compare(
+        ["gmlp"],
+        data={"source": "text.txt", "length": 16},
+        model={"width": 16, "layers": 1, "heads": 2},
+        training={"budget_seconds": None, "steps": 2, "batch": 4, "threads": 1},
+        bench_lengths=[],
+        out=str(tree / "made"),
+    )
+    assert done.rows == done.results["rows"]
+    held = json.loads((tree / "made" / "results.json").read_text(encoding="utf-8"))
+    assert held["rows"] == json.loads(json.dumps(done.rows))

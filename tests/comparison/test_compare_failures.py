@@ -1,0 +1,216 @@
+"""A member that fails is reported and the others go on; a directory never mixes comparisons."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from filelock import FileLock
+from small_comparisons import Compared
+
+from everyformer.comparison import plan, trainings, worker
+from everyformer.training.signals import StopSignals
+
+Compare = Callable[..., Compared]
+
+
+def breaks(member: str, how: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`build_model` whose result for one member goes through ``how``."""
+    build = worker.build_model
+    return lambda config: how(build(config)) if config.member == member else build(config)
+
+
+def not_a_number(model: torch.nn.Module) -> torch.nn.Module:
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    return model
+
+
+def out_of_order(model: torch.nn.Module) -> torch.nn.Module:
+    raise ZeroDivisionError("of all things\nwith details")
+
+
+def out_of_memory(model: torch.nn.Module) -> torch.nn.Module:
+    raise MemoryError
+
+
+def test_a_member_that_cannot_be_built_is_reported(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = plan.count_parameters
+
+    def broken(config: Any) -> int:
+        if config.member == "aft-simple":
+            raise RuntimeError("a bug in this member")
+        return count(config)
+
+    monkeypatch.setattr(plan, "count_parameters", broken)
+    done = compare("vit", "gmlp", "aft-simple", "attention", "--steps", "1")
+    assert done.code == 1
+    assert "'vit' has no task 'lm'" in done.row("vit")["error"]
+    assert done.row("aft-simple")["error"] == "RuntimeError: a bug in this member"
+    assert {done.row(m)["status"] for m in ("gmlp", "attention")} == {"done"}
+    assert [row["status"] for row in done.results["rows"]] == ["done"] * 2 + ["failed"] * 2
+    # the first that could be built is what the others are measured by
+    assert done.row("gmlp")["parameter_ratio"] == 1
+    assert "vit failed: member 'vit' has no task 'lm'" in done.out
+    assert [line["status"] for line in done.table()] == ["done"] * 2 + ["failed"] * 2
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        (not_a_number, "the loss became nan in step 1"),
+        (out_of_order, "ZeroDivisionError: of all things (traceback in"),
+        (out_of_memory, "MemoryError"),
+    ],
+)
+def test_a_member_that_fails_in_training_is_reported(
+    how: Callable[[Any], Any], told: str, compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "build_model", breaks("gmlp", how))
+    done = compare("gmlp", "attention", "--steps", "1")
+    assert done.code == 1
+    assert told in done.row("gmlp")["error"]
+    assert f"gmlp: failed: {done.row('gmlp')['error']}" in done.err
+    assert done.row("attention")["status"] == "done"
+    trace = done.folder / "runs" / "gmlp-seed0" / "error.txt"
+    assert trace.exists() is (how is not not_a_number)
+
+
+def test_a_process_that_dies_is_reported(
+    compare: Compare, launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trainings.launch
+
+    def dies(place: Path, stop: StopSignals) -> int:
+        ends = {"gmlp-seed0": -signal.SIGKILL, "aft-simple-seed0": 3}
+        return ends[place.name] if place.name in ends else run(place, stop)
+
+    monkeypatch.setattr(trainings, "launch", dies)
+    done = compare("gmlp", "aft-simple", "attention", "--steps", "1")
+    assert done.code == 1
+    assert done.row("gmlp")["error"] == "the process ended with signal 9 (out of memory?)"
+    assert done.row("aft-simple")["error"] == "the process ended with exit code 3"
+    assert done.row("attention")["status"] == "done"
+
+
+def test_all_may_fail(compare: Compare) -> None:
+    done = compare("vit", "--steps", "1")
+    assert done.code == 1
+    assert done.out.splitlines()[2].split()[:2] == ["vit", "failed"]
+
+
+def test_a_seed_that_fails_fails_its_member(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = worker.build_model
+    seeds: list[int] = []
+
+    def second_breaks(config: Any) -> Any:
+        seeds.append(torch.initial_seed())
+        return not_a_number(build(config)) if seeds[-1] == 1 else build(config)
+
+    monkeypatch.setattr(worker, "build_model", second_breaks)
+    done = compare("gmlp", "--steps", "1", "--seeds", "2")
+    assert set(seeds) >= {0, 1}
+    assert "became nan" in done.row("gmlp")["error"]
+
+
+def test_resume_repeats_what_failed_and_nothing_else(
+    compare: Compare, launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("gmlp", "attention", "--steps", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "build_model", breaks("gmlp", out_of_memory))
+        first = compare(*words)
+    launched.clear()
+    again = compare("--resume", small=False)
+    assert again.code == 0, again.err
+    assert launched == ["gmlp-seed0"]
+    assert again.row("attention")["quality"] == first.row("attention")["quality"]
+    launched.clear()
+    assert compare("--resume", small=False).code == 0
+    assert launched == []
+
+
+def test_a_result_cut_short_is_made_again(compare: Compare, launched: list[str]) -> None:
+    done = compare("gmlp", "--steps", "1")
+    result = done.folder / "runs" / "gmlp-seed0" / "result.json"
+    whole = json.loads(result.read_text(encoding="utf-8"))
+    result.write_text(result.read_text(encoding="utf-8")[:100], encoding="utf-8")
+    launched.clear()
+    again = compare("--resume", small=False)
+    assert launched == ["gmlp-seed0"]
+    assert again.runs("gmlp")[0]["evaluation"] == whole["evaluation"]
+    assert again.row("gmlp")["tokens_per_second"] > 0
+
+
+def test_a_misspelt_option_of_a_member_stops_before_anything(
+    compare: Compare, launched: list[str]
+) -> None:
+    done = compare("gmlp", "aft-local", "--options", "aft-local.windw=3")
+    assert done.code == 2
+    assert "unknown option 'windw' for member 'aft-local'; did you mean 'window'" in done.err
+    assert launched == []
+    assert not done.folder.exists()
+
+
+def test_a_filled_directory_is_only_resumed_or_overwritten(
+    compare: Compare, tree: Path, launched: list[str]
+) -> None:
+    (tree / "foreign").mkdir()
+    (tree / "foreign" / "thesis.tex").write_text("years of work", encoding="utf-8")
+    for words in ((), ("--resume",), ("--overwrite",)):
+        told = compare("gmlp", *words, out="foreign")
+        assert told.code == 2
+        assert "is not empty and holds no comparison: choose another --out" in told.err
+    assert (tree / "foreign" / "thesis.tex").read_text(encoding="utf-8") == "years of work"
+
+    first = compare("gmlp", "--steps", "1")
+    told = compare("gmlp", "--steps", "1")
+    assert told.code == 2
+    assert "give --resume to go on" in told.err
+    told = compare("--resume", "--steps", "2", small=False)
+    assert "begun with other options (training.steps: 1 -> 2)" in told.err
+    assert compare("gmlp", "--resume", "--steps", "1").code == 0
+    again = compare("aft-simple", "--steps", "1", "--overwrite")
+    assert again.code == 0
+    assert [row["member"] for row in again.results["rows"]] == ["aft-simple"]
+    assert not (first.folder / "runs" / "gmlp-seed0").exists()
+    # and a comparison that begins in an empty directory may be called a resumed one
+    assert compare("gmlp", "--steps", "1", "--resume", out="new").code == 0
+
+
+def test_a_directory_in_use_is_refused(compare: Compare, tree: Path) -> None:
+    (tree / "made").mkdir()
+    with FileLock(tree / "made" / ".lock"):
+        told = compare("gmlp", "--steps", "1")
+    assert told.code == 2
+    assert "is in use: another comparison runs in it" in told.err
+
+
+def test_changed_data_is_no_equal_footing(compare: Compare, tree: Path) -> None:
+    compare("gmlp", "--steps", "1")
+    (tree / "text.txt").write_text("now something else entirely " * 200, encoding="utf-8")
+    told = compare("--resume", small=False)
+    assert told.code == 2
+    assert "the data has changed since the comparison in made was begun" in told.err
+
+
+def test_data_that_changes_under_a_training_fails_it(
+    compare: Compare, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = worker.load_dataset
+
+    def changed(*given: Any) -> Any:
+        (tree / "text.txt").write_text("now something else entirely " * 200, encoding="utf-8")
+        return load(*given)
+
+    monkeypatch.setattr(worker, "load_dataset", changed)
+    assert "has changed since the comparison" in compare("gmlp").row("gmlp")["error"]

@@ -1,0 +1,232 @@
+"""Decoding: states give what recomputing gives, and draws follow the distribution they should."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import everyformer as ef
+from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.family import LM, PIXELS, list_members
+from everyformer.generation import pixels, sampling
+from everyformer.generation.config import Sampling
+from everyformer.generation.sampling import draw, generate, stream
+from everyformer.models.base import Model
+
+LANGUAGE = [m.name for m in list_members(task=LM)]
+STREAMING = [m.name for m in list_members(task=LM, abilities=("streaming",))]
+
+
+def small_model(member: str, task: str = LM, **options: Any) -> Model:
+    torch.manual_seed(0)
+    sizes = {"width": 16, "layers": 2, "heads": 2, "max_length": 24, "vocabulary": 13}
+    model = ef.create_model(member, task, **{**sizes, **options}).double().eval()
+    # far from uniform, so that a small difference changes a token
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.3)
+    return model
+
+
+def recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on no model is given a state."""
+    for module in (sampling, pixels):
+        monkeypatch.setattr(module, "initial_state", lambda model, batch: None)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def drawn(logits: Tensor, many: int = 4000, **options: Any) -> Tensor:
+    """Relative frequencies of ``many`` draws from one row of logits."""
+    tokens = draw(logits.expand(many, -1), Sampling(**options), generator())
+    return torch.bincount(tokens, minlength=logits.shape[-1]) / many
+
+
+@pytest.mark.parametrize("choice", [{"temperature": 0.0}, {"top_k": 5, "seed": 3}])
+@pytest.mark.parametrize("member", LANGUAGE)
+def test_streamed_tokens_equal_recomputed_ones(
+    member: str, choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, prompt = small_model(member), torch.tensor([[1, 2, 3], [4, 0, 12]])
+    streamed = generate(model, prompt, tokens=20, sampling=Sampling(**choice))
+    recomputed(monkeypatch)
+    assert torch.equal(generate(model, prompt, tokens=20, sampling=Sampling(**choice)), streamed)
+
+
+@pytest.mark.parametrize("member", [m.name for m in list_members(task=LM, abilities=("padding",))])
+def test_left_padded_rows_equal_rows_alone(member: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model(member)
+    rows = [[5, 6], [1, 2, 3, 4], [7]]
+    # what stands in the padding must not matter
+    ids = torch.tensor([[9] * (4 - len(row)) + row for row in rows])
+    keep = torch.tensor([[False] * (4 - len(row)) + [True] * len(row) for row in rows])
+    greedy = Sampling(temperature=0)
+    alone = [generate(model, row, tokens=8, sampling=greedy)[0] for row in rows]
+    for _ in range(2):
+        together = generate(model, ids, tokens=8, mask=Mask(keep=keep), sampling=greedy)
+        assert torch.equal(together, torch.stack(alone))
+        recomputed(monkeypatch)
+
+
+def test_what_is_generated_is_what_the_model_finds_likeliest() -> None:
+    model, prompt = small_model("attention"), [1, 2]
+    made = generate(model, prompt, tokens=6, sampling=Sampling(temperature=0))[0]
+    text = torch.cat((torch.tensor(prompt), made))
+    likeliest = model(text[None]).logits[0].argmax(-1)
+    assert torch.equal(likeliest[1:-1], made)
+
+
+def test_the_same_seed_gives_the_same_text_and_another_seed_another() -> None:
+    model = small_model("aft-simple")
+    texts = [generate(model, [1], tokens=12, sampling=Sampling(seed=s)) for s in (0, 0, 1)]
+    assert torch.equal(texts[0], texts[1])
+    assert not torch.equal(texts[0], texts[2])
+
+
+def test_the_callers_random_numbers_and_mode_stay_as_they_were() -> None:
+    model = small_model("gmlp").train()
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    generate(model, [1], tokens=3)
+    assert torch.equal(torch.rand(3), expected)
+    assert model.training
+
+
+@pytest.mark.parametrize("member", ["aft-simple", "rope"])
+def test_without_a_number_of_tokens_it_goes_on_for_ever(member: str) -> None:
+    model = small_model(member)
+    tokens = list(itertools.islice(stream(model, [1, 2]), 60))
+    assert len(tokens) == 60
+    assert all(token.shape == (1,) for token in tokens)
+    first = generate(model, [1, 2], tokens=10)
+    assert torch.equal(torch.stack(tokens, 1)[:, :10], first)
+
+
+def test_a_stream_that_is_dropped_leaves_the_model_as_it_was() -> None:
+    model = small_model("aft-simple").train()
+    tokens = stream(model, [1])
+    next(tokens)
+    assert not model.training
+    tokens.close()  # type: ignore[attr-defined]
+    assert model.training
+
+
+def test_a_table_over_positions_ends_the_text_with_an_error() -> None:
+    model = small_model("aft-full")
+    made = stream(model, [1, 2])
+    assert len(list(itertools.islice(made, 22))) == 22
+    with pytest.raises(ShapeError, match="max_length=24"):
+        list(itertools.islice(made, 5))
+
+
+def test_wrong_prompts_and_options_are_refused() -> None:
+    model = small_model("gmlp")
+    for empty in ([], torch.empty(2, 0, dtype=torch.long)):
+        with pytest.raises(ShapeError, match="the prompt is empty"):
+            generate(model, empty, tokens=1)
+    with pytest.raises(ConfigError, match="'tokens' must be 0 or more, not -1"):
+        generate(model, [1], tokens=-1)
+    for wrong in ({"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.1}):
+        with pytest.raises(ConfigError, match=f"'{next(iter(wrong))}' must be"):
+            Sampling(**wrong)  # type: ignore[arg-type]
+
+
+def test_no_tokens_are_an_empty_row_for_each_prompt() -> None:
+    model = small_model("gmlp")
+    assert generate(model, torch.ones(3, 2), tokens=0).shape == (3, 0)
+    assert generate(model, [1, 2], tokens=0).shape == (1, 0)
+
+
+LOGITS = torch.tensor([[2.0, 0.5, 3.0, -1.0, 1.0, 0.0]])
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_draws_follow_the_tempered_softmax(temperature: float) -> None:
+    expected = (LOGITS[0] / temperature).softmax(-1)
+    # four standard deviations of a share of 4000 draws are at most 0.032
+    assert torch.allclose(drawn(LOGITS, temperature=temperature), expected, atol=0.032)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_top_k_is_the_softmax_of_the_k_likeliest(k: int) -> None:
+    kept = torch.full_like(LOGITS, -torch.inf)
+    best = LOGITS.topk(k).indices
+    expected = kept.scatter(1, best, LOGITS.gather(1, best)).softmax(-1)[0]
+    found = drawn(LOGITS, top_k=k)
+    assert torch.allclose(found, expected, atol=0.032)
+    assert int((found > 0).sum()) == k
+
+
+def test_top_k_keeps_k_where_all_are_equal() -> None:
+    assert int((drawn(torch.zeros(1, 8), top_k=3) > 0).sum()) == 3
+
+
+@pytest.mark.parametrize("p", [0.05, 0.6, 0.8, 0.95, 1.0])
+def test_top_p_keeps_the_fewest_that_hold_p(p: float) -> None:
+    ordered, order = LOGITS[0].softmax(-1).sort(descending=True)
+    count = next(n for n in range(1, 7) if ordered[:n].sum() >= p - 1e-6)
+    expected = torch.zeros(6).scatter(0, order[:count], ordered[:count] / ordered[:count].sum())
+    assert torch.allclose(drawn(LOGITS, top_p=p), expected, atol=0.032)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        ({}, {"top_k": 6}, {"top_k": 100}, {"top_p": 1.0}, {"top_k": 6, "top_p": 1.0}),
+        (
+            {"temperature": 0.0},
+            {"top_k": 1},
+            {"top_p": 1e-9},
+            {"temperature": 1e-30},
+            {"temperature": 5.0, "top_k": 1},
+            {"temperature": 0.0, "top_k": 3, "top_p": 0.5},
+        ),
+        ({"top_k": 3, "top_p": 1.0}, {"top_k": 3}),
+    ],
+)
+def test_limits_of_the_options_agree(same: tuple[dict[str, Any], ...]) -> None:
+    logits = torch.randn(64, 6, generator=generator(1), dtype=torch.float64)
+    first, *rest = (draw(logits, Sampling(**options), generator()) for options in same)
+    for tokens in rest:
+        assert torch.equal(tokens, first)
+
+
+def test_top_p_is_taken_of_what_top_k_leaves() -> None:
+    # of the two likeliest, 3.0 holds 0.73: enough for p = 0.7, while of all six it holds 0.59
+    assert drawn(LOGITS, top_k=2, top_p=0.7)[2] == 1
+    assert drawn(LOGITS, top_p=0.7)[2] < 1
+
+
+def test_impossible_tokens_are_never_drawn() -> None:
+    logits = torch.tensor([[0.0, -torch.inf, 0.0, -torch.inf]])
+    for options in ({}, {"top_k": 3}, {"top_p": 0.99}, {"temperature": 3.0}):
+        assert drawn(logits, **options)[1::2].sum() == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("member", [m.name for m in list_members(task=PIXELS)])
+def test_images_drawn_with_a_state_equal_those_drawn_without(
+    member: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small_model(member, PIXELS, image=(2, 3, 2))
+    images = pixels.draw_images(model.train(), 3, Sampling(seed=2))
+    assert model.training
+    assert images.shape == (3, 2, 3, 2)
+    assert images.dtype == torch.uint8
+    recomputed(monkeypatch)
+    assert torch.equal(pixels.draw_images(model, 3, Sampling(seed=2)), images)
+    assert not torch.equal(pixels.draw_images(model, 3, Sampling(seed=3)), images)
+
+
+def test_images_need_a_pixel_model_and_a_number() -> None:
+    with pytest.raises(UnsupportedError, match="LanguageModel"):
+        pixels.draw_images(small_model("gmlp"), 1)
+    with pytest.raises(ConfigError, match="at least 1, not 0"):
+        pixels.draw_images(small_model("gmlp", PIXELS, image=(1, 2, 2)), 0)
