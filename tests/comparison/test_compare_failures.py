@@ -183,6 +183,7 @@ def test_a_filled_directory_is_only_resumed_or_overwritten(
     assert again.code == 0
     assert [row["member"] for row in again.results["rows"]] == ["aft-simple"]
     assert not (first.folder / "runs" / "gmlp-seed0").exists()
+    assert compare("--resume", small=False).code == 0
     # and a comparison that begins in an empty directory may be called a resumed one
     assert compare("gmlp", "--steps", "1", "--resume", out="new").code == 0
 

@@ -436,8 +436,8 @@ def test_one_graph_serves_other_lengths(name, options):
             x, mask = draw(2, length, WIDTH), Mask(keep=holes(2, length))
             close(compiled(x).y, mixer(x).y)
             close(compiled(x, mask=mask).y, mixer(x, mask=mask).y)
-        # one for rows without a mask, one with; a factor's blocks tell one from several
-        assert len(graphs) <= (4 if name == "aft-local" else 2)
+        # one for rows without a mask, one with
+        assert len(graphs) <= 2
 
 
 @members
@@ -535,6 +535,11 @@ def test_wrong_calls_say_what_to_do():
     with pytest.raises(ShapeError, match="does not hold 41 tokens"):
         picture(x, mask=Mask(grid=(5, 8)))
     q = draw(1, 5, 6)
+    documents = Mask(documents=torch.zeros(1, 4, dtype=torch.long), grid=(2, 2))
+    with pytest.raises(UnsupportedError, match="cannot honour the mask part"):
+        functional.aft_simple(q[:, :4], q[:, :4], q[:, :4], mask=documents)
+    with pytest.raises(UnsupportedError, match="cannot honour the mask part"):
+        functional.aft_conv(q[:, :4], q[:, :4], q[:, :4], draw(2, 3, 3), mask=documents)
     with pytest.raises(ShapeError, match="w must be"):
         functional.aft_full(q, q, q, draw(4, 4))
     with pytest.raises(ShapeError, match="factors of w"):

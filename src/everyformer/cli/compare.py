@@ -65,7 +65,9 @@ def _held(words: Sequence[str]) -> CompareOptions | None:
 
     out = peek(words, "--out") or CompareOptions.out
     values = begun_with(Path(out))
-    return None if values is None else from_dict(CompareOptions, {**values, "out": out})
+    if values is None:
+        return None
+    return from_dict(CompareOptions, {**values, "out": out, "resume": False, "overwrite": False})
 
 
 def render(results: dict) -> str:

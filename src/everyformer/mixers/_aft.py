@@ -117,6 +117,7 @@ def gated_average(
         )
     if mask is None:
         return gated(gate, q, average(k, v, None))
+    mask.require("this AFT", frozenset({"keep", "documents"}))
     rows = real_first(torch.cat([q, k, v], -1), mask)
     q, k, v = rows.x.split([q.shape[-1], k.shape[-1], v.shape[-1]], -1)
     return rows.restore(gated(gate, q, average(k, v, rows.keep)))

@@ -139,6 +139,8 @@ def aft_conv(
 
         return gated_average(q, k, v, mask, gate, average)
     picture = _grid(mask, grid, k.shape[1], causal)
+    if mask is not None:
+        mask.require("AFT-conv on a picture", frozenset({"keep", "grid"}))
     rows = _in_place(torch.cat([q, k, v], -1), mask, picture)
 
     def over_picture(k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
