@@ -66,6 +66,7 @@ def page(member: Member, recorded: dict[str, dict[str, Any]]) -> str:
         "",
         "```python",
         "import everyformer as ef",
+        "",
         f'model = ef.create_model("{member.name}", task="{member.tasks[0]}")',
     ]
     if member.is_mixer:
