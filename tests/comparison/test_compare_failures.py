@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,15 @@ def test_a_directory_in_use_is_refused(compare: Compare, tree: Path) -> None:
         told = compare("gmlp", "--steps", "1")
     assert told.code == 2
     assert "is in use: another comparison runs in it" in told.err
+
+
+def test_a_missing_launcher_says_what_to_install(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    told = compare("gmlp", "--steps", "1", "--launcher", "ray")
+    assert told.code == 2
+    assert "pip install ray" in told.err
 
 
 def test_changed_data_is_no_equal_footing(compare: Compare, tree: Path) -> None:

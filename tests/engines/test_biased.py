@@ -8,6 +8,7 @@ import torch
 from everyformer.engines import dense
 from everyformer.engines.banded import banded_average
 from everyformer.engines.dense import dense_average
+from everyformer.engines.factors import band_product
 from everyformer.engines.planar import planar_average
 
 
@@ -149,6 +150,15 @@ def test_a_kernel_on_a_picture_is_its_dense_bias(lines, columns, side, tied, sca
             if 0 <= down < side and 0 <= right < side:
                 w[:, a, b] = kernel[:, down, right]
     agree(planar_average(k, v, kernel, lines=lines), literal(k, v, w), (k, v, kernel))
+
+
+@pytest.mark.parametrize(("length", "count"), [(1, 1), (5, 3), (40, 7), (32, 33), (70, 45)])
+def test_the_band_of_a_product(length, count):
+    torch.manual_seed(length)
+    u, v = draw(2, length, 3), draw(2, length + count - 1, 3)
+    at = torch.arange(length)[:, None]
+    expected = (u @ v.mT)[:, at, at + torch.arange(count)]
+    agree(band_product(u, v, count), expected, (u, v))
 
 
 def test_gradcheck_of_all_engines():

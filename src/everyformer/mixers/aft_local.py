@@ -26,7 +26,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import heads_divide, set_options
 from everyformer.engines.banded import banded_average
-from everyformer.engines.ranges import full_precision, widened
+from everyformer.engines.factors import band_product
 from everyformer.mixers import MIXERS
 from everyformer.mixers._aft import (
     AttentionFree,
@@ -140,7 +140,7 @@ def band_of(
     if isinstance(w, tuple):
         u = table_rows(w[0], first, 0, 0, length)
         v = table_rows(w[1], first, -before, count - window, length + count - 1)
-        return _band_product(u.flatten(0, 1), v.flatten(0, 1), count).unflatten(0, u.shape[:2])
+        return band_product(u.flatten(0, 1), v.flatten(0, 1), count).unflatten(0, u.shape[:2])
     assert first is None, "a streamed table is stored as its band"
     at = torch.arange(length, device=w.device)[:, None]
     near = (at + torch.arange(-before, count - before, device=w.device)).clamp(0, length - 1)
@@ -157,26 +157,6 @@ def table_rows(table: Tensor, first: Tensor | None, start: int, beyond: int, cou
         return F.pad(table, (0, 0, -start, beyond))[None, :, :count]
     at = first[:, None] + torch.arange(start, start + count, device=table.device)
     return table[:, at.clamp(0, table.shape[1] - 1)].transpose(0, 1)
-
-
-def _band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
-    """u_t . v_{t+j} for j < ``count``: (X, L, r) and (X, L + count - 1, r) give (X, L, count).
-
-    Blocks of C rows against 2 C columns; shifting row i of a block by i turns its diagonals into
-    columns.
-    """
-    u, v, length = widened(u), widened(v), u.shape[1]
-    size = max(32, count)
-    # one block to spare: a compiled graph need not tell one block from several
-    blocks = -(-length // size) + 1
-    extra = blocks * size - length
-    u = F.pad(u, (0, 0, 0, extra)).unflatten(1, (blocks, size))
-    v = F.pad(v, (0, 0, 0, extra + size + 1 - count)).unflatten(1, (blocks + 1, size))
-    v = torch.cat([v[:, :-1], v[:, 1:]], 2)
-    with full_precision(u):
-        flat = torch.bmm(u.flatten(0, 1), v.flatten(0, 1).transpose(1, 2)).flatten(1)
-    skewed = F.pad(flat, (0, size)).unflatten(1, (size, 2 * size + 1))[..., :count]
-    return skewed.unflatten(0, (-1, blocks)).flatten(1, 2)[:, :length]
 
 
 @MIXERS.register("aft-local")

@@ -1,0 +1,115 @@
+"""The band of a product of two factors, without the product: O(L n r) for n diagonals of rank r.
+
+    b_{t,j} = u_t . v_{t+j},   0 <= j < n
+
+Blocks of C rows meet the C + n - 1 rows of v that they need in one small product each; the band is
+a view of its diagonals.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.utils.flop_counter import register_flop_formula
+
+from everyformer.engines.ranges import fake, full_precision, returned, widened
+
+
+def band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
+    """``count`` diagonals of u v^T.
+
+    Args:
+        u: (X, L, r). v: (X, L + count - 1, r).
+
+    Returns:
+        (X, L, count), float32 at least.
+    """
+    return _band_product(u, v, count)
+
+
+@torch.library.custom_op("everyformer::band_product", mutates_args=())
+def _band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
+    with full_precision(u):
+        rows, windows, _ = _blocks(widened(u), widened(v), count)
+        band = _diagonals(torch.bmm(rows, windows.transpose(1, 2)), count)
+    return band.reshape(u.shape[0], -1, count)[:, : u.shape[1]].contiguous()
+
+
+@torch.library.custom_op("everyformer::band_product_backward", mutates_args=())
+def _band_product_backward(u: Tensor, v: Tensor, g: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """dU = G V and, block by block into overlapping places, dV = G^T U."""
+    with full_precision(u):
+        (many, length, rank), size = u.shape, _size(count)
+        rows, windows, padded = _blocks(widened(u), widened(v), count)
+        each = rows.shape[0] // many
+        products = g.new_zeros(*rows.shape[:2], windows.shape[1])
+        spaced = pad(g, (0, 0, 0, each * size - length)).view(-1, size, count)
+        _diagonals(products, count).copy_(spaced)
+        du = torch.bmm(products, windows).view(many, -1, rank)[:, :length]
+        parts = torch.bmm(products.transpose(1, 2), rows).view(many, each, -1, rank)
+        dv = torch.zeros_like(padded)
+        for first in range(0, parts.shape[2], size):
+            part = parts[:, :, first : first + size]
+            reached = dv[:, first : first + each * size].view(many, each, size, rank)
+            reached[:, :, : part.shape[2]] += part
+    return returned(du, u), returned(dv[:, : v.shape[1]], v)
+
+
+def _size(count: int) -> int:
+    """Rows of a block: near the number of diagonals little is wasted, below 32 nothing is fast."""
+    return max(32, count)
+
+
+def _blocks(u: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Blocks of u (Y, C, r), their windows of v (Y, C + n - 1, r), and v as it was padded."""
+    (many, length, rank), size = u.shape, _size(count)
+    each = -(-length // size)
+    u = pad(u, (0, 0, 0, each * size - length))
+    v = pad(v, (0, 0, 0, (each + 1) * size - v.shape[1])).contiguous()
+    shape = (many, each, size + count - 1, rank)
+    windows = v.as_strided(shape, ((each + 1) * size * rank, size * rank, rank, 1))
+    return u.reshape(-1, size, rank), windows.flatten(0, 1), v
+
+
+def _diagonals(products: Tensor, count: int) -> Tensor:
+    """View (Y, C, n) of (Y, C, C + n - 1): row i, columns i .. i + n - 1."""
+    blocks, size, width = products.shape
+    return products.as_strided((blocks, size, count), (size * width, width + 1, 1))
+
+
+@_band_product.register_fake
+def _(u: Tensor, v: Tensor, count: int) -> Tensor:
+    return widened(u).new_empty(*u.shape[:2], count)
+
+
+@_band_product_backward.register_fake
+def _(u: Tensor, v: Tensor, g: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    return fake(u), fake(v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.count = inputs[2]
+
+
+def _differentiate(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
+    return *_band_product_backward(*ctx.saved_tensors, g, ctx.count), None
+
+
+_band_product.register_autograd(_differentiate, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.everyformer.band_product)
+def _(u: Any, v: Any, count: int, **_: Any) -> int:
+    size = _size(count)
+    return 2 * math.ceil(u[1] / size) * size * (size + count - 1) * u[0] * u[2]
+
+
+@register_flop_formula(torch.ops.everyformer.band_product_backward)
+def _(u: Any, v: Any, g: Any, count: int, **_: Any) -> int:
+    size = _size(count)
+    return 4 * math.ceil(u[1] / size) * size * (size + count - 1) * u[0] * u[2]
