@@ -3,9 +3,10 @@
     o_t = sum_t' p V_t',   p = softmax over t' of K_t' + w_{t,t'}
 
 exp(K + w) factorises, so numerator and denominator are one product exp(w) [exp(K) V | exp(K)]. It
-is taken a block of rows at a time: w may come as two factors and is then never held whole. Rows
-whose range forbids one reference (see ``ranges``) are averaged exactly, tile by tile, with the
-maximum of every row and channel. Nothing of size L x S x channels is ever built.
+is taken a block of rows at a time: w may come as two factors and need not be held whole, but up to
+64 MB of exp(w) are kept for the gradients. Rows whose range forbids one reference (see ``ranges``)
+are averaged exactly, tile by tile, with the maximum of every row and channel. Nothing of size
+L x S x channels is ever built.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ w_{t,t'} = u_t . v_t' and d' = ``rank`` are parameters ``u``, ``v``; sigma_q is 
 It is multi-head attention with d heads of one channel, queries of 1 and an additive bias. The d
 attention matrices are never formed, because exp(K + w) = exp(K) exp(w) and exp(w) is shared.
 
-Cost: O(L^2 d) time, O(L d) memory (w is made from its factors a block of rows at a time; rank=None
-holds L^2 numbers). State: all keys and values, 2 t d. Tables fix the longest sequence.
+Cost: O(L^2 d) time, O(L d + L^2) memory, the L^2 part shared by batch and channels; from factors it
+ends at 64 MB kept for training (`everyformer.engines.dense`). State: all keys and values, 2 t d.
+Tables fix the longest sequence.
 Source: Zhai et al. 2021, arXiv 2105.14103, eq. 2 and section 3.3. Not in the paper: a table a head.
 """
 
