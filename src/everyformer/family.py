@@ -144,7 +144,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "aft-conv", "Attention-free Transformer, convolutional", "Zhai et al.", 2021, "2105.14103",
         Genes(mixer="aft-conv"), ALL_TASKS,
-        Cost(1, 1, "O(L s d) time, O(L d) memory", "2 s d, constant"),
+        Cost(1, 1, "O(L s d) time, O(L d) memory", "s (d + h), constant"),
         "one shared kernel a head keeps the local bias at any length",
         cross=_NO_CROSS_AFT,
     ),

@@ -129,7 +129,9 @@ class _Job:
         self.begun = self.logged = self.state.tokens, self.state.seconds
         self.module = self.world.wrap(self.model)
         self.compiled: Any = torch.compile(self.module) if self.config.compile else self.module
-        label = self.dataset.name if records.path is None else records.path.name
+        # a comparison's trainings lie in MEMBER-seedN/run
+        path = records.path.parent if records.path and records.path.name == "run" else records.path
+        label = self.dataset.name if path is None else path.name
         self.progress = Progress(label, self._done(), show=self.show)
         kind, amount = self.config.budget
         at = f", going on from step {self.state.steps}" if self.state.steps else ""
