@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from everyformer.core.trace import trace
     from everyformer.family import Member, info, list_members
     from everyformer.generation.sampling import generate, stream
-    from everyformer.models.build import by_layer, create_mixer, create_model
+    from everyformer.interop.multihead import MultiheadAttention
+    from everyformer.models.build import by_head, by_layer, create_mixer, create_model
     from everyformer.training.checkpoint import load_model as load
     from everyformer.training.checkpoint import save_model as save
     from everyformer.verification.verify import verify
@@ -44,6 +45,8 @@ _HOMES = {
     "list_members": "family",
     "generate": "generation.sampling",
     "stream": "generation.sampling",
+    "MultiheadAttention": "interop.multihead",
+    "by_head": "models.build",
     "by_layer": "models.build",
     "create_mixer": "models.build",
     "create_model": "models.build",
@@ -61,7 +64,9 @@ __all__ = [
     "Mixer",
     "MixerOutput",
     "ModelOutput",
+    "MultiheadAttention",
     "State",
+    "by_head",
     "by_layer",
     "compare",
     "create_mixer",

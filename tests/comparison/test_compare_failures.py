@@ -203,7 +203,7 @@ def test_a_missing_launcher_says_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     told = compare("gmlp", "--steps", "1", "--launcher", "ray")
     assert told.code == 2
-    assert "pip install ray" in told.err
+    assert "everyformer[ray]" in told.err
 
 
 def test_changed_data_is_no_equal_footing(compare: Compare, tree: Path) -> None:

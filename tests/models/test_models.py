@@ -177,3 +177,35 @@ def test_save_and_load_keep_everything_and_notice_a_flipped_byte(tmp_path):
     weights.write_bytes(bytes(raw))
     with pytest.raises(CheckpointError):
         ef.load(tmp_path / "m")
+
+
+def test_heads_of_one_mixer_by_head_are_that_mixer():
+    whole = ef.create_mixer("attention", width=12, heads=3, causal=True).double()
+    split = ef.create_mixer("by-head", width=12, heads=3, causal=True, mixers=("attention",) * 3)
+    split = split.double()
+    split.load_state_dict({f"parts.0.{k}": v for k, v in whole.state_dict().items()})
+    x = torch.randn(2, 7, 12, dtype=torch.float64)
+    torch.testing.assert_close(split(x).y, whole(x).y)
+
+
+def test_heads_of_two_mixers_are_one_output_matrix_over_both():
+    split = ef.create_mixer(
+        "by-head", width=12, heads=3, causal=True, mixers=("attention", "aft-simple", "attention")
+    ).double()
+    attention, simple = split.parts
+    assert [p.out.in_features for p in (attention, simple)] == [8, 4]
+    x = torch.randn(2, 7, 12, dtype=torch.float64)
+    torch.testing.assert_close(split(x).y, attention(x).y + simple(x).y)
+
+
+@pytest.mark.parametrize(
+    ("heads", "mixers", "message"),
+    [
+        (2, ("attention",), "names 1: give one a head"),
+        (2, ("attention", "gmlp"), "cannot be some of the heads"),
+        (2, ("attention", "aft-simpl"), "did you mean 'aft-simple'"),
+    ],
+)
+def test_a_wrong_split_of_heads_is_refused(heads, mixers, message):
+    with pytest.raises(ef.EveryformerError, match=message):
+        ef.create_model("attention", heads=heads, width=8, mixer=ef.by_head(*mixers))

@@ -17,6 +17,7 @@ EXTRAS = {
     "data": ("datasets",),
     "hf": ("transformers",),
     "log": ("tensorboard",),
+    "ray": ("ray",),
     "peers": ("aft-pytorch", "g-mlp-pytorch", "x-transformers"),
 }
 CORE = ("torch", "einops", "numpy", "safetensors", "tqdm", "tyro", "matplotlib", "filelock")

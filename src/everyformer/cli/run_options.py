@@ -55,6 +55,9 @@ class RunConfig:
     """budget, optimiser and rhythm"""
     schedule: tuple[str, ...] = ()
     """options that differ by layer, as option=value,value,... with one value a layer"""
+    by_head: str | None = None
+    """mixers of the heads as name,name,... with one name a head; the member's own mixer keeps its
+    options"""
     out: str | None = None
     """directory of the run (default: runs/MEMBER)"""
     resume: bool = False
@@ -138,10 +141,14 @@ def model_config(run: RunConfig, dataset: Dataset) -> ModelConfig:
         f.name: to_dict(getattr(run.model, f.name)) for f in dataclasses.fields(Architecture)
     }
     options["max_length"] = max(run.model.max_length or 0, dataset.length)
+    options["mixer_options"] = to_dict(run.mixer)
+    if run.by_head is not None:
+        names = run.by_head.split(",")
+        own = {name: options["mixer_options"] for name in names if name == _mixer(run)}
+        options |= {"mixer": "by-head", "mixer_options": {"mixers": names, "own": own}}
     return configure(
         run.member,
         dataset.task,
-        mixer_options=to_dict(run.mixer),
         position_options=to_dict(run.place),
         schedule=dict(_schedule(item) for item in run.schedule),
         vocabulary=dataset.vocabulary,
@@ -149,6 +156,10 @@ def model_config(run: RunConfig, dataset: Dataset) -> ModelConfig:
         image=dataset.image,
         **options,
     )
+
+
+def _mixer(run: RunConfig) -> str:
+    return info(run.member).genes.mixer
 
 
 def run_folder(run: RunConfig) -> Path:

@@ -20,7 +20,7 @@ from typing import Any
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import Entrant, Job, job, jobs
 from everyformer.core.config import to_dict
-from everyformer.core.errors import ConfigError
+from everyformer.core.errors import MissingExtraError
 from everyformer.data.base import Dataset
 from everyformer.training.signals import StopSignals
 
@@ -120,10 +120,7 @@ class Trainings:
         try:
             import ray
         except ImportError as error:
-            raise ConfigError(
-                "launcher 'ray' needs the package 'ray', which is not installed; install it with: "
-                "pip install ray"
-            ) from error
+            raise MissingExtraError("ray", "ray", "the launcher 'ray'") from error
         from everyformer.comparison.worker import main
 
         ray.init(ignore_reinit_error=True)

@@ -34,6 +34,9 @@ class Mixer(nn.Module):
     """whether ``context`` may be given"""
     with_feedforward: ClassVar[bool] = True
     """False where the mixer holds its own channel projections (gMLP), so a block adds none"""
+    shares_heads: ClassVar[bool] = False
+    """whether it can be some of a layer's heads beside other mixers: its constructor then takes
+    ``channels``, what those heads have together (`everyformer.mixers.by_head`)"""
 
     causal: bool
     width: int
@@ -76,6 +79,16 @@ class Mixer(nn.Module):
         extended = self(x, mask=mask, state=state).state
         assert extended is not None
         return extended
+
+    def reference(
+        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
+    ) -> Tensor:
+        """The same module by its literal equation: slow, any dtype, the definition."""
+        raise NotImplementedError
+
+    def outputs(self) -> list[nn.Module]:
+        """The linear layers that make the output, which an initialisation may scale by depth."""
+        return [self.get_submodule("out")]
 
     def check_input(
         self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None

@@ -123,7 +123,9 @@ def _products(k: Tensor, v: Tensor, reference: Tensor, blocks: _Blocks, first: i
     x[:, :first].zero_()
     x[:, first + length :].zero_()
     rows = x[:, first : first + length].permute(2, 1, 0, 3)
-    weight = torch.sub(k, reference, out=rows[..., values:]).exp_()
+    # exp of a contiguous tensor is four times as fast as of a slice
+    weight = torch.sub(k, reference).exp_()
+    rows[..., values:] = weight
     torch.mul(weight, v, out=rows[..., :values])
     return x.unflatten(1, (blocks.keys, blocks.size))
 

@@ -102,7 +102,8 @@ def _prepare(
     products = k.new_empty(heads, length, batch, values + k.shape[-1])
     if fits:
         into = products.permute(2, 1, 0, 3)
-        weight = torch.sub(k, reference, out=into[..., values:]).exp_()
+        weight = torch.sub(k, reference).exp_()
+        into[..., values:] = weight
         torch.mul(weight, v, out=into[..., :values])
     return _Call(
         k, v, rows, columns, offset, causal, bool(bound <= bias_limit(k.dtype)),

@@ -15,6 +15,7 @@ from everyformer.experiments.base import (
     Experiment,
     Outcome,
     Setting,
+    dataset_batches,
     fit,
     mean,
     scored_accuracy,
@@ -114,12 +115,7 @@ def recall(setting: Setting) -> Outcome:
             torch.manual_seed(seed)
             model = _recall_model(name, data.vocabulary, data.length)
             sizes[name] = sum(p.numel() for p in model.parameters())
-            step = iter(range(10**9))
-
-            def batches(generator: torch.Generator, seed: int = seed, step=step):  # type: ignore[no-untyped-def]
-                batch = data.train_batch(next(step), 64, seed)
-                return batch.inputs, batch.targets
-
+            batches = dataset_batches(data, 64, seed)
             losses = fit(model, batches, steps=setting.steps(1000), lr=3e-3, seed=seed)
             held = next(iter(data.validation_batches(256, 256)))
             score = scored_accuracy(model, held.inputs, held.targets)

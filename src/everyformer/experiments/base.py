@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import math
 import time
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import ConfigError, unknown
+from everyformer.data.base import Dataset
 from everyformer.family import info, list_members
 
 Say = Callable[[str], None]
@@ -137,7 +139,7 @@ def perform(experiment: Experiment, setting: Setting, folder: Path) -> dict[str,
         "environment": {
             key: value
             for key, value in environment().items()
-            if key in ("everyformer", "torch", "python", "platform", "threads")
+            if key in ("packages", "python", "platform", "cores", "torch_threads")
         },
     }
     (folder / f"{experiment.name}.json").write_text(
@@ -181,6 +183,17 @@ def fit(
         losses.append(loss.item())
     model.eval()
     return losses
+
+
+def dataset_batches(data: Dataset, size: int, seed: int) -> Batches:
+    """The dataset's own training batches of ``size`` rows, step after step."""
+    steps = itertools.count()
+
+    def batches(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        batch = data.train_batch(next(steps), size, seed)
+        return batch.inputs, batch.targets
+
+    return batches
 
 
 def task_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

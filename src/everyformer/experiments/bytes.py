@@ -8,12 +8,11 @@ from collections import Counter
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, fit, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
 from everyformer.models.build import create_model
 from everyformer.training.evaluate import evaluate
 
@@ -33,14 +32,7 @@ def bytes_against_counts(setting: Setting) -> Outcome:
             "gpt", width=128, layers=4, heads=4, vocabulary=data.vocabulary, max_length=256,
             dropout=0.0, embedding_dropout=0.0,
         )  # fmt: skip
-        count = iter(range(10**9))
-
-        def batches(
-            generator: torch.Generator, seed: int = seed, count: object = count
-        ) -> tuple[Tensor, Tensor]:
-            batch = data.train_batch(next(count), BATCH, seed)  # type: ignore[call-overload]
-            return batch.inputs, batch.targets
-
+        batches = dataset_batches(data, BATCH, seed)
         curves.append(fit(model, batches, steps=steps, lr=2e-3, seed=seed))
         found = evaluate(model, data, limit=256)
         assert found is not None

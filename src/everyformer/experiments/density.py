@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, fit, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
 from everyformer.models.build import create_model
 from everyformer.training.evaluate import evaluate
 
@@ -32,14 +31,7 @@ def density(setting: Setting) -> Outcome:
             model = create_model(
                 name, "pixels", width=64, layers=3, heads=4, image=data.image, **options
             )
-            count = iter(range(10**9))
-
-            def batches(
-                generator: torch.Generator, seed: int = seed, count: object = count
-            ) -> tuple[Tensor, Tensor]:
-                batch = data.train_batch(next(count), 8, seed)  # type: ignore[call-overload]
-                return batch.inputs, batch.targets
-
+            batches = dataset_batches(data, 8, seed)
             curves[name] = fit(model, batches, steps=setting.steps(250), lr=3e-3, seed=seed)
             found = evaluate(model, data, batch=8, limit=200)
             assert found is not None

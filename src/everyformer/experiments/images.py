@@ -6,13 +6,13 @@ import math
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import nn
 
 from everyformer.core.trace import trace
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, fit, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
 from everyformer.models.build import create_model
 
 BATCH = 32
@@ -35,7 +35,14 @@ def cifar_gmlp(setting: Setting) -> Outcome:
         )  # fmt: skip
         if seed == 0:
             figures["start"] = _matrices(model, "W at the start")
-        fit(model, _batches(data, seed), steps=steps, lr=1e-3, weight_decay=0.01, seed=seed)
+        fit(
+            model,
+            dataset_batches(data, BATCH, seed),
+            steps=steps,
+            lr=1e-3,
+            weight_decay=0.01,
+            seed=seed,
+        )
         if seed == 0:
             figures["learned"] = _matrices(model, "W after training")
         for part in ("train", "test"):
@@ -71,7 +78,14 @@ def cifar_mixers(setting: Setting) -> Outcome:
                 classes=len(data.classes), **options,
             )  # fmt: skip
             sizes[name] = sum(p.numel() for p in model.parameters())
-            fit(model, _batches(data, seed), steps=steps, lr=1e-3, weight_decay=0.05, seed=seed)
+            fit(
+                model,
+                dataset_batches(data, BATCH, seed),
+                steps=steps,
+                lr=1e-3,
+                weight_decay=0.05,
+                seed=seed,
+            )
             numbers.setdefault(f"{name} top-1", []).append(_top(model, data, "test")[0])
             reach[name] = _distances(model, data)
             setting.say(f"cifar-mixers, seed {seed}: {name} {numbers[f'{name} top-1'][-1]:.1%}")
@@ -94,16 +108,6 @@ _SIDE_BY_SIDE: dict[str, dict] = {
     "gmlp": {"layers": 8},
     "aft-conv": {"layers": 4, "dims": 2, "kernel": 5},
 }
-
-
-def _batches(data: Dataset, seed: int):  # type: ignore[no-untyped-def]
-    count = iter(range(10**9))
-
-    def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        batch = data.train_batch(next(count), BATCH, seed)
-        return batch.inputs, batch.targets
-
-    return draw
 
 
 @torch.no_grad()

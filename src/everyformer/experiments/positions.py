@@ -8,7 +8,7 @@ from torch import Tensor
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, fit, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
 from everyformer.models.build import create_model
 from everyformer.positions.sinusoidal import sinusoid
 from everyformer.training.evaluate import evaluate
@@ -91,14 +91,7 @@ def learned_table(setting: Setting) -> Outcome:
             model = create_model(
                 name, width=96, layers=3, heads=4, vocabulary=data.vocabulary, max_length=128
             )
-            count = iter(range(10**9))
-
-            def batches(
-                generator: torch.Generator, seed: int = seed, count: object = count
-            ) -> tuple[Tensor, Tensor]:
-                batch = data.train_batch(next(count), 16, seed)  # type: ignore[call-overload]
-                return batch.inputs, batch.targets
-
+            batches = dataset_batches(data, 16, seed)
             fit(model, batches, steps=setting.steps(500), lr=2e-3, seed=seed)
             found = evaluate(model, data, limit=128)
             assert found is not None

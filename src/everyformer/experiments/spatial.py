@@ -10,7 +10,15 @@ from torch import Tensor
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, fit, mean, scored_accuracy
+from everyformer.experiments.base import (
+    Experiment,
+    Outcome,
+    Setting,
+    dataset_batches,
+    fit,
+    mean,
+    scored_accuracy,
+)
 from everyformer.models.build import create_model
 
 SYMBOLS, LENGTH = 8, 24
@@ -93,14 +101,7 @@ def alignment(setting: Setting) -> Outcome:
             model = create_model(
                 name, width=64, layers=3, vocabulary=data.vocabulary, max_length=32, **options
             )
-            count = iter(range(10**9))
-
-            def batches(
-                generator: torch.Generator, seed: int = seed, count: object = count
-            ) -> tuple[Tensor, Tensor]:
-                batch = data.train_batch(next(count), 64, seed)  # type: ignore[call-overload]
-                return batch.inputs, batch.targets
-
+            batches = dataset_batches(data, 64, seed)
             fit(model, batches, steps=setting.steps(1500), lr=2e-3, seed=seed)
             held = next(iter(data.validation_batches(256, 256)))
             numbers[name].append(scored_accuracy(model, held.inputs, held.targets))

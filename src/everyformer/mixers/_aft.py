@@ -254,13 +254,18 @@ class BandState(State):
 class AttentionFree(Mixer):
     """Projections, gate, padding and packing; a member adds how V is averaged."""
 
-    def __init__(self, width: int, keys: int, causal: bool, options: AFTOptions) -> None:
+    shares_heads = True
+
+    def __init__(
+        self, width: int, channels: int, keys: int, causal: bool, options: AFTOptions
+    ) -> None:
         super().__init__()
         self.width, self.causal, self.options = width, causal, options
-        self.query = nn.Linear(width, width, bias=options.bias)
+        self.channels = channels
+        self.query = nn.Linear(width, channels, bias=options.bias)
         self.key = nn.Linear(width, keys, bias=options.bias)
-        self.value = nn.Linear(width, width, bias=options.bias)
-        self.out = nn.Linear(width, width, bias=options.bias)
+        self.value = nn.Linear(width, channels, bias=options.bias)
+        self.out = nn.Linear(channels, width, bias=options.bias)
 
     def average(self, k: Tensor, v: Tensor, rows: Ordered) -> Tensor:
         """Softmax averages (B, L, d) of whole rows."""

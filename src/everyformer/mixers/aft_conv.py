@@ -212,6 +212,7 @@ class AFTConv(AttentionFree):
         heads: h, groups of channels with a kernel (and, tied, a key) of their own.
         causal: whether a token sees only itself and earlier ones; refused for ``dims=2``.
         max_length: not needed, there is no table.
+        channels: d, where other mixers hold the rest of the heads (default: width).
         options: `AFTConvOptions` or a dictionary.
 
     Raises:
@@ -224,11 +225,12 @@ class AFTConv(AttentionFree):
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool, max_length: int | None = None,
-        options: AFTConvOptions | dict[str, object] | None = None,
+        channels: int | None = None, options: AFTConvOptions | dict[str, object] | None = None,
     ) -> None:  # fmt: skip
         o: AFTConvOptions = set_options(AFTConvOptions, self.name, options)
-        heads_divide(width, heads, self.name)
-        super().__init__(width, heads if o.tied else width, causal, o)
+        channels = channels or width
+        heads_divide(channels, heads, self.name)
+        super().__init__(width, channels, heads if o.tied else channels, causal, o)
         self.dims = o.dims
         if o.dims == 2:
             if causal:
@@ -286,6 +288,6 @@ class AFTConv(AttentionFree):
             super().init_state(batch_size)
         like = self.kernel
         return BandState.empty(
-            batch_size, like.shape[-1] - 1, self.key.out_features, self.width,
+            batch_size, like.shape[-1] - 1, self.key.out_features, self.channels,
             device=device or like.device, dtype=dtype or like.dtype,
         )  # fmt: skip

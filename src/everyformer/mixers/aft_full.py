@@ -154,6 +154,7 @@ class AFTFull(AttentionFree):
         heads: groups of channels with a w of their own, if ``options.per_head``.
         causal: whether a token sees only itself and earlier ones.
         max_length: longest sequence, the size of w. Required.
+        channels: d, where other mixers hold the rest of the heads (default: width).
         options: `AFTFullOptions` or a dictionary.
 
     Raises:
@@ -166,11 +167,12 @@ class AFTFull(AttentionFree):
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool, max_length: int | None = None,
-        options: AFTFullOptions | dict[str, object] | None = None,
+        channels: int | None = None, options: AFTFullOptions | dict[str, object] | None = None,
     ) -> None:  # fmt: skip
         o: AFTFullOptions = set_options(AFTFullOptions, self.name, options)
-        super().__init__(width, width, causal, o)
-        heads_divide(width, heads, self.name)
+        channels = channels or width
+        super().__init__(width, channels, channels, causal, o)
+        heads_divide(channels, heads, self.name)
         if max_length is None or max_length < 1:
             raise ConfigError(
                 f"aft-full holds a bias for every pair of positions, so it needs max_length (got "
@@ -236,7 +238,7 @@ class AFTFull(AttentionFree):
             super().init_state(batch_size)
         like = self.key.weight
         none = torch.zeros(
-            batch_size, 0, self.width, device=device or like.device, dtype=dtype or like.dtype
+            batch_size, 0, self.channels, device=device or like.device, dtype=dtype or like.dtype
         )
         seen = torch.zeros(batch_size, dtype=torch.long, device=none.device)
         return FullState(seen, none, none.clone())

@@ -168,6 +168,7 @@ class AFTLocal(AttentionFree):
         heads: groups of channels with a w of their own, if ``options.per_head``.
         causal: whether a token sees only itself and earlier ones.
         max_length: longest sequence, the size of w's tables. Required.
+        channels: d, where other mixers hold the rest of the heads (default: width).
         options: `AFTLocalOptions` or a dictionary.
 
     Raises:
@@ -180,11 +181,12 @@ class AFTLocal(AttentionFree):
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool, max_length: int | None = None,
-        options: AFTLocalOptions | dict[str, object] | None = None,
+        channels: int | None = None, options: AFTLocalOptions | dict[str, object] | None = None,
     ) -> None:  # fmt: skip
         o: AFTLocalOptions = set_options(AFTLocalOptions, self.name, options)
-        super().__init__(width, width, causal, o)
-        heads_divide(width, heads, self.name)
+        channels = channels or width
+        super().__init__(width, channels, channels, causal, o)
+        heads_divide(channels, heads, self.name)
         if max_length is None or max_length < 1:
             raise ConfigError(
                 f"aft-local holds a bias for every near pair of positions, so it needs max_length "
@@ -252,6 +254,6 @@ class AFTLocal(AttentionFree):
             super().init_state(batch_size)
         like = self.key.weight
         return BandState.empty(
-            batch_size, self.offsets - 1, self.width, self.width,
+            batch_size, self.offsets - 1, self.channels, self.channels,
             device=device or like.device, dtype=dtype or like.dtype,
         )  # fmt: skip

@@ -103,6 +103,7 @@ class AFTSimple(AttentionFree):
         heads: accepted like everywhere; each channel is a head of its own.
         causal: whether a token sees only itself and earlier ones.
         max_length: not needed, there is no table.
+        channels: d, where other mixers hold the rest of the heads (default: width).
         options: `AFTSimpleOptions` or a dictionary.
     """
 
@@ -112,9 +113,11 @@ class AFTSimple(AttentionFree):
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool, max_length: int | None = None,
-        options: AFTSimpleOptions | dict[str, object] | None = None,
+        channels: int | None = None, options: AFTSimpleOptions | dict[str, object] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(width, width, causal, set_options(AFTSimpleOptions, self.name, options))
+        o: AFTSimpleOptions = set_options(AFTSimpleOptions, self.name, options)
+        channels = channels or width
+        super().__init__(width, channels, channels, causal, o)
 
     def average(self, k: Tensor, v: Tensor, rows: Ordered) -> Tensor:
         return simple_average(k, v, rows.keep, self.causal)
@@ -151,7 +154,7 @@ class AFTSimple(AttentionFree):
         like = self.key.weight
         wide = torch.promote_types(dtype or like.dtype, torch.float32)
         lse = torch.full(
-            (batch_size, self.width), -math.inf, device=device or like.device, dtype=wide
+            (batch_size, self.channels), -math.inf, device=device or like.device, dtype=wide
         )
         seen = torch.zeros(batch_size, dtype=torch.long, device=lse.device)
         return SimpleState(seen, torch.zeros_like(lse), lse)

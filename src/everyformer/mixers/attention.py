@@ -163,6 +163,7 @@ class Attention(Mixer):
     honours = frozenset({"keep", "allowed", "bias", "documents", "grid"})
     accepts_positions = True
     crosses = True
+    shares_heads = True
     Options = AttentionOptions
 
     def __init__(
@@ -172,6 +173,7 @@ class Attention(Mixer):
         heads: int = 1,
         causal: bool = False,
         max_length: int | None = None,
+        channels: int | None = None,
         position: Position | None = None,
         options: Any = None,
     ) -> None:
@@ -182,7 +184,7 @@ class Attention(Mixer):
         if self.kv_heads < 1 or heads % self.kv_heads:
             raise GeneError(f"heads={heads} is not a multiple of kv_heads={self.kv_heads}")
         w = o.widths
-        self.key_dim = w.key_dim or heads_divide(width, heads, self.name)
+        self.key_dim = w.key_dim or heads_divide(channels or width, heads, self.name)
         self.value_dim = w.value_dim or self.key_dim
         self.windows = o.window if isinstance(o.window, tuple) else (o.window,)
         if len(self.windows) not in (1, heads) or any(

@@ -83,7 +83,7 @@ def _gpt2_weights(model: Model, layers: int) -> None:
             nn.init.normal_(weight, std=0.02)
     for block in model.stack.blocks:
         assert isinstance(block, Block)
-        residual = [block.mixer.get_submodule("out")]
+        residual = block.mixer.outputs()
         if block.feedforward is not None:
             residual.append(block.feedforward.down)
         for linear in residual:

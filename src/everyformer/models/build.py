@@ -38,6 +38,20 @@ def by_layer(*values: Any) -> ByLayer:
     return ByLayer(values)
 
 
+@dataclasses.dataclass(frozen=True)
+class ByHead:
+    """One mixer a head, first head first; made by `by_head`."""
+
+    mixers: tuple[str, ...]
+    own: dict[str, dict[str, Any]]
+
+
+def by_head(*mixers: str, **own: dict[str, Any]) -> ByHead:
+    """A split of the heads: ``create_model(..., heads=4, mixer=by_head("attention", "attention",
+    "aft-local", "aft-local", aft_local={"window": 8}))``; ``own`` are options by mixer."""
+    return ByHead(mixers, {name.replace("_", "-"): dict(options) for name, options in own.items()})
+
+
 def create_mixer(
     name: str,
     *,
@@ -85,7 +99,7 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
         task: 'lm', 'classify-text', 'classify-image' or 'pixels'.
         options: fields of `ModelConfig` (width, layers, heads, max_length, vocabulary ...), of
             `BlockOptions` (wiring, feedforward, dropout ...), of the mixer or of the position, by
-            their names; ``by_layer(...)`` values differ by layer.
+            their names; ``by_layer(...)`` values differ by layer, a mixer ``by_head(...)`` by head.
 
     Raises:
         UnknownNameError, ConfigError, GeneError, UnsupportedError: what clashes with what, and why.
@@ -115,8 +129,9 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
         "block": dict(genes.block),
         **genes.model,
     }
-    for key, value in options.items():
-        _place(preset, key, value)
+    # the mixer first: it decides which other options there are
+    for key in sorted(options, key=lambda name: name != "mixer"):
+        _place(preset, key, options[key])
     config = from_dict(ModelConfig, to_dict(preset))
     return dataclasses.replace(config, causal=_causal(member, config))
 
@@ -131,6 +146,16 @@ def _place(preset: dict[str, Any], key: str, value: Any) -> None:
     if isinstance(value, ByLayer):
         preset.setdefault("schedule", {})[key] = value.values
         return
+    if isinstance(value, ByHead):
+        if key != "mixer":
+            raise ConfigError(f"by_head names mixers, so it is no value of '{key}': give a tuple")
+        kept = {preset["mixer"]: preset["mixer_options"]}
+        kept = {name: options for name, options in kept.items() if name in value.mixers}
+        preset["mixer"] = "by-head"
+        preset["mixer_options"] = {"mixers": value.mixers, "own": kept | value.own}
+        return
+    if key == "mixer" and value != preset["mixer"]:
+        preset["mixer_options"] = {}
     if key in {f.name for f in dataclasses.fields(ModelConfig)}:
         if isinstance(value, dict) and isinstance(preset.get(key), dict):
             value = {**preset[key], **value}

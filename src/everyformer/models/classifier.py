@@ -19,6 +19,8 @@ from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.models.language import total_loss
 
+_POOLED = frozenset({"keep", "allowed", "bias", "global_tokens", "grid"})
+
 
 class Pool(nn.Module):
     """From (B, L, width) to logits (B, classes), by ``config.pooling``."""
@@ -46,6 +48,8 @@ class Pool(nn.Module):
 
     def open(self, x: Tensor, mask: Mask | None) -> tuple[Tensor, Mask | None]:
         """Put the class token, if there is one, before the tokens (B, L, width)."""
+        if mask is not None and mask.documents is not None:
+            mask.require("a classifier, which gives one answer a row,", _POOLED)
         if self.token is None:
             return x, mask
         if mask is not None:

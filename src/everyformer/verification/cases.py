@@ -26,6 +26,13 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"window": (2, None, 5), "qk_norm": True},
         {"softcap": 2.0, "sink": True},
         {"widths": {"key_dim": 6, "value_dim": 5}},
+        {
+            "mixer": "by-head",
+            "mixer_options": {
+                "mixers": ("attention", "aft-local", "aft-conv"),
+                "own": {"aft-local": {"window": 3}},
+            },
+        },
     ),
     "aft-full": ({}, {"rank": None}, {"rank": 4, "gate": "relu"}),
     "aft-local": ({"window": 4}, {"window": 1}, {"window": 0}, {"window": 8, "rank": None}),
