@@ -13,8 +13,9 @@ from typing import Any
 
 from everyformer.core.errors import unknown
 
-LM, TEXT, IMAGE, PIXELS = "lm", "classify-text", "classify-image", "pixels"
-ALL_TASKS = (LM, TEXT, IMAGE, PIXELS)
+LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
+SEQ2SEQ, PIXELS = "seq2seq", "pixels"
+ALL_TASKS = (LM, MLM, TEXT, IMAGE, SEQ2SEQ, PIXELS)
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,24 @@ FAMILY: tuple[Member, ...] = (
         (LM,), _SOFTMAX,
         "bytes of real text: bits per byte clearly under a 5-gram baseline",
         bidirectional="decoder-only by definition: use 'attention' without causal masking",
+    ),
+    Member(
+        "transformer", "The Transformer: encoder-decoder", "Vaswani et al.", 2017, "1706.03762",
+        Genes(block={"wiring": "post", "norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1},
+              model={"embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"}),
+        (SEQ2SEQ,), _SOFTMAX,
+        "copies, reverses and sorts sequences exactly; post-norm without warm-up fails where "
+        "pre-norm trains",
+    ),
+    Member(
+        "bert", "BERT: masked language model", "Devlin et al.", 2018, "1810.04805",
+        Genes(position="learned", mixer_options={"bias": ("query", "key", "value", "output")},
+              block={"wiring": "post", "norm_eps": 1e-12, "dropout": 0.1},
+              model={"init": "bert", "embedding_dropout": 0.1, "embedding_norm": True,
+                     "token_types": 2, "head_transform": True, "head_bias": True}),
+        (MLM, TEXT), _SOFTMAX,
+        "reading both sides of a hidden token guesses it better than reading the left side alone",
+        causal="an encoder: it reads both sides", streaming="an encoder reads the whole text",
     ),
     Member(
         "vit", "Vision Transformer", "Dosovitskiy et al.", 2020, "2010.11929",

@@ -19,7 +19,7 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.engines.flops import count_flops
 from everyformer.family import info
-from everyformer.models.build import configure
+from everyformer.models.build import configure_layers
 from everyformer.models.genes import build_mixers
 from everyformer.training.result import peak_rss
 
@@ -106,11 +106,7 @@ def _build(asked: Point, setting: Setting, options: dict[str, Any]) -> nn.Module
         built = build_peer(asked, setting.width, setting.heads, causal)
     else:
         sizes: dict[str, Any] = {"width": setting.width, "heads": setting.heads, "layers": 1}
-        task = "lm" if causal else "classify-text"
-        if task not in member.tasks:
-            task, sizes["image"] = member.tasks[0], (1, asked.length, 1)
-            sizes["patch"], sizes["pooling"] = 1, "mean"
-        config = configure(member.name, task, max_length=asked.length, **sizes, **options)
+        config = configure_layers(member.name, causal, asked.length, **sizes, **options)
         built = build_mixers(config)[0]
     return built.to(setting.device, DTYPES[setting.precision])
 

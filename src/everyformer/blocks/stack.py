@@ -12,7 +12,7 @@ from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer
+from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import Losses, MixerOutput, StackOutput, add_losses
 from everyformer.core.state import StackState, State
 
@@ -20,11 +20,19 @@ from everyformer.core.state import StackState, State
 class Stack(nn.Module):
     """Layers in order, then a final norm when they are pre-norm."""
 
-    def __init__(self, mixers: Sequence[Mixer], width: int, options: BlockOptions) -> None:
+    def __init__(
+        self,
+        mixers: Sequence[Mixer],
+        width: int,
+        options: BlockOptions,
+        cross: Sequence[Mixer] | None = None,
+    ) -> None:
         super().__init__()
         last = max(len(mixers) - 1, 1)
+        readers = [None] * len(mixers) if cross is None else cross
         self.blocks = nn.ModuleList(
-            Block(mixer, options, options.drop_path * i / last) for i, mixer in enumerate(mixers)
+            Block(mixer, options, options.drop_path * i / last, reader)
+            for i, (mixer, reader) in enumerate(zip(mixers, readers, strict=True))
         )
         self.norm = make_norm(width, options) if options.wiring == "pre" else nn.Identity()
         self.checkpointing = False
@@ -33,7 +41,7 @@ class Stack(nn.Module):
         self,
         x: Tensor,
         *,
-        context: Context | None = None,
+        context: Sequence[State] | None = None,
         mask: Mask | None = None,
         state: StackState | None = None,
         hidden: Sequence[int] = (),
@@ -41,6 +49,7 @@ class Stack(nn.Module):
         """`x` (batch, length, width) through all layers.
 
         Args:
+            context: of a decoder, what `read_context` made of the encoder's output.
             hidden: layers whose outputs are wanted, counted from 1; 0 is the input.
         """
         losses: Losses = {}
@@ -48,11 +57,12 @@ class Stack(nn.Module):
         kept = {0: x} if 0 in hidden else {}
         for n, block in enumerate(self.blocks):
             before = None if state is None else state.layers[n]
+            read = None if context is None else context[n]
             if self.checkpointing and self.training and state is None:
-                out = checkpoint(block, x, context=context, mask=mask, use_reentrant=False)
+                out = checkpoint(block, x, context=read, mask=mask, use_reentrant=False)
                 assert isinstance(out, MixerOutput)
             else:
-                out = block(x, context=context, mask=mask, state=before)
+                out = block(x, context=read, mask=mask, state=before)
             x = out.y
             if out.state is not None:
                 states.append(out.state)
@@ -63,6 +73,11 @@ class Stack(nn.Module):
         if state is not None:
             after = StackState(seen=state.seen + _real(x, mask), layers=tuple(states))
         return StackOutput(self.norm(x), after, losses, tuple(kept[n] for n in hidden))
+
+    def read_context(self, encoded: Tensor, mask: Mask | None = None) -> tuple[State, ...]:
+        """The encoder's output (batch, source, width), taken in once by every layer's reader."""
+        readers = [block.cross for block in self.blocks if isinstance(block, Block)]
+        return tuple(cross.read_context(encoded, mask) for cross in readers if cross is not None)
 
     def init_state(
         self,

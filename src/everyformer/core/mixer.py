@@ -90,6 +90,15 @@ class Mixer(nn.Module):
         """The linear layers that make the output, which an initialisation may scale by depth."""
         return [self.get_submodule("out")]
 
+    def read_context(self, context: Context, mask: Mask | None = None) -> State:
+        """Take in a context once; `forward` reads the result as ``state`` at every step.
+
+        Args:
+            context: (batch, source, channels), or one tensor for keys and one for values.
+            mask: ``keep`` (batch, source) of the context.
+        """
+        raise UnsupportedError(f"{self.name} has no cross form, so it cannot read a context")
+
     def check_input(
         self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
     ) -> None:

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.block import Block
+from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.stack import Stack
-from everyformer.core.errors import UnsupportedError
+from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, State
 from everyformer.models.config import ModelConfig
 from everyformer.models.genes import build_mixers, build_position
+from everyformer.positions.base import Position
 
 
 class Model(nn.Module):
@@ -25,8 +27,16 @@ class Model(nn.Module):
         super().__init__()
         self.config = config
         self.position = build_position(config)
-        self.stack = Stack(build_mixers(config), config.width, config.block)
+        self.types = nn.Embedding(config.token_types, config.width) if config.token_types else None
+        self.embedding_norm = (
+            make_norm(config.width, config.block) if config.embedding_norm else None
+        )
+        self.stack = self.build_stack(config)
         self.dropout = nn.Dropout(config.embedding_dropout)
+
+    def build_stack(self, config: ModelConfig) -> Stack:
+        """The layers; an encoder-decoder's read a context too."""
+        return Stack(build_mixers(config), config.width, config.block)
 
     def forward(
         self,
@@ -53,37 +63,75 @@ class Model(nn.Module):
         """Keep only each layer's input for the backward pass and compute the rest again."""
         self.stack.checkpointing = on
 
-    def add_positions(self, x: Tensor, mask: Mask | None, state: State | None) -> Tensor:
-        """Embeddings ``x`` (B, L, width) plus what the position gene adds to them, dropped out."""
-        if self.position is not None:
+    def embed(self, embedding: nn.Embedding, tokens: Tensor, types: Tensor | None = None) -> Tensor:
+        """Vectors (B, L, width) of ``tokens`` (B, L), scaled, and of their ``types``."""
+        if tokens.dim() != 2 or tokens.is_floating_point():
+            raise ShapeError(f"tokens must be (batch, length) integers, not {tuple(tokens.shape)}")
+        x = embedding(tokens.long()) * self.embedding_scale
+        if self.types is not None:
+            x = x + (self.types.weight[0] if types is None else self.types(types.long()))
+        elif types is not None:
+            raise ConfigError("types are given, but the model was built with token_types=0")
+        return x
+
+    def add_positions(
+        self, x: Tensor, mask: Mask | None, state: State | None, position: Position | None = None
+    ) -> Tensor:
+        """Embeddings ``x`` (B, L, width) with what the position gene adds, normed, dropped out.
+
+        ``position`` stands in for the model's own (an encoder's, in an encoder-decoder).
+        """
+        position = position or self.position
+        if position is not None:
             seen = None if state is None else state.seen
             where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
-            x = x + self.position.embed(where).to(x.dtype)
+            x = x + position.embed(where).to(x.dtype)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
         return self.dropout(x)
 
     def start_weights(self, embeddings: Sequence[nn.Embedding]) -> None:
         """Apply ``config.init``; called by concrete models when all their parts stand."""
         config = self.config
         std = config.width**-0.5 if self.embedding_scale != 1.0 else 0.02
-        for embedding in embeddings:
+        tables = list(embeddings) if self.types is None else [*embeddings, self.types]
+        for embedding in tables:
             nn.init.normal_(embedding.weight, std=std)
+        if config.init != "member":
+            _normal_weights(self)
         if config.init == "gpt2":
-            _gpt2_weights(self, config.layers)
+            _scale_outputs(self, config.layers)
 
     @property
     def embedding_scale(self) -> float:
         """sqrt(width) where fixed waves are added (2017 paper), so that they do not dominate."""
-        return math.sqrt(self.config.width) if self.config.position == "sinusoidal" else 1.0
+        scaled = self.config.scale_embedding
+        if scaled is None:
+            scaled = self.config.position == "sinusoidal"
+        return math.sqrt(self.config.width) if scaled else 1.0
 
 
-def _gpt2_weights(model: Model, layers: int) -> None:
-    """All matrices N(0, 0.02^2); what is added to the residual stream / sqrt(2 layers)."""
+def refuse_state(model: Model, state: StackState | None) -> None:
+    """Models that read their whole input at once have nothing to continue."""
+    if state is not None:
+        raise UnsupportedError(
+            f"a model of the task '{model.config.task}' reads its whole input at once; it takes no "
+            "state"
+        )
+
+
+def _normal_weights(model: Model) -> None:
+    """All matrices N(0, 0.02^2)."""
     for name, weight in model.named_parameters():
         if weight.dim() >= 2 and "norm" not in name:
             nn.init.normal_(weight, std=0.02)
+
+
+def _scale_outputs(model: Model, layers: int) -> None:
+    """What is added to the residual stream starts smaller by sqrt(2 layers)."""
     for block in model.stack.blocks:
         assert isinstance(block, Block)
-        residual = block.mixer.outputs()
+        residual = block.mixer.outputs() + ([] if block.cross is None else block.cross.outputs())
         if block.feedforward is not None:
             residual.append(block.feedforward.down)
         for linear in residual:

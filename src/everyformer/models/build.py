@@ -9,20 +9,35 @@ from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
 from everyformer.core.mixer import Mixer
-from everyformer.family import IMAGE, LM, PIXELS, TEXT, Member, info, list_members
+from everyformer.family import (
+    IMAGE,
+    LM,
+    MLM,
+    PIXELS,
+    SEQ2SEQ,
+    TEXT,
+    Member,
+    info,
+    list_members,
+)
 from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
 from everyformer.models.classifier import ImageClassifier, TextClassifier
 from everyformer.models.config import ModelConfig
+from everyformer.models.genes import decoder_config, encoder_config
 from everyformer.models.language import LanguageModel
+from everyformer.models.masked import MaskedLanguageModel
 from everyformer.models.pixels import PixelModel
+from everyformer.models.seq2seq import EncoderDecoder
 from everyformer.positions import POSITIONS
 
 MODELS: dict[str, type[Model]] = {
     LM: LanguageModel,
+    MLM: MaskedLanguageModel,
     TEXT: TextClassifier,
     IMAGE: ImageClassifier,
     PIXELS: PixelModel,
+    SEQ2SEQ: EncoderDecoder,
 }
 
 
@@ -96,7 +111,7 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
 
     Args:
         name: a member (`list_members()`).
-        task: 'lm', 'classify-text', 'classify-image' or 'pixels'.
+        task: 'lm', 'mlm', 'classify-text', 'classify-image', 'seq2seq' or 'pixels'.
         options: fields of `ModelConfig` (width, layers, heads, max_length, vocabulary ...), of
             `BlockOptions` (wiring, feedforward, dropout ...), of the mixer or of the position, by
             their names; ``by_layer(...)`` values differ by layer, a mixer ``by_head(...)`` by head.
@@ -134,6 +149,25 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
         _place(preset, key, options[key])
     config = from_dict(ModelConfig, to_dict(preset))
     return dataclasses.replace(config, causal=_causal(member, config))
+
+
+def configure_layers(name: str, causal: bool, length: int, **options: Any) -> ModelConfig:
+    """A config for `build_mixers`: the member's layers as they are for ``length`` tokens.
+
+    The task is one in which the member's mixers are causal, or not, as asked; of an
+    encoder-decoder the layers are those of its decoder or encoder.
+    """
+    tasks = info(name).tasks
+    task = LM if causal else TEXT
+    if task not in tasks:
+        task = SEQ2SEQ if SEQ2SEQ in tasks else tasks[0]
+    sizes: dict[str, Any] = {"max_length": length, **options}
+    if task == SEQ2SEQ:
+        both = configure(name, task, **sizes)
+        return decoder_config(both) if causal else encoder_config(both)
+    if task == IMAGE:
+        sizes = {"image": (1, length, 1), "patch": 1, "pooling": "mean", **sizes}
+    return configure(name, task, causal=causal, **sizes)
 
 
 def build_model(config: ModelConfig) -> Model:
@@ -192,12 +226,19 @@ def _homes(preset: dict[str, Any]) -> dict[str, set[str]]:
 
 
 def _causal(member: Member, config: ModelConfig) -> bool:
-    """Causal for language and pixels, bidirectional for classifiers where the member can."""
-    generative = config.task in (LM, PIXELS)
+    """Causal for what is generated, bidirectional for the rest where the member can."""
+    generative = config.task in (LM, PIXELS, SEQ2SEQ)
     if config.causal is False and generative:
         raise GeneError(
             f"task '{config.task}' predicts what comes next, so causal=False would leak"
         )
+    if config.task == SEQ2SEQ and config.encoder_mixer is None and not member.can("bidirectional"):
+        raise GeneError(
+            f"member '{member.name}' cannot be an encoder: {member.bidirectional}; give another "
+            "one with encoder_mixer=..."
+        )
+    if config.task == MLM and config.causal:
+        raise GeneError("task 'mlm' reads both sides of a hidden token; causal=True has no meaning")
     causal = generative or bool(config.causal) or not member.can("bidirectional")
     if causal and not member.can("causal"):
         raise GeneError(f"member '{member.name}' cannot be causal: {member.causal}")

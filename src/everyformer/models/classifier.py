@@ -15,7 +15,7 @@ from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
-from everyformer.models.base import Model
+from everyformer.models.base import Model, refuse_state
 from everyformer.models.config import ModelConfig
 from everyformer.models.language import total_loss
 
@@ -27,7 +27,7 @@ class Pool(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.pooling, self.smoothing = config.pooling, config.label_smoothing
+        self.pooling = config.pooling
         hidden = config.head_hidden
         if hidden is None:
             last = nn.Linear(config.width, config.classes)
@@ -89,13 +89,15 @@ class TextClassifier(Model):
         targets: Tensor | None = None,
         mask: Mask | None = None,
         state: StackState | None = None,
+        types: Tensor | None = None,
     ) -> ModelOutput:
-        refuse_state(state)
-        x = self.embedding(inputs.long()) * self.embedding_scale
+        """Classify every row; ``types`` (B, L) are the tokens' segments (see `Model.embed`)."""
+        refuse_state(self, state)
+        x = self.embed(self.embedding, inputs, types)
         x, mask = self.pool.open(x, mask)
         out = self.stack(self.add_positions(x, mask, None), mask=mask)
         logits = self.pool(out.y, mask)
-        loss, losses = total_loss(logits, targets, out.losses, self.pool.smoothing)
+        loss, losses = total_loss(logits, targets, out.losses, self.config)
         return ModelOutput(logits, loss, losses, None)
 
 
@@ -132,7 +134,7 @@ class ImageClassifier(Model):
         mask: Mask | None = None,
         state: StackState | None = None,
     ) -> ModelOutput:
-        refuse_state(state)
+        refuse_state(self, state)
         if inputs.dim() != 4 or tuple(inputs.shape[1:]) != self.config.image:
             raise ShapeError(
                 f"images must be (batch, {', '.join(map(str, self.config.image or ()))}), "
@@ -147,11 +149,5 @@ class ImageClassifier(Model):
         x, mask = self.pool.open(x, mask)
         out = self.stack(self.add_positions(x, mask, None), mask=mask)
         logits = self.pool(out.y, mask)
-        loss, losses = total_loss(logits, targets, out.losses, self.pool.smoothing)
+        loss, losses = total_loss(logits, targets, out.losses, self.config)
         return ModelOutput(logits, loss, losses, None)
-
-
-def refuse_state(state: StackState | None) -> None:
-    """Classifiers read the whole input at once."""
-    if state is not None:
-        raise ShapeError("a classifier reads its whole input at once; it takes no state")

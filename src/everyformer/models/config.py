@@ -10,7 +10,7 @@ from everyformer.blocks.options import BlockOptions
 DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""
 
-Task = Literal["lm", "classify-text", "classify-image", "pixels"]
+Task = Literal["lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,27 @@ class Architecture:
     """wiring of the layers"""
     tie: bool = True
     """whether the output layer shares the token embedding's matrix"""
-    init: Literal["member", "gpt2"] = "member"
-    """weights at the start: each part's own rule, or N(0, 0.02^2) with scaled residual outputs"""
+    init: Literal["member", "bert", "gpt2"] = "member"
+    """weights at the start: each part's own rule; N(0, 0.02^2); or that with residual outputs
+    divided by sqrt(2 layers)"""
     embedding_dropout: float = 0.0
     """dropout on the sum of embeddings and positions"""
+    scale_embedding: bool | None = None
+    """token embeddings times sqrt(width) (default: with sinusoidal positions, as in 2017)"""
+    embedding_norm: bool = False
+    """a norm over the sum of embeddings and positions (BERT)"""
+    token_types: int = 0
+    """kinds of segments that have vectors of their own (BERT: 2; 0: none)"""
+    head_transform: bool = False
+    """a linear layer, GELU and norm before the output layer (mlm)"""
+    head_bias: bool = False
+    """a learned bias for each token in the output layer"""
     label_smoothing: float = 0.0
-    """part of the target spread evenly over all classes (classifiers)"""
+    """part of the target that is spread evenly over classes or tokens"""
+    smoothing_over: Literal["all", "others"] = "all"
+    """over all classes (torch) or over all but the true one (tensor2tensor)"""
+    decoder_layers: int | None = None
+    """blocks of the decoder (seq2seq; default: as many as the encoder has)"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +70,13 @@ class ModelConfig(Architecture):
     task: Task = "lm"
     """what goes in and what comes out"""
     vocabulary: int = 256
-    """number of tokens (lm, classify-text)"""
+    """number of tokens (lm, mlm, classify-text, seq2seq)"""
+    source_vocabulary: int | None = None
+    """number of source tokens, where they have embeddings of their own (seq2seq)"""
+    start_token: int = 0
+    """what a target begins with (seq2seq)"""
+    end_token: int = 0
+    """what a target ends with (seq2seq)"""
     classes: int = 2
     """number of classes (classify-text, classify-image)"""
     image: tuple[int, int, int] | None = None
@@ -66,6 +87,14 @@ class ModelConfig(Architecture):
     """how information moves across positions"""
     mixer_options: dict[str, Any] = field(default_factory=dict)
     """the mixer's own options, the same in all layers"""
+    encoder_mixer: str | None = None
+    """how the encoder moves information (seq2seq; default: as the decoder, both ways)"""
+    encoder_options: dict[str, Any] = field(default_factory=dict)
+    """options of that mixer"""
+    cross_mixer: str = "attention"
+    """how the decoder reads the encoder's output (seq2seq)"""
+    cross_options: dict[str, Any] = field(default_factory=dict)
+    """options of that mixer"""
     schedule: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """options that differ by layer: name -> one value a layer ('mixer' itself is allowed)"""
     position_options: dict[str, Any] = field(default_factory=dict)

@@ -29,6 +29,33 @@ def build_mixers(config: ModelConfig) -> list[Mixer]:
     return [_build_mixer(config, layer) for layer in range(config.layers)]
 
 
+def encoder_config(config: ModelConfig) -> ModelConfig:
+    """The encoder of an encoder-decoder, as the config of a stack of its own."""
+    chosen = config.encoder_mixer or config.mixer
+    options = config.encoder_options if config.encoder_mixer else config.mixer_options
+    return dataclasses.replace(config, causal=False, mixer=chosen, mixer_options=options)
+
+
+def decoder_config(config: ModelConfig) -> ModelConfig:
+    """Its decoder; without ``decoder_layers`` as deep as the encoder."""
+    return dataclasses.replace(config, causal=True, layers=config.decoder_layers or config.layers)
+
+
+def build_cross(config: ModelConfig) -> list[Mixer]:
+    """The mixers by which the layers of a decoder read the encoder's output."""
+    name = config.cross_mixer
+    cls: Any = MIXERS.get(name)
+    if not cls.crosses:
+        able = [known for known in MIXERS.names() if MIXERS.get(known).crosses]
+        raise GeneError(
+            f"cross_mixer='{name}' cannot read another sequence; mixers that can: {', '.join(able)}"
+        )
+    options = from_dict(cls.Options, config.cross_options, f"{name}.")
+    sizes: dict[str, Any] = {"width": config.width, "heads": config.heads}
+    sizes["max_length"] = config.tokens
+    return [cls(causal=False, options=options, **sizes) for _ in range(config.layers)]
+
+
 def layer_choice(config: ModelConfig, layer: int) -> tuple[str, dict[str, Any]]:
     """Name and options of the mixer of one layer, counted from 0."""
     chosen = {name: values[layer] for name, values in config.schedule.items()}
@@ -77,7 +104,8 @@ def _position(config: ModelConfig, head_dim: int) -> Position:
 
 
 def _check(config: ModelConfig) -> None:
-    for name in ("width", "layers", "heads", "max_length", "vocabulary", "patch"):
+    counts = ("width", "layers", "decoder_layers", "heads", "max_length", "vocabulary", "patch")
+    for name in counts:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, not {value}")

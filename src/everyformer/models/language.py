@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
-from everyformer.core.outputs import ModelOutput
+from everyformer.core.outputs import Losses, ModelOutput
 from everyformer.core.state import StackState
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
@@ -28,10 +27,12 @@ class LanguageModel(Model):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.head = nn.Linear(config.width, config.vocabulary, bias=False)
+        self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
         self.start_weights([self.embedding])
         if config.tie:
             self.head.weight = self.embedding.weight
+        if self.head.bias is not None:
+            nn.init.zeros_(self.head.bias)
 
     def forward(
         self,
@@ -49,26 +50,27 @@ class LanguageModel(Model):
             embeddings: (B, L, width) read instead of the tokens' embeddings.
             hidden: layers whose outputs `Stack` keeps (see there); for datastores.
         """
-        x = embeddings
-        if x is None:
-            if inputs.dim() != 2 or inputs.is_floating_point():
-                raise ShapeError(
-                    f"tokens must be (batch, length) integers, not {tuple(inputs.shape)}"
-                )
-            x = self.embedding(inputs.long()) * self.embedding_scale
+        x = self.embed(self.embedding, inputs) if embeddings is None else embeddings
         x = self.add_positions(x, mask, state)
         out = self.stack(x, mask=mask, state=state, hidden=hidden)
         logits = self.head(out.y)
-        loss, losses = total_loss(logits, targets, out.losses)
+        loss, losses = total_loss(logits, targets, out.losses, self.config)
         return ModelOutput(logits, loss, losses, out.state)
 
 
 def total_loss(
-    logits: Tensor, targets: Tensor | None, terms: dict[str, Tensor], smoothing: float = 0.0
-) -> tuple[Tensor | None, dict[str, Tensor]]:
-    """Mean cross-entropy over scored targets as ``task``, and its sum with the members' terms."""
+    logits: Tensor, targets: Tensor | None, terms: Losses, config: ModelConfig
+) -> tuple[Tensor | None, Losses]:
+    """Mean cross-entropy over scored targets as ``task``, and its sum with the members' terms.
+
+    ``config.label_smoothing`` e is spread over all V classes (torch), e / V each, or over the
+    others (tensor2tensor), e / (V - 1) each, which is the first with e V / (V - 1).
+    """
     if targets is None:
         return None, dict(terms)
+    smoothing = config.label_smoothing
+    if config.smoothing_over == "others":
+        smoothing *= logits.shape[-1] / (logits.shape[-1] - 1)
     wide = torch.promote_types(logits.dtype, torch.float32)
     flat, goals = logits.flatten(0, -2).to(wide), targets.flatten().long()
     summed = F.cross_entropy(flat, goals, reduction="sum", label_smoothing=smoothing)

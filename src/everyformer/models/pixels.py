@@ -67,7 +67,7 @@ class PixelModel(Model):
         x = (self.embedding(tokens) + self._place(where)) * self.embedding_scale
         out = self.stack(self.add_positions(x, mask, state), mask=mask, state=state)
         logits = self.head(out.y)
-        loss, losses = total_loss(logits, targets, out.losses)
+        loss, losses = total_loss(logits, targets, out.losses, self.config)
         return ModelOutput(logits, loss, losses, out.state)
 
     @staticmethod

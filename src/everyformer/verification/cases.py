@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from everyformer.core.mixer import Mixer
 from everyformer.family import Member
 from everyformer.models.base import Model
-from everyformer.models.build import configure, create_model
+from everyformer.models.build import configure_layers, create_model
 from everyformer.models.genes import build_mixers
 
 WIDTH, HEADS, LONGEST = 12, 3, 40
@@ -68,15 +68,8 @@ class Case:
 
     def mixer(self, dtype: torch.dtype, device: str = "cpu", **more: Any) -> Mixer:
         """One mixer of the member with its position inside, weights drawn wide enough to matter."""
-        sizes = {"width": WIDTH, "heads": HEADS, "layers": 1, "max_length": LONGEST, **more}
-        # classify-text takes causal and bidirectional mixers alike
-        task = "lm" if self.causal else "classify-text"
-        if task in self.member.tasks:
-            sizes.pop("image", None)
-        else:
-            task = self.member.tasks[0]
-            sizes = {"image": (1, LONGEST, 1), "patch": 1, **sizes}
-        config = configure(self.member.name, task, causal=self.causal, **self.options, **sizes)
+        sizes = {"width": WIDTH, "heads": HEADS, "layers": 1, "length": LONGEST, **more}
+        config = configure_layers(self.member.name, self.causal, **self.options, **sizes)
         made = build_mixers(config)[0].to(device, dtype).eval()
         stir(made)
         return made
@@ -120,5 +113,5 @@ def small_model(
         pixels = torch.randint(0, 256, (2, 1, 4, 4), generator=generator).to(torch.uint8)
         targets = pixels.flatten(1).long() if task == "pixels" else torch.tensor([0, 2])
         return create_model(member.name, task, **sizes), pixels, targets
-    targets = tokens.roll(-1, 1) if task == "lm" else torch.tensor([0, 1])
+    targets = torch.tensor([0, 1]) if task == "classify-text" else tokens.roll(-1, 1)
     return create_model(member.name, task, vocabulary=50, **sizes), tokens, targets

@@ -30,7 +30,7 @@ def cost(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
     at most fourfold (the projections beside the mixing are linear).
     """
     case = Case(member, {}, member.can("causal"))
-    sizes = [{"width": COST_WIDTH, "max_length": n, "image": (1, n, 1)} for n in COST_LENGTHS]
+    sizes = [{"width": COST_WIDTH, "length": n} for n in COST_LENGTHS]
     mixers = [case.mixer(torch.float32, "cpu", **size) for size in sizes]
     pairs = list(zip(mixers, COST_LENGTHS, strict=True))
     flops = [_flops(mixer, length) for mixer, length in pairs]
@@ -115,13 +115,14 @@ def compiles_fully(member: Member, check: Check, device: str, dtype: torch.dtype
 def keeps(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
     """Saved and loaded, every task's model gives the same outputs; damage is a clear error."""
     for task in member.tasks:
-        model, inputs, _ = small_model(member, task)
-        model = model.to(device).eval()
+        model, inputs, targets = small_model(member, task)
+        model, inputs, targets = model.to(device).eval(), inputs.to(device), targets.to(device)
         with tempfile.TemporaryDirectory() as folder:
             save_model(model, Path(folder) / "model")
             loaded = load_model(Path(folder) / "model").to(device).eval()
-            same = loaded(inputs.to(device)).logits
-            check.close(same, model(inputs.to(device)).logits, 0.0, f"{task}: loaded")
+            same = loaded(inputs, targets=targets).logits
+            expected = model(inputs, targets=targets).logits
+            check.close(same, expected, 0.0, f"{task}: loaded")
             check.true(isinstance(loaded.config, ModelConfig), f"{task}: config came back")
             weights = Path(folder) / "model" / "model.safetensors"
             damaged = bytearray(weights.read_bytes())

@@ -1,0 +1,75 @@
+"""Masked language model: some tokens are hidden, both their sides are read, the hidden guessed.
+
+    h = stack(norm(E[token] + position + E_type[type]))
+    t = norm(gelu(W h + b)),   logits = t E^T + c
+
+In BERT the embeddings are normalised (``embedding_norm``) and typed (``token_types``), the output
+goes through a transform (``head_transform``) and has a bias a token (``head_bias``). Which tokens
+are hidden is the data's business: targets are -100 wherever nothing is scored.
+
+Source: Devlin et al. 2018, arXiv 1810.04805.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.blocks.feedforward import make_norm
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import ModelOutput
+from everyformer.core.state import StackState
+from everyformer.models.base import Model, refuse_state
+from everyformer.models.config import ModelConfig
+from everyformer.models.language import total_loss
+
+
+class MaskedLanguageModel(Model):
+    """inputs (B, L) int64, targets (B, L) with -100 = not scored, logits (B, L, vocabulary)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.transform: nn.Linear | None = None
+        self.transform_norm: nn.Module | None = None
+        if config.head_transform:
+            self.transform = nn.Linear(config.width, config.width)
+            self.transform_norm = make_norm(config.width, config.block)
+            nn.init.zeros_(self.transform.bias)
+        self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
+        self.start_weights([self.embedding])
+        if config.tie:
+            self.head.weight = self.embedding.weight
+        if self.head.bias is not None:
+            nn.init.zeros_(self.head.bias)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        types: Tensor | None = None,
+        hidden: Sequence[int] = (),
+    ) -> ModelOutput:
+        """Guess the tokens at the scored positions.
+
+        Args:
+            types: (B, L) segment of each token (default: all 0); needs ``token_types``.
+            hidden: layers whose outputs `Stack` keeps (see there).
+        """
+        refuse_state(self, state)
+        x = self.add_positions(self.embed(self.embedding, inputs, types), mask, None)
+        out = self.stack(x, mask=mask, hidden=hidden)
+        logits = self.logits(out.y)
+        loss, losses = total_loss(logits, targets, out.losses, self.config)
+        return ModelOutput(logits, loss, losses, None)
+
+    def logits(self, y: Tensor) -> Tensor:
+        """From the last layer's output (..., width) to scores (..., vocabulary)."""
+        if self.transform is not None and self.transform_norm is not None:
+            y = self.transform_norm(F.gelu(self.transform(y)))
+        return self.head(y)

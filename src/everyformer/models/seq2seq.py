@@ -1,0 +1,128 @@
+"""The Transformer: an encoder reads a source, a decoder writes a target one token after the other.
+
+    encoder:  h = stack(s E[source] + position)                          both ways
+    decoder:  each layer mixes the target so far, then reads h by cross-attention
+    logits = decoder(s E[start, y_0 .. y_(T-2)] + position) E^T          loss in nats a target token
+
+s is sqrt(width) with fixed waves; one matrix E serves source, target and output where ``tie`` is
+set and the vocabulary is joint. As published (post-norm) there is no norm after the last layer.
+What the decoder reads of h is made once (`encode`) and serves every step of `decode`.
+
+Source: Vaswani et al. 2017, arXiv 1706.03762. Here a start token stands where tensor2tensor shifts
+the embeddings by a zero vector.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.blocks.stack import Stack
+from everyformer.core.errors import ShapeError
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import Losses, ModelOutput, add_losses
+from everyformer.core.state import StackState, State
+from everyformer.models.base import Model
+from everyformer.models.config import ModelConfig
+from everyformer.models.genes import (
+    build_cross,
+    build_mixers,
+    build_position,
+    decoder_config,
+    encoder_config,
+)
+from everyformer.models.language import total_loss
+
+
+class Encoded(NamedTuple):
+    """A source as the decoder reads it."""
+
+    context: tuple[State, ...]
+    """of every decoder layer: keys and values (or what else its reader needs), rows = sentences"""
+    losses: Losses
+    """the encoder's own terms"""
+
+
+class EncoderDecoder(Model):
+    """inputs (B, S) int64 with ``mask.keep``, targets (B, T) int64 with -100 = not scored.
+
+    Logits (B, T, vocabulary): position t has read the source and the targets before t.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        inner = encoder_config(config)
+        self.encoder = Stack(build_mixers(inner), config.width, config.block)
+        self.source_position = build_position(inner)
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.source_embedding = self.embedding
+        if config.source_vocabulary is not None:
+            self.source_embedding = nn.Embedding(config.source_vocabulary, config.width)
+        self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
+        embeddings = [self.embedding]
+        if config.source_vocabulary is not None:
+            embeddings.append(self.source_embedding)
+        self.start_weights(embeddings)
+        if config.tie:
+            self.head.weight = self.embedding.weight
+        if self.head.bias is not None:
+            nn.init.zeros_(self.head.bias)
+
+    def build_stack(self, config: ModelConfig) -> Stack:
+        own = decoder_config(config)
+        return Stack(build_mixers(own), config.width, config.block, build_cross(own))
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        prefix: Tensor | None = None,
+    ) -> ModelOutput:
+        """Predict every target token.
+
+        Args:
+            mask: ``keep`` of the source.
+            prefix: (B, T) what the decoder reads; default: the targets moved on by one, behind the
+                start token.
+        """
+        if prefix is None:
+            if targets is None:
+                raise ShapeError("an encoder-decoder needs targets to score, or a prefix to read")
+            prefix = self.shifted(targets)
+        encoded = self.encode(inputs, mask)
+        out = self.decode(prefix, encoded.context, state=state)
+        add_losses(encoded.losses, out.losses)
+        loss, losses = total_loss(out.logits, targets, encoded.losses, self.config)
+        return ModelOutput(out.logits, loss, losses, out.state)
+
+    def encode(self, source: Tensor, mask: Mask | None = None) -> Encoded:
+        """Read the source (B, S) once, for all steps of `decode`."""
+        if mask is not None:
+            mask.require("an encoder-decoder", frozenset({"keep"}))
+        x = self.embed(self.source_embedding, source)
+        x = self.add_positions(x, mask, None, self.source_position)
+        out = self.encoder(x, mask=mask)
+        return Encoded(self.stack.read_context(out.y, mask), out.losses)
+
+    def decode(
+        self, prefix: Tensor, context: tuple[State, ...], *, state: StackState | None = None
+    ) -> ModelOutput:
+        """Logits after each token of ``prefix`` (R, T); with a state it continues earlier ones.
+
+        R is the number B of sentences in ``context``, or a multiple: then rows b R/B .. of the
+        prefix are continuations of sentence b (its beams).
+        """
+        x = self.embed(self.embedding, prefix)
+        out = self.stack(self.add_positions(x, None, state), context=context, state=state)
+        return ModelOutput(self.head(out.y), None, out.losses, out.state)
+
+    def shifted(self, targets: Tensor) -> Tensor:
+        """The decoder's input (B, T) for ``targets``: the start token, then all but the last."""
+        known = targets.masked_fill(targets < 0, self.config.end_token).long()
+        start = torch.full_like(known[:, :1], self.config.start_token)
+        return torch.cat((start, known[:, :-1]), 1)
