@@ -1,6 +1,6 @@
 """Position-wise feed-forward networks and norms.
 
-FFN(x) = W_2 act(W_1 x + b_1) + b_2              act: GELU (erf or tanh) or ReLU
+FFN(x) = W_2 act(W_1 x + b_1) + b_2              act: GELU (erf or tanh), ReLU or SiLU
 SwiGLU(x) = W_2 (silu(W_g x) * W_1 x)            Shazeer 2020, arXiv 2002.05202
 """
 
@@ -35,6 +35,8 @@ class FeedForward(nn.Module):
             h = F.silu(self.gate(x)) * h
         elif self.activation == "relu":
             h = F.relu(h)
+        elif self.activation == "silu":
+            h = F.silu(h)
         else:
             h = F.gelu(h, approximate="tanh" if self.activation == "gelu-tanh" else "none")
         return self.down(self.dropout(h))

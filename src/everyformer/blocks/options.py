@@ -14,7 +14,7 @@ class BlockOptions:
     """normalisation over channels"""
     norm_eps: float = 1e-5
     """added to the variance"""
-    feedforward: Literal["gelu", "gelu-tanh", "relu", "swiglu"] = "gelu"
+    feedforward: Literal["gelu", "gelu-tanh", "relu", "silu", "swiglu"] = "gelu"
     """activation of the two-layer network after the mixer (a mixer that has its own gets none)"""
     expansion: float = 4.0
     """hidden channels of the feed-forward, times width"""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from everyformer.core.errors import ConfigError
+from everyformer.core.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
@@ -27,3 +28,35 @@ class Sampling:
             raise ConfigError(f"'top_k' must be at least 1, not {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigError(f"'top_p' must be above 0 and at most 1, not {self.top_p}")
+
+
+@dataclass(frozen=True)
+class BeamConfig:
+    """How a target is searched."""
+
+    beam: int = 4
+    """hypotheses that are followed at a time; 1 is greedy decoding"""
+    alpha: float = 0.6
+    """exponent of the length penalty; 0 ranks by probability alone, more favours longer targets"""
+    penalty: Literal["gnmt", "length"] = "gnmt"
+    """log P is divided by ((5 + n) / 6)^alpha, or by n^alpha; n tokens, the end token included"""
+    extra: int = 50
+    """a target has at most so many tokens more than its source"""
+    early: bool = False
+    """end a sentence with its first ``beam`` finished hypotheses, though a better one may follow"""
+
+    def __post_init__(self) -> None:
+        if self.beam < 1:
+            raise ConfigError(f"'beam' must be at least 1, not {self.beam}")
+        if self.extra < 0:
+            raise ConfigError(f"'extra' must be 0 or more tokens, not {self.extra}")
+        if self.penalty not in ("gnmt", "length"):
+            raise ConfigError(
+                f"'penalty' must be gnmt or length, not {self.penalty!r}; "
+                f"{nearest(self.penalty, ('gnmt', 'length'))}"
+            )
+
+    def normaliser(self, count: int) -> float:
+        """What the log-probability of ``count`` tokens is divided by."""
+        base = (5 + count) / 6 if self.penalty == "gnmt" else count
+        return base**self.alpha

@@ -1,0 +1,205 @@
+"""Beam search: the likeliest targets, as far as following ``beam`` of them at a time finds them.
+
+    score(y) = log P(y | source) / lp(|y|),   lp(n) = ((5 + n) / 6)^alpha   (or n^alpha)
+
+At each step every hypothesis is extended by every token and the best 2 beam extensions are looked
+at, in order: one that ends is kept as finished if it is among the first ``beam``, the first
+``beam`` that do not end live on. A sentence is done when no living hypothesis can still beat its
+worst kept one: since log P only falls, log P / lp(longest) bounds what it can reach.
+
+Source: Wu et al. 2016 (GNMT), arXiv 1609.08144, eq. 14, as used by Vaswani et al. 2017. An end
+counts among the first ``beam`` extensions only, as in fairseq and transformers (tensor2tensor: 2
+beam); the bound is exact, as transformers' early_stopping="never".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.state import StackState
+from everyformer.generation.config import BeamConfig
+from everyformer.generation.sampling import initial_state
+from everyformer.models.base import Model
+from everyformer.models.seq2seq import EncoderDecoder
+
+
+@dataclass(frozen=True, order=True)
+class Hypothesis:
+    """A target and what it is worth."""
+
+    score: float
+    """log-probability over the length penalty, in nats"""
+    tokens: tuple[int, ...]
+    """without the start and the end token"""
+    ended: bool = True
+    """False where the longest length cut it off"""
+
+
+@torch.inference_mode()
+def beam_search(
+    model: Model, source: Tensor, mask: Mask | None = None, search: BeamConfig | None = None
+) -> list[list[Hypothesis]]:
+    """The best targets of each source, best first, at most ``search.beam`` of them.
+
+    Args:
+        source: (B, S) tokens. mask: ``keep`` (B, S) of the real ones.
+
+    Raises:
+        UnsupportedError: the model is not an encoder-decoder.
+    """
+    if not isinstance(model, EncoderDecoder):
+        raise UnsupportedError(f"beam search needs an encoder-decoder, not {type(model).__name__}")
+    search = search or BeamConfig()
+    training = model.training
+    model.eval()
+    try:
+        return _Search(model, source, mask, search).run()
+    finally:
+        model.train(training)
+
+
+@dataclass
+class _Sentence:
+    """What is known of one source."""
+
+    number: int
+    longest: int
+    finished: list[Hypothesis] = field(default_factory=list)
+
+    def keep(self, found: Hypothesis, most: int) -> None:
+        self.finished.append(found)
+        self.finished.sort(reverse=True)
+        del self.finished[most:]
+
+    def done(self, best: float, count: int, search: BeamConfig) -> bool:
+        """Whether a living hypothesis of log-probability ``best`` can change nothing any more."""
+        if count >= self.longest or best == -math.inf:
+            return True
+        if len(self.finished) < search.beam:
+            return False
+        if search.early or search.beam == 1:
+            return True
+        reachable = max(best / search.normaliser(n) for n in (count + 1, self.longest))
+        return self.finished[-1].score >= reachable
+
+
+class _Search:
+    """The sentences still searched; rows s beam .. (s + 1) beam - 1 are those of sentence s."""
+
+    def __init__(
+        self, model: EncoderDecoder, source: Tensor, mask: Mask | None, search: BeamConfig
+    ) -> None:
+        self.model, self.search = model, search
+        batch, length = source.shape
+        real = [length] * batch
+        if mask is not None and mask.keep is not None:
+            real = mask.keep.sum(1).tolist()
+        room = model.config.tokens if model.config.max_length is not None else math.inf
+        self.active = [
+            _Sentence(n, int(min(count + search.extra, room))) for n, count in enumerate(real)
+        ]
+        self.found: list[list[Hypothesis]] = [[] for _ in range(batch)]
+        self.context = model.encode(source, mask).context
+        rows = batch * search.beam
+        self.state: StackState | None = initial_state(model, rows)
+        self.tokens = torch.full((rows, 1), model.config.start_token, device=source.device)
+        # all beams begin alike: only the first may be extended
+        first = torch.full((batch, search.beam), -math.inf, device=source.device)
+        first[:, 0] = 0.0
+        self.alive = first
+
+    def run(self) -> list[list[Hypothesis]]:
+        """Search until every sentence is done."""
+        count = 0
+        while self.active:
+            self._extend(self._scores(), count)
+            count += 1
+            self._retire(count)
+        return self.found
+
+    def _scores(self) -> Tensor:
+        """Log-probabilities (sentences, beam, vocabulary) of every extension."""
+        if self.state is None:
+            out = self.model.decode(self.tokens, self.context)
+        else:
+            out = self.model.decode(self.tokens[:, -1:], self.context, state=self.state)
+            self.state = out.state
+        wide = torch.promote_types(out.logits.dtype, torch.float32)
+        logp = out.logits[:, -1].to(wide).log_softmax(-1)
+        return logp.view(len(self.active), self.search.beam, -1) + self.alive[..., None]
+
+    def _extend(self, scores: Tensor, count: int) -> None:
+        """Take the best extensions: finished ones aside, living ones into the rows."""
+        beam, end = self.search.beam, self.model.config.end_token
+        vocabulary = scores.shape[-1]
+        best = scores.flatten(1).topk(min(2 * beam, beam * vocabulary), dim=1)
+        rows: list[int] = []
+        tokens: list[int] = []
+        alive: list[list[float]] = []
+        values, places = best.values.tolist(), best.indices.tolist()
+        for s, sentence in enumerate(self.active):
+            kept: list[float] = []
+            for rank, (logp, place) in enumerate(zip(values[s], places[s], strict=True)):
+                origin, token = s * beam + place // vocabulary, place % vocabulary
+                if token != end:
+                    kept.append(logp)
+                    rows.append(origin)
+                    tokens.append(token)
+                elif rank < beam and logp > -math.inf:
+                    score = logp / self.search.normaliser(count + 1)
+                    text = tuple(self.tokens[origin, 1:].tolist())
+                    sentence.keep(Hypothesis(score, text), beam)
+                if len(kept) == beam:
+                    break
+            # a vocabulary smaller than the beam leaves rows over
+            spare = beam - len(kept)
+            rows += [s * beam] * spare
+            tokens += [end] * spare
+            alive.append(kept + [-math.inf] * spare)
+        device = self.tokens.device
+        self._take(torch.tensor(rows, device=device))
+        self.tokens = torch.cat((self.tokens, torch.tensor(tokens, device=device)[:, None]), 1)
+        self.alive = torch.tensor(alive, device=device, dtype=scores.dtype)
+
+    def _retire(self, count: int) -> None:
+        """Drop the sentences that are done."""
+        beam, left = self.search.beam, []
+        best = self.alive.amax(1).tolist()
+        for s, sentence in enumerate(self.active):
+            if not sentence.done(best[s], count, self.search):
+                left.append(s)
+                continue
+            if not sentence.finished:
+                self._cut_off(s, sentence, count)
+            self.found[sentence.number] = sentence.finished
+        if len(left) == len(self.active):
+            return
+        self.active = [self.active[s] for s in left]
+        chosen = torch.tensor(left, dtype=torch.long, device=self.tokens.device)
+        self._take((chosen[:, None] * beam + torch.arange(beam, device=chosen.device)).flatten())
+        self.alive = self.alive[chosen]
+        self.context = tuple(layer.reorder(chosen) for layer in self.context)
+
+    def _cut_off(self, s: int, sentence: _Sentence, count: int) -> None:
+        """Nothing ended in time: the living hypotheses are the answer."""
+        for b, logp in enumerate(self.alive[s].tolist()):
+            if logp > -math.inf:
+                text = tuple(self.tokens[s * self.search.beam + b, 1:].tolist())
+                score = logp / self.search.normaliser(count)
+                sentence.keep(Hypothesis(score, text, ended=False), self.search.beam)
+
+    def _take(self, rows: Tensor) -> None:
+        """Rows of what was decoded so far; the contexts belong to sentences and stay."""
+        if rows.shape[0] == self.tokens.shape[0] and bool(
+            (rows == torch.arange(rows.shape[0], device=rows.device)).all()
+        ):
+            return
+        self.tokens = self.tokens[rows]
+        if self.state is not None:
+            self.state = self.state.reorder(rows)

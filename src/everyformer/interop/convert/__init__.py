@@ -1,0 +1,6 @@
+"""Checkpoints of others into our models and back, tensor by tensor accounted for."""
+
+from everyformer.interop.convert.checkpoint import export_checkpoint, import_checkpoint
+from everyformer.interop.convert.rules import Report
+
+__all__ = ["Report", "export_checkpoint", "import_checkpoint"]

@@ -1,0 +1,290 @@
+"""Reading and writing folders in the form of `transformers`: config.json and safetensors.
+
+Only safetensors are read: a pickle can run anything when it is opened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from everyformer.core.config import to_dict
+from everyformer.core.errors import (
+    CheckpointError,
+    MissingExtraError,
+    UnsupportedError,
+    nearest,
+)
+from everyformer.interop.convert.architecture import Architecture
+from everyformer.interop.convert.bert import BERT, ROBERTA
+from everyformer.interop.convert.gpt2 import GPT2
+from everyformer.interop.convert.llama import LLAMA, MISTRAL, QWEN2
+from everyformer.interop.convert.marian import MARIAN
+from everyformer.interop.convert.rules import Report, Rule, take_all
+from everyformer.interop.convert.vit import VIT
+from everyformer.mixers.attention import AttentionOptions
+from everyformer.models.base import Model
+from everyformer.models.build import build_model, configure
+from everyformer.models.config import ModelConfig
+from everyformer.training.storage import DamagedError, written_whole
+
+ARCHITECTURES: dict[str, Architecture] = {
+    known.model_type: known for known in (GPT2, BERT, ROBERTA, VIT, MARIAN, LLAMA, MISTRAL, QWEN2)
+}
+FREE = {
+    *("member", "init", "dropout", "attention_dropout", "embedding_dropout", "drop_path"),
+    *("label_smoothing", "smoothing_over"),
+}
+"""options that change no output of a finished model"""
+
+
+class Imported(NamedTuple):
+    """What an import came to."""
+
+    model: Model
+    report: Report
+
+
+def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options: Any) -> Imported:
+    """A checkpoint of `transformers` as a model of this library, in evaluation mode.
+
+    Args:
+        source: a folder with config.json and safetensors, or a name on the Hugging Face hub.
+        mixer: takes the place of attention in every layer; its weights are fresh.
+        options: of `create_model`, on top of what the checkpoint says.
+
+    Raises:
+        CheckpointError: nothing to read there, pickles only, tensors missing or of other sizes.
+        UnsupportedError: a system, class or option that has no counterpart here.
+    """
+    folder = _folder(source)
+    theirs = _read_config(folder)
+    known = architecture(theirs.get("model_type"))
+    task = known.task(theirs)
+    described = known.options(theirs, task)
+    own = {f.name for f in dataclasses.fields(AttentionOptions)}
+    if mixer is not None:
+        described = {k: v for k, v in described.items() if k not in own} | {"mixer": mixer}
+    config = configure(described.pop("member"), task, **{**described, **options})
+    model = build_model(config)
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    tensors = _with_prefix(read_folder(folder), known)
+    rules = [rule for rule in known.rules(config) if mixer is None or not _mixes(rule)]
+    made, report = take_all(rules, tensors, shapes, known.ignored)
+    made |= _tied(model, made)
+    report.made = [name for name in report.made if name not in made]
+    _fill(model, made)
+    return Imported(model.eval(), report)
+
+
+def export_checkpoint(model: Model, folder: str | Path, model_type: str | None = None) -> Report:
+    """Write ``model`` as a folder that `transformers` loads.
+
+    Args:
+        model_type: gpt2, bert, roberta, vit, marian, llama ...; default: the first whose
+            checkpoints can say all that this model is.
+
+    Raises:
+        UnsupportedError: none can; says what the nearest cannot.
+    """
+    known = _counterpart(model.config, model_type)
+    held = model.state_dict()
+    rules = known.rules(model.config)
+    tensors: dict[str, Tensor] = {}
+    for rule in rules:
+        tensors |= rule.give(held)
+    config = {
+        "model_type": known.model_type,
+        "architectures": [known.classes[model.config.task]],
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        **known.describe(model.config),
+    }
+    taken = {name for rule in rules for name in rule.ours}
+    tied = {name for name, value in held.items() if _shares(value, held, taken)}
+    with written_whole(Path(folder).absolute()) as temporary:
+        save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
+        text = json.dumps(config, indent=2) + "\n"
+        (temporary / "config.json").write_text(text, encoding="utf-8")
+    made = [name for rule in rules if rule.skip for name in rule.theirs]
+    left = [name for name in held if name not in taken and name not in tied]
+    return Report(list(tensors), made, left)
+
+
+def architecture(model_type: str | None) -> Architecture:
+    """The system called ``model_type``.
+
+    Raises:
+        UnsupportedError: unknown here; offers the nearest.
+    """
+    if model_type not in ARCHITECTURES:
+        raise UnsupportedError(
+            f"checkpoints of the model type '{model_type}' cannot be converted; "
+            f"{nearest(str(model_type), ARCHITECTURES)}"
+        )
+    return ARCHITECTURES[model_type]
+
+
+def _counterpart(config: ModelConfig, model_type: str | None) -> Architecture:
+    """The system whose config says all that ours does."""
+    able = [a for a in ARCHITECTURES.values() if config.task in a.classes]
+    able = able if model_type is None else [architecture(model_type)]
+    found: list[tuple[int, Architecture, list[str]]] = []
+    for known in able:
+        if config.task not in known.classes:
+            raise UnsupportedError(
+                f"{known.model_type} has no class for the task '{config.task}', only for "
+                f"{', '.join(known.classes)}"
+            )
+        lost = _lost(config, known)
+        if not lost:
+            return known
+        found.append((len(lost), known, lost))
+    if not found:
+        raise UnsupportedError(f"no known system has the task '{config.task}'")
+    _, known, lost = min(found, key=lambda one: one[0])
+    raise UnsupportedError(
+        f"this {config.member} cannot be written as {known.model_type}, whose checkpoints cannot "
+        f"say: {'; '.join(lost[:5])}"
+    )
+
+
+def _lost(config: ModelConfig, known: Architecture) -> list[str]:
+    """What their config would lose: options that do not come back from it as they were."""
+    there = {"model_type": known.model_type, **known.describe(config)}
+    described = known.options(there, config.task)
+    back = _plain(configure(described.pop("member"), config.task, **described))
+    ours = _plain(config)
+    return [
+        f"{name}={ours.get(name)!r} (only {back.get(name)!r})"
+        for name in sorted(ours.keys() | back.keys())
+        if ours.get(name) != back.get(name)
+    ]
+
+
+def _plain(config: ModelConfig) -> dict[str, Any]:
+    """A config as flat values, defaults filled in, what changes no output left out."""
+    values = to_dict(config)
+    values["max_length"] = config.tokens
+    values["scale_embedding"] = (
+        config.position == "sinusoidal"
+        if config.scale_embedding is None
+        else config.scale_embedding
+    )
+    values["decoder_layers"] = config.decoder_layers or config.layers
+    own = to_dict(AttentionOptions())
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if name == "block":
+            flat |= {f"block.{key}": inner for key, inner in value.items()}
+        elif name == "mixer_options" and config.mixer == "attention":
+            chosen = own | value
+            chosen["kv_heads"] = chosen["kv_heads"] or config.heads
+            chosen["widths"] = {k: v for k, v in chosen["widths"].items() if v is not None}
+            flat |= {f"mixer.{key}": inner for key, inner in chosen.items()}
+        elif name == "position_options":
+            flat |= {f"position.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    for key in ("mixer.bias",):
+        flat[key] = sorted(flat.get(key, []))
+    return {name: value for name, value in flat.items() if name.split(".")[-1] not in FREE}
+
+
+def _folder(source: str | Path) -> Path:
+    """The folder itself, or where the hub's files were put."""
+    path = Path(source)
+    if path.is_dir():
+        return path
+    if path.exists() or str(source).count("/") != 1 or str(source).startswith((".", "/")):
+        raise CheckpointError(
+            f"there is no folder '{source}': give one with config.json and safetensors, or a name "
+            "on the Hugging Face hub (OWNER/NAME)"
+        )
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError as error:
+        raise MissingExtraError("huggingface_hub", "hf", "reading from the hub") from error
+    try:
+        return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.safetensors"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise CheckpointError(
+            f"'{source}' could not be read from the hub: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / 'config.json'} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{folder / 'config.json'} is not a table of options")
+    return found
+
+
+def read_folder(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder's safetensors files.
+
+    Raises:
+        CheckpointError: there are none (pickles are not read), or one is damaged.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        pickles = sorted(path.name for path in folder.glob("*.bin"))
+        reason = f" ({pickles[0]} is a pickle, which could run anything)" if pickles else ""
+        raise CheckpointError(
+            f"{folder} holds no safetensors file{reason}: save it again with "
+            "model.save_pretrained(...), which writes safetensors"
+        )
+    tensors: dict[str, Tensor] = {}
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise DamagedError(f"{path} cannot be read: {error}") from error
+    return tensors
+
+
+def _with_prefix(tensors: dict[str, Tensor], known: Architecture) -> dict[str, Tensor]:
+    """Names of a checkpoint without a head, as they are with one."""
+    if any(name.startswith(known.prefix) for name in tensors):
+        return tensors
+    return {known.prefix + name: value for name, value in tensors.items()}
+
+
+def _mixes(rule: Rule) -> bool:
+    return any(".mixer." in name for name in rule.ours)
+
+
+def _tied(model: Model, made: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Further names of tensors that are there already."""
+    held = model.state_dict(keep_vars=True)
+    by_storage = {held[name].data_ptr(): made[name] for name in made}
+    return {
+        name: by_storage[value.data_ptr()]
+        for name, value in held.items()
+        if name not in made and value.data_ptr() in by_storage
+    }
+
+
+def _shares(value: Tensor, held: dict[str, Tensor], taken: set[str]) -> bool:
+    return any(value.data_ptr() == held[name].data_ptr() for name in taken)
+
+
+def _fill(model: Model, made: dict[str, Tensor]) -> None:
+    """Put the tensors in, in the checkpoint's own dtype."""
+    if made:
+        model.to(next(iter(made.values())).dtype)
+    with torch.no_grad():
+        for name, value in model.state_dict(keep_vars=True).items():
+            if name in made:
+                value.copy_(made[name])

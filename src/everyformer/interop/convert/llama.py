@@ -1,0 +1,122 @@
+"""Llama and systems of its form (Mistral, Qwen2): RMSNorm, rotations, SwiGLU, grouped heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everyformer.core.errors import UnsupportedError
+from everyformer.interop.convert.architecture import ALL_BIASES, Architecture, refuse
+from everyformer.interop.convert.rules import Rule, heads
+from everyformer.models.config import ModelConfig
+
+PARTS = ("q_proj", "k_proj", "v_proj")
+
+
+def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
+    refuse(config, hidden_act="silu", pretraining_tp=1)
+    width, count = config["hidden_size"], config["num_attention_heads"]
+    rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rotary.get("rope_type", rotary.get("type", "default"))
+    if kind != "default":
+        raise UnsupportedError(
+            f"the checkpoint scales its rotary positions by '{kind}', which is not built yet; only "
+            "'default' is"
+        )
+    size = config.get("head_dim") or width // count
+    bias: tuple[str, ...] = ALL_BIASES if config.get("attention_bias") else ()
+    if config["model_type"] == "qwen2":
+        bias = ALL_BIASES[:3]
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    return {
+        "member": "rope",
+        "width": width,
+        "layers": config["num_hidden_layers"],
+        "heads": count,
+        "kv_heads": config.get("num_key_value_heads") or count,
+        "max_length": config["max_position_embeddings"],
+        "vocabulary": config["vocab_size"],
+        "expansion": config["intermediate_size"] / width,
+        "feedforward": "swiglu",
+        "feedforward_bias": bool(config.get("mlp_bias")),
+        "norm": "rmsnorm",
+        "norm_eps": config["rms_norm_eps"],
+        "bias": bias,
+        "widths": {"key_dim": size} if size * count != width else {},
+        "window": window if config["model_type"] == "mistral" else None,
+        "base": float(rotary.get("rope_theta", config.get("rope_theta", 10000.0))),
+        "tie": config.get("tie_word_embeddings", False),
+    }
+
+
+def _describe(config: ModelConfig) -> dict[str, Any]:
+    mixer, place = config.mixer_options, config.position_options
+    widths = mixer.get("widths") or {}
+    return {
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": mixer.get("kv_heads") or config.heads,
+        "head_dim": widths.get("key_dim") or config.width // config.heads,
+        "max_position_embeddings": config.tokens,
+        "vocab_size": config.vocabulary,
+        "intermediate_size": round(config.width * config.block.expansion),
+        "hidden_act": "silu",
+        "mlp_bias": config.block.feedforward_bias,
+        "attention_bias": bool(mixer.get("bias")),
+        "rms_norm_eps": config.block.norm_eps,
+        "rope_theta": place.get("base", 10000.0),
+        "rope_parameters": {"rope_type": "default", "rope_theta": place.get("base", 10000.0)},
+        "tie_word_embeddings": config.tie,
+    }
+
+
+def _rules(config: ModelConfig) -> list[Rule]:
+    mixer = config.mixer_options
+    size = (mixer.get("widths") or {}).get("key_dim") or config.width // config.heads
+    shared = mixer.get("kv_heads") or config.heads
+    sizes = (config.heads * size, shared * size, shared * size)
+    bias = mixer.get("bias") or ()
+    rules = [
+        Rule(("embedding.weight",), ("model.embed_tokens.weight",)),
+        Rule(("stack.norm.weight",), ("model.norm.weight",)),
+    ]
+    if not config.tie:
+        rules.append(Rule(("head.weight",), ("lm_head.weight",)))
+    for n in range(config.layers):
+        ours, theirs = f"stack.blocks.{n}", f"model.layers.{n}"
+        attention = tuple(f"{theirs}.self_attn.{part}" for part in PARTS)
+        rules += heads(f"{ours}.mixer.project", attention, sizes, "query" in bias)  # type: ignore[arg-type]
+        pairs = {
+            f"{ours}.mixer_norm": f"{theirs}.input_layernorm",
+            f"{ours}.feedforward_norm": f"{theirs}.post_attention_layernorm",
+            f"{ours}.mixer.out": f"{theirs}.self_attn.o_proj",
+            f"{ours}.feedforward.gate": f"{theirs}.mlp.gate_proj",
+            f"{ours}.feedforward.up": f"{theirs}.mlp.up_proj",
+            f"{ours}.feedforward.down": f"{theirs}.mlp.down_proj",
+        }
+        rules += [Rule((f"{a}.weight",), (f"{b}.weight",)) for a, b in pairs.items()]
+        if "output" in bias:
+            rules.append(Rule((f"{ours}.mixer.out.bias",), (f"{theirs}.self_attn.o_proj.bias",)))
+        if config.block.feedforward_bias:
+            linears = [(a, b) for a, b in pairs.items() if ".feedforward." in a]
+            rules += [Rule((f"{a}.bias",), (f"{b}.bias",)) for a, b in linears]
+    return rules
+
+
+def _like(model_type: str, name: str) -> Architecture:
+    return Architecture(
+        model_type=model_type,
+        prefix="model.",
+        classes={"lm": f"{name}ForCausalLM"},
+        options=_options,
+        describe=_describe,
+        rules=_rules,
+        ignored=r"rotary_emb\.inv_freq$|^lm_head\.weight$",
+    )
+
+
+LLAMA, MISTRAL, QWEN2 = (
+    _like("llama", "Llama"),
+    _like("mistral", "Mistral"),
+    _like("qwen2", "Qwen2"),
+)

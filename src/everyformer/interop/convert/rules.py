@@ -1,0 +1,147 @@
+"""How tensors of two libraries correspond: one table a system, read in both directions.
+
+A `Rule` says that some of our tensors, stacked, are some of theirs, stacked: three matrices for
+queries, keys and values are one fused matrix here, GPT-2 stores matrices the other way round,
+RoBERTa's positions begin at row 2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Our tensors and theirs, equal when stacked along the first dimension."""
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    sizes: tuple[int, ...] = ()
+    """rows of each of theirs, where there are several"""
+    transposed: bool = False
+    """theirs are (inputs, outputs), ours (outputs, inputs)"""
+    skip: int = 0
+    """first rows of theirs that nothing here corresponds to"""
+    lead: bool = False
+    """theirs have a first dimension of 1"""
+
+    def take(self, theirs: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> list[Tensor]:
+        """Our tensors made of theirs.
+
+        Raises:
+            CheckpointError: sizes that do not agree; names both sides.
+        """
+        parts = [theirs[name] for name in self.theirs]
+        parts = [part[0] if self.lead else part for part in parts]
+        joined = torch.cat([part.t() if self.transposed else part for part in parts])[self.skip :]
+        wanted = [shapes[name] for name in self.ours]
+        rows = [shape[0] for shape in wanted]
+        if sum(rows) != joined.shape[0] or any(shape[1:] != joined.shape[1:] for shape in wanted):
+            shown = ", ".join(f"{name} {tuple(theirs[name].shape)}" for name in self.theirs)
+            here = ", ".join(f"{name} {tuple(shapes[name])}" for name in self.ours)
+            raise CheckpointError(
+                f"the checkpoint's {shown} does not fit {here}: its config.json says other sizes"
+            )
+        return [part.clone() for part in joined.split(rows)]
+
+    def give(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Their tensors made of ours."""
+        joined = torch.cat([ours[name] for name in self.ours])
+        if self.skip:
+            joined = torch.cat((joined.new_zeros(self.skip, *joined.shape[1:]), joined))
+        parts = joined.split(self.sizes) if self.sizes else [joined]
+        parts = [part.t() if self.transposed else part for part in parts]
+        parts = [part[None] if self.lead else part for part in parts]
+        return {
+            name: part.contiguous().clone() for name, part in zip(self.theirs, parts, strict=True)
+        }
+
+
+def same(ours: str, theirs: str) -> list[Rule]:
+    """A layer whose weight and bias have the same form on both sides."""
+    return [Rule((f"{ours}.{part}",), (f"{theirs}.{part}",)) for part in ("weight", "bias")]
+
+
+def heads(
+    ours: str, theirs: tuple[str, str, str], sizes: tuple[int, ...], bias: bool
+) -> list[Rule]:
+    """`HeadProjections` of one source against three linear layers: queries, keys, values.
+
+    ``sizes`` are the rows of each.
+    """
+    weights = tuple(f"{name}.weight" for name in theirs)
+    rules = [Rule((f"{ours}.weights.0",), weights, sizes)]
+    parts = zip(("query", "key", "value"), theirs, strict=True)
+    if bias:
+        rules += [Rule((f"{ours}.biases.{part}",), (f"{name}.bias",)) for part, name in parts]
+    return rules
+
+
+@dataclass
+class Report:
+    """Every tensor of an import or export, accounted for."""
+
+    taken: list[str] = field(default_factory=list)
+    """carried over, by the name they have on the receiving side"""
+    made: list[str] = field(default_factory=list)
+    """on the receiving side only: fresh, or zeros where that is what they mean"""
+    left: list[str] = field(default_factory=list)
+    """on the giving side only: not carried over"""
+
+    def summary(self) -> str:
+        """The counts in one line, then what was made and left, layers of a kind together."""
+        lines = [f"{len(self.taken)} taken, {len(self.made)} made, {len(self.left)} left"]
+        for what, names in (("made (fresh)", self.made), ("left", self.left)):
+            kinds: dict[str, int] = {}
+            for name in names:
+                kind = re.sub(r"\.\d+\.", ".*.", name)
+                kinds[kind] = kinds.get(kind, 0) + 1
+            lines += [f"{what}: {kind}" + (f" x {n}" if n > 1 else "") for kind, n in kinds.items()]
+        return "\n".join(lines)
+
+
+def take_all(
+    rules: Iterable[Rule],
+    theirs: Mapping[str, Tensor],
+    shapes: Mapping[str, torch.Size],
+    ignored: str = "",
+) -> tuple[dict[str, Tensor], Report]:
+    """Our tensors as far as the rules give them, and the account.
+
+    A rule of tensors that our model does not have (another mixer stands there) is passed over.
+
+    Args:
+        ignored: pattern of their buffers that hold nothing learned.
+
+    Raises:
+        CheckpointError: a tensor that our model has by a rule is missing in the checkpoint.
+    """
+    made: dict[str, Tensor] = {}
+    used: set[str] = set()
+    missing: list[str] = []
+    for rule in rules:
+        if not all(name in shapes for name in rule.ours):
+            continue
+        absent = [name for name in rule.theirs if name not in theirs]
+        if absent:
+            missing += absent
+            continue
+        made |= dict(zip(rule.ours, rule.take(theirs, shapes), strict=True))
+        used |= set(rule.theirs)
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise CheckpointError(
+            f"the checkpoint lacks {', '.join(missing[:5])}{more}: it is cut short, or of another "
+            "kind than its config.json says"
+        )
+    left = [name for name in theirs if name not in used]
+    left = [name for name in left if not (ignored and re.search(ignored, name))]
+    fresh = [name for name in shapes if name not in made]
+    return made, Report(list(made), fresh, left)

@@ -1,0 +1,96 @@
+"""ViT of `transformers`, with a class token and a linear head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everyformer.interop.convert.architecture import (
+    ALL_BIASES,
+    Architecture,
+    activation,
+    refuse,
+    their_activation,
+)
+from everyformer.interop.convert.rules import Rule, heads, same
+from everyformer.models.config import ModelConfig
+
+PARTS = ("query", "key", "value")
+
+
+def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
+    refuse(config, qkv_bias=True)
+    width, side = config["hidden_size"], config["image_size"]
+    height, breadth = side if isinstance(side, list) else (side, side)
+    labels = config.get("id2label") or {}
+    return {
+        "member": "vit",
+        "width": width,
+        "layers": config["num_hidden_layers"],
+        "heads": config["num_attention_heads"],
+        "image": (config["num_channels"], height, breadth),
+        "patch": config["patch_size"],
+        "classes": len(labels) or config.get("num_labels", 2),
+        "expansion": config["intermediate_size"] / width,
+        "feedforward": activation(config["hidden_act"]),
+        "norm_eps": config["layer_norm_eps"],
+        "dropout": config["hidden_dropout_prob"],
+        "embedding_dropout": config["hidden_dropout_prob"],
+        "attention_dropout": config["attention_probs_dropout_prob"],
+        "bias": ALL_BIASES,
+        "pooling": "class",
+    }
+
+
+def _describe(config: ModelConfig) -> dict[str, Any]:
+    assert config.image is not None
+    channels, height, width = config.image
+    names = {str(n): f"LABEL_{n}" for n in range(config.classes)}
+    return {
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "image_size": height if height == width else [height, width],
+        "num_channels": channels,
+        "patch_size": config.patch,
+        "id2label": names,
+        "label2id": {name: int(n) for n, name in names.items()},
+        "intermediate_size": round(config.width * config.block.expansion),
+        "hidden_act": their_activation(config.block.feedforward),
+        "layer_norm_eps": config.block.norm_eps,
+        "hidden_dropout_prob": config.block.dropout,
+        "attention_probs_dropout_prob": config.mixer_options.get("attention_dropout", 0.0),
+        "qkv_bias": True,
+    }
+
+
+def _rules(config: ModelConfig) -> list[Rule]:
+    rules = [
+        *same("patches", "vit.embeddings.patch_embeddings.projection"),
+        Rule(("position.table",), ("vit.embeddings.position_embeddings",), lead=True),
+        Rule(("pool.token",), ("vit.embeddings.cls_token",)),
+        *same("stack.norm", "vit.layernorm"),
+        *same("pool.head", "classifier"),
+    ]
+    for n in range(config.layers):
+        ours, theirs = f"stack.blocks.{n}", f"vit.encoder.layer.{n}"
+        three = tuple(f"{theirs}.attention.attention.{part}" for part in PARTS)
+        rules += [
+            *heads(f"{ours}.mixer.project", three, (config.width,) * 3, bias=True),  # type: ignore[arg-type]
+            *same(f"{ours}.mixer.out", f"{theirs}.attention.output.dense"),
+            *same(f"{ours}.mixer_norm", f"{theirs}.layernorm_before"),
+            *same(f"{ours}.feedforward.up", f"{theirs}.intermediate.dense"),
+            *same(f"{ours}.feedforward.down", f"{theirs}.output.dense"),
+            *same(f"{ours}.feedforward_norm", f"{theirs}.layernorm_after"),
+        ]
+    return rules
+
+
+VIT = Architecture(
+    model_type="vit",
+    prefix="vit.",
+    classes={"classify-image": "ViTForImageClassification"},
+    options=_options,
+    describe=_describe,
+    rules=_rules,
+    ignored=r"^vit\.pooler\.",
+)
