@@ -48,7 +48,7 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     }
 
 
-def _describe(config: ModelConfig) -> dict[str, Any]:
+def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
     mixer, place = config.mixer_options, config.position_options
     widths = mixer.get("widths") or {}
     return {
@@ -67,6 +67,7 @@ def _describe(config: ModelConfig) -> dict[str, Any]:
         "rope_theta": place.get("base", 10000.0),
         "rope_parameters": {"rope_type": "default", "rope_theta": place.get("base", 10000.0)},
         "tie_word_embeddings": config.tie,
+        **({"sliding_window": mixer.get("window")} if model_type == "mistral" else {}),
     }
 
 
@@ -109,7 +110,7 @@ def _like(model_type: str, name: str) -> Architecture:
         prefix="model.",
         classes={"lm": f"{name}ForCausalLM"},
         options=_options,
-        describe=_describe,
+        describe=lambda config: _describe(model_type, config),
         rules=_rules,
         ignored=r"rotary_emb\.inv_freq$|^lm_head\.weight$",
     )
