@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from everyformer.models.build import by_head, by_layer, create_mixer, create_model
     from everyformer.training.checkpoint import load_model as load
     from everyformer.training.checkpoint import save_model as save
+    from everyformer.training.warmstart import warm_start
     from everyformer.verification.verify import verify
 
 __version__ = "0.1.0"
@@ -53,6 +54,7 @@ _HOMES = {
     "load": "training.checkpoint:load_model",
     "save": "training.checkpoint:save_model",
     "verify": "verification.verify",
+    "warm_start": "training.warmstart",
     "functional": "functional:",
     "reference": "reference:",
 }
@@ -81,6 +83,7 @@ __all__ = [
     "stream",
     "trace",
     "verify",
+    "warm_start",
 ]
 
 

@@ -27,8 +27,20 @@ class Compacted(NamedTuple):
 
 def compact(x: Tensor, keep: Tensor) -> Compacted:
     """Move the real tokens of each row of ``x`` (B, L, ...) to the front, keeping their order."""
-    order = torch.argsort((~keep).to(torch.uint8), dim=1, stable=True)
+    order = _real_first(keep)
     return Compacted(gather_rows(x, order), keep.gather(1, order), order)
+
+
+def _real_first(keep: Tensor) -> Tensor:
+    """Where the tokens of each row stand, the real ones first: (B, L)."""
+    if not torch.compiler.is_exporting():
+        return torch.argsort((~keep).to(torch.uint8), dim=1, stable=True)
+    # counted, since ONNX has no stable sort
+    real = keep.long()
+    behind = real.sum(1, keepdim=True) + (1 - real).cumsum(1)
+    place = torch.where(keep, real.cumsum(1), behind) - 1
+    tokens = torch.arange(keep.shape[1], device=keep.device).expand_as(place)
+    return torch.empty_like(place).scatter(1, place, tokens)
 
 
 def spread(y: Tensor, rows: Compacted) -> Tensor:

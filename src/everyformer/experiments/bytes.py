@@ -17,24 +17,24 @@ from everyformer.models.build import create_model
 from everyformer.training.evaluate import evaluate
 
 ORDER = 5
-BATCH = 16
+BATCH, LENGTH = 8, 128
 
 
 def bytes_against_counts(setting: Setting) -> Outcome:
     """Both read the same training bytes, batch by batch."""
-    data = load_dataset(DataConfig(source=str(setting.data), length=256), "lm")
-    steps = setting.steps(1000)
+    data = load_dataset(DataConfig(source=str(setting.data), length=LENGTH), "lm")
+    steps = setting.steps(4000)
     numbers: dict[str, list[float]] = {"gpt": [], "5-gram": []}
     curves = []
     for seed in range(setting.seeds):
         torch.manual_seed(seed)
         model = create_model(
-            "gpt", width=128, layers=4, heads=4, vocabulary=data.vocabulary, max_length=256,
+            "gpt", width=128, layers=4, heads=4, vocabulary=data.vocabulary, max_length=LENGTH,
             dropout=0.0, embedding_dropout=0.0,
         )  # fmt: skip
         batches = dataset_batches(data, BATCH, seed)
         curves.append(fit(model, batches, steps=steps, lr=2e-3, seed=seed))
-        found = evaluate(model, data, limit=256)
+        found = evaluate(model, data, limit=512)
         assert found is not None
         numbers["gpt"].append(found["bits_per_byte"])
         numbers["5-gram"].append(ngram_bits(data, steps, seed))
@@ -43,14 +43,14 @@ def bytes_against_counts(setting: Setting) -> Outcome:
         )
     ours, theirs = mean(numbers["gpt"]), mean(numbers["5-gram"])
     sentence = (
-        f"After {steps} steps of {BATCH} x 256 bytes of {data.name} GPT (4 layers, width 128) "
+        f"After {steps} steps of {BATCH} x {LENGTH} bytes of {data.name} GPT (4 layers, width 128) "
         f"needs {ours:.3f} bits per byte, an interpolated 5-gram that counted the same bytes "
         f"{theirs:.3f}."
     )
     figure = Figure(figsize=(5, 3))
     axis = figure.subplots()
     for losses in curves:
-        smooth = np.convolve(np.array(losses) / math.log(2), np.ones(20) / 20, "valid")
+        smooth = np.convolve(np.array(losses) / math.log(2), np.ones(100) / 100, "valid")
         axis.plot(smooth, color="C0", alpha=0.7)
     axis.axhline(theirs, color="C1", linestyle="--", label="5-gram, validation")
     axis.axhline(ours, color="C0", linestyle=":", label="gpt, validation")
@@ -75,7 +75,7 @@ def ngram_bits(data: Dataset, steps: int, seed: int) -> float:
                     follows[order].setdefault(context, Counter())[text[i]] += 1
     totals = [{c: (sum(f.values()), len(f)) for c, f in table.items()} for table in follows]
     bits, scored = 0.0, 0
-    for batch in data.validation_batches(BATCH, 256):
+    for batch in data.validation_batches(BATCH, 512):
         for row, goals in zip(batch.inputs.numpy(), batch.targets.numpy(), strict=True):
             text = row.astype(np.uint8).tobytes() + bytes([max(int(goals[-1]), 0)])
             for i in range(ORDER - 1, len(text)):

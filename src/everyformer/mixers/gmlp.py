@@ -97,7 +97,12 @@ def spatial_gate(z: Tensor, weight: Tensor, bias: Tensor, *, causal: bool = Fals
 def spatial_mix(v: Tensor, weight: Tensor, bias: Tensor, *, causal: bool = False) -> Tensor:
     """W v + b for ``v`` (B, L, c) with channels in head groups: (B, L, c)."""
     length = v.shape[1]
-    weight = weight[:, :length, :length]
+    if torch.compiler.is_exporting():
+        # looked up, since a slice would tie the program to lengths other than the table's
+        first = torch.arange(length, device=v.device)
+        weight = weight[:, first][:, :, first]
+    else:
+        weight = weight[:, :length, :length]
     if causal:
         weight = weight.tril()
     heads = v.unflatten(-1, (weight.shape[0], -1)).transpose(1, 2)

@@ -80,7 +80,7 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     made, report = take_all(rules, tensors, shapes, known.ignored)
     made |= _tied(model, made)
     report.made = [name for name in report.made if name not in made]
-    _fill(model, made)
+    fill(model, made)
     return Imported(model.eval(), report)
 
 
@@ -280,7 +280,7 @@ def _shares(value: Tensor, held: dict[str, Tensor], taken: set[str]) -> bool:
     return any(value.data_ptr() == held[name].data_ptr() for name in taken)
 
 
-def _fill(model: Model, made: dict[str, Tensor]) -> None:
+def fill(model: Model, made: dict[str, Tensor]) -> None:
     """Put the tensors in, in the checkpoint's own dtype."""
     if made:
         model.to(next(iter(made.values())).dtype)

@@ -1,0 +1,160 @@
+"""ViT and gMLP of `timm`: weights of its modules, state dicts and saved folders into ours.
+
+timm itself is not needed: what a system is follows from the names of its tensors, and its sizes
+from their shapes. The number of heads cannot be read off; released ViTs have heads of 64 channels.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
+from everyformer.interop.convert.checkpoint import Imported, fill, read_folder
+from everyformer.interop.convert.rules import Rule, same, take_all
+from everyformer.models.build import build_model, configure
+
+HEAD_DIM = 64
+"""channels of a head in all released ViTs of timm"""
+BIASES = ("query", "key", "value")
+
+
+def import_timm(
+    source: nn.Module | Mapping[str, Tensor] | str | Path, *, heads: int | None = None
+) -> Imported:
+    """A ViT or gMLP of timm as an image classifier of this library, in evaluation mode.
+
+    Args:
+        source: timm's module, its state dict, or a folder with config.json and safetensors.
+        heads: of a ViT (default: the module's own, else width / 64).
+
+    Raises:
+        UnsupportedError: another system, or a variant whose tensors have no counterpart here.
+        CheckpointError: tensors missing or of other sizes.
+        ConfigError: the number of heads is not known.
+    """
+    if isinstance(source, nn.Module):
+        first: Any = source.get_submodule("blocks.0")
+        heads = heads or getattr(getattr(first, "attn", None), "num_heads", None)
+        tensors = dict(source.state_dict())
+    elif isinstance(source, Mapping):
+        tensors = dict(source)
+    else:
+        tensors = read_folder(Path(source))
+    if "pos_embed" in tensors:
+        options, rules = _vit(tensors, heads)
+    elif "blocks.0.mlp_channels.gate.proj.weight" in tensors:
+        options, rules = _gmlp(tensors)
+    else:
+        raise UnsupportedError(
+            "these tensors are neither of timm's VisionTransformer (no pos_embed) nor of its gMLP "
+            "(no blocks.0.mlp_channels.gate.proj.weight)"
+        )
+    model = build_model(configure(options.pop("member"), "classify-image", **options))
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    made, report = take_all(rules, tensors, shapes)
+    if report.left:
+        raise UnsupportedError(
+            f"timm's {', '.join(report.left[:5])} have no counterpart here, so the model would "
+            "give other outputs"
+        )
+    fill(model, made)
+    return Imported(model.eval(), report)
+
+
+def is_timm(folder: Path) -> bool:
+    """Whether a folder's config.json was written by timm."""
+    try:
+        held = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(held, dict) and "architecture" in held and "model_type" not in held
+
+
+def _image(tensors: dict[str, Tensor], stem: str, patches: int) -> dict[str, Any]:
+    """Options that patches and head say."""
+    width, channels, patch, _ = tensors[f"{stem}.weight"].shape
+    side = math.isqrt(patches)
+    if side * side != patches:
+        raise UnsupportedError(f"{patches} patches are not those of a square image")
+    if "head.weight" not in tensors:
+        raise CheckpointError("the checkpoint lacks head.weight: it classifies nothing")
+    return {
+        "width": width,
+        "layers": 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blocks")),
+        "image": (channels, side * patch, side * patch),
+        "patch": patch,
+        "classes": tensors["head.weight"].shape[0],
+        "norm_eps": 1e-6,
+    }
+
+
+def _vit(tensors: dict[str, Tensor], heads: int | None) -> tuple[dict[str, Any], list[Rule]]:
+    _, tokens, width = tensors["pos_embed"].shape
+    options = _image(tensors, "patch_embed.proj", tokens - ("cls_token" in tensors))
+    if heads is None and width % HEAD_DIM:
+        raise ConfigError(
+            f"how many heads a ViT of {width} channels has cannot be read off its tensors: give "
+            "heads=..."
+        )
+    biases = [part for part in BIASES if "blocks.0.attn.qkv.bias" in tensors]
+    options |= {
+        "member": "vit",
+        "heads": heads or width // HEAD_DIM,
+        "expansion": tensors["blocks.0.mlp.fc1.weight"].shape[0] / width,
+        "bias": (*biases, "output"),
+        "pooling": "class" if "cls_token" in tensors else "mean",
+    }
+    rules = [
+        *same("patches", "patch_embed.proj"),
+        Rule(("position.table",), ("pos_embed",), lead=True),
+        Rule(("pool.token",), ("cls_token",)),
+        *same("stack.norm", "norm"),
+        *same("pool.head", "head"),
+    ]
+    for n in range(options["layers"]):
+        ours, theirs = f"stack.blocks.{n}", f"blocks.{n}"
+        project = f"{ours}.mixer.project"
+        rules += [
+            Rule((f"{project}.weights.0",), (f"{theirs}.attn.qkv.weight",)),
+            *same(f"{ours}.mixer.out", f"{theirs}.attn.proj"),
+            *same(f"{ours}.mixer_norm", f"{theirs}.norm1"),
+            *same(f"{ours}.feedforward.up", f"{theirs}.mlp.fc1"),
+            *same(f"{ours}.feedforward.down", f"{theirs}.mlp.fc2"),
+            *same(f"{ours}.feedforward_norm", f"{theirs}.norm2"),
+        ]
+        if biases:
+            names = tuple(f"{project}.biases.{part}" for part in BIASES)
+            rules.append(Rule(names, (f"{theirs}.attn.qkv.bias",)))
+    return options, rules
+
+
+def _gmlp(tensors: dict[str, Tensor]) -> tuple[dict[str, Any], list[Rule]]:
+    """Their W and b are (L, L) and (L); ours have a dimension of heads in front."""
+    gates = [name for name in tensors if ".mlp_channels.gate.proj." in name]
+    tensors |= {name: tensors[name][None] for name in gates}
+    tokens = tensors[gates[0]].shape[-1]
+    options = _image(tensors, "stem.proj", tokens)
+    hidden = tensors["blocks.0.mlp_channels.fc1.weight"].shape[0]
+    options |= {"member": "gmlp", "mlp_ratio": hidden / options["width"], "heads": 1}
+    rules = [
+        *same("patches", "stem.proj"),
+        *same("stack.norm", "norm"),
+        *same("pool.head", "head"),
+    ]
+    for n in range(options["layers"]):
+        ours, theirs = f"stack.blocks.{n}", f"blocks.{n}"
+        rules += [
+            *same(f"{ours}.mixer_norm", f"{theirs}.norm"),
+            *same(f"{ours}.mixer.up", f"{theirs}.mlp_channels.fc1"),
+            *same(f"{ours}.mixer.norm", f"{theirs}.mlp_channels.gate.norm"),
+            *same(f"{ours}.mixer.out", f"{theirs}.mlp_channels.fc2"),
+            Rule((f"{ours}.mixer.spatial",), (f"{theirs}.mlp_channels.gate.proj.weight",)),
+            Rule((f"{ours}.mixer.bias",), (f"{theirs}.mlp_channels.gate.proj.bias",)),
+        ]
+    return options, rules

@@ -1,0 +1,307 @@
+"""Models as programs for elsewhere: `torch.export` and ONNX, with dynamic batch and length.
+
+    export_program(model, "model.pt2")     # torch.export.load(path).module()(tokens=..., keep=...)
+    export_onnx(model, "model.onnx")       # onnxruntime.InferenceSession(path).run(...)
+
+Inputs of a model of text: ``tokens`` (batch, length) int64; ``keep`` (batch, length) bool, True =
+is real, unless ``padding=False``; ``types`` (batch, length) int64 where the model has such. Of an
+image classifier: ``pixels`` (batch, channels, height, width), normalised floats. Output:
+``logits``, as of the model.
+
+A program of torch keeps the fast operators of this library, so that it must be imported before
+`torch.export.load`. ONNX has no such operators: softmax attention, gMLP and aMLP are exported as
+they are, the Attention-Free Transformers by their literal equation, which takes O(L^2 d) memory
+whatever the member's own cost. Not exported: streaming states, encoder-decoders, pixel models.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.config import to_dict
+from everyformer.core.errors import (
+    ConfigError,
+    EveryformerError,
+    MissingExtraError,
+    UnsupportedError,
+)
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Context, Mixer
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.state import State
+from everyformer.engines import factors  # noqa: F401 (has the operator BAND)
+from everyformer.models.base import Model
+from everyformer.positions.base import Position
+
+TEXT_TASKS = ("lm", "mlm", "classify-text")
+IMAGE_TASKS = ("classify-image",)
+# their fast forms are operators of our own, their literal equations are not
+LITERAL = ("aft-full", "aft-local", "aft-simple", "aft-conv")
+BAND = torch.ops.everyformer.band_product.default
+TOLERANCE = 1e-4
+"""largest difference from the model's own output that passes, relative to the largest output"""
+
+
+class Exported(NamedTuple):
+    """What `export_onnx` wrote."""
+
+    path: Path
+    inputs: tuple[str, ...]
+    longest: int | None
+    """longest sequence that the model's tables allow; None: any"""
+    difference: float
+    """largest difference between onnxruntime's output and the model's, over what was tried"""
+
+
+class Program(nn.Module):
+    """A model with tensors alone going in and coming out."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        tokens: Tensor | None = None,
+        pixels: Tensor | None = None,
+        keep: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
+        mask = None if keep is None else Mask(keep=keep)
+        more = {} if types is None else {"types": types}
+        given = pixels if tokens is None else tokens
+        assert given is not None
+        return self.model(given, mask=mask, **more).logits
+
+
+def export_program(
+    model: Model, path: str | Path, *, padding: bool = True
+) -> torch.export.ExportedProgram:
+    """Write ``model`` as a program of `torch.export`.
+
+    Args:
+        model: of a task 'lm', 'mlm', 'classify-text' or 'classify-image'; exported in evaluation
+            mode. path: ends in ``.pt2``.
+        padding: whether a model of text takes ``keep``.
+
+    Raises:
+        ConfigError: another ending. UnsupportedError: another task.
+    """
+    path = _ending(path, ".pt2")
+    with _evaluating(model):
+        program = _program(model, padding)
+    torch.export.save(program, path)
+    return program
+
+
+def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Exported:
+    """Write ``model`` for ONNX, and compare what onnxruntime makes of it with the model.
+
+    Compared are a batch of one, other lengths than the traced one, and the longest (at most 64).
+    Configuration and longest sequence are written into the file's metadata, under ``everyformer``.
+
+    Args:
+        model, padding: as in `export_program`. path: ends in ``.onnx``.
+
+    Raises:
+        ConfigError, UnsupportedError: as there; an operator that ONNX does not have.
+        MissingExtraError: onnx, onnxscript or onnxruntime is not installed.
+        EveryformerError: onnxruntime's output is not the model's.
+    """
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise MissingExtraError(package, "export", "export to ONNX") from error
+    path = _ending(path, ".onnx")
+    with _evaluating(model), _literal(model), _quiet():
+        program = _program(model, padding).run_decompositions({BAND: _band_by_lookup})
+        own = {
+            str(node.target) for node in program.graph.nodes if "everyformer" in str(node.target)
+        }
+        if own:
+            raise UnsupportedError(
+                f"ONNX does not have the operator(s) {', '.join(sorted(own))} of this model: use "
+                "export_program, or a member among attention, gmlp, amlp, "
+                f"{', '.join(LITERAL)}"
+            )
+        made = _to_onnx(program)
+    assert made is not None
+    longest = _longest(model)
+    about = {"config": to_dict(model.config), "longest": longest}
+    made.model.metadata_props["everyformer"] = json.dumps(about)
+    size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    # a file of protobuf ends at 2 GB
+    made.save(path, external_data=size > 1.5e9)
+    with _evaluating(model):
+        difference = _compare(model, path, padding)
+    return Exported(path, tuple(_inputs(model, padding, 2, 2)), longest, difference)
+
+
+def _ending(path: str | Path, suffix: str) -> Path:
+    path = Path(path)
+    if path.suffix != suffix:
+        raise ConfigError(f"{path} must end in '{suffix}'")
+    return path
+
+
+def _program(model: Model, padding: bool) -> torch.export.ExportedProgram:
+    """Traced on an example, with batch and length left open."""
+    longest = _longest(model)
+    length = 6 if longest is None else min(6, longest)
+    inputs = _inputs(model, padding, 3, length)
+    batch = torch.export.Dim("batch", min=1)
+    free: dict[int, Any] = {0: batch}
+    if model.config.task in TEXT_TASKS and length > 1:
+        free[1] = torch.export.Dim("length", min=1, max=longest)
+    shapes = dict.fromkeys(inputs, free)
+    try:
+        return torch.export.export(Program(model), (), inputs, dynamic_shapes=shapes)
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, EveryformerError):
+            raise
+        reason = str(error).strip().splitlines()
+        raise UnsupportedError(
+            "torch.export cannot leave batch and length of this model open: "
+            + " ".join(line.strip() for line in reason[:2])
+        ) from error
+
+
+def _inputs(model: Model, padding: bool, batch: int, length: int) -> dict[str, Tensor]:
+    """Random inputs by name; some tokens are padding, never the first."""
+    config, weight = model.config, next(model.parameters())
+    draw = torch.Generator().manual_seed(batch + length)
+    if config.task in IMAGE_TASKS:
+        assert config.image is not None
+        pixels = torch.rand(batch, *config.image, generator=draw) * 2 - 1
+        return {"pixels": pixels.to(weight)}
+    if config.task not in TEXT_TASKS:
+        raise UnsupportedError(
+            f"a model of the task '{config.task}' cannot be exported; tasks that can: "
+            f"{', '.join((*TEXT_TASKS, *IMAGE_TASKS))}"
+        )
+    size = (batch, length)
+    inputs = {"tokens": torch.randint(config.vocabulary, size, generator=draw)}
+    if padding:
+        inputs["keep"] = torch.rand(size, generator=draw) > 0.3
+        inputs["keep"][:, 0] = True
+    if config.token_types and "types" in inspect.signature(model.forward).parameters:
+        inputs["types"] = torch.randint(config.token_types, size, generator=draw)
+    return {name: value.to(weight.device) for name, value in inputs.items()}
+
+
+def _longest(model: Model) -> int | None:
+    """Tokens that the smallest table over positions allows, a class token not counted."""
+    tables = [
+        part.max_length
+        for part in model.modules()
+        if isinstance(part, Mixer | Position) and part.max_length is not None
+    ]
+    return min(tables) - (model.config.pooling == "class") if tables else None
+
+
+def _to_onnx(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram | None:
+    try:
+        return torch.onnx.export(program, dynamo=True, output_names=["logits"], verbose=False)
+    except torch.onnx.errors.OnnxExporterError as error:
+        reason = str(error.__cause__ or error).strip().splitlines()[-1]
+        raise UnsupportedError(
+            f"ONNX cannot express this model ({reason}): export it with export_program"
+        ) from error
+
+
+def _compare(model: Model, path: Path, padding: bool) -> float:
+    """Largest difference between onnxruntime and the model at sizes that were not traced."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    longest = min(_longest(model) or 64, 64)
+    largest = 0.0
+    for batch, length in ((1, 1), (1, min(5, longest)), (2, longest)):
+        inputs = _inputs(model, padding, batch, length)
+        with torch.no_grad():
+            expected = Program(model)(**inputs).cpu()
+        fed = {name: value.cpu().numpy() for name, value in inputs.items()}
+        got = torch.from_numpy(session.run(None, fed)[0])
+        difference = (got - expected).abs()
+        if "keep" in inputs and expected.dim() == 3:
+            difference = difference[inputs["keep"].cpu()]
+        scale = max(1.0, float(expected.abs().max()))
+        largest = max(largest, float(difference.max()))
+        if not largest <= TOLERANCE * scale:
+            raise EveryformerError(
+                f"{path} was written, but onnxruntime's output differs from the model's by "
+                f"{largest:.3g} at batch {batch}, length {length}: do not use it"
+            )
+    return largest
+
+
+@contextmanager
+def _evaluating(model: Model) -> Iterator[None]:
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@contextmanager
+def _literal(model: Model) -> Iterator[None]:
+    """The mixers of `LITERAL` compute by their reference while the block runs."""
+    changed = [m for m in model.modules() if isinstance(m, Mixer) and m.name in LITERAL]
+    for mixer in changed:
+        mixer.forward = _Reference(mixer)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for mixer in changed:
+            del mixer.forward
+
+
+class _Reference:
+    """``forward`` of a mixer by its `Mixer.reference`."""
+
+    def __init__(self, mixer: Mixer) -> None:
+        self.mixer = mixer
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        return MixerOutput(self.mixer.reference(x, context=context, mask=mask), None, {})
+
+
+def _band_by_lookup(u: Tensor, v: Tensor, count: int) -> Tensor:
+    """`everyformer.engines.factors.band_product`, each row's window looked up."""
+    window = torch.arange(u.shape[1], device=u.device)[:, None]
+    window = window + torch.arange(count, device=u.device)
+    return (u[:, :, None] * v[:, window]).sum(-1)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch's exporter says about torchvision and about torch's own code."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,359 @@
+"""Our causal language models as Hugging Face models; attention of ours in Hugging Face's models.
+
+    import everyformer.interop.hf as hf
+
+    model = hf.EveryformerForCausalLM.wrap(ef.create_model("aft-conv", vocabulary=256))
+    model.save_pretrained("folder")
+    model = AutoModelForCausalLM.from_pretrained("folder")    # after this module is imported
+    model.generate(tokens, attention_mask=mask, max_new_tokens=50)
+
+``config.json`` holds our whole `ModelConfig` under ``everyformer``. In `generate` the model's
+`State` is the cache; a member without an exact one reads the whole text again at each step.
+Importing this module registers the model with the Auto classes, and the names of
+`everyformer.interop.hf_attention` for ``set_attn_implementation``. Needs the extra ``hf``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.errors import (
+    ConfigError,
+    MissingExtraError,
+    ShapeError,
+    UnsupportedError,
+)
+from everyformer.core.mask import Mask, document_positions, positions_of
+from everyformer.core.state import StackState
+from everyformer.generation.sampling import initial_state
+from everyformer.interop.hf_attention import NAME, WITH_WEIGHTS, register
+from everyformer.models.build import build_model, configure
+from everyformer.models.config import DEFAULT_LENGTH, ModelConfig
+from everyformer.models.language import LanguageModel
+
+try:
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        GenerationMixin,
+        PreTrainedConfig,
+        PreTrainedModel,
+    )
+    from transformers.cache_utils import Cache
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+except ImportError as error:
+    raise MissingExtraError("transformers", "hf", "the Hugging Face interface") from error
+
+__all__ = [
+    "NAME",
+    "WITH_WEIGHTS",
+    "EveryformerCache",
+    "EveryformerConfig",
+    "EveryformerForCausalLM",
+]
+
+
+class EveryformerConfig(PreTrainedConfig):
+    """A `ModelConfig` in Hugging Face's clothes.
+
+    Args:
+        everyformer: the model, as a `ModelConfig` or as its plain values (default: the default
+            language model of member 'attention').
+        options: what every Hugging Face config takes.
+
+    Raises:
+        ConfigError: an unknown field, or a model of another task than 'lm'.
+    """
+
+    model_type = "everyformer"
+
+    def __init__(
+        self, everyformer: ModelConfig | dict[str, Any] | None = None, **options: Any
+    ) -> None:
+        given = configure("attention") if everyformer is None else everyformer
+        if isinstance(given, dict):
+            given = from_dict(ModelConfig, given, "everyformer.")
+        if given.task != "lm":
+            raise ConfigError(
+                f"this wrapper holds causal language models, task 'lm', not task '{given.task}'"
+            )
+        self.everyformer = to_dict(given)
+        super().__init__(**{**options, "tie_word_embeddings": given.tie})
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The complete description that `build_model` takes."""
+        return from_dict(ModelConfig, self.everyformer)
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What is saved: the model whole, since our defaults may change."""
+        return {**super().to_diff_dict(), "everyformer": self.everyformer}
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.everyformer["vocabulary"])
+
+    @vocab_size.setter
+    def vocab_size(self, size: int) -> None:
+        self.everyformer = {**self.everyformer, "vocabulary": size}
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.everyformer["width"])
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return int(self.everyformer["layers"])
+
+    @property
+    def num_attention_heads(self) -> int:
+        return int(self.everyformer["heads"])
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return int(self.everyformer["max_length"] or DEFAULT_LENGTH)
+
+
+class EveryformerCache(Cache):
+    """A model's `State` in the place of a key-value cache; empty before the first call."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.state: StackState | None = None
+        self.length = 0
+        """tokens read, padding included"""
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.length
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        if self.state is not None:
+            self.state = self.state.reorder(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.state is not None:
+            rows = torch.arange(self.state.seen.shape[0], device=self.state.seen.device)
+            self.state = self.state.reorder(rows.repeat_interleave(repeats))
+
+    def reset(self) -> None:
+        self.state, self.length = None, 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        raise UnsupportedError(
+            "a state cannot forget its last tokens; keep the state of the moment to return to "
+            "(`cache.state` is never changed in place)"
+        )
+
+
+class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
+    """A `LanguageModel` with the methods of a Hugging Face model; ``model`` is ours, unchanged."""
+
+    config_class = EveryformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _tied_weights_keys = {"model.head.weight": "model.embedding.weight"}  # noqa: RUF012
+    # a state has no way back, which assisted generation would need
+    _is_stateful = True
+
+    def __init__(self, config: EveryformerConfig) -> None:
+        super().__init__(config)
+        self.model = build_model(config.model_config)
+        self.hollow = next(self.model.parameters()).is_meta
+        self.post_init()
+
+    @classmethod
+    def wrap(cls, model: LanguageModel) -> Self:
+        """A Hugging Face model around ``model`` itself, nothing copied."""
+        with torch.device("meta"):
+            wrapped = cls(EveryformerConfig(model.config))
+        wrapped.model, wrapped.hollow = model, False
+        return wrapped.train(model.training)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: EveryformerCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        return_dict: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **loss_options: Any,
+    ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
+        """Logits of every next token, and the loss where ``labels`` are given.
+
+        Args:
+            input_ids: (B, L) tokens. inputs_embeds: (B, L, width) instead of them.
+            attention_mask: (B, L) or, behind a cache, (B, past + L); 1 = real.
+            position_ids: what is counted here anyway, or positions that restart where another
+                packed document begins.
+            past_key_values: tokens are read behind those that it has seen; it is brought up to
+                date. use_cache: makes one where none is given.
+            labels: (B, L), -100 = not scored, moved by one here.
+            loss_options: for Hugging Face's loss (``num_items_in_batch``).
+
+        Raises:
+            ShapeError, UnsupportedError: masks and positions that do not fit; pictures of the
+                inside, which ``ef.trace`` gives.
+        """
+        if output_attentions or output_hidden_states:
+            raise UnsupportedError(
+                "output_attentions and output_hidden_states are not offered: look inside with "
+                "ef.trace(model.model)"
+            )
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ConfigError("give either input_ids or inputs_embeds")
+        embeddings = None
+        if inputs_embeds is not None:
+            embeddings = inputs_embeds * self.model.embedding_scale
+            input_ids = inputs_embeds.new_zeros(inputs_embeds.shape[:2], dtype=torch.long)
+        assert input_ids is not None
+        cache, state = past_key_values, None
+        if cache is not None:
+            if not isinstance(cache, EveryformerCache):
+                raise UnsupportedError(
+                    f"past_key_values must be an EveryformerCache, not {type(cache).__name__}"
+                )
+            state = cache.state or self.model.init_state(input_ids.shape[0])
+        elif use_cache:
+            state = initial_state(self.model, input_ids.shape[0])
+            cache = None if state is None else EveryformerCache()
+        mask = _mask(input_ids, attention_mask, position_ids, state)
+        out = self.model(input_ids, mask=mask, state=state, embeddings=embeddings)
+        if cache is not None:
+            cache.state, cache.length = out.state, cache.length + input_ids.shape[1]
+        loss = None
+        if labels is not None:
+            size = self.model.config.vocabulary
+            loss = self.loss_function(out.logits, labels, vocab_size=size, **loss_options)
+            loss = sum(out.losses.values(), loss)
+        result = CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=cache)
+        return result.to_tuple() if return_dict is False else result
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.embedding = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.model.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.model.head = new_embeddings
+
+    @property
+    def is_activation_checkpointing(self) -> bool:
+        return self.model.stack.checkpointing
+
+    def activation_checkpointing_enable(
+        self,
+        activation_checkpointing_kwargs: Any = None,
+        every_n_layers: int = 1,
+        offload: bool = False,
+    ) -> None:
+        """Keep only the layers' inputs for the backward pass; torch's own settings do not apply."""
+        if every_n_layers != 1 or offload:
+            raise UnsupportedError(
+                "activations are recomputed for every layer and not offloaded: leave "
+                "every_n_layers and offload at their defaults"
+            )
+        self.model.enable_checkpointing()
+
+    def activation_checkpointing_disable(self) -> None:
+        self.model.enable_checkpointing(False)
+
+    # the names in earlier transformers 5
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: Any = None, **options: Any
+    ) -> None:
+        self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **options)
+
+    def gradient_checkpointing_disable(self) -> None:
+        self.activation_checkpointing_disable()
+
+    @torch.no_grad()
+    def initialize_weights(self) -> None:
+        """Give weights that a checkpoint did not bring the values that our models start with."""
+        missing = {
+            name: held
+            for name, held in self.model.state_dict(keep_vars=True).items()
+            if not (held.is_meta or getattr(held, "_is_hf_initialized", False))
+        }
+        if not self.hollow or not missing:
+            return
+        fresh = build_model(self.config.model_config).state_dict()
+        for name, held in missing.items():
+            held.copy_(fresh[name])
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: Any,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> Any:
+        """A state instead of a key-value cache; without one, `generate` reads all text again."""
+        chosen = generation_config.cache_implementation
+        if chosen not in (None, "dynamic"):
+            raise UnsupportedError(
+                f"cache_implementation='{chosen}' is a kind of key-value cache; this model carries "
+                "its own state: leave the option out"
+            )
+        if not generation_config.use_cache or model_kwargs.get("past_key_values") is not None:
+            return
+        if initial_state(self.model, 1) is None:
+            generation_config.use_cache = False
+        else:
+            model_kwargs["past_key_values"] = EveryformerCache()
+
+
+def _mask(
+    tokens: Tensor, attention_mask: Tensor | None, positions: Tensor | None, state: Any
+) -> Mask | None:
+    """Hugging Face's mask and positions as ours; None where all tokens are real."""
+    batch, length = tokens.shape
+    mask = None
+    if attention_mask is not None:
+        if attention_mask.dim() != 2 or attention_mask.shape[1] < length:
+            raise ShapeError(
+                f"attention_mask must be ({batch}, {length}) or, behind a cache, longer, not "
+                f"{tuple(attention_mask.shape)}"
+            )
+        keep = attention_mask[:, -length:].bool()
+        # in a graph the values are not known, and a mask of ones changes nothing
+        if torch.compiler.is_compiling() or not keep.all():
+            mask = Mask(keep=keep)
+    if positions is None or torch.compiler.is_compiling():
+        return mask
+    seen = None if state is None else state.seen
+    counted = positions_of(batch, length, mask, seen, tokens.device).expand(batch, -1)
+    given = positions.expand(batch, -1)
+    real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.keep
+    if given.shape == counted.shape and torch.equal(given[real], counted[real]):
+        return mask
+    if given.shape == counted.shape and state is None and mask is None:
+        starts = given[:, 1:] != given[:, :-1] + 1
+        documents = nn.functional.pad(starts.long().cumsum(1), (1, 0))
+        if torch.equal(document_positions(documents), given):
+            return Mask(documents=documents)
+    raise UnsupportedError(
+        "position_ids must count the real tokens of a row from 0, or restart at 0 where another "
+        "packed document begins (without padding or a cache); leave them out"
+    )
+
+
+AutoConfig.register(EveryformerConfig.model_type, EveryformerConfig, exist_ok=True)
+AutoModelForCausalLM.register(EveryformerConfig, EveryformerForCausalLM, exist_ok=True)
+register()

@@ -1,0 +1,109 @@
+"""Weights of timm's ViT and gMLP: the modules' own outputs where timm can be imported."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.interop.convert import import_timm
+
+WIDTH, HIDDEN, CLASSES, PATCHES = 8, 32, 5, 4
+
+
+def layer(name, rows, columns):
+    return {
+        f"{name}.weight": torch.randn(rows, columns) / math.sqrt(columns),
+        f"{name}.bias": torch.randn(rows),
+    }
+
+
+def norm(name, size):
+    return {f"{name}.weight": 1 + 0.2 * torch.randn(size), f"{name}.bias": torch.randn(size)}
+
+
+def gmlp_tensors():
+    torch.manual_seed(0)
+    tensors = {
+        "stem.proj.weight": torch.randn(WIDTH, 3, 4, 4),
+        "stem.proj.bias": torch.randn(WIDTH),
+    }
+    for n in range(2):
+        inside = f"blocks.{n}.mlp_channels"
+        tensors |= norm(f"blocks.{n}.norm", WIDTH)
+        tensors |= layer(f"{inside}.fc1", HIDDEN, WIDTH)
+        tensors |= norm(f"{inside}.gate.norm", HIDDEN // 2)
+        tensors |= layer(f"{inside}.gate.proj", PATCHES, PATCHES)
+        tensors |= layer(f"{inside}.fc2", WIDTH, HIDDEN // 2)
+    return tensors | norm("norm", WIDTH) | layer("head", CLASSES, WIDTH)
+
+
+def gmlp_formula(t, images):
+    """timm's forward pass, written from its tensors alone."""
+    x = F.conv2d(images, t["stem.proj.weight"], t["stem.proj.bias"], stride=4)
+    x = x.flatten(2).transpose(1, 2)
+    for n in range(2):
+        block = f"blocks.{n}.mlp_channels"
+
+        def linear(name, y, block=block):
+            return F.linear(y, t[f"{block}.{name}.weight"], t[f"{block}.{name}.bias"])
+
+        y = F.layer_norm(
+            x, (WIDTH,), t[f"blocks.{n}.norm.weight"], t[f"blocks.{n}.norm.bias"], 1e-6
+        )
+        u, v = F.gelu(linear("fc1", y)).chunk(2, -1)
+        gate = f"{block}.gate.norm"
+        v = F.layer_norm(v, (HIDDEN // 2,), t[f"{gate}.weight"], t[f"{gate}.bias"])
+        x = x + linear("fc2", u * linear("gate.proj", v.transpose(1, 2)).transpose(1, 2))
+    x = F.layer_norm(x, (WIDTH,), t["norm.weight"], t["norm.bias"], 1e-6).mean(1)
+    return F.linear(x, t["head.weight"], t["head.bias"])
+
+
+def test_gmlp_of_timm_gives_what_its_formula_gives():
+    tensors, images = gmlp_tensors(), torch.rand(2, 3, 8, 8)
+    model, report = import_timm(tensors)
+    assert (report.made, report.left) == ([], [])
+    expected = gmlp_formula(tensors, images)
+    torch.testing.assert_close(model(images).logits, expected, rtol=0, atol=1e-5)
+
+
+def test_modules_of_timm_give_the_same_outputs():
+    pytest.importorskip("torchvision", reason="timm cannot be imported without torchvision")
+    pytest.importorskip("timm")
+    from timm.layers import GatedMlp
+    from timm.models.mlp_mixer import MlpMixer, SpatialGatingBlock
+    from timm.models.vision_transformer import VisionTransformer
+
+    sizes = {"img_size": 8, "patch_size": 4, "num_classes": CLASSES}
+    gmlp = {"mlp_ratio": 6, "block_layer": SpatialGatingBlock, "mlp_layer": GatedMlp}
+    modules = [
+        MlpMixer(num_blocks=2, embed_dim=WIDTH, **sizes, **gmlp),
+        VisionTransformer(depth=2, embed_dim=WIDTH, num_heads=2, **sizes),
+        VisionTransformer(depth=2, embed_dim=WIDTH, num_heads=2, qkv_bias=False, **sizes),
+    ]
+    images = torch.rand(2, 3, 8, 8)
+    for module in modules:
+        with torch.no_grad():
+            for weight in module.parameters():
+                weight.add_(0.2 * torch.randn_like(weight))
+            expected = module.eval()(images)
+        model, report = import_timm(module)
+        assert (report.made, report.left) == ([], [])
+        torch.testing.assert_close(model(images).logits, expected, rtol=0, atol=1e-5)
+
+
+def test_what_has_no_counterpart_is_refused():
+    with pytest.raises(UnsupportedError, match="neither of timm's VisionTransformer"):
+        import_timm({"conv.weight": torch.zeros(1)})
+    with pytest.raises(UnsupportedError, match=r"blocks\.0\.ls1\.gamma"):
+        import_timm(gmlp_tensors() | {"blocks.0.ls1.gamma": torch.ones(WIDTH)})
+    vit = {
+        "pos_embed": torch.zeros(1, 5, 24),
+        "cls_token": torch.zeros(1, 1, 24),
+        "patch_embed.proj.weight": torch.zeros(24, 3, 4, 4),
+        "blocks.0.mlp.fc1.weight": torch.zeros(96, 24),
+        "head.weight": torch.zeros(CLASSES, 24),
+    }
+    with pytest.raises(ConfigError, match=r"24 channels.*heads="):
+        import_timm(vit)

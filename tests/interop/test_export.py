@@ -1,0 +1,152 @@
+"""Exported programs give the model's outputs at batches and lengths other than the traced ones."""
+
+import importlib
+import json
+import sys
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import ConfigError, MissingExtraError, UnsupportedError
+from everyformer.engines.factors import band_product
+from everyformer.interop import export
+from everyformer.interop.export import export_onnx, export_program
+
+AFTS = ("aft-full", "aft-local", "aft-simple", "aft-conv")
+MODELS = {
+    "attention": ("attention", "lm", {}),
+    "causal AFTs": ("aft-simple", "lm", {"layers": 4, "mixer": ef.by_layer(*AFTS)}),
+    "aMLP": ("amlp", "classify-text", {}),
+    "BERT": ("bert", "mlm", {}),
+    "AFT of pictures": ("aft-conv", "classify-image", {"dims": 2, "kernel": 3}),
+}
+SIZES = [(1, 1), (1, 13), (4, 17), (2, 2)]
+
+
+def model_of(member, task, **options):
+    """One small layer, with outputs that depend on every input."""
+    torch.manual_seed(0)
+    size = {"vocabulary": 30, "max_length": 17, "image": None}
+    if task == "classify-image":
+        size = {"image": (3, 8, 12), "classes": 5}
+    size |= {"width": 12, "layers": 1, "heads": 2}
+    model = ef.create_model(member, task, **{**size, **options})
+    for name, weight in model.named_parameters():
+        if "norm" not in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    return model
+
+
+def inputs_of(model, batch, length):
+    config = model.config
+    if config.task == "classify-image":
+        return {"pixels": torch.randn(batch, *config.image)}
+    keep = torch.rand(batch, length) > 0.4
+    keep[:, -1] = True
+    inputs = {"tokens": torch.randint(0, 30, (batch, length)), "keep": keep}
+    if config.token_types:
+        inputs["types"] = torch.randint(0, config.token_types, (batch, length))
+    return inputs
+
+
+def logits_of(model, inputs):
+    more = {"types": inputs["types"]} if "types" in inputs else {}
+    mask = ef.Mask(keep=inputs["keep"]) if "keep" in inputs else None
+    given = inputs.get("tokens", inputs.get("pixels"))
+    with torch.no_grad():
+        return model(given, mask=mask, **more).logits
+
+
+def assert_same(run, model):
+    for batch, length in SIZES:
+        inputs = inputs_of(model, batch, length)
+        got, expected = run(inputs), logits_of(model, inputs)
+        assert got.shape == expected.shape
+        if expected.dim() == 3:
+            got, expected = got[inputs["keep"]], expected[inputs["keep"]]
+        torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
+        assert expected.std() > 0.1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_program_of_torch_equals_the_model(tmp_path, name):
+    member, task, options = MODELS[name]
+    model = model_of(member, task, **options).train()
+    export_program(model, tmp_path / "model.pt2")
+    assert model.training
+    loaded = torch.export.load(tmp_path / "model.pt2").module()
+    assert_same(lambda inputs: loaded(**inputs), model.eval())
+    if name == "aMLP":
+        with pytest.raises(AssertionError, match="17"):
+            loaded(**inputs_of(model, 1, 18))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_onnxruntime_equals_the_model(tmp_path, name):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    member, task, options = MODELS[name]
+    model = model_of(member, task, **options).eval()
+    made = export_onnx(model, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(made.path, providers=["CPUExecutionProvider"])
+    assert [given.name for given in session.get_inputs()] == list(made.inputs)
+    assert [given.name for given in session.get_outputs()] == ["logits"]
+    about = json.loads(session.get_modelmeta().custom_metadata_map["everyformer"])
+    assert about["config"]["member"] == member
+    assert about["longest"] == made.longest
+
+    def run(inputs):
+        fed = {name: value.numpy() for name, value in inputs.items()}
+        return torch.from_numpy(session.run(None, fed)[0])
+
+    assert_same(run, model)
+    # the mixers compute by their fast forms again
+    assert not any("forward" in vars(part) for part in model.modules())
+    if name == "attention":
+        torch.nn.init.normal_(model.embedding.weight)
+        with pytest.raises(ef.EveryformerError, match="differs from the model's"):
+            export._compare(model, made.path, padding=True)
+
+
+def test_without_padding_there_is_no_keep(tmp_path):
+    model = model_of("gmlp", "lm").eval()
+    program = export_program(model, tmp_path / "model.pt2", padding=False).module()
+    tokens = torch.randint(0, 30, (3, 11))
+    torch.testing.assert_close(program(tokens=tokens), model(tokens).logits)
+
+
+def test_an_operator_that_onnx_does_not_have_is_an_error(tmp_path, monkeypatch):
+    pytest.importorskip("onnxscript")
+    monkeypatch.setattr(export, "LITERAL", ())
+    with pytest.raises(UnsupportedError, match=r"everyformer.running_average.*export_program"):
+        export_onnx(model_of("aft-simple", "lm"), tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("padding", [True, False])
+def test_tasks_and_endings_that_cannot_be_are_errors(tmp_path, padding):
+    pixels = ef.create_model("attention", "pixels", width=8, layers=1, heads=1, image=(1, 3, 3))
+    with pytest.raises(UnsupportedError, match=r"'pixels'.*lm, mlm, classify-text"):
+        export_program(pixels, tmp_path / "model.pt2", padding=padding)
+    with pytest.raises(ConfigError, match=r"\.pt2"):
+        export_program(model_of("attention", "lm"), tmp_path / "model.pt", padding=padding)
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
+def test_without_a_package_the_extra_is_named(tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=rf"'{package}'.*everyformer\[export\]"):
+        export_onnx(model_of("attention", "lm"), tmp_path / "model.onnx")
+
+
+def test_the_band_by_lookup_is_the_band():
+    u, v = torch.randn(3, 41, 4).double(), torch.randn(3, 47, 4).double()
+    expected = band_product(u, v, 7)
+    torch.testing.assert_close(export._band_by_lookup(u, v, 7), expected, rtol=0, atol=1e-12)
+
+
+def test_rows_put_in_order_by_counting_are_those_put_in_order_by_sorting(monkeypatch):
+    rows = importlib.import_module("everyformer.engines.rows")
+    keep = torch.rand(5, 13) > torch.rand(5, 1)
+    sorted_order = rows.compact(torch.randn(5, 13, 2), keep).order
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    assert torch.equal(rows.compact(torch.randn(5, 13, 2), keep).order, sorted_order)
