@@ -15,7 +15,7 @@ def held_state(batch=3):
 def test_a_state_counts_tokens_and_bytes():
     _, state = held_state()
     assert state.position.tolist() == [5, 5, 5]
-    per_row = 5 * (8 + 8) * 4 + 5 * (1 + 8) + 8
+    per_row = 5 * (8 + 8) * 4 + 8
     assert state.nbytes == 3 * per_row
 
 
@@ -44,6 +44,29 @@ def test_detach_and_dtype_change_reach_every_layer():
     assert not any(t.requires_grad for t in detached.tensors())
     assert detached.layers[1].keys.dtype == torch.float64
     assert detached.position.dtype == torch.int64
+
+
+def test_a_state_with_room_is_extended_in_place_and_two_continuations_do_not_disturb_each_other():
+    mixer, plain = held_state(2)
+    xs = torch.randn(3, 2, 4, 8)
+    with torch.inference_mode():
+        roomy = plain.detach().reserve(12)
+        before = roomy.keys.clone()
+        first = mixer(xs[0], state=roomy)
+        # the slots of the next tokens lie right behind
+        assert first.state.keys.data_ptr() == mixer(xs[1], state=first.state).state.keys.data_ptr()
+        first = mixer(xs[0], state=plain.detach().reserve(12))
+        second = mixer(xs[1], state=roomy)
+        for x, held, base in ((xs[0], first, roomy), (xs[1], second, roomy)):
+            expected = mixer(x, state=plain)
+            torch.testing.assert_close(held.y, expected.y)
+            torch.testing.assert_close(held.state.keys, expected.state.keys)
+            more, wanted = mixer(xs[2], state=held.state), mixer(xs[2], state=expected.state)
+            torch.testing.assert_close(more.y, wanted.y)
+            assert torch.equal(base.keys, before)
+        swapped = mixer(xs[2], state=first.state.reorder(torch.tensor([1, 0]))).y
+        direct = mixer(xs[2].flip(0), state=first.state).y
+        torch.testing.assert_close(swapped.flip(0), direct)
 
 
 def test_an_old_state_stays_valid_after_it_was_continued():

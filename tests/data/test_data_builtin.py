@@ -21,7 +21,7 @@ def test_the_standard_library_is_a_corpus_cut_between_files(load: Load) -> None:
     assert data.bytes_per_token == 1.0
 
 
-@pytest.mark.parametrize("name", ["copy", "recall", "listops"])
+@pytest.mark.parametrize("name", ["copy", "recall", "listops", "reverse", "sort"])
 def test_generated_rows_are_functions_of_their_seeds(name: str, load: Load) -> None:
     data = load(name, length=64)
     first, same = data.train_batch(3, 8, 1), load(name, length=64).train_batch(3, 8, 1)
@@ -33,7 +33,7 @@ def test_generated_rows_are_functions_of_their_seeds(name: str, load: Load) -> N
     assert int(first.inputs.max()) < data.vocabulary
 
 
-@pytest.mark.parametrize("name", ["copy", "recall", "listops"])
+@pytest.mark.parametrize("name", ["copy", "recall", "listops", "reverse", "sort"])
 def test_held_out_rows_do_not_depend_on_batch_size(name: str, load: Load) -> None:
     data = load(name, length=64)
     by_seven = torch.cat([b.inputs for b in data.validation_batches(7, limit=20)])
@@ -49,6 +49,28 @@ def test_copy_scores_the_repetition_alone(load: Load) -> None:
     assert torch.equal(batch.targets[:, 10:], batch.inputs[:, :10])
     assert not batch.inputs[:, 10].any()
     assert batch.scored == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "rewrite"),
+    [("copy", list), ("reverse", lambda row: row[::-1]), ("sort", sorted)],
+)
+@pytest.mark.parametrize(("length", "shortest", "longest"), [(256, 10, 20), (9, 5, 9), (2, 1, 2)])
+def test_a_target_is_the_source_rewritten_and_ended(
+    name: str, rewrite: Any, length: int, shortest: int, longest: int, load: Load
+) -> None:
+    data = load(name, "seq2seq", length=length, symbols=9)
+    batch = data.train_batch(0, 200, 0)
+    seen = set()
+    for source, keep, target in zip(batch.inputs, batch.keep, batch.targets, strict=True):
+        *symbols, end = source[keep].tolist()
+        assert end == 0 < min(symbols)
+        assert target[target >= 0].tolist() == [*rewrite(symbols), 0]
+        assert torch.equal(target >= 0, keep)
+        seen.add(len(symbols))
+    assert seen == set(range(shortest, longest + 1))
+    assert batch.tokens == 2 * 200 * (longest + 1)
+    assert (data.vocabulary, data.length, data.task) == (10, longest + 1, "seq2seq")
 
 
 def test_recall_asks_every_key_once_for_its_value(load: Load) -> None:
@@ -97,7 +119,7 @@ def evaluate(tokens: list[int]) -> int:
         ("recall", {"pairs": 16, "length": 60}, ConfigError, "at least 64"),
         ("listops", {"depth": 1, "length": 400}, DataError, "--data.depth 1"),
         ("listops", {"length": 3}, ConfigError, "at least 4"),
-        ("copy", {"task": "pixels"}, DataError, "only lm; digits can"),
+        ("copy", {"task": "pixels"}, DataError, "only lm and seq2seq; digits can"),
         ("digits", {"task": "lm"}, DataError, "classify-image and pixels"),
     ],
 )

@@ -58,6 +58,13 @@ def test_every_validation_target_counts_exactly_once(
     assert all(b.inputs.shape[1] == length for b in data.validation_batches(4))
 
 
+def test_what_is_not_scored_again_is_still_read(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path, {"a.txt": LETTERS}) / "a.txt", length=60)
+    *_, last = data.validation_batches(1)
+    assert last.scored == 39
+    assert data.tokenizer.decode(last.inputs[0].tolist()) == LETTERS[-61:-1]
+
+
 def test_a_limit_takes_sequences_at_equal_distances(tmp_path: Path, load: Load) -> None:
     data = load(write(tmp_path, {"a.txt": LETTERS}) / "a.txt", length=9, validation=0.5)
     every = torch.cat([b.inputs for b in data.validation_batches(8)])

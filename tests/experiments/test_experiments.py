@@ -34,7 +34,9 @@ def test_quick_claims_are_seen(name, tmp_path):
         assert (tmp_path / figure).stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", ["addressing", "kernel-length", "toeplitz", "recall", "alignment"])
+@pytest.mark.parametrize(
+    "name", ["addressing", "kernel-length", "toeplitz", "recall", "alignment", "fill-in"]
+)
 def test_trained_experiments_run_from_end_to_end(name, tmp_path):
     (experiment,) = base.find(name)
     setting = base.Setting(seeds=1, scale=0.002, say=lambda text: None)
@@ -68,3 +70,35 @@ def test_the_five_gram_learns_a_repeated_text(tmp_path):
     source.write_text("the quick brown fox jumps over it. " * 400)
     data = load_dataset(DataConfig(source=str(source), length=64))
     assert ngram_bits(data, 40, seed=0) < 0.3
+
+
+def test_gaps_are_scored_alike_for_every_model(tmp_path):
+    from everyformer.core.outputs import ModelOutput
+    from everyformer.data import load_dataset
+    from everyformer.data.config import DataConfig
+    from everyformer.experiments.masked import gaps, measured
+
+    source = tmp_path / "text.txt"
+    source.write_text("abcdefgh" * 400)
+    data = load_dataset(DataConfig(source=str(source), length=32), "mlm")
+
+    class Next(torch.nn.Module):
+        """Knows the byte that ``places`` on from each byte stands in this text."""
+
+        def __init__(self, places: int) -> None:
+            super().__init__()
+            self.places = places
+
+        def forward(self, inputs):
+            follows = (inputs - 97 + self.places) % 8 + 97
+            return ModelOutput(20.0 * torch.nn.functional.one_hot(follows, 257), None, {}, None)
+
+    found = measured(data, Next(0), Next(1), seed=0)
+    assert found["gpt"][0] == 1
+    assert found["bert"][0] < 0.5
+    assert found["unigram"][0] == pytest.approx(1 / 8, abs=0.05)
+    assert found["unigram"][1] == pytest.approx(math.log(8), rel=0.05)
+    for inputs, tokens, hidden in gaps(data):
+        assert (inputs[hidden] == data.mask_token).all()
+        assert (tokens < 256).all()
+        assert not hidden[:, 0].any()

@@ -89,6 +89,10 @@ class TinyBatch:
         return TinyBatch(self.inputs[start:stop], self.targets[start:stop], keep)
 
     @property
+    def mask(self) -> Mask | None:
+        return None if self.keep is None else Mask(keep=self.keep)
+
+    @property
     def tokens(self) -> int:
         return self.inputs.numel()
 

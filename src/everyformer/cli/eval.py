@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from everyformer.cli.console import emit, facts
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, say
-from everyformer.core.errors import ConfigError
+from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data.config import DataConfig
+from everyformer.generation.config import BeamConfig
+
+if TYPE_CHECKING:
+    from everyformer.data.base import Dataset
+    from everyformer.models.base import Model
 
 
-@dataclass(frozen=True)
-class EvalOptions:
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(BeamConfig):
     run: tyro.conf.Positional[str]
     """directory of a trained run"""
     data: DataConfig = field(default_factory=DataConfig)
@@ -28,8 +34,22 @@ class EvalOptions:
     """sequences a forward pass"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes under autocast"""
+    mode: Literal["nonoverlapping", "sliding"] = "nonoverlapping"
+    """how windows of --length tokens lie over a text (lm): side by side, or a stride apart, each
+    scoring what is new in it"""
+    stride: int | None = None
+    """tokens between sliding windows (default: half a window)"""
+    bleu: bool = False
+    """translate the held-out sentences too and give BLEU and chrF (seq2seq)"""
+    translations: str | None = None
+    """the file to write the translations into, one a line (seq2seq)"""
     json: bool = False
     """machine output"""
+
+    @property
+    def search(self) -> BeamConfig:
+        """The part that beam search takes."""
+        return BeamConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(BeamConfig)})
 
 
 def run(words: Sequence[str]) -> int:
@@ -42,26 +62,34 @@ def run(words: Sequence[str]) -> int:
         words,
         verb="eval",
         about="Measure a trained run on its validation data, or on other data.",
-        examples=("everyformer eval runs/aft-local", "everyformer eval runs/gmlp --data other.txt"),
+        examples=(
+            "everyformer eval runs/aft-local",
+            "everyformer eval runs/gmlp --data other.txt",
+        ),
         default=None if place is None else EvalOptions(run=place, data=saved or DataConfig()),
     )
     if options.batch < 1:
         raise ConfigError(f"batch must be at least 1, not {options.batch}")
     from everyformer.cli.trained import open_run
     from everyformer.training.evaluate import evaluate
+    from everyformer.training.long_evaluation import evaluate_long
 
     trained = open_run(options.run)
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     model = trained.model()
-    found = evaluate(
-        model,
-        dataset,
-        batch=options.batch,
-        limit=options.sequences,
-        precision=options.precision,
-    )
+    translations = _translations(model, dataset, options)
+    rules: dict[str, Any] = {
+        "batch": options.batch,
+        "limit": options.sequences,
+        "precision": options.precision,
+    }
+    if options.mode == "nonoverlapping" and options.stride is None:
+        found = evaluate(model, dataset, **rules)
+    else:
+        found = evaluate_long(model, dataset, mode=options.mode, stride=options.stride, **rules)
     assert found is not None
+    found |= translations
     if options.json:
         emit({"run": options.run, "data": dataset.summary(), "evaluation": found})
         return 0
@@ -70,9 +98,44 @@ def run(words: Sequence[str]) -> int:
         if isinstance(value, int | float):
             around = found.get(f"{name}_interval")
             span = f"   95% interval {around[0]:.5g} to {around[1]:.5g}" if around else ""
+            if signature := found.get(f"{name}_signature"):
+                span = f"   {signature}"
             rows[name] = f"{value:.6g}{span}"
     print(facts(rows))
     return 0
+
+
+def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[str, Any]:
+    """BLEU and chrF of the held-out sentences' translations, where they are asked for."""
+    if not options.bleu and options.translations is None:
+        if options.search != BeamConfig():
+            raise ConfigError("options of beam search need --bleu or --translations FILE")
+        return {}
+    from everyformer.data.parallel import ParallelDataset
+    from everyformer.generation.translation import quality, sacrebleu_package, translate_all
+
+    if not isinstance(dataset, ParallelDataset):
+        raise UnsupportedError(
+            f"only parallel text can be translated; {dataset.name} is data of the task "
+            f"{dataset.task}: leave out --bleu and --translations"
+        )
+    assert dataset.tokenizer is not None
+    if options.bleu:
+        sacrebleu_package()
+    sources, references = dataset.held_out(options.sequences)
+    made = translate_all(model, dataset.tokenizer, sources, options.search, batch=options.batch)
+    if options.translations is not None:
+        write_lines(Path(options.translations), made)
+        say(f"{len(made):,} translations in {options.translations}")
+    return quality(made, references) if options.bleu else {}
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """A text file; one that cannot be written is an error of usage."""
+    try:
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _data_of(place: str) -> DataConfig | None:

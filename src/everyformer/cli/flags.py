@@ -56,9 +56,13 @@ ALIASES: dict[tuple[type, str], str] = {
     (Architecture, "position"): "--position",
 }
 """(class, field) -> the short name beside --home.field"""
+OTHER_NAMES = {"from_run": "--from"}
+"""field of a verb's own options -> its name there, where Python could not call it so"""
 
 _SHORT = {short: f"--{HOMES[cls]}.{name}" for (cls, name), short in ALIASES.items()}
+_SHORT |= {short: f"--{name}" for name, short in OTHER_NAMES.items()}
 _POSITIONAL = get_args(tyro.conf.Positional[int])[1]
+_REPEATED = get_args(tyro.conf.UseAppendAction[int])[1]
 
 
 class Refused(Exception):
@@ -145,7 +149,7 @@ def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
     fields = []
     for f, hint, value in _fields(kind, given):
         text = docs.get(f.name, "")
-        alias = ALIASES.get((kind, f.name))
+        alias = ALIASES.get((kind, f.name), OTHER_NAMES.get(f.name))
         shown = tyro.conf.arg(
             aliases=None if alias is None else (alias,), help_behavior_hint=_hint(text)
         )
@@ -222,6 +226,8 @@ def _takes(flag: str, flags: dict[str, Any]) -> float:
     if hint is None:
         return 0 if flag in ("--help", "--print_config") else 1
     while get_origin(hint) is Annotated:
+        if _REPEATED in get_args(hint)[1:]:
+            return 1
         hint = get_args(hint)[0]
     if hint is bool:
         return 0

@@ -1,20 +1,22 @@
-"""`everyformer generate RUN --prompt "..."`: continue a text, or draw images pixel by pixel."""
+"""`everyformer generate RUN --prompt "..."`: continue a text, translate, or draw images."""
 
 from __future__ import annotations
 
 import codecs
 import dataclasses
+import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from everyformer.cli.parsing import parse, say
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.generation.config import Sampling
+from everyformer.generation.config import BeamConfig, Sampling
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
@@ -22,20 +24,49 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateOptions(Sampling):
+class GenerateOptions(Sampling, BeamConfig):
     run: tyro.conf.Positional[str]
     """directory of a trained run"""
-    prompt: str = "\n"
-    """the text to continue"""
+    prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """the text to continue (default: a line's end), or the sentence to translate; given several
+    times, as many; - reads one from every line of stdin"""
+    prompts: str | None = None
+    """file with a prompt on every line"""
+    stop: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """end a text as soon as what was made holds this, \\n being a line's end; may be given several
+    times"""
     tokens: int = 200
     """how many tokens to make; of a pixel model, how many images"""
     out: str | None = None
     """of a pixel model: the picture to write (default: RUN/samples.png)"""
 
+    def __post_init__(self) -> None:
+        Sampling.__post_init__(self)
+        BeamConfig.__post_init__(self)
+
     @property
     def sampling(self) -> Sampling:
-        """The part that generation itself takes."""
-        return Sampling(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Sampling)})
+        """The part that drawing tokens takes."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(Sampling)}
+        return Sampling(**{**values, "stop": tuple(_with_lines(text) for text in self.stop)})
+
+    @property
+    def search(self) -> BeamConfig:
+        """The part that beam search takes."""
+        return BeamConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(BeamConfig)})
+
+    def texts(self) -> list[str]:
+        """All prompts, in order."""
+        if self.prompts is None:
+            return _stdin_lines() if self.prompt == ("-",) else list(self.prompt) or ["\n"]
+        if self.prompt:
+            raise ConfigError("--prompt and --prompts are both given: leave one of them out")
+        try:
+            return _lines(Path(self.prompts).read_bytes(), self.prompts)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot read the prompts {self.prompts}: {error.strerror}"
+            ) from error
 
 
 def run(words: Sequence[str]) -> int:
@@ -44,10 +75,10 @@ def run(words: Sequence[str]) -> int:
         GenerateOptions,
         words,
         verb="generate",
-        about="Continue a prompt with a trained language model, or draw images with a pixel model.",
+        about="Continue a prompt or translate it with a trained model, or draw its images.",
         examples=(
             "everyformer generate runs/aft-local --prompt 'def main' --tokens 300",
-            "everyformer generate runs/aft-local --temperature 0.7 --top-p 0.9 --seed 1",
+            "everyformer generate runs/aft-local --temperature 0.7 --top-p 0.9 --stop '\\n\\n'",
         ),
     )
     if options.tokens < 0:
@@ -55,12 +86,19 @@ def run(words: Sequence[str]) -> int:
     from everyformer.cli.trained import open_run
 
     trained = open_run(options.run)
+    if trained.task == "seq2seq":
+        return _translations(trained, options)
+    if options.search != BeamConfig():
+        raise ConfigError(
+            f"beam search is for seq2seq runs, not {trained.task}: leave its options out"
+        )
     if trained.task == "lm":
         return _text(trained, options)
     if trained.task == "pixels":
         return _images(trained, options)
     raise UnsupportedError(
-        f"the run in {options.run} has the task {trained.task}: only lm and pixels runs generate"
+        f"the run in {options.run} has the task {trained.task}: only lm, seq2seq and pixels runs "
+        "generate"
     )
 
 
@@ -70,24 +108,83 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
         raise UnsupportedError(
             f"the run in {options.run} learned a generated task without text: nothing to print"
         )
-    ids = tokenizer.encode(options.prompt)
-    if not ids:
-        raise ConfigError("the prompt is empty: give at least one character")
-    from everyformer.generation.sampling import initial_state, stream
+    texts = options.texts()
+    for number, text in enumerate(texts, 1):
+        if not text:
+            which = "the prompt" if len(texts) == 1 else f"prompt {number} of {len(texts)}"
+            raise ConfigError(f"{which} is empty: give at least one character")
+    from everyformer.data.text import encode_prompt
+    from everyformer.generation.sampling import ENDED, generate, initial_state, stream
 
     model = trained.model()
     exact = initial_state(model, 1) is not None
     kind = "a state" if exact else "recomputing (the member has no exact state)"
     say(f"{options.tokens} tokens with {kind}")
-    print(options.prompt, end="", flush=True)
+    ids = [encode_prompt(tokenizer, text)[0].tolist() for text in texts]
+    rules: dict[str, Any] = {"sampling": options.sampling, "tokenizer": tokenizer}
+    hidden = (ENDED, options.end_token)
+    if len(ids) > 1:
+        made = generate(model, ids, tokens=options.tokens, **rules)
+        for text, row in zip(texts, made.tolist(), strict=True):
+            new = tokenizer.decode([token for token in row if token not in hidden])
+            print(json.dumps({"prompt": text, "text": new}, ensure_ascii=False))
+        return 0
+    print(texts[0], end="", flush=True)
     write = _writer(tokenizer)
     try:
-        for token in stream(model, ids, tokens=options.tokens, sampling=options.sampling):
-            write(int(token), False)
+        for token in stream(model, ids, tokens=options.tokens, **rules):
+            if int(token) not in hidden:
+                write(int(token), False)
         write(None, True)
     finally:
         print(flush=True)
     return 0
+
+
+def _translations(trained: TrainedRun, options: GenerateOptions) -> int:
+    """Print the translation of the prompt, or of each line of stdin; an empty line stays one."""
+    if options.sampling != Sampling() or options.tokens != GenerateOptions.tokens:
+        raise ConfigError(
+            "a translation is searched, not drawn: leave out --tokens (--extra limits its length) "
+            "and the options of sampling"
+        )
+    tokenizer = trained.tokenizer()
+    if tokenizer is None:
+        raise UnsupportedError(
+            f"the run in {options.run} learned a generated task without text: nothing to print"
+        )
+    lines = options.texts()
+    if not any(line.strip() for line in lines):
+        raise ConfigError("there is nothing to translate: give --prompt TEXT, or - and lines")
+    from everyformer.data.parallel import encode_source
+    from everyformer.generation.translation import translate_all
+
+    filled = [number for number, line in enumerate(lines) if line.strip()]
+    sources = [encode_source(tokenizer, lines[number]) for number in filled]
+    made = translate_all(trained.model(), tokenizer, sources, options.search)
+    shown = dict(zip(filled, made, strict=True))
+    for number in range(len(lines)):
+        print(shown.get(number, ""))
+    return 0
+
+
+def _stdin_lines() -> list[str]:
+    return _lines(sys.stdin.buffer.read(), "stdin")
+
+
+def _lines(raw: bytes, where: str) -> list[str]:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{where} is not UTF-8 text ({error.reason}); convert it first"
+        ) from error
+    return text.removesuffix("\n").split("\n")
+
+
+def _with_lines(text: str) -> str:
+    r"""``text`` with \n, \t and \\ as a shell leaves them turned into what they stand for."""
+    return re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], "\\"), text)
 
 
 def _writer(tokenizer: Tokenizer) -> Callable[[int | None, bool], None]:

@@ -17,7 +17,7 @@ ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
 @dataclass(frozen=True)
 class ListOptions:
     task: str | None = None
-    """only members that have this task: lm, classify-text, classify-image, pixels"""
+    """only members that have this task: lm, mlm, classify-text, classify-image, seq2seq, pixels"""
     causal: bool = False
     """only members that can hide the future"""
     bidirectional: bool = False

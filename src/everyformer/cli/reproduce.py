@@ -43,6 +43,8 @@ def run(words: Sequence[str]) -> int:
     from everyformer.experiments.base import Setting, find, perform
 
     found = find(options.name)
+    if not found:
+        raise ConfigError(f"no experiment of '{options.name}' is built yet")
     ready = [e for e in found if e.data is None or options.data is not None]
     for experiment in found:
         if experiment not in ready:

@@ -46,7 +46,8 @@ class RunConfig:
     place: Any
     """the position's own options"""
     task: str | None = None
-    """lm, classify-text, classify-image or pixels (default: what the data suggests)"""
+    """lm, mlm, classify-text, classify-image, seq2seq or pixels (default: what the data suggests,
+    of what the member can do)"""
     data: DataConfig = field(default_factory=DataConfig)
     """what is read, and how"""
     model: Architecture = field(default_factory=Architecture)
@@ -58,6 +59,9 @@ class RunConfig:
     by_head: str | None = None
     """mixers of the heads as name,name,... with one name a head; the member's own mixer keeps its
     options"""
+    from_run: str | None = None
+    """fine-tuning: begin with the weights of this run, or of a model that was saved in this folder;
+    its sizes, options and tokenizer hold"""
     out: str | None = None
     """directory of the run (default: runs/MEMBER)"""
     resume: bool = False
@@ -75,11 +79,16 @@ def read_run(words: Sequence[str], default: RunConfig | None = None) -> RunConfi
         path = peek(words, "--config")
         table = read_config(path) if path is not None else {}
         member = member or table.get("member")
+        origin = peek(words, "--from") or table.get("from_run")
+        if origin is not None:
+            default = inherited(str(origin), member)
+            member = default.member
         if member is None and {"--help", "-h"}.isdisjoint(words):
             known = ", ".join(m.name for m in list_members())
             raise ConfigError(f"name the member to train; one of: {known}")
         place = peek(words, "--position") or _position_in(table)
-        default = _nothing() if member is None else preset(str(member), place)
+        if default is None:
+            default = _nothing() if member is None else preset(str(member), place)
     about = ABOUT
     if member is None and default.member is tyro.MISSING:
         about += " `everyformer train MEMBER --help` lists that member's own options too."
@@ -115,26 +124,66 @@ def _nothing() -> RunConfig:
 
 def preset(member: str, position: str | None = None) -> RunConfig:
     """The run that a member's own row describes, before anything is changed."""
-    from everyformer.mixers import MIXERS
     from everyformer.models.build import configure
+
+    return _described(configure(member, info(member).tasks[0]), position)
+
+
+def inherited(place: str, member: str | None = None) -> RunConfig:
+    """The member, sizes and options of the run or saved model in ``place``, to start from it.
+
+    Raises:
+        ConfigError: it is of another member than ``member``, or holds what no flags can say.
+    """
+    from everyformer.training.warmstart import read_start
+
+    config = read_start(place).config
+    if member is not None and member != config.member:
+        raise ConfigError(f"the model in {place} is of the member {config.member}, not {member}")
+    if config.mixer not in (info(config.member).genes.mixer, "by-head"):
+        raise ConfigError(
+            f"the model in {place} has the mixer '{config.mixer}' in place of its member's: start "
+            "from it in Python, with everyformer.training.warmstart"
+        )
+    schedule = tuple(
+        f"{name}={','.join(json.dumps(value) for value in values)}"
+        for name, values in config.schedule.items()
+    )
+    heads = None
+    if config.mixer == "by-head":
+        options = config.mixer_options
+        heads = ",".join(options["mixers"])
+        mixer = info(config.member).genes.mixer
+        own = options.get("own", {}).get(mixer, {})
+        config = dataclasses.replace(config, mixer=mixer, mixer_options=own)
+    return dataclasses.replace(_described(config), schedule=schedule, by_head=heads)
+
+
+def _described(config: ModelConfig, position: str | None = None) -> RunConfig:
+    """A model as the options of a run; ``position`` stands in for its own."""
+    from everyformer.mixers import MIXERS
     from everyformer.positions import POSITIONS
 
-    config = configure(member, info(member).tasks[0])
     mixer: Any = MIXERS.get(config.mixer)
     where = config.position if position is None else None if position in NONE else position
     place: Any = POSITIONS.get(where).Options if where is not None else NoOptions  # type: ignore[attr-defined]
     chosen = config.position_options if where == config.position else {}
     shape = {f.name: getattr(config, f.name) for f in dataclasses.fields(Architecture)}
     return RunConfig(
-        member=member,
+        member=config.member,
         mixer=from_dict(mixer.Options, config.mixer_options),
         place=from_dict(place, chosen),
         model=Architecture(**{**shape, "position": where}),
     )
 
 
-def model_config(run: RunConfig, dataset: Dataset) -> ModelConfig:
-    """The complete model: what the user chose, sized for what the data brings."""
+def model_config(
+    run: RunConfig, dataset: Dataset, origin: ModelConfig | None = None
+) -> ModelConfig:
+    """The complete model: what the user chose, sized for what the data brings.
+
+    A classifier that starts from the causal model ``origin`` stays causal.
+    """
     from everyformer.models.build import configure
 
     options: dict[str, Any] = {
@@ -142,6 +191,8 @@ def model_config(run: RunConfig, dataset: Dataset) -> ModelConfig:
     }
     options["max_length"] = max(run.model.max_length or 0, dataset.length)
     options["mixer_options"] = to_dict(run.mixer)
+    if origin is not None and origin.causal and dataset.task.startswith("classify"):
+        options["causal"] = True
     if run.by_head is not None:
         names = run.by_head.split(",")
         own = {name: options["mixer_options"] for name in names if name == _mixer(run)}
@@ -154,6 +205,7 @@ def model_config(run: RunConfig, dataset: Dataset) -> ModelConfig:
         vocabulary=dataset.vocabulary,
         classes=max(len(dataset.classes), 1),
         image=dataset.image,
+        **dataset.target_ends,
         **options,
     )
 

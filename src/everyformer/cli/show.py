@@ -11,7 +11,7 @@ import tyro
 
 from everyformer.cli.parsing import parse, say
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
-from everyformer.family import LM, TEXT, info, list_members
+from everyformer.family import IMAGE, LM, PIXELS, info, list_members
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,7 +125,7 @@ def _fresh(options: ShowOptions) -> Subject:
     task = LM if LM in member.tasks else member.tasks[0]
     folder = Path("pictures") / member.name
     torch.manual_seed(0)
-    if task not in (LM, TEXT):
+    if task in (IMAGE, PIXELS):
         model = create_model(member.name, task, image=(3, 32, 32), **FRESH)
         images = torch.randint(256, (1, 3, 32, 32), dtype=torch.uint8)
         return Subject(model, None, images, None, folder)
@@ -141,6 +141,8 @@ def _run_inputs(trained: Any, options: ShowOptions) -> tuple[Tensor, list[str] |
     """What the model is to read, and a text for each token where it has one."""
     import torch
 
+    from everyformer.data.text import token_texts
+
     tokenizer = trained.tokenizer()
     longest = min(options.length or LENGTH, trained.values["data"]["length"])
     if options.text is not None:
@@ -154,7 +156,7 @@ def _run_inputs(trained: Any, options: ShowOptions) -> tuple[Tensor, list[str] |
         if inputs.dim() == 4:
             return inputs, None
         ids = inputs[0, :longest].tolist()
-    labels = None if tokenizer is None else [tokenizer.decode([token]) for token in ids]
+    labels = None if tokenizer is None else token_texts(tokenizer, ids)
     return torch.tensor([ids]), labels
 
 

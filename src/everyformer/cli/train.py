@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.console import facts
 from everyformer.cli.parsing import peek, say
@@ -18,6 +19,11 @@ from everyformer.cli.run_options import (
 )
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.family import info
+
+if TYPE_CHECKING:
+    from everyformer.data.tokenizers import Tokenizer
+    from everyformer.training.warmstart import Start
 
 
 def run(words: Sequence[str]) -> int:
@@ -30,13 +36,26 @@ def run(words: Sequence[str]) -> int:
     from everyformer.data import load_dataset
     from everyformer.models.build import build_model
     from everyformer.training import RunDirectory, train
+    from everyformer.training.checkpoint import checkpoints
+    from everyformer.training.warmstart import warm_start
 
-    dataset = load_dataset(options.data, options.task)
-    config = model_config(options, dataset)
+    origin = _origin(options, folder)
+    if origin is not None and origin.tokenizer is not None:
+        options = _with_tokenizer(options, origin.tokenizer, peek(words, "--tokenizer"))
+    dataset = load_dataset(
+        options.data,
+        options.task,
+        tokenizer=None if origin is None else origin.tokenizer,
+        able=info(options.member).tasks,
+    )
+    config = model_config(options, dataset, None if origin is None else origin.config)
     torch.manual_seed(options.training.seed)
     model = build_model(config)
     count = sum(p.numel() for p in model.parameters())
     say(f"{options.member}: {count:,} parameters, task {dataset.task}; {dataset.split}")
+    if options.from_run is not None and not checkpoints(folder / "checkpoints"):
+        for line in warm_start(model, options.from_run, dataset.tokenizer).lines():
+            say(f"from {options.from_run}: {line}")
     with RunDirectory(folder, resume=options.resume) as directory:
         result = train(
             model,
@@ -54,8 +73,31 @@ def run(words: Sequence[str]) -> int:
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
         if dataset.task == "lm" and dataset.tokenizer is not None:
             rows["next"] = f"everyformer generate {folder} --prompt '...'"
+        if dataset.task == "seq2seq" and dataset.tokenizer is not None:
+            rows["next"] = f"everyformer eval {folder} --bleu"
         print(facts(rows))
     return result.exit_code
+
+
+def _origin(options: RunConfig, folder: Path) -> Start | None:
+    """What a run began with; once it has begun, it knows that itself."""
+    from everyformer.training.warmstart import read_start
+
+    if options.from_run is None:
+        return None
+    begun = options.resume and (folder / "config.json").exists()
+    return read_start(folder if begun else options.from_run)
+
+
+def _with_tokenizer(options: RunConfig, tokenizer: Tokenizer, asked: str | None) -> RunConfig:
+    """The tokenizer of the run that is started from holds; another one is refused."""
+    if asked is not None and asked != tokenizer.name:
+        raise ConfigError(
+            f"the run in {options.from_run} reads text with the tokenizer {tokenizer.name}, and so "
+            f"does one that starts from it: leave out --tokenizer {asked}"
+        )
+    data = dataclasses.replace(options.data, tokenizer=tokenizer.name)
+    return dataclasses.replace(options, data=data)
 
 
 def _options(words: list[str]) -> RunConfig:

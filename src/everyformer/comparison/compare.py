@@ -7,7 +7,7 @@ is finished is kept: a comparison that was stopped goes on with `resume`.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from everyformer.comparison.trainings import Finished, Say, Stop, Trainings
 from everyformer.core.config import from_dict, to_dict
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
-from everyformer.family import info
+from everyformer.family import ALL_TASKS, info
 from everyformer.training.run import environment
 from everyformer.training.storage import write_json
 
@@ -72,7 +72,7 @@ def run_comparison(config: CompareConfig, *, say: Say = print, command: str = ""
         info(member)
     own_options(config)
     check_folder(config)
-    dataset = load_dataset(config.data, config.task)
+    dataset = load_dataset(config.data, config.task, able=common_tasks(config.members))
     say(f"{dataset.name}: {dataset.split}")
     ready = entrants(config, dataset)
     for entrant in ready:
@@ -86,6 +86,13 @@ def run_comparison(config: CompareConfig, *, say: Say = print, command: str = ""
         results = collect(config, dataset, ready, finished, points, folder, command)
         write(results, folder)
         return Comparison(results["rows"], results, folder)
+
+
+def common_tasks(members: Sequence[str]) -> tuple[str, ...]:
+    """The tasks that all of ``members`` have, or that any has where they share none."""
+    tasks = [info(member).tasks for member in members]
+    shared = tuple(task for task in ALL_TASKS if all(task in own for own in tasks))
+    return shared or ALL_TASKS
 
 
 def collect(

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from everyformer.core.mask import Mask
 from everyformer.data.base import Dataset
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate, initial_state
@@ -63,8 +62,7 @@ def loss_by_position(model: Model, dataset: Dataset, limit: int | None) -> list[
     total = torch.zeros(dataset.length, dtype=torch.float64)
     count = torch.zeros(dataset.length, dtype=torch.float64)
     for batch in dataset.validation_batches(16, limit):
-        mask = None if batch.keep is None else Mask(keep=batch.keep)
-        logits = model(batch.inputs, mask=mask).logits
+        logits = model(batch.inputs, mask=batch.mask).logits
         losses = F.cross_entropy(
             logits.transpose(1, 2).float(), batch.targets, reduction="none"
         ).double()

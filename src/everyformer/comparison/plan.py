@@ -157,5 +157,6 @@ def _configure(
         vocabulary=dataset.vocabulary,
         classes=max(len(dataset.classes), 1),
         image=dataset.image,
+        **dataset.target_ends,
         **{**options, **own},
     )

@@ -74,12 +74,16 @@ class State:
 
     def reset(self, where: Tensor) -> Self:
         """A new document or episode starts in the batch rows where ``where`` (batch,) is True."""
+        fields = {
+            f.name: _cleared(getattr(self, f.name), where, f.metadata.get("empty", 0))
+            for f in dataclasses.fields(self)  # type: ignore[arg-type]
+        }
+        return type(self)(**fields)
 
-        def clear(t: Tensor, empty: Any) -> Tensor:
-            rows = where.to(t.device).view(-1, *[1] * (t.dim() - 1))
-            return torch.where(rows, torch.full((), empty, dtype=t.dtype, device=t.device), t)
-
-        return self.map(clear)
+    def reserve(self, tokens: int) -> Self:
+        """The same state; ones that grow make room for ``tokens`` more, to be read without grad."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return type(self)(**{name: _reserved(value, tokens) for name, value in fields.items()})
 
     def reorder(self, index: Tensor) -> Self:
         """Batch rows picked by ``index`` (new_batch,): beam search, repeats, compaction."""
@@ -92,6 +96,27 @@ class StackState(State):
 
     seen: Tensor
     layers: tuple[State, ...]
+
+
+def _cleared(value: Any, where: Tensor, empty: Any) -> Any:
+    if isinstance(value, Tensor):
+        rows = where.to(value.device).view(-1, *[1] * (value.dim() - 1))
+        return torch.where(
+            rows, torch.full((), empty, dtype=value.dtype, device=value.device), value
+        )
+    if isinstance(value, State):
+        return value.reset(where)
+    if isinstance(value, tuple | list):
+        return type(value)(_cleared(inner, where, empty) for inner in value)
+    return value
+
+
+def _reserved(value: Any, tokens: int) -> Any:
+    if isinstance(value, State):
+        return value.reserve(tokens)
+    if isinstance(value, tuple):
+        return tuple(_reserved(inner, tokens) for inner in value)
+    return value
 
 
 def _values(item: State) -> Iterator[Any]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from everyformer.data.batch import Batch
 from everyformer.data.config import BUILTINS, TASKS, DataConfig
 from everyformer.data.tokenizers import Tokenizer
 
-Task = Literal["lm", "classify-text", "classify-image", "pixels"]
+Task = Literal["lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,6 +65,15 @@ class Dataset(ABC):
         distances over the whole validation part.
         """
 
+    @property
+    def target_ends(self) -> dict[str, int]:
+        """Of seq2seq, the model's start and end token: the separator is both; {} of other tasks."""
+        if self.task != "seq2seq":
+            return {}
+        end = 0 if self.tokenizer is None else self.tokenizer.separator
+        assert end is not None
+        return {"start_token": end, "end_token": end}
+
     def summary(self) -> dict[str, Any]:
         """The facts above as plain values, for a run's files and reports."""
         return {
@@ -83,16 +92,23 @@ class Dataset(ABC):
 
 
 def load_dataset(
-    config: DataConfig, task: str | None = None, *, tokenizer: Tokenizer | None = None
+    config: DataConfig,
+    task: str | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    able: Sequence[str] = TASKS,
 ) -> Dataset:
     """The data that ``config`` names, ready to give batches.
 
     Args:
         config: source, tokenizer, lengths, held-out part.
-        task: one of lm, classify-text, classify-image, pixels; None takes what is natural: a text
-            file lm, a folder or zip with a folder of texts for each class classify-text, pictures
-            classify-image (pixels when they have no classes), a built-in its first task.
+        task: one of lm, mlm, classify-text, classify-image, seq2seq, pixels; None takes what is
+            natural: a text file lm, parallel text seq2seq, a folder or zip with a folder of texts
+            for each class classify-text, pictures classify-image (pixels when they have no
+            classes), a built-in its first task.
         tokenizer: a finished run's, to read other text as that run would; replaces the config's.
+        able: the tasks that the model has; of what a text or a built-in can serve, the first of
+            them is natural.
 
     Raises:
         ConfigError: an unknown built-in, task or option.
@@ -104,14 +120,21 @@ def load_dataset(
     if task is not None and task not in TASKS:
         raise ConfigError(f"no data for the task '{task}'; {nearest(task, TASKS)}")
     if config.source in BUILTINS:
+        from everyformer.data.builtin import TASKS as BUILTIN_TASKS
         from everyformer.data.builtin import load_builtin
 
-        return load_builtin(config, task, tokenizer)
+        _refuse_idle(config, f"the built-in '{config.source}'", "part")
+        if config.source != "stdlib":
+            _refuse_packing(config, f"the built-in '{config.source}'")
+        served = BUILTIN_TASKS[config.source]
+        return load_builtin(config, task or _natural(served, able), tokenizer)
     _refuse_unknown_name(config.source)
     with open_source(config.source) as source:
         from everyformer.data.images import holds_images, load_images
 
         if holds_images(source):
+            _refuse_idle(config, "pictures")
+            _refuse_packing(config, "pictures")
             return load_images(source, config, task)
         if task in ("classify-image", "pixels"):
             raise DataError(
@@ -119,11 +142,44 @@ def load_dataset(
                 "or zip of .png or .jpg files, or take the task lm or classify-text"
             )
         from everyformer.data.labelled import holds_labels, load_labelled
+        from everyformer.data.masking import masked
+        from everyformer.data.pairs import holds_parallel
+        from everyformer.data.parallel import load_parallel
         from everyformer.data.text import load_text
 
-        if task == "classify-text" or (task is None and holds_labels(source)):
+        if task is None:
+            pairs = ("seq2seq",) if holds_parallel(source, config) else ()
+            labels = ("classify-text",) if not pairs and holds_labels(source) else ()
+            task = _natural((*pairs, *labels, "lm", "mlm"), able)
+        if task not in ("lm", "mlm"):
+            _refuse_packing(config, f"the task {task}")
+        if task == "seq2seq":
+            return load_parallel(source, config, tokenizer)
+        _refuse_idle(config, f"the task {task}")
+        if task == "classify-text":
             return load_labelled(source, config, tokenizer)
-        return load_text(source, config, tokenizer)
+        text = load_text(source, config, tokenizer)
+        return masked(text, config) if task == "mlm" else text
+
+
+def _natural(served: Sequence[str], able: Sequence[str]) -> str:
+    """The first task of ``served`` that the model has; its very first where it has none."""
+    return next((task for task in served if task in able), served[0])
+
+
+def _refuse_idle(config: DataConfig, data: str, *further: str) -> None:
+    """Options of parallel text would have no meaning."""
+    for name in ("target", "languages", "tokens", *further):
+        if getattr(config, name) is not None:
+            raise ConfigError(
+                f"'data.{name}' has no meaning for {data}; leave it out, or give files that it "
+                "fits (parallel text is the task seq2seq)"
+            )
+
+
+def _refuse_packing(config: DataConfig, data: str) -> None:
+    if config.packing:
+        raise ConfigError(f"'data.packing' has no meaning for {data}: it is for lm and mlm on text")
 
 
 def _refuse_unknown_name(source: str) -> None:

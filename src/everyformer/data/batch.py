@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from everyformer.core.mask import Mask
 
 IGNORED = -100
 """The target of a position that is not scored (torch's own convention)."""
@@ -18,28 +22,39 @@ class Batch:
     inputs: Tensor
     """(B, L) int64 tokens, or (B, C, H, W) uint8 pixels."""
     targets: Tensor
-    """(B, L) int64 with -100 where nothing is scored, or (B,) int64 classes."""
+    """(B, L) or (B, T) int64 with -100 where nothing is scored, or (B,) int64 classes."""
     keep: Tensor | None = None
     """(B, L) bool, True = real token; None when all are."""
+    documents: Tensor | None = None
+    """(B, L) int64, which document each token is of, where each may see its own alone."""
+    separate: bool = False
+    """Whether the targets are a sequence of their own (B, T), as a translation is."""
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on ``device``."""
-        keep = None if self.keep is None else self.keep.to(device, non_blocking=True)
-        return Batch(
-            self.inputs.to(device, non_blocking=True),
-            self.targets.to(device, non_blocking=True),
-            keep,
-        )
+        return self._each(lambda t: t.to(device, non_blocking=True))
 
     def rows(self, start: int, stop: int) -> Batch:
         """Rows ``start`` up to ``stop``: one process's or one accumulation step's share."""
-        keep = None if self.keep is None else self.keep[start:stop]
-        return Batch(self.inputs[start:stop], self.targets[start:stop], keep)
+        return self._each(lambda t: t[start:stop])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        parts = ("inputs", "targets", "keep", "documents")
+        held = {name: getattr(self, name) for name in parts}
+        changed: dict[str, Any] = {n: change(t) for n, t in held.items() if t is not None}
+        return replace(self, **changed)
+
+    @property
+    def mask(self) -> Mask | None:
+        """What the model is told about padding and documents."""
+        if self.keep is None and self.documents is None:
+            return None
+        return Mask(keep=self.keep, documents=self.documents)
 
     @property
     def tokens(self) -> int:
         """Positions computed, padding included; of pictures every channel value counts."""
-        return self.inputs.numel()
+        return self.inputs.numel() + (self.targets.numel() if self.separate else 0)
 
     @property
     def scored(self) -> int:

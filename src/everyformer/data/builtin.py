@@ -15,15 +15,18 @@ from everyformer.core.errors import DataError, MissingExtraError
 from everyformer.data.base import Dataset, digest, held_out_draw
 from everyformer.data.config import DataConfig
 from everyformer.data.images import ImageDataset, image_dataset
+from everyformer.data.masking import masked
 from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers import Tokenizer
 
 TASKS: dict[str, tuple[str, ...]] = {
-    "stdlib": ("lm",),
+    "stdlib": ("lm", "mlm"),
     "digits": ("classify-image", "pixels"),
-    "copy": ("lm",),
+    "copy": ("lm", "seq2seq"),
+    "reverse": ("seq2seq",),
+    "sort": ("seq2seq",),
     "recall": ("lm",),
     "listops": ("classify-text",),
 }
@@ -62,10 +65,11 @@ def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | No
             f"{' and '.join(served)}; " + _others(task)
         )
     if config.source == "stdlib":
-        return load_stdlib(config, tokenizer)
+        text = load_stdlib(config, tokenizer)
+        return masked(text, config) if task == "mlm" else text
     if config.source == "digits":
         return load_digits(config, task or served[0])
-    return load_generated(config)
+    return load_generated(config, task)
 
 
 def _others(task: str) -> str:

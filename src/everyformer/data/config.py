@@ -8,16 +8,19 @@ from typing import Literal
 from everyformer.core.errors import ConfigError, nearest
 
 BUILTINS: dict[str, str] = {
-    "stdlib": "the .py files of this Python's standard library, up to 10 MB of text (lm)",
+    "stdlib": "the .py files of this Python's standard library, up to 10 MB of text (lm, mlm)",
     "digits": "1,797 grey 8x8 pictures of handwritten digits, from scikit-learn "
     "(classify-image, pixels)",
-    "copy": "random tokens, a separator, then the same tokens, which alone are scored (lm)",
+    "copy": "random tokens, a separator, then the same tokens, which alone are scored; or 10 to 20 "
+    "tokens and the same once more (lm, seq2seq)",
+    "reverse": "10 to 20 random tokens and the same backwards (seq2seq)",
+    "sort": "10 to 20 random tokens and the same in ascending order (seq2seq)",
     "recall": "key-value pairs, then the keys again in another order; the answers are scored (lm)",
     "listops": "nested MIN, MAX, MED and SM of digits; the class is the value (classify-text)",
 }
 """Name -> one line: what it is and the tasks it serves."""
 
-TASKS = ("lm", "classify-text", "classify-image", "pixels")
+TASKS = ("lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels")
 """What a dataset can be asked for."""
 
 SMALLEST_BPE = 257
@@ -29,15 +32,27 @@ class DataConfig:
     """Which data, cut how, with what held out."""
 
     source: str = "stdlib"
-    """A file, folder, zip or glob, or a built-in: stdlib, digits, copy, recall, listops. A built-in
-    name wins over a file of that name; write ./copy for the file."""
+    """A file, folder, zip or glob, or a built-in: stdlib, digits, copy, reverse, sort, recall,
+    listops. A built-in name wins over a file of that name; write ./copy for the file."""
+    target: str | None = None
+    """Parallel text in two files: the file with the translation of each line of the source."""
+    languages: str | None = None
+    """Parallel text: the direction as FROM-TO, named like the files' endings or the fields (en-de).
+    Unset: as the source's name has it, else in alphabetical order."""
     tokenizer: str = "bytes"
     """How text becomes tokens: bytes, chars, or bpe:SIZE, trained on the training part."""
     length: int = 256
-    """Tokens in a training sequence; when texts are classified, the longest text kept."""
+    """Tokens in a training sequence; when texts are classified, the longest text kept; of parallel
+    text, the longest sentence that is trained on, its end token included."""
+    tokens: int | None = None
+    """Parallel text: a training batch holds about so many positions, source, target and padding
+    together, instead of --batch sentences (which evaluations still read at a time)."""
     validation: float = 0.1
     """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
     draw within each class of labelled data. 1 holds out everything, to evaluate only."""
+    part: str | None = None
+    """Which part of a source in several parts is held out: its split's word, its folder or its file
+    name without the ending (test_2016). Unset: the validation part, else the test part."""
     size: int | None = None
     """Pictures are resized to size x size. Unset: kept when all are equal, else all take the
     commonest size. 0: never resized, so unequal sizes are an error."""
@@ -45,6 +60,14 @@ class DataConfig:
     """Channels of pictures; auto is grey when every picture is."""
     seed: int = 0
     """Seed of the held-out draw and of generated tasks; the order of batches has the run's seed."""
+    mask_rate: float = 0.15
+    """mlm: probability that a token is hidden: by the mask token in 80%, by a random token in 10%,
+    by nothing in 10% of the cases."""
+    mask_words: bool = False
+    """mlm: hide whole words, not single tokens."""
+    packing: bool = False
+    """lm, mlm: where a training sequence holds parts of several documents, tokens see only their
+    own, whose positions begin at 0."""
     cache: str | None = None
     """Folder for encoded corpora. Unset: $EVERYFORMER_CACHE, else the user's cache folder."""
     symbols: int = 64
@@ -63,12 +86,20 @@ class DataConfig:
                 f"'data.validation' must be above 0 and at most 1, not {self.validation}: without "
                 "held-out data nothing can be compared"
             )
+        if not 0 < self.mask_rate <= 1:
+            raise ConfigError(
+                f"'data.mask_rate' must be above 0 and at most 1, not {self.mask_rate}"
+            )
         lowest = {"length": 2, "seed": 0, "symbols": 2, "pairs": 1, "depth": 1}
         for name, least in lowest.items():
             if getattr(self, name) < least:
                 raise ConfigError(
                     f"'data.{name}' must be at least {least}, not {getattr(self, name)}"
                 )
+        if self.tokens is not None and self.tokens < 1:
+            raise ConfigError(f"'data.tokens' must be at least 1, not {self.tokens}")
+        if self.languages is not None:
+            direction(self.languages)
         if self.size is not None and self.size < 0:
             raise ConfigError(f"'data.size' must be 0 or more pixels, not {self.size}")
         if self.colour not in ("auto", "grey", "rgb"):
@@ -76,6 +107,21 @@ class DataConfig:
                 f"'data.colour' must be auto, grey or rgb, not {self.colour!r}; "
                 f"{nearest(self.colour, ('auto', 'grey', 'rgb'))}"
             )
+
+
+def direction(languages: str) -> tuple[str, str]:
+    """``"en-de"`` -> ``("en", "de")``.
+
+    Raises:
+        ConfigError: not two different names with a hyphen between.
+    """
+    source, _, target = languages.lower().partition("-")
+    if not source or not target or source == target or "-" in target:
+        raise ConfigError(
+            f"'data.languages' must be two different languages as FROM-TO (en-de), not "
+            f"'{languages}'"
+        )
+    return source, target
 
 
 def tokenizer_parts(spec: str) -> tuple[str, int]:

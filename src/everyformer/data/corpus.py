@@ -25,10 +25,15 @@ LONGEST_CHARACTER = 4
 class Corpus:
     """The documents of a source and the place where the held-out part begins."""
 
-    def __init__(self, source: Source, held_out: float, utf8: bool) -> None:
-        """``utf8``: every document must be UTF-8 (else .bin files and other encodings pass)."""
+    def __init__(
+        self, source: Source, held_out: float, utf8: bool, part: str | None = None
+    ) -> None:
+        """``utf8``: every document must be UTF-8 (else .bin files and other encodings pass).
+
+        ``part``: what is held out, where the source has several parts (`find_layout`).
+        """
         self.source, self.utf8 = source, utf8
-        layout = find_layout(source.entries)
+        layout = find_layout(source.entries, part)
         self.note = layout.note
         own = layout.validation is not None
         self._groups = [_filled(layout.train if own else source.entries)]

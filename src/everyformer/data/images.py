@@ -117,7 +117,7 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
             "classify-image or pixels"
         )
     pictures = [entry for entry in source.entries if entry.suffix in SUFFIXES]
-    layout = find_layout(pictures)
+    layout = find_layout(pictures, config.part)
     labelled = any(len(entry.parts) > 1 for entry in layout.train)
     chosen = task or ("classify-image" if labelled else "pixels")
     loose = 0

@@ -90,7 +90,8 @@ def load_labelled(
         DataError: no classes or only one, a class without files, a broken table, binary files.
     """
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    key = digest(FORMAT, "labelled", source.stamp(), config.validation, config.seed, spec)
+    held = config.validation, config.seed, config.part
+    key = digest(FORMAT, "labelled", source.stamp(), *held, spec)
 
     def build(folder: Path) -> dict[str, Any]:
         return _build(_Texts(source, config, tokenizer), folder, config, tokenizer)
@@ -129,7 +130,7 @@ class _Texts:
         self.source = source
         self.utf8 = tokenizer_kind(config, tokenizer) != "bytes"
         self.tables = all(entry.suffix in TABLES for entry in source.entries)
-        layout = find_layout(source.entries)
+        layout = find_layout(source.entries, config.part)
         self.note = layout.note
         self.loose = 0
         if not self.tables:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from everyformer.core.errors import DataError
+from everyformer.core.errors import DataError, nearest
 from everyformer.data.sources import Entry, Source
 
 NOTES = {"readme", "license", "licence", "copying", "authors", "changelog"}
@@ -35,24 +35,37 @@ class Layout:
     """Half a sentence on whence the split is; empty without one."""
 
 
-def find_layout(entries: Sequence[Entry]) -> Layout:
+def find_layout(entries: Sequence[Entry], part: str | None = None) -> Layout:
     """Recognise train, valid and test by folder (or, with files only, by file name).
 
     A folder common to all is set aside first, so `parts` start at the split's inside or, without a
-    split, at the class. With both valid and test, test stays unread.
+    split, at the class. With both valid and test, test stays unread; ``part`` chooses another part
+    to hold out, by its word (test), by a folder or by a file's name without its ending.
+
+    Raises:
+        DataError: there is no such part, or nothing beside it.
     """
     core = [e for e in entries if Path(e.parts[-1]).stem.lower() not in NOTES] or list(entries)
     level = core
     while True:
         groups = _by_folder(level) or _by_name(level)
         if groups:
-            return _split(groups)
+            return _split(groups, part)
         if len({e.parts[0] for e in level}) > 1 or min(len(e.parts) for e in level) < 2:
             break
         level = [replace(e, parts=e.parts[1:]) for e in level]
     while min(len(e.parts) for e in core) > 2 and len({e.parts[0] for e in core}) == 1:
         core = [replace(e, parts=e.parts[1:]) for e in core]
-    return Layout(tuple(core), None, "")
+    if part is None:
+        return Layout(tuple(core), None, "")
+    held = _named(part, core)
+    rest = tuple(entry for entry in core if entry not in held)
+    if not rest:
+        raise DataError(
+            f"there is nothing but '{part}' in the source, so nothing is left to train on; to hold "
+            "out everything give --data.validation 1"
+        )
+    return Layout(rest, held, f"'{part}' is held out")
 
 
 Groups = dict[str, tuple[str, list[Entry]]]
@@ -75,21 +88,45 @@ def _by_folder(entries: Sequence[Entry]) -> Groups | None:
 def _by_name(entries: Sequence[Entry]) -> Groups | None:
     groups: Groups = {}
     for entry in entries:
-        words = [w for w in re.split(r"[._\-]", entry.parts[0].lower()) if w in SPLITS]
+        words = _words(entry.parts[0])
         if len(entry.parts) > 1 or len(words) != 1:
             return None
-        group = groups.setdefault(SPLITS[words[0]], (f"{words[0]} files", []))
+        [word] = words
+        group = groups.setdefault(SPLITS[word], (f"{word} files", []))
         group[1].append(entry)
     return groups if "train" in groups and len(groups) > 1 else None
 
 
-def _split(groups: Groups) -> Layout:
-    held = groups.get("validation") or groups["test"]
+def _split(groups: Groups, part: str | None) -> Layout:
     train = groups["train"]
+    if part is not None:
+        every = [entry for _, entries in groups.values() for entry in entries]
+        held_out = groups[part][1] if part in groups else _named(part, every)
+        return Layout(tuple(train[1]), tuple(held_out), f"the source's own {train[0]} and '{part}'")
+    held = groups.get("validation") or groups["test"]
     note = f"the source's own {train[0]} and {held[0]}"
     if "validation" in groups and "test" in groups:
         note += f" ({groups['test'][0]} left unread)"
     return Layout(tuple(train[1]), tuple(held[1]), note)
+
+
+def _named(part: str, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """The entries that lie in a folder ``part``, are called so, or have the word in their name."""
+    found = tuple(e for e in entries if part.lower() in _names(e) | _words(e.name))
+    if not found:
+        known = sorted({name for entry in entries for name in _names(entry)})
+        raise DataError(f"the source has no part '{part}'; {nearest(part, known)}")
+    return found
+
+
+def _names(entry: Entry) -> set[str]:
+    *folders, last = entry.name.lower().split("/")
+    return {*folders, Path(last).stem}
+
+
+def _words(name: str) -> set[str]:
+    """What a file's name says of its split; a number may follow (test2016)."""
+    return {w for w in re.split(r"[._\-\d]+", Path(name).name.lower()) if w in SPLITS}
 
 
 def class_entries(source: Source, layout: Layout) -> tuple[list[Entry], list[Entry] | None, int]:

@@ -26,7 +26,7 @@ def labelled_rows(source: Source, entry: Entry) -> Iterator[tuple[str, str]]:
     if entry.suffix not in JSON_LINES:
         yield from _csv_rows(source, entry)
         return
-    for number, row in _json_rows(source, entry):
+    for number, row in json_rows(source, entry):
         label = row.get("label")
         if isinstance(label, bool | int):
             label = str(label)
@@ -40,7 +40,7 @@ def labelled_rows(source: Source, entry: Entry) -> Iterator[tuple[str, str]]:
 
 def json_texts(source: Source, entry: Entry) -> Iterator[str]:
     """The "text" of every line of a JSON-lines file, labels or not."""
-    for number, row in _json_rows(source, entry):
+    for number, row in json_rows(source, entry):
         text = _text_of(row, source, entry, number)
         if "\0" in text:
             raise DataError(
@@ -54,7 +54,7 @@ def has_labels(source: Source, entry: Entry) -> bool:
     """Whether a table's rows are labelled: CSV always, JSON lines when the first line is."""
     if entry.suffix not in JSON_LINES:
         return True
-    _, row = next(_json_rows(source, entry), (0, {}))
+    _, row = next(json_rows(source, entry), (0, {}))
     return "label" in row
 
 
@@ -76,7 +76,8 @@ def _text_of(row: dict[str, Any], source: Source, entry: Entry, number: int) -> 
     return text
 
 
-def _json_rows(source: Source, entry: Entry) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_rows(source: Source, entry: Entry) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number and object of every line of a JSON-lines file; blank lines are passed over."""
     for number, line in enumerate(_lines(source, entry, newline=None), start=1):
         if not line.strip():
             continue

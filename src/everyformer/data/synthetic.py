@@ -1,4 +1,4 @@
-"""Generated tasks: copying, associative recall, nested list operations.
+"""Generated tasks: copying, reversing, sorting, associative recall, nested list operations.
 
 Rows are made when they are asked for, from (the data's seed, the run's seed, the step). Held-out
 rows come from a stream of seeds that training never draws from, and are always the same.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,9 @@ VERSION = 1
 HELD_OUT = 1000
 """Validation sequences of a generated task."""
 TRAINING_STREAM, VALIDATION_STREAM = 0, 1
+
+LONGEST_ROW = 20
+"""Symbols in a row that is copied, reversed or sorted, at most; at least half as many."""
 
 MOST_ARGUMENTS = 10
 LEAF_ABOVE = 0.25
@@ -56,10 +59,11 @@ class GeneratedDataset(Dataset):
         for first in range(0, len(chosen), size):
             made = [self._held_out(int(row)) for row in chosen[first : first + size]]
             keeps = [batch.keep for batch in made if batch.keep is not None]
-            yield Batch(
-                torch.cat([batch.inputs for batch in made]),
-                torch.cat([batch.targets for batch in made]),
-                torch.cat(keeps) if keeps else None,
+            yield replace(
+                made[0],
+                inputs=torch.cat([batch.inputs for batch in made]),
+                targets=torch.cat([batch.targets for batch in made]),
+                keep=torch.cat(keeps) if keeps else None,
             )
 
     def _held_out(self, row: int) -> Batch:
@@ -80,6 +84,32 @@ class CopyDataset(GeneratedDataset):
         targets = rows[:, 1:].copy()
         targets[:, :half] = IGNORED
         return Batch(torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(targets))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RewriteDataset(GeneratedDataset):
+    """n random symbols from 1 on, and the same ones copied, reversed or sorted as a target.
+
+    n is drawn from half to all of ``length`` - 1. Both sides end with 0 and are padded behind.
+    """
+
+    def _rows(self, random: np.random.Generator, count: int) -> Batch:
+        longest = self.length - 1
+        lengths = random.integers((longest + 1) // 2, longest + 1, (count, 1))
+        places = np.arange(self.length)
+        real = places < lengths
+        content = random.integers(1, self.vocabulary, (count, self.length))
+        inputs = np.where(real, content, 0)
+        if self.name == "reverse":
+            found = np.take_along_axis(inputs, np.abs(lengths - 1 - places), axis=1)
+        elif self.name == "sort":
+            found = np.sort(np.where(real, content, self.vocabulary), axis=1)
+        else:
+            found = inputs
+        keep = places <= lengths
+        targets = np.where(keep, np.where(real, found, 0), IGNORED)
+        given, wanted = torch.from_numpy(inputs), torch.from_numpy(targets)
+        return Batch(given, wanted, torch.from_numpy(keep), separate=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -180,15 +210,19 @@ def _draws(random: np.random.Generator) -> Iterator[float]:
         yield from random.random(4096).tolist()
 
 
-def load_generated(config: DataConfig) -> GeneratedDataset:
-    """The generated task that ``config.source`` names.
+def load_generated(config: DataConfig, task: str | None = None) -> GeneratedDataset:
+    """The generated task that ``config.source`` names; ``task`` where it serves several.
 
     Raises:
         ConfigError: lengths, symbols and pairs that do not fit together.
         DataError: listops of a length that its depth cannot reach.
     """
     options: dict[str, Any] = {"length": config.length, "seed": config.seed}
-    if config.source == "copy":
+    rewrites = config.source in ("reverse", "sort") or task == "seq2seq"
+    if rewrites:
+        longest = min(config.length, LONGEST_ROW)
+        options |= {"length": longest + 1, "vocabulary": config.symbols + 1}
+    elif config.source == "copy":
         options |= {"length": config.length // 2 * 2, "vocabulary": config.symbols + 1}
     elif config.source == "recall":
         _require_recall(config)
@@ -201,9 +235,11 @@ def load_generated(config: DataConfig) -> GeneratedDataset:
         "name": config.source,
         "kind": "text",
         "split": f"generated without end; {HELD_OUT:,} validation sequences from other seeds",
-        "fingerprint": digest(VERSION, config.source, options),
+        "fingerprint": digest(VERSION, config.source, options, *(["seq2seq"] if rewrites else [])),
         **options,
     }
+    if rewrites:
+        return RewriteDataset(task="seq2seq", **facts)
     if config.source == "copy":
         return CopyDataset(task="lm", **facts)
     if config.source == "recall":

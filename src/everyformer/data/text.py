@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,11 @@ class TextDataset(Dataset):
     """(N,) training tokens, memory-mapped."""
     validation: np.ndarray
     """(M,) held-out tokens, memory-mapped."""
+    stride: int | None = None
+    """Tokens between the starts of validation windows; None sets them side by side."""
+    packed: bool = False
+    """Whether tokens see only their own document. A separator, which ends a document, counts as the
+    first token of the next one, so that every token has something to be predicted from."""
 
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
         if len(self.train) == 0:
@@ -47,38 +52,50 @@ class TextDataset(Dataset):
         return self._windows(self.train, starts)
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
-        """Windows side by side; the last reaches back to be full, and scores its new targets."""
-        scored = len(self.validation) - 1
-        wanted = spread(-(-scored // self.length), limit) * self.length
-        starts = np.minimum(wanted, scored - self.length)
+        """Windows in order; the last reaches back to be full, and all score their new targets."""
+        scored, stride = len(self.validation) - 1, self.stride or self.length
+        chosen = spread(1 + -(-(scored - self.length) // stride), limit)
+        starts = np.minimum(chosen * stride, scored - self.length)
+        done = np.where(chosen > 0, self.length + (chosen - 1) * stride, 0)
         for first in range(0, len(starts), size):
             rows = slice(first, first + size)
             batch = self._windows(self.validation, starts[rows])
-            again = torch.from_numpy(wanted[rows] - starts[rows])
+            again = torch.from_numpy(done[rows] - starts[rows])
             batch.targets[torch.arange(self.length) < again[:, None]] = IGNORED
             yield batch
 
     def _windows(self, tokens: np.ndarray, starts: np.ndarray) -> Batch:
         rows = tokens[starts[:, None] + np.arange(self.length + 1)].astype(np.int64)
         found = torch.from_numpy(rows)
-        return Batch(found[:, :-1].contiguous(), found[:, 1:].contiguous())
+        # copies: of a single row, both parts would be views of the same memory
+        batch = Batch(found[:, :-1].clone(), found[:, 1:].clone())
+        if not self.packed:
+            return batch
+        return replace(batch, documents=self.documents_of(batch.inputs))
+
+    def documents_of(self, inputs: Tensor) -> Tensor:
+        """(B, L) which document of its row each token is of, counted from 0."""
+        separator = None if self.tokenizer is None else self.tokenizer.separator
+        assert separator is not None
+        return inputs.eq(separator).long().cumsum(1)
 
 
 def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = None) -> Dataset:
     """A source as a corpus; plain bytes are read where they lie, all else is encoded once.
 
     Raises:
-        DataError: binary, not UTF-8 where that is needed, or either part shorter than a window.
+        DataError: binary, not UTF-8 where that is needed, either part shorter than a window, or one
+            document alone where several are to be packed.
     """
     kind = tokenizer_kind(config, tokenizer)
     path = source.plain_file
     if path is not None and (kind != "bytes" or source.entries[0].suffix in JSON_LINES):
         path = None
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    key = digest(FORMAT, "text", source.stamp(), config.validation, spec)
+    key = digest(FORMAT, "text", source.stamp(), config.validation, config.part, spec)
 
     def build(folder: Path) -> dict[str, Any]:
-        corpus = Corpus(source, config.validation, utf8=kind != "bytes")
+        corpus = Corpus(source, config.validation, utf8=kind != "bytes", part=config.part)
         made = tokenizer or fit_tokenizer(config.tokenizer, corpus.training_text())
         made.save(folder)
         return _encode(corpus, made, folder if path is None else None)
@@ -87,6 +104,11 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
     made = load_tokenizer(folder)
     sizes = facts["train_tokens"], facts["validation_tokens"]
     _require_length(source.given, sizes, config)
+    if config.packing and (max(facts["documents"]) < 2 or made.separator is None):
+        raise DataError(
+            f"'{source.given}' is one document, so there is nothing to pack: leave out "
+            "--data.packing, or give a folder, or JSON lines, with several"
+        )
     if path is not None:
         whole = np.memmap(path, np.uint8, mode="r")
         train, validation = whole[: sizes[0]], whole[sizes[0] :]
@@ -103,10 +125,13 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
         length=config.length,
         bytes_per_token=facts["validation_bytes"] / sizes[1],
         split=_split(facts),
-        fingerprint=facts["fingerprint"],
+        fingerprint=digest(facts["fingerprint"], "packed")
+        if config.packing
+        else facts["fingerprint"],
         tokenizer=made,
         train=train,
         validation=validation,
+        packed=config.packing,
     )
 
 
@@ -135,6 +160,12 @@ def decode(tokenizer: Tokenizer, tokens: Tensor | Iterable[int]) -> str:
     if tokenizer.separator in ids[1:]:
         ids = ids[: ids.index(tokenizer.separator, 1)]
     return tokenizer.decode(ids[1:] if ids[:1] == [tokenizer.separator] else ids)
+
+
+def token_texts(tokenizer: Tokenizer, tokens: Iterable[int]) -> list[str]:
+    """The text of each token by itself; ``[mask]`` is what hides one, an id behind all others."""
+    known = tokenizer.vocabulary
+    return [tokenizer.decode([token]) if token < known else "[mask]" for token in tokens]
 
 
 def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None) -> dict[str, Any]:

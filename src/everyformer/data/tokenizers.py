@@ -182,12 +182,14 @@ class BPETokenizer(Tokenizer):
         return int(self._end[0])
 
     def encode_array(self, text: str) -> np.ndarray:
+        documents = [list(pieces(document)) for document in text.split(SEPARATOR)]
+        # in one call, which is several times as fast for short documents
+        encoded = iter(self._inner.encode_batch_fast([p for own in documents for p in own]))
         found: list[np.ndarray] = []
-        for number, document in enumerate(text.split(SEPARATOR)):
+        for number, own in enumerate(documents):
             if number:
                 found.append(self._end)
-            encoded = self._inner.encode_batch_fast(list(pieces(document)))
-            found.extend(np.array(e.ids, dtype=self.dtype) for e in encoded)
+            found.extend(np.array(next(encoded).ids, dtype=self.dtype) for _ in own)
         return np.concatenate(found) if found else np.empty(0, dtype=self.dtype)
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -11,6 +11,35 @@ from everyformer.core.state import State, state
 from everyformer.engines.rows import gather_rows
 
 
+class Room:
+    """Spare slots behind the keys and values of one state, for the states that follow it.
+
+    A state shows the first slots alone, so one that is written behind it changes nothing for it.
+    ``used`` says how many slots are taken: a second continuation of the same state finds them
+    taken and copies instead.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, capacity: int) -> None:
+        self.used = keys.shape[2]
+        self.keys = keys.new_empty(*keys.shape[:2], capacity, keys.shape[3])
+        self.values = values.new_empty(*values.shape[:2], capacity, values.shape[3])
+        self.keys[:, :, : self.used] = keys
+        self.values[:, :, : self.used] = values
+
+    def fits(self, used: int, more: int) -> bool:
+        """Whether the slots behind ``used`` are free, enough, and may be written here."""
+        free = self.used == used and used + more <= self.keys.shape[2]
+        return free and self.keys.is_inference() == torch.is_inference_mode_enabled()
+
+    def write(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values with (B, H_kv, L, ...) more."""
+        slots = slice(self.used, self.used + k.shape[2])
+        self.keys[:, :, slots] = k
+        self.values[:, :, slots] = v
+        self.used = slots.stop
+        return self.keys[:, :, : self.used], self.values[:, :, : self.used]
+
+
 @state
 class KeyValueState(State):
     """Keys and values of the tokens seen. Padding keeps its slot, marked by ``keep``."""
@@ -20,50 +49,100 @@ class KeyValueState(State):
     """(B, H_kv, S, D), already turned where RoPE is in use"""
     values: Tensor
     """(B, H_kv, S, D_v)"""
-    keep: Tensor
-    """(B, S) bool, which slots hold a real token"""
-    positions: Tensor
-    """(B, S) int64, absolute"""
+    keep: Tensor | None = None
+    """(B, S) bool, which slots hold a real token; None: all do, the last one at ``seen`` - 1"""
+    positions: Tensor | None = None
+    """(B, S) int64, absolute; None with ``keep``"""
 
     @classmethod
     def empty(
         cls, rows: tuple[int, int], key_dim: int, value_dim: int, **like: Any
     ) -> KeyValueState:
         """No slots yet, for ``rows`` = (batch, key-value heads); ``like``: device and dtype."""
-        batch, device = rows[0], like["device"]
         return cls(
-            seen=torch.zeros(batch, dtype=torch.long, device=device),
+            seen=torch.zeros(rows[0], dtype=torch.long, device=like["device"]),
             keys=torch.zeros(*rows, 0, key_dim, **like),
             values=torch.zeros(*rows, 0, value_dim, **like),
-            keep=torch.zeros(batch, 0, dtype=torch.bool, device=device),
-            positions=torch.zeros(batch, 0, dtype=torch.long, device=device),
         )
 
-    def append(self, k: Tensor, v: Tensor, positions: Tensor, keep: Tensor | None) -> KeyValueState:
-        """With the keys and values (B, H_kv, L, ...) of new tokens behind the old ones."""
-        if keep is None:
-            keep = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
-        return KeyValueState(
-            seen=self.seen + keep.sum(1),
-            keys=torch.cat((self.keys, k.to(self.keys.dtype)), 2),
-            values=torch.cat((self.values, v.to(self.values.dtype)), 2),
-            keep=torch.cat((self.keep, keep), 1),
-            positions=torch.cat((self.positions, positions.expand(k.shape[0], -1)), 1),
-        )
+    def append(
+        self, k: Tensor, v: Tensor, positions: Tensor | None, keep: Tensor | None
+    ) -> KeyValueState:
+        """With the keys and values (B, H_kv, L, ...) of new tokens behind the old ones.
+
+        ``positions`` (B or 1, L) are needed where ``keep`` is given or was before.
+        """
+        k, v = k.to(self.keys.dtype), v.to(self.values.dtype)
+        room = self._room_for(k)
+        if room is not None:
+            keys, values = room.write(k, v)
+        else:
+            keys, values = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
+        if keep is None and self.keep is None:
+            made = KeyValueState(self.seen + k.shape[2], keys, values)
+        else:
+            assert positions is not None
+            old_keep, old_positions = self.slots()
+            if keep is None:
+                keep = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
+            made = KeyValueState(
+                seen=self.seen + keep.sum(1),
+                keys=keys,
+                values=values,
+                keep=torch.cat((old_keep, keep), 1),
+                positions=torch.cat((old_positions, positions.expand(k.shape[0], -1)), 1),
+            )
+        made._set_room(room)
+        return made
+
+    def slots(self) -> tuple[Tensor, Tensor]:
+        """``keep`` and ``positions``, made where they are None."""
+        if self.keep is not None and self.positions is not None:
+            return self.keep, self.positions
+        batch, _, size, _ = self.keys.shape
+        keep = torch.ones(batch, size, dtype=torch.bool, device=self.keys.device)
+        return keep, self.seen[:, None] - size + torch.arange(size, device=self.keys.device)
 
     def last(self, count: int | None) -> KeyValueState:
         """Only the last ``count`` real tokens of each row (None: all)."""
         size = self.keys.shape[2]
         if count is None or size <= count:
             return self
-        order = torch.argsort(self.keep.to(torch.uint8), dim=1, stable=True)[:, size - count :]
+        if self.keep is None:
+            first = size - count
+            return KeyValueState(self.seen, self.keys[:, :, first:], self.values[:, :, first:])
+        keep, positions = self.slots()
+        order = torch.argsort(keep.to(torch.uint8), dim=1, stable=True)[:, size - count :]
         return KeyValueState(
             seen=self.seen,
             keys=gather_rows(self.keys.transpose(1, 2), order).transpose(1, 2),
             values=gather_rows(self.values.transpose(1, 2), order).transpose(1, 2),
-            keep=self.keep.gather(1, order),
-            positions=self.positions.gather(1, order),
+            keep=keep.gather(1, order),
+            positions=positions.gather(1, order),
         )
+
+    def reset(self, where: Tensor) -> KeyValueState:
+        keep, positions = self.slots()
+        told = KeyValueState(self.seen, self.keys, self.values, keep, positions)
+        return State.reset(told, where)
+
+    def reserve(self, tokens: int) -> KeyValueState:
+        """Ready to take in ``tokens`` more without a copy of all that is there each time."""
+        made = KeyValueState(self.seen, self.keys, self.values, self.keep, self.positions)
+        made._set_room(Room(self.keys, self.values, self.keys.shape[2] + tokens))
+        return made
+
+    def _room_for(self, k: Tensor) -> Room | None:
+        """Where ``k`` may be written, if room was reserved; a full one is doubled."""
+        room: Room | None = getattr(self, "_room", None)
+        if room is None or torch.is_grad_enabled() or room.keys.shape[0] != k.shape[0]:
+            return None
+        used, more = self.keys.shape[2], k.shape[2]
+        return room if room.fits(used, more) else Room(self.keys, self.values, 2 * (used + more))
+
+    def _set_room(self, room: Room | None) -> None:
+        # beside the fields: what makes states anew (map, tree_map) rightly loses it
+        object.__setattr__(self, "_room", room)
 
 
 @state

@@ -94,6 +94,15 @@ def attention_weights(
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
 
 
+def continued_visibility(queries: int, keys: int, device: torch.device) -> Visibility:
+    """The last ``queries`` of ``keys`` tokens see what came before them, and themselves."""
+    if queries == 1:
+        return Visibility()
+    if queries == keys:
+        return Visibility(causal=True)
+    return Visibility(mask=causal_mask(queries, keys, device))
+
+
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
     """(L, S) bool: query i may see keys up to i + (S - L)."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)

@@ -80,6 +80,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "addressing": ("addressing", "kernel-length"),
     "spatial": ("toeplitz", "alignment"),
     "bytes": ("bytes",),
+    "masked": ("fill-in",),
+    "sequences": ("sequences",),
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
 }

@@ -18,6 +18,14 @@ class Sampling:
     """draw among this many likeliest tokens only"""
     top_p: float | None = None
     """draw among the fewest tokens that hold this much probability"""
+    repetition_penalty: float = 1.0
+    """scores of tokens that the text has already are divided by this; those below 0 multiplied"""
+    stop: tuple[str, ...] = ()
+    """end a text as soon as what was made holds one of these"""
+    end_token: int | None = None
+    """end a text with this token (0 is what ends a document of bytes)"""
+    min_tokens: int = 0
+    """make so many tokens before a text may end"""
     seed: int = 0
     """of the draws"""
 
@@ -28,6 +36,16 @@ class Sampling:
             raise ConfigError(f"'top_k' must be at least 1, not {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigError(f"'top_p' must be above 0 and at most 1, not {self.top_p}")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise ConfigError(
+                f"'repetition_penalty' must be above 0, not {self.repetition_penalty}"
+            )
+        if "" in self.stop:
+            raise ConfigError("'stop' holds an empty text, which every text holds: leave it out")
+        for name in ("end_token", "min_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"'{name}' must be 0 or more, not {value}")
 
 
 @dataclass(frozen=True)

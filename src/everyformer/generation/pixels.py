@@ -20,6 +20,10 @@ def draw_images(model: Model, count: int, sampling: Sampling | None = None) -> T
     if count < 1:
         raise ConfigError(f"the number of images must be at least 1, not {count}")
     sampling = sampling or Sampling()
+    of_text = ("repetition_penalty", "stop", "end_token", "min_tokens")
+    given = [name for name in of_text if getattr(sampling, name) != getattr(Sampling(), name)]
+    if given:
+        raise ConfigError(f"'{given[0]}' is for texts: an image has all its pixels, leave it out")
     device = next(model.parameters()).device
     generator = torch.Generator(device=device).manual_seed(sampling.seed)
     total, training = model.config.tokens, model.training

@@ -2,11 +2,13 @@
 
 A member with an exact streaming state reads the prompt once and then one token a step. A member
 without one reads the whole text again at each step, which gives the same tokens and costs more.
+Scores are changed in this order: repetition penalty, minimum length, temperature, top-k, top-p.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,15 +16,37 @@ from torch import Tensor
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
+from everyformer.data.tokenizers import Tokenizer
 from everyformer.generation.config import Sampling
 from everyformer.models.base import Model
+
+ENDED = -1
+"""stands in a batch for the tokens that a row has not, since its text has ended"""
+
+Prompt = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
     """Next tokens (B,) from ``logits`` (B, vocabulary)."""
     if sampling.temperature == 0:
         return logits.argmax(-1)
-    scores = logits.float()
+    kept, order = _ordered(logits, sampling)
+    place = torch.multinomial(kept, 1, generator=generator)
+    return order.gather(-1, place).squeeze(-1)
+
+
+def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
+    """What `draw` draws from: (B, vocabulary), in float32 or wider."""
+    if sampling.temperature == 0:
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        return torch.zeros_like(logits, dtype=wide).scatter(-1, logits.argmax(-1, True), 1.0)
+    kept, order = _ordered(logits, sampling)
+    return torch.zeros_like(kept).scatter(-1, order, kept)
+
+
+def _ordered(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Probabilities (B, vocabulary), the largest first, and the tokens that they belong to."""
+    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
     # the largest becomes 0 first, so that no temperature makes it infinite
     scores = (scores - scores.amax(-1, keepdim=True)) / sampling.temperature
     ordered, order = scores.sort(dim=-1, descending=True, stable=True)
@@ -33,53 +57,67 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tens
         mass = ordered.masked_fill(beyond, -torch.inf).softmax(-1)
         # the token that crosses top_p stays: only tokens behind it go
         beyond |= mass.cumsum(-1) - mass >= sampling.top_p
-    kept = ordered.masked_fill(beyond, -torch.inf).softmax(-1)
-    place = torch.multinomial(kept, 1, generator=generator)
-    return order.gather(-1, place).squeeze(-1)
+    return ordered.masked_fill(beyond, -torch.inf).softmax(-1), order
+
+
+def penalised(logits: Tensor, had: Tensor, penalty: float) -> Tensor:
+    """Scores of tokens that the text ``had`` already (B, vocabulary) moved towards the unlikely.
+
+    Source: Keskar et al. 2019, arXiv 1909.05858, 4.1, as Hugging Face has it: their formula divides
+    negative scores too, which would raise them, so these are multiplied.
+    """
+    return torch.where(had, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
 @torch.inference_mode()
 def stream(
     model: Model,
-    prompt: Tensor | Sequence[int],
+    prompt: Prompt,
     *,
     tokens: int | None = None,
     mask: Mask | None = None,
     sampling: Sampling | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Iterator[Tensor]:
     """Continue ``prompt`` and yield each new token (B,) as it is drawn.
 
+    A row whose text has ended (by ``sampling.end_token``, which is yielded, or a stop string) is
+    worked on no more and yields `ENDED`; when all have, the stream ends.
+
     Args:
-        prompt: (B, L) or (L,) token ids, L >= 1; rows of different length are padded on the left.
-        tokens: how many to make; None goes on for ever (where the member has no longest sequence).
+        prompt: (B, L) or (L,) token ids, L >= 1, or one list of ids a row; lists of different
+            length are padded on the left here, tensors are padded with a ``mask``.
+        tokens: how many to make at most; None goes on for ever (where the member has no longest
+            sequence).
         mask: ``keep`` of the prompt, when it is padded.
         sampling: how tokens are drawn (default: temperature 1, seed 0).
+        tokenizer: what reads the tokens, for stop strings.
 
     Raises:
         ShapeError: an empty prompt, or a text that outgrows the member's table over positions.
+        ConfigError: stop strings without a tokenizer, an end token beyond the vocabulary.
     """
     if tokens is not None and tokens < 0:
         raise ConfigError(f"'tokens' must be 0 or more, not {tokens}")
     sampling = sampling or Sampling()
-    ids = torch.as_tensor(prompt, dtype=torch.long, device=next(model.parameters()).device)
-    ids = ids[None] if ids.dim() == 1 else ids
-    if ids.shape[1] < 1:
-        raise ShapeError("the prompt is empty: give at least one token to continue from")
+    ids, keep = _rows_of(prompt, mask, next(model.parameters()).device)
+    rows = ids.shape[0]
+    texts = _Texts(ids, keep, model.config.vocabulary, sampling, tokenizer)
     generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
-    training, made = model.training, 0
+    training = model.training
     model.eval()
     try:
-        state = initial_state(model, ids.shape[0])
-        new, keep = ids, None if mask is None else mask.keep
-        while tokens is None or made < tokens:
+        state, new = initial_state(model, rows), ids
+        alive = torch.arange(rows, device=ids.device)
+        while len(alive) and (tokens is None or texts.made < tokens):
             part = None if keep is None else Mask(keep=keep)
             if state is None:
                 out = model(ids, mask=part)
             else:
                 out = model(new, mask=part, state=state)
                 state = out.state
-            token = draw(out.logits[:, -1], sampling, generator)
-            yield token
+            token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
+            yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
             new = token[:, None]
             if state is None:
                 ids = torch.cat((ids, new), 1)
@@ -87,29 +125,120 @@ def stream(
                     keep = torch.cat((keep, torch.ones_like(new, dtype=torch.bool)), 1)
             else:
                 keep = None
-            made += 1
+            going = texts.add(token)
+            if len(going) < len(alive):
+                alive, ids, new = alive[going], ids[going], new[going]
+                keep = None if keep is None else keep[going]
+                state = None if state is None else state.reorder(going)
     finally:
         model.train(training)
 
 
 def generate(
     model: Model,
-    prompt: Tensor | Sequence[int],
+    prompt: Prompt,
     *,
     tokens: int,
     mask: Mask | None = None,
     sampling: Sampling | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Tensor:
-    """The ``tokens`` new tokens (B, tokens) that `stream` yields."""
-    ids = torch.as_tensor(prompt, dtype=torch.long)
-    made = list(stream(model, ids, tokens=tokens, mask=mask, sampling=sampling))
-    rows = 1 if ids.dim() == 1 else ids.shape[0]
-    return torch.stack(made, 1) if made else ids.new_empty(rows, 0)
+    """The new tokens (B, n) that `stream` yields, n at most ``tokens``; `ENDED` after an end."""
+    ids, keep = _rows_of(prompt, mask, torch.device("cpu"))
+    mask = None if keep is None else Mask(keep=keep)
+    options: dict[str, Any] = {"mask": mask, "sampling": sampling, "tokenizer": tokenizer}
+    made = list(stream(model, ids, tokens=tokens, **options))
+    return torch.stack(made, 1) if made else ids.new_empty(ids.shape[0], 0)
+
+
+class _Texts:
+    """The rows that are still worked on: what they hold, and which of them end."""
+
+    def __init__(
+        self,
+        ids: Tensor,
+        keep: Tensor | None,
+        vocabulary: int,
+        sampling: Sampling,
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        self.sampling, self.made = sampling, 0
+        end = sampling.end_token
+        if end is not None and end >= vocabulary:
+            raise ConfigError(f"'end_token' is {end}, but the model has {vocabulary} tokens")
+        self.had: Tensor | None = None
+        if sampling.repetition_penalty != 1:
+            real = torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
+            counts = torch.zeros(len(ids), vocabulary, dtype=torch.long, device=ids.device)
+            self.had = counts.scatter_add(1, ids, real.long()) > 0
+        self.tails: list[list[int]] = [[] for _ in range(len(ids))]
+        self.tokenizer = tokenizer
+        if sampling.stop and tokenizer is None:
+            raise ConfigError("stop strings need the tokenizer that reads the tokens: give it")
+        # a stop string ends in the newest token, and every other byte of it is a token at most
+        self.reach = max((len(text.encode()) for text in sampling.stop), default=0)
+
+    def ruled(self, logits: Tensor) -> Tensor:
+        """``logits`` (B, vocabulary), repetitions penalised and an early end made impossible."""
+        if self.had is not None:
+            logits = penalised(logits, self.had, self.sampling.repetition_penalty)
+        end = self.sampling.end_token
+        if end is not None and self.made < self.sampling.min_tokens:
+            logits = logits.index_fill(1, torch.tensor([end], device=logits.device), -torch.inf)
+        return logits
+
+    def add(self, token: Tensor) -> Tensor:
+        """Take the newest tokens (B,) in; the indices of the rows that go on."""
+        self.made += 1
+        going = torch.ones_like(token, dtype=torch.bool)
+        if self.sampling.end_token is not None:
+            going = token != self.sampling.end_token
+        if self.reach:
+            for row, number in enumerate(token.tolist()):
+                self.tails[row] = [*self.tails[row], number][-self.reach :]
+                going[row] &= not self._stops(self.tails[row])
+        where = going.nonzero().squeeze(1)
+        if self.had is not None:
+            self.had = self.had.scatter(1, token[:, None], True)[where]
+        if self.reach:
+            self.tails = [self.tails[row] for row in where.tolist()]
+        return where
+
+    def _stops(self, tail: list[int]) -> bool:
+        if self.made < self.sampling.min_tokens:
+            return False
+        assert self.tokenizer is not None
+        text = self.tokenizer.decode(tail)
+        return any(stop in text for stop in self.sampling.stop)
+
+
+def _rows_of(
+    prompt: Prompt, mask: Mask | None, device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """Token ids (B, L) of a prompt in any form, and which are real; None where all are."""
+    ragged = not isinstance(prompt, Tensor) and len(prompt) > 0 and isinstance(prompt[0], Sequence)
+    if ragged and len({len(row) for row in prompt}) > 1:  # type: ignore[arg-type]
+        if mask is not None:
+            raise ShapeError("rows of different length are padded here: leave out the mask")
+        rows: list[Sequence[int]] = list(prompt)  # type: ignore[arg-type]
+        longest = max(len(row) for row in rows)
+        if min(len(row) for row in rows) < 1:
+            raise ShapeError("a prompt is empty: give at least one token to continue from")
+        padded = [[0] * (longest - len(row)) + list(row) for row in rows]
+        counts = torch.tensor([len(row) for row in rows], device=device)
+        keep = torch.arange(longest, 0, -1, device=device) <= counts[:, None]
+        return torch.tensor(padded, device=device), keep
+    ids = torch.as_tensor(prompt, dtype=torch.long, device=device)
+    ids = ids[None] if ids.dim() == 1 else ids
+    if ids.shape[1] < 1:
+        raise ShapeError("the prompt is empty: give at least one token to continue from")
+    return ids, None if mask is None else mask.keep
 
 
 def initial_state(model: Model, batch: int) -> StackState | None:
     """An empty state, or None where a mixer of the model has no exact streaming form."""
     try:
-        return model.init_state(batch)
+        # room doubles when it is full: a token costs no copy of all that came before
+        return model.init_state(batch).reserve(64)
     except UnsupportedError:
         return None

@@ -33,7 +33,12 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.cache import ContextState, KeyValueState
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.softmax import Visibility, attention_weights, softmax_attention
+from everyformer.engines.softmax import (
+    Visibility,
+    attention_weights,
+    continued_visibility,
+    softmax_attention,
+)
 from everyformer.engines.visibility import visibility
 from everyformer.mixers import MIXERS
 from everyformer.positions.base import Position
@@ -226,12 +231,18 @@ class Attention(Mixer):
             visible = self._visible(mask, positions, positions, None if mask is None else mask.keep)
             return MixerOutput(self._attend(q, k, v, visible), None, {})
         assert isinstance(state, KeyValueState)
-        positions = self._positions(x, mask, state.seen)
-        q, k = self._turn(q, positions), self._turn(k, positions)
-        keep = None if mask is None else mask.keep
-        fresh = state.keys.shape[2] == 0 and mask is None
-        new = state.append(k, v, positions, keep)
-        visible = self._visible(mask, positions, new.positions, None if fresh else new.keep, fresh)
+        simple = mask is None and state.keep is None and self._all_alike(q.shape[2], state)
+        if simple and self.position is None:
+            new = state.append(k, v, None, None)
+        else:
+            positions = self._positions(x, mask, state.seen)
+            q, k = self._turn(q, positions), self._turn(k, positions)
+            new = state.append(k, v, positions, None if mask is None else mask.keep)
+        if simple:
+            visible = continued_visibility(q.shape[2], new.keys.shape[2], q.device)
+        else:
+            keep, slots = new.slots()
+            visible = self._visible(mask, positions, slots, keep, square=False)
         return MixerOutput(
             self._attend(q, new.keys, new.values, visible), new.last(self._reach()), {}
         )
@@ -370,6 +381,15 @@ class Attention(Mixer):
             sink=self.sink,
         )
         return self.out(y.transpose(1, 2).flatten(2))
+
+    def _all_alike(self, length: int, state: KeyValueState) -> bool:
+        """Whether ``length`` new tokens see all that came before, by their order alone."""
+        if self.position is not None and self.position.acts_on == "scores":
+            return False
+        reach = self._reach()
+        if reach is None:
+            return all(w is None for w in self.windows)
+        return length == 1 and len(set(self.windows)) == 1 and state.keys.shape[2] <= reach
 
     def _reach(self) -> int | None:
         """How many past keys a window can still show; None where some head sees all."""

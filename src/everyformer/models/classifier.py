@@ -1,8 +1,9 @@
-"""Classifiers of text and of images: one stack, two ways in, three ways to pool.
+"""Classifiers of text and of images: one stack, two ways in, four ways to pool.
 
 Images are cut into patches by a strided convolution (equal to a linear layer on flattened patches),
 in raster order: Dosovitskiy et al. 2020, arXiv 2010.11929, eq. 1. The pooled vector is the mean of
-the real tokens, a class token put first, or the last real token.
+the real tokens, a class token put first, or the first or last real token. A head of two layers with
+tanh is BERT's: its first layer is what is called the pooler there (Devlin et al. 2018).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Pool(nn.Module):
             self.head: nn.Module = last
         else:
             last = nn.Linear(hidden, config.classes)
-            self.head = nn.Sequential(nn.Linear(config.width, hidden), nn.GELU(), last)
+            between = nn.Tanh() if config.head_activation == "tanh" else nn.GELU()
+            self.head = nn.Sequential(nn.Linear(config.width, hidden), between, last)
         nn.init.zeros_(last.bias)
         # ViT starts its head at zero; a text classifier does not, since every logit then moves
         # alike and small tasks stay on that plateau (seen on modular sums)
@@ -63,13 +65,17 @@ class Pool(nn.Module):
         if self.pooling == "class":
             pooled = y[:, 0]
         elif keep is None:
-            pooled = y.mean(1) if self.pooling == "mean" else y[:, -1]
+            ends = {"first": y[:, 0], "last": y[:, -1]}
+            pooled = y.mean(1) if self.pooling == "mean" else ends[self.pooling]
         elif self.pooling == "mean":
             real = keep[..., None].to(y.dtype)
             pooled = (y * real).sum(1) / real.sum(1).clamp(min=1)
         else:
-            places = torch.arange(keep.shape[1], device=y.device) * keep
-            pooled = y[torch.arange(y.shape[0], device=y.device), places.argmax(1)]
+            places = torch.arange(1, keep.shape[1] + 1, device=y.device)
+            if self.pooling == "first":
+                places = places.flip(0)
+            found = (places * keep).argmax(1)
+            pooled = y[torch.arange(y.shape[0], device=y.device), found]
         return self.head(pooled)
 
 

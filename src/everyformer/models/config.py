@@ -28,10 +28,13 @@ class Architecture:
     in a run what the data needs)"""
     patch: int = 4
     """side of the square patches that an image is cut into (classify-image)"""
-    pooling: Literal["mean", "class", "last"] = "mean"
-    """what a classifier reads: mean of real tokens, a class token, or the last real token"""
+    pooling: Literal["mean", "class", "first", "last"] = "mean"
+    """what a classifier reads: mean of real tokens, a class token of its own, or the first or last
+    real token (first: BERT's, whose texts begin with one for that)"""
     head_hidden: int | None = None
     """hidden channels of a two-layer classification head (default: one linear layer)"""
+    head_activation: Literal["gelu", "tanh"] = "gelu"
+    """between its two layers (tanh with as many channels as width: BERT's pooler)"""
     position: str | None = "sinusoidal"
     """how order enters; none leaves it to the mixer"""
     block: BlockOptions = field(default_factory=BlockOptions)

@@ -123,8 +123,8 @@ def _check(config: ModelConfig) -> None:
                 f"unknown option '{name}' for mixer {', '.join(sorted(used))}; "
                 f"{nearest(name, known)}"
             )
-    if config.causal and config.pooling == "class":
+    if config.causal and config.pooling in ("class", "first"):
         raise GeneError(
-            "pooling='class' puts a class token first, but causal=True lets it see nothing else: "
-            "use pooling='mean' or 'last' with a causal mixer"
+            f"pooling='{config.pooling}' reads the first token, but causal=True lets it see only "
+            "itself: use pooling='mean' or 'last' with a causal mixer"
         )

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
 from everyformer.positions.base import Position
@@ -60,3 +60,23 @@ class Learned(Position):
     def embed(self, positions: Tensor) -> Tensor:
         self.check(positions)
         return nn.functional.embedding(positions, self.table)
+
+
+def resize_grid(table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:
+    """A table over the places of a picture, for another resolution: (h w, width) -> (h' w', width).
+
+    Rows are places in raster order, without a class token's. Bicubic between the centres of the
+    patches, as Hugging Face's ViT does it; the same grid gives the same table.
+
+    Raises:
+        ShapeError: the table has not as many rows as the grid ``before`` has places.
+    """
+    if len(table) != before[0] * before[1]:
+        raise ShapeError(
+            f"a table of {len(table)} rows is none over a grid of {before[0]} x {before[1]} places"
+        )
+    if before == after:
+        return table.clone()
+    picture = table.T.reshape(1, -1, *before)
+    resized = nn.functional.interpolate(picture, after, mode="bicubic", align_corners=False)
+    return resized[0].flatten(1).T.contiguous()

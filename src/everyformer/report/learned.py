@@ -56,6 +56,7 @@ def rebuilt(values: dict[str, Any]) -> Any:
 def _example(results: dict[str, Any]) -> tuple[Tensor, list[str] | None]:
     """The first validation sequence, and a text for each of its tokens."""
     from everyformer.data import DataConfig, load_dataset
+    from everyformer.data.text import token_texts
 
     config = from_dict(DataConfig, results["config"]["data"])
     dataset = load_dataset(config, results["data"]["task"])
@@ -65,7 +66,7 @@ def _example(results: dict[str, Any]) -> tuple[Tensor, list[str] | None]:
     inputs = inputs[:, :LONGEST]
     if dataset.tokenizer is None:
         return inputs, None
-    return inputs, [dataset.tokenizer.decode([token]) for token in inputs[0].tolist()]
+    return inputs, token_texts(dataset.tokenizer, inputs[0].tolist())
 
 
 def _one(

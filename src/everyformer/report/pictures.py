@@ -19,6 +19,7 @@ from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.trace import Trace, trace
 from everyformer.generation.pixels import draw_images
 from everyformer.models.base import Model
+from everyformer.models.seq2seq import EncoderDecoder
 from everyformer.positions.learned import Learned
 from everyformer.positions.sinusoidal import Sinusoidal
 from everyformer.report.inside import draw_traced, recorded
@@ -40,7 +41,8 @@ def learned_pictures(
     """What training has changed, as far as the model has it: by name, each with its caption.
 
     Args:
-        inputs: what the model reads, one row or more; the first is drawn.
+        inputs: what the model reads, one row or more; the first is drawn (of an encoder-decoder,
+            how its encoder reads the source).
         start: the same model before training, to draw beside it where that helps.
         labels: a text for each token.
         most: at most so many layers and heads of each (default: all).
@@ -79,7 +81,8 @@ def draw_pictures(
     if what in ("weights", "position-bias", "spatial"):
         traced = _traced(model, inputs)
         before = None if start is None else _traced(start, inputs)
-        made = draw_traced(traced, before, what, bool(model.config.causal), labels, most)
+        causal = bool(model.config.causal) and not isinstance(model, EncoderDecoder)
+        made = draw_traced(traced, before, what, causal, labels, most)
     else:
         own: dict[str, Callable[[Model, int | None], dict[str, Figure]]] = {
             "encodings": draw_encodings,
@@ -153,7 +156,10 @@ def _traced(model: Model, inputs: Tensor) -> Trace:
     model.eval()
     try:
         with torch.no_grad(), trace(model) as traced:
-            model(inputs[:1])
+            if isinstance(model, EncoderDecoder):
+                model.encode(inputs[:1])
+            else:
+                model(inputs[:1])
     finally:
         model.train(training)
     return traced

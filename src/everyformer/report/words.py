@@ -84,7 +84,9 @@ def question(results: dict[str, Any]) -> str:
     """What was asked."""
     members, data = results["config"]["members"], results["data"]
     equal = "parameters" if results["config"]["match"] == "parameters" else "width"
-    goal = {"lm": "predicts", "pixels": "predicts the pixels of"}.get(data["task"], "classifies")
+    goals = {"lm": "predicts", "mlm": "fills in", "seq2seq": "translates"}
+    goals["pixels"] = "predicts the pixels of"
+    goal = goals.get(data["task"], "classifies")
     return (
         f"Which of {listed(members, 'or')} {goal} {data['name']} best, given the same data, equal "
         f"{equal} and {budget(results['config'])} of training each?"

@@ -50,8 +50,8 @@ class TrainingState:
     flops: int = 0
     seconds: float = 0.0
     """spent in training steps, over all sittings"""
-    flops_per_row: float | None = None
-    """of one sequence forward and backward, counted in the first step"""
+    flops_per_position: float | None = None
+    """of one token or pixel forward and backward, counted in the first step"""
     evaluation: dict[str, Any] | None = None
     """the last evaluation, with its ``step``"""
     best: dict[str, Any] | None = None
@@ -131,6 +131,7 @@ def read_state(path: Path) -> TrainingState:
     check_sums(path, values["files"])
     own = {name: value for name, value in values.items() if name not in ("format", "version")}
     del own["files"]
+    own.pop("flops_per_row", None)  # of older runs, whose batches were all alike: counted anew
     return from_dict(TrainingState, own)
 
 

@@ -192,7 +192,7 @@ class _Job:
             self.average.update(self.model)
         state.steps += 1
         state.tokens += batch.tokens
-        state.flops += round((state.flops_per_row or 0) * len(batch.targets))
+        state.flops += round((state.flops_per_position or 0) * batch.tokens)
         state.seconds += self.world.from_first([time.perf_counter() - start])[0]
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
             self._report(losses, lr, norm)
@@ -205,7 +205,7 @@ class _Job:
             "slices": self.config.accumulate,
             "precision": self.config.precision,
         }
-        if self.state.flops_per_row is not None:
+        if self.state.flops_per_position is not None:
             return backward(self.compiled, batch, self.world, **options)
         losses, counted = count_operations(self.module, batch, self.world, **options)
         if counted == 0 and self.config.budget[0] == "flops":
@@ -213,7 +213,7 @@ class _Job:
                 "torch counts no operations in this model, so 'budget_flops' would never be "
                 "spent: give 'budget_seconds' or 'budget_tokens' instead"
             )
-        self.state.flops_per_row = counted
+        self.state.flops_per_position = counted
         return losses
 
     def _report(self, losses: dict[str, float], lr: float, norm: float) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import DataError
-from everyformer.core.mask import Mask
+from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.outputs import ModelOutput
 from everyformer.engines.flops import count_flops
 from everyformer.training.distributed import World, without_averaging
@@ -37,8 +36,7 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 def forward(model: nn.Module, batch: Batch) -> ModelOutput:
     """The model's output and loss on a batch."""
-    mask = None if batch.keep is None else Mask(keep=batch.keep)
-    out: ModelOutput = model(batch.inputs, targets=batch.targets, mask=mask)
+    out: ModelOutput = model(batch.inputs, targets=batch.targets, mask=batch.mask)
     return out
 
 
@@ -63,10 +61,16 @@ def backward(
 
     Raises:
         DataError: no target of the batch is scored.
+        ConfigError: it has fewer rows than processes times slices (of batches by tokens).
     """
     rows, scored = len(batch.targets), batch.scored
     if scored == 0:
         raise DataError("no target of this batch is scored (all are -100): nothing can be learnt")
+    if rows < world.size * slices:
+        raise ConfigError(
+            f"this batch has {rows} sequences, fewer than {world.size} processes times "
+            f"'accumulate' ({slices}) need: give more --data.tokens, or a lower 'accumulate'"
+        )
     start, stop = world.share(rows)
     cuts = [start + (stop - start) * i // slices for i in range(slices + 1)]
     sums: dict[str, Tensor] = {}
@@ -88,12 +92,12 @@ def backward(
 def count_operations(
     model: nn.Module, batch: Batch, world: World, **options: Any
 ) -> tuple[dict[str, float], float]:
-    """What `backward` gives, and the floating-point operations that one row of it took."""
+    """What `backward` gives, and the floating-point operations that one position of it took."""
     losses: dict[str, float] = {}
     counted = count_flops(lambda: losses.update(backward(model, batch, world, **options)))
     start, stop = world.share(len(batch.targets))
-    [per_row] = world.from_first([counted / (stop - start)])
-    return losses, per_row
+    [per_position] = world.from_first([counted / batch.rows(start, stop).tokens])
+    return losses, per_position
 
 
 def _weighted(out: ModelOutput, of_targets: float, of_rows: float) -> dict[str, Tensor]:

@@ -1,0 +1,161 @@
+"""Text with hidden tokens: what a masked language model is trained on and scored by.
+
+Each token is chosen with probability r (``mask_rate``); of the chosen 80% become the mask token,
+10% a random token, 10% stay as they are, and all chosen ones, these too, are the targets. The mask
+token is one id more than the tokenizer has, its last. Separators of documents are never chosen. A
+row in which chance chose nothing hides the token that came nearest to being chosen.
+
+Training draws anew at every step, from (seed, step) alone; a validation window always hides the
+same tokens. With ``mask_words`` words are chosen, each with probability r, and then all their
+tokens: runs of letters, digits and their marks; everything else stands by itself.
+
+Source: Devlin et al. 2018, arXiv 1810.04805, 3.1; whole words as in google-research/bert. There 15%
+of a row's tokens are chosen, rounded; here each by itself, so that 15% is a mean.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from everyformer.core.errors import DataError
+from everyformer.data.base import Dataset, digest, spread
+from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.config import DataConfig
+from everyformer.data.text import TextDataset
+from everyformer.data.tokenizers import Tokenizer
+
+MASKED, RANDOM = 0.8, 0.1
+"""Shares of the chosen tokens that become the mask token and a random one."""
+TRAINING_STREAM, VALIDATION_STREAM = 1, 2
+"""Kept apart from each other and from the stream of `TextDataset` that places the windows."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskedTextDataset(Dataset):
+    """Windows of a corpus with hidden tokens; targets are the hidden ones, -100 elsewhere."""
+
+    text: TextDataset
+    """Where the windows come from."""
+    rate: float
+    """Probability that a token, or a word, is chosen."""
+    seed: int
+    """The data's seed, which the validation part's masks follow from."""
+    words: tuple[np.ndarray, np.ndarray] | None
+    """(V,) flags of tokens that begin, and that end, inside a word; None hides single tokens."""
+
+    @property
+    def mask_token(self) -> int:
+        """The id that stands for a hidden token."""
+        return self.vocabulary - 1
+
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        windows = self.text.train_batch(step, size, seed)
+        random = np.random.default_rng((seed, step, TRAINING_STREAM))
+        return replace(self.hide(windows.inputs.numpy(), random), documents=windows.documents)
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        """Windows side by side; the last reaches back to be full and hides only new tokens."""
+        tokens = self.text.validation
+        count = -(-len(tokens) // self.length)
+        chosen = spread(count, limit)
+        for first in range(0, len(chosen), size):
+            made = [self._held_out(int(row)) for row in chosen[first : first + size]]
+            inputs = torch.cat([batch.inputs for batch in made])
+            documents = self.text.documents_of(inputs) if self.text.packed else None
+            targets = torch.cat([batch.targets for batch in made])
+            yield Batch(inputs, targets, documents=documents)
+
+    def _held_out(self, row: int) -> Batch:
+        wanted = row * self.length
+        start = min(wanted, len(self.text.validation) - self.length)
+        window = self.text.validation[None, start : start + self.length].astype(np.int64)
+        new = np.arange(self.length)[None] >= wanted - start
+        random = np.random.default_rng((self.seed, row, VALIDATION_STREAM))
+        return self.hide(window, random, new)
+
+    def hide(
+        self, tokens: np.ndarray, random: np.random.Generator, able: np.ndarray | None = None
+    ) -> Batch:
+        """Hide some of ``tokens`` (B, L); only those that are ``able`` (B, L), if that is given."""
+        free = tokens != self._separator
+        if able is not None:
+            free &= able
+        units = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+        if self.words is not None:
+            units = word_numbers(tokens, *self.words)
+        draws = np.take_along_axis(random.random(tokens.shape), units, axis=1)
+        draws = np.where(free, draws, 1.0)
+        least = draws.min(axis=1, keepdims=True)
+        chosen = free & ((draws < self.rate) | (draws == least))
+        fate = random.random(tokens.shape)
+        hidden = np.where(fate < MASKED, self.mask_token, tokens)
+        swapped = (fate >= MASKED) & (fate < MASKED + RANDOM)
+        hidden = np.where(swapped, self._random_tokens(random, tokens.shape), hidden)
+        return Batch(
+            torch.from_numpy(np.where(chosen, hidden, tokens)),
+            torch.from_numpy(np.where(chosen, tokens, IGNORED)),
+        )
+
+    def _random_tokens(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Any token but the mask and the separator, all equally likely."""
+        if self._separator < 0:
+            return random.integers(0, self.mask_token, shape)
+        drawn = random.integers(0, self.mask_token - 1, shape)
+        return drawn + (drawn >= self._separator)
+
+    @property
+    def _separator(self) -> int:
+        held = None if self.tokenizer is None else self.tokenizer.separator
+        return -1 if held is None else held
+
+
+def masked(text: Dataset, config: DataConfig) -> MaskedTextDataset:
+    """The corpus ``text`` with hidden tokens.
+
+    Raises:
+        DataError: it is no corpus of real text.
+    """
+    if not isinstance(text, TextDataset) or text.tokenizer is None:
+        raise DataError(f"{text.name} is no text whose tokens could be hidden (task mlm)")
+    facts: dict[str, Any] = {"rate": config.mask_rate, "seed": config.seed}
+    return MaskedTextDataset(
+        name=text.name,
+        task="mlm",
+        kind="text",
+        vocabulary=text.tokenizer.vocabulary + 1,
+        length=text.length,
+        split=text.split,
+        fingerprint=digest(text.fingerprint, "masked", config.mask_words, facts),
+        tokenizer=text.tokenizer,
+        text=text,
+        words=word_flags(text.tokenizer) if config.mask_words else None,
+        **facts,
+    )
+
+
+def word_flags(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """Of each token, whether its first and whether its last character belongs to a word."""
+    texts = [tokenizer.decode([token]) for token in range(tokenizer.vocabulary)]
+    begins = [_in_word(text[:1]) for text in texts]
+    ends = [_in_word(text[-1:]) for text in texts]
+    return np.array(begins), np.array(ends)
+
+
+def _in_word(character: str) -> bool:
+    # a part of a character's bytes decodes to U+FFFD; in text those are mostly letters
+    if character in ("_", "\ufffd"):
+        return True
+    return bool(character) and unicodedata.category(character)[0] in "LNM"
+
+
+def word_numbers(tokens: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """(B, L) which word of its row each token belongs to, counted from 0."""
+    joined = ends[tokens[:, :-1]] & begins[tokens[:, 1:]]
+    first = np.zeros((len(tokens), 1), dtype=np.int64)
+    return np.concatenate((first, np.cumsum(~joined, axis=1)), axis=1)

@@ -1,0 +1,248 @@
+"""Parallel text for sequence-to-sequence models: pairs of sentences that stay on disk, encoded.
+
+One tokenizer serves both languages. Source and target both end with the separator token, which of
+the target is scored (a source ends so too, as in Marian and tensor2tensor).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from everyformer.core.errors import DataError
+from everyformer.data.base import Dataset, digest, spread
+from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.buckets import Buckets
+from everyformer.data.cache import FORMAT, cache_root, cached
+from everyformer.data.config import DataConfig
+from everyformer.data.corpus import tokenizer_kind
+from everyformer.data.pairs import Pairs
+from everyformer.data.sources import Source
+from everyformer.data.text import encode_prompt
+from everyformer.data.tokenizers import (
+    SEPARATOR,
+    CharTokenizer,
+    Tokenizer,
+    fit_tokenizer,
+    load_tokenizer,
+)
+
+CHUNK = 2000
+"""Pairs encoded at a time."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ParallelDataset(Dataset):
+    """Pairs in batches of like lengths, padded on the right; ``keep`` marks the source's padding.
+
+    Training pairs come in batches of about ``size`` sentences, or, with ``--data.tokens N``, of at
+    most N positions, source, target and padding together (`everyformer.data.buckets`).
+    """
+
+    tokens: np.ndarray
+    """All pairs' tokens in one row, source before target, memory-mapped."""
+    bounds: np.ndarray
+    """(2 pairs + 1,) where each sentence begins in it."""
+    train_rows: np.ndarray
+    """Which pairs are trained on."""
+    validation_rows: np.ndarray
+    """Which pairs are held out, in the order of their files."""
+    buckets: Buckets | None
+    """How ``train_rows`` are put together; None when there are none."""
+    languages: tuple[str, str]
+    """Names of both sides, source first."""
+    references: Path
+    """JSON file with the held-out targets as they were written."""
+
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        """The batch of a step; an epoch has every pair once, ``size`` of them at a time or so."""
+        if self.buckets is None:
+            raise DataError(f"all of {self.name} is held out, so there is nothing to train on")
+        return self._batch(self.train_rows[self.buckets.rows(step, size, seed)])
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        """Every held-out pair once, the short ones first, ``size`` at a time."""
+        rows = self.validation_rows
+        rows = rows[np.lexsort(self.lengths(rows).T)]
+        rows = rows[spread(len(rows), limit)]
+        for first in range(0, len(rows), size):
+            yield self._batch(rows[first : first + size])
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """(rows, 2) tokens of source and target, end tokens included."""
+        first = self.bounds[2 * rows]
+        middle = self.bounds[2 * rows + 1]
+        return np.stack((middle - first, self.bounds[2 * rows + 2] - middle), axis=1)
+
+    def held_out(self, limit: int | None = None) -> tuple[list[Tensor], list[str]]:
+        """Sources (S,) as tokens and their translations as text, in the order of the files."""
+        chosen = spread(len(self.validation_rows), limit)
+        texts = json.loads(self.references.read_text(encoding="utf-8"))
+        sources = [
+            torch.from_numpy(
+                self.tokens[self.bounds[2 * row] : self.bounds[2 * row + 1]].astype(np.int64)
+            )
+            for row in self.validation_rows[chosen]
+        ]
+        return sources, [texts[place] for place in chosen]
+
+    def _batch(self, rows: np.ndarray) -> Batch:
+        inputs, keep = self._padded(2 * rows, 0)
+        targets, _ = self._padded(2 * rows + 1, IGNORED)
+        return Batch(inputs, targets, keep, separate=True)
+
+    def _padded(self, sentences: np.ndarray, fill: int) -> tuple[Tensor, Tensor]:
+        """(B, longest) tokens, and which of them are real."""
+        starts, stops = self.bounds[sentences], self.bounds[sentences + 1]
+        places = starts[:, None] + np.arange((stops - starts).max())
+        real = places < stops[:, None]
+        found = self.tokens[np.minimum(places, len(self.tokens) - 1)].astype(np.int64)
+        return torch.from_numpy(np.where(real, found, fill)), torch.from_numpy(real)
+
+
+def load_parallel(
+    source: Source, config: DataConfig, tokenizer: Tokenizer | None = None
+) -> ParallelDataset:
+    """A source as parallel text, encoded once into the cache.
+
+    Raises:
+        DataError: files without partner or of different length, an empty line, not UTF-8, a
+            tokenizer without an end token, no pair short enough.
+        ConfigError: options that contradict each other.
+    """
+    tokenizer_kind(config, tokenizer)
+    if tokenizer is not None and tokenizer.separator is None:
+        raise DataError(
+            f"the tokenizer {tokenizer} has no token that ends a sentence, as translation needs: "
+            "its run learned one text alone. Read the data with its own tokenizer"
+        )
+    pairs = Pairs(source, config)
+    spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
+    given = config.validation, config.part, pairs.languages, pairs.stamp()
+    key = digest(FORMAT, "parallel", *given, spec)
+
+    def build(folder: Path) -> dict[str, Any]:
+        return _build(pairs, folder, config, tokenizer)
+
+    folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build)
+    made = load_tokenizer(folder)
+    bounds = np.load(folder / "bounds.npy", mmap_mode="r")
+    longest = np.diff(bounds).reshape(-1, 2).max(1)
+    training, cut = facts["training"], config.length
+    kept = np.flatnonzero(longest[:training] <= cut)
+    if training and not len(kept):
+        raise DataError(
+            f"no training pair of '{source.given}' is short enough: the shortest has "
+            f"{longest[:training].min()} tokens on its longer side, --data.length is {cut}"
+        )
+    split = facts["split"]
+    if len(kept) < training:
+        split += f"; {training - len(kept):,} pairs longer than {cut:,} tokens left out of training"
+    if pairs.turnable:
+        split += f"; --data.languages {'-'.join(reversed(pairs.languages))} turns the direction"
+    lengths = np.diff(bounds).reshape(-1, 2)[kept]
+    return ParallelDataset(
+        name=source.name,
+        task="seq2seq",
+        kind="text",
+        vocabulary=made.vocabulary,
+        length=max(config.length, int(longest[training:].max())),
+        bytes_per_token=facts["bytes_per_token"],
+        split=split,
+        fingerprint=facts["fingerprint"],
+        tokenizer=made,
+        tokens=np.memmap(folder / "tokens.bin", made.dtype, mode="r"),
+        bounds=bounds,
+        train_rows=kept,
+        validation_rows=np.arange(training, len(longest)),
+        buckets=Buckets(lengths, config.tokens) if len(kept) else None,
+        languages=pairs.languages,
+        references=folder / "references.json",
+    )
+
+
+def encode_source(tokenizer: Tokenizer, text: str) -> Tensor:
+    """(S,) int64 tokens of a sentence to translate, with its end token.
+
+    Raises:
+        DataError: characters that the vocabulary lacks.
+    """
+    return encode_prompt(tokenizer, text.strip() + SEPARATOR)[0]
+
+
+def _build(
+    pairs: Pairs, folder: Path, config: DataConfig, tokenizer: Tokenizer | None
+) -> dict[str, Any]:
+    """Write tokens, bounds and references into ``folder``; give the facts."""
+    given = pairs.source.given
+    held = [held_out for held_out, _, _ in pairs.read()]
+    if not held:
+        raise DataError(f"'{given}' holds no pair of sentences; give files with content")
+    training = held.count(False)
+    if not pairs.own_split:
+        training = len(held) - max(1, round(config.validation * len(held)))
+        pairs.note = f"the last {config.validation:.0%} of the pairs are held out"
+    if training == len(held):
+        raise DataError(f"the held-out part of '{given}' has no pair; add some")
+    if training == 0 and config.validation < 1:
+        raise DataError(f"the training part of '{given}' has no pair; add some")
+    texts = (text for pair in itertools.islice(pairs.read(), training) for text in pair[1:])
+    # whatever the kind, the end token is in the vocabulary
+    made = tokenizer or fit_tokenizer(config.tokenizer, itertools.chain((SEPARATOR,), texts))
+    made.save(folder)
+    bounds, checksum = _encode(pairs, made, folder, len(held))
+    np.save(folder / "bounds.npy", bounds)
+    references = [target for _, _, target in itertools.islice(pairs.read(), training, None)]
+    (folder / "references.json").write_text(json.dumps(references), encoding="utf-8")
+    lengths = np.diff(bounds).reshape(-1, 2)[training:]
+    strange = 0
+    if isinstance(made, CharTokenizer):
+        tokens = np.memmap(folder / "tokens.bin", made.dtype, mode="r")
+        strange = int((tokens[bounds[2 * training] :] == made.unknown).sum())
+    size = sum(len(text.encode()) + 1 for text in references)
+    return {
+        "training": training,
+        "bytes_per_token": size / int(lengths[:, 1].sum()),
+        "split": _split(pairs, training, len(held) - training, strange),
+        "fingerprint": digest(checksum, training, made.to_dict()),
+    }
+
+
+def _encode(
+    pairs: Pairs, tokenizer: Tokenizer, folder: Path, count: int
+) -> tuple[np.ndarray, bytes]:
+    """Tokens of all pairs into a file; where sentences begin, and the file's hash."""
+    bounds, made = [np.zeros(1, dtype=np.int64)], hashlib.blake2b(digest_size=16)
+    texts = (f"{first}{SEPARATOR}{second}{SEPARATOR}" for _, first, second in pairs.read())
+    with (
+        (folder / "tokens.bin").open("wb") as file,
+        tqdm(total=count, unit="pairs", unit_scale=True, desc="encoding", disable=None) as bar,
+    ):
+        while chunk := list(itertools.islice(texts, CHUNK)):
+            found = tokenizer.encode_array("".join(chunk))
+            raw = found.tobytes()
+            file.write(raw)
+            made.update(raw)
+            bounds.append(bounds[-1][-1] + np.flatnonzero(found == tokenizer.separator) + 1)
+            bar.update(len(chunk))
+    return np.concatenate(bounds), made.digest()
+
+
+def _split(pairs: Pairs, training: int, held: int, strange: int) -> str:
+    counts = f"{training:,} training and {held:,} validation pairs"
+    note = f"{pairs.note}: {counts} from {' to '.join(pairs.languages)}"
+    if pairs.empty:
+        note += f"; {pairs.empty:,} empty pairs left out"
+    if strange:
+        note += f"; {strange:,} held-out characters that training never has"
+    return note

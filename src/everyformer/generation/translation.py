@@ -1,0 +1,98 @@
+"""Translating many sentences, and how good the translations are by sacrebleu's BLEU and chrF."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
+
+from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.mask import Mask
+from everyformer.data.text import decode
+from everyformer.data.tokenizers import Tokenizer
+from everyformer.generation.beam import beam_search
+from everyformer.generation.config import BeamConfig
+from everyformer.models.base import Model
+
+
+def translate_all(
+    model: Model,
+    tokenizer: Tokenizer,
+    sources: Sequence[Tensor],
+    search: BeamConfig,
+    *,
+    batch: int = 16,
+    show: bool | None = None,
+) -> list[str]:
+    """The best translation of each source as text on one line, in the order of the sources.
+
+    Args:
+        sources: (S,) tokens each, with their end token.
+        batch: sentences searched at a time; those of like length together.
+        show: a progress bar on stderr; None where that is a terminal.
+
+    Raises:
+        DataError: a source is longer than the model takes.
+    """
+    require_room(model, sources)
+    made = [""] * len(sources)
+    device = next(model.parameters()).device
+    order = sorted(range(len(sources)), key=lambda place: len(sources[place]), reverse=True)
+    hidden = None if show is None else not show
+    with tqdm(total=len(sources), unit="sentences", desc="translating", disable=hidden) as bar:
+        for first in range(0, len(order), batch):
+            places = order[first : first + batch]
+            lengths = torch.tensor([len(sources[place]) for place in places], device=device)
+            padded = pad_sequence([sources[place] for place in places], batch_first=True)
+            mask = Mask.from_lengths(lengths, padded.shape[1])
+            found = beam_search(model, padded.to(device), mask, search)
+            for place, hypotheses in zip(places, found, strict=True):
+                made[place] = " ".join(decode(tokenizer, hypotheses[0].tokens).split())
+            bar.update(len(places))
+    return made
+
+
+def require_room(model: Model, sources: Sequence[Tensor]) -> None:
+    """Raise unless the model takes all of ``sources``.
+
+    Raises:
+        DataError: a sentence is longer than the model's ``max_length``; the first one is named.
+    """
+    room = model.config.tokens
+    for number, source in enumerate(sources, start=1):
+        if len(source) > room:
+            raise DataError(
+                f"sentence {number} has {len(source)} tokens, but the model takes {room} at most; "
+                "split it, or train with a greater --model.max-length"
+            )
+
+
+def quality(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """BLEU and chrF of a corpus, 0 to 100, each with sacrebleu's signature of how it was counted.
+
+    Raises:
+        MissingExtraError: sacrebleu is not installed.
+    """
+    metrics = sacrebleu_package().metrics
+    found: dict[str, Any] = {}
+    for name, metric in (("bleu", metrics.BLEU()), ("chrf", metrics.CHRF())):
+        found[name] = float(metric.corpus_score(list(translations), [list(references)]).score)
+        found[f"{name}_signature"] = str(metric.get_signature())
+    return found
+
+
+def sacrebleu_package() -> Any:
+    """The package that counts.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import sacrebleu
+    except ImportError as error:
+        raise MissingExtraError("sacrebleu", "text", "BLEU") from error
+    return sacrebleu

@@ -1,0 +1,66 @@
+"""Perplexity of a long text under a model that reads a window at a time.
+
+    nonoverlapping   windows side by side: the first target of a window has a context of one token
+    sliding          windows S apart: each scores its last S targets, the first all of its L, so
+                     every other target has a context of at least L - S + 1 tokens
+
+Every target of the held-out text is scored exactly once in every mode, and S = L is the first mode.
+A window costs the same in both, so sliding costs L / S times as much and never scores worse for
+want of context that a window could hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from torch import nn
+
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.data.base import Dataset
+from everyformer.data.text import TextDataset
+from everyformer.training.evaluate import evaluate
+
+Mode = Literal["nonoverlapping", "sliding"]
+
+
+def evaluate_long(
+    model: nn.Module,
+    dataset: Dataset,
+    *,
+    mode: Mode = "nonoverlapping",
+    stride: int | None = None,
+    **options: Any,
+) -> dict[str, Any] | None:
+    """Score the held-out text of ``dataset`` in windows of its ``length`` tokens.
+
+    Args:
+        mode: how the windows lie.
+        stride: S, tokens between windows that slide (default: half a window).
+        options: of `evaluate`.
+
+    Returns:
+        What `evaluate` gives, with ``window`` and ``stride`` in tokens.
+
+    Raises:
+        ConfigError: a stride that does not fit the mode or the window.
+        UnsupportedError: the data is no text to predict.
+    """
+    if not isinstance(dataset, TextDataset):
+        raise UnsupportedError(
+            f"windows lie over a text that is predicted (task lm); {dataset.name} is data of the "
+            f"task {dataset.task}: leave the mode out"
+        )
+    if mode == "nonoverlapping":
+        if stride is not None:
+            raise ConfigError("windows side by side have no 'stride': leave it out, or slide")
+        stride = dataset.length
+    if stride is None:
+        stride = max(1, dataset.length // 2)
+    if not 1 <= stride <= dataset.length:
+        raise ConfigError(
+            f"'stride' must be 1 to {dataset.length} tokens, the length of a window, not {stride}: "
+            "beyond it targets would be left out"
+        )
+    found = evaluate(model, dataclasses.replace(dataset, stride=stride), **options)
+    return None if found is None else found | {"window": dataset.length, "stride": stride}

@@ -1,0 +1,215 @@
+"""Fine-tuning: a model begins with what another one of its member and sizes has learned.
+
+Taken over is every tensor that means the same in both. Two kinds are fitted: tables over tokens
+(the mask token of a masked language model is the last row, so all others keep their places), and
+learned positions (of text their first rows; of pictures resized to the new grid, bicubic). What the
+old model has and the new one lacks, such as its head, is left; what only the new one has is fresh.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.errors import CheckpointError
+from everyformer.core.registry import Registry
+from everyformer.data.tokenizers import Tokenizer, load_tokenizer, require_same
+from everyformer.mixers import MIXERS
+from everyformer.models.base import Model
+from everyformer.models.config import ModelConfig
+from everyformer.positions import POSITIONS
+from everyformer.positions.learned import resize_grid
+from everyformer.training.checkpoint import MODEL_FORMAT, RUN_FORMAT, load_model
+from everyformer.training.records import differences
+from everyformer.training.storage import read_json, weights_of
+
+SAME = (
+    "member", "width", "layers", "heads", "patch", "mixer", "mixer_options", "schedule", "position",
+    "position_options", "block", "scale_embedding", "embedding_norm", "token_types",
+)  # fmt: skip
+"""fields of a config that both models must share"""
+FREE = {"dropout", "drop_path", "attention_dropout"}
+"""options inside them that change no weight's meaning"""
+BY_TOKEN = ("embedding.weight", "head.weight", "head.bias")
+"""tensors with a row a token"""
+TABLE = "position.table"
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run or a saved model says about itself, its weights aside."""
+
+    path: Path
+    config: ModelConfig
+    tokenizer: Tokenizer | None
+    """what made its tokens; None where there were none, or in a folder saved by `save_model`"""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """What became of every tensor, by name."""
+
+    taken: tuple[str, ...]
+    """as they were"""
+    fitted: tuple[str, ...]
+    """in part or resized, each with what was done"""
+    fresh: tuple[str, ...]
+    """of the new model alone: as they start without this"""
+    left: tuple[str, ...]
+    """of the old model alone"""
+
+    def lines(self) -> list[str]:
+        """The report, one line a kind."""
+        found = []
+        for field in dataclasses.fields(self):
+            names = getattr(self, field.name)
+            shown = ", ".join(names if field.name != "taken" else names[:3])
+            more = f" and {len(names) - 3} more" if field.name == "taken" and names[3:] else ""
+            found.append(f"{field.name}: {len(names)}{': ' if names else ''}{shown}{more}")
+        return found
+
+
+def read_start(path: str | Path) -> Start:
+    """The config and the tokenizer of the run or saved model at ``path``.
+
+    Raises:
+        CheckpointError: nothing is there, or it is damaged.
+    """
+    file = Path(path) / "config.json"
+    if not file.is_file():
+        raise CheckpointError(f"{path} holds no saved model and no run: config.json is missing")
+    try:
+        values = read_json(file, RUN_FORMAT)
+    except CheckpointError:
+        values = read_json(file, MODEL_FORMAT)
+        return Start(Path(path), from_dict(ModelConfig, values["config"]), None)
+    held = values.get("tokenizer")
+    tokenizer = None if held is None else load_tokenizer(held)
+    return Start(Path(path), from_dict(ModelConfig, values["model"]), tokenizer)
+
+
+def warm_start(model: Model, path: str | Path, tokenizer: Tokenizer | None = None) -> WarmStart:
+    """Fill ``model`` with what fits of the run or saved model at ``path``.
+
+    Args:
+        model: changed in place; its other weights stay as they are.
+        path: a run's directory (its best weights are taken) or a folder made by `save_model`.
+        tokenizer: what makes the tokens that ``model`` will read.
+
+    Raises:
+        CheckpointError: nothing to read there, or a model of another member, size or kind of input.
+        DataError: its tokens were made by another tokenizer.
+    """
+    start = read_start(path)
+    _check(start, model.config)
+    if start.tokenizer is not None and tokenizer is not None:
+        require_same(start.tokenizer, tokenizer)
+    source = load_model(path)
+    held = source.state_dict()
+    own = dict(model.named_parameters()) | dict(model.named_buffers())
+    taken, fitted, fresh = [], [], []
+    with torch.no_grad():
+        for name, tensor in own.items():
+            done = None if name not in held else _take(name, tensor, held[name], start, model)
+            if done is None:
+                fresh.append(name)
+            elif done:
+                fitted.append(f"{name} ({done})")
+            else:
+                taken.append(name)
+    left = [name for name in weights_of(source)[0] if name not in own]
+    return WarmStart(tuple(taken), tuple(fitted), tuple(fresh), tuple(left))
+
+
+def _take(name: str, into: Tensor, held: Tensor, start: Start, model: Model) -> str | None:
+    """Fill ``into``; '' if ``held`` was taken whole, else what was done to it; None: not taken."""
+    if name == TABLE:
+        return _take_positions(into, held, start.config, model.config)
+    if into.shape == held.shape:
+        into.copy_(held)
+        return ""
+    if name in BY_TOKEN and into.shape[1:] == held.shape[1:]:
+        rows = min(len(into), len(held))
+        into[:rows] = held[:rows]
+        return f"{rows} rows of {len(held)}, {len(into) - rows} fresh"
+    return None
+
+
+def _take_positions(
+    into: Tensor, held: Tensor, before: ModelConfig, after: ModelConfig
+) -> str | None:
+    slots = [_class_rows(config) for config in (before, after)]
+    old, new = held[slots[0] :], into[slots[1] :]
+    if before.image != after.image and after.task != "classify-image":
+        return None
+    if min(slots) == 1:
+        into[0] = held[0]
+    grids = [_grid(config) for config in (before, after)]
+    if grids[0] is not None and grids[1] is not None:
+        new.copy_(resize_grid(old, grids[0], grids[1]))
+        if grids[0] == grids[1] and slots[0] == slots[1]:
+            return ""
+        return "{} x {} places to {} x {}".format(*grids[0], *grids[1])
+    rows = min(len(old), len(new))
+    new[:rows] = old[:rows]
+    if len(old) == len(new) and slots[0] == slots[1]:
+        return ""
+    return f"{rows} positions of {len(old)}, {len(into) - rows - min(slots)} fresh"
+
+
+def _class_rows(config: ModelConfig) -> int:
+    return int(config.task.startswith("classify") and config.pooling == "class")
+
+
+def _grid(config: ModelConfig) -> tuple[int, int] | None:
+    """Rows and columns of patches; None for a model that reads no patches."""
+    if config.image is None or config.task != "classify-image":
+        return None
+    return config.image[1] // config.patch, config.image[2] // config.patch
+
+
+def _check(start: Start, wanted: ModelConfig) -> None:
+    held, path = start.config, start.path
+    if (held.image is None) != (wanted.image is None):
+        kinds = ["text" if config.image is None else "pictures" for config in (held, wanted)]
+        raise CheckpointError(f"the model in {path} reads {kinds[0]}, not {kinds[1]}")
+    shared = _shared(held), _shared(wanted)
+    for gene in ("mixer", "position"):
+        if shared[0][gene] != shared[1][gene]:
+            for values in shared:
+                del values[f"{gene}_options"]
+    faults = differences(*shared)
+    if held.image is not None and wanted.image is not None and held.image[0] != wanted.image[0]:
+        faults.append(f"channels of its pictures: {held.image[0]} -> {wanted.image[0]}")
+    tokens = [config.vocabulary - (config.task == "mlm") for config in (held, wanted)]
+    if held.image is None and tokens[0] != tokens[1]:
+        faults.append(f"different tokens: {tokens[0]} -> {tokens[1]}")
+    if faults:
+        raise CheckpointError(
+            f"the model in {path} is another one than this: {'; '.join(faults[:5])}. Start from it "
+            "with its own member, sizes and tokenizer"
+        )
+
+
+def _shared(config: ModelConfig) -> dict[str, Any]:
+    """What both models must share, as plain values, options that were not given filled in."""
+    values = {name: to_dict(getattr(config, name)) for name in SAME}
+    values["mixer_options"] = _defaults(MIXERS, config.mixer) | values["mixer_options"]
+    if config.position is not None:
+        own = _defaults(POSITIONS, config.position)
+        values["position_options"] = own | values["position_options"]
+    for options in (values["mixer_options"], values["block"]):
+        for name in FREE & options.keys():
+            del options[name]
+    return values
+
+
+def _defaults(genes: Registry[Any], name: str) -> dict[str, Any]:
+    options: dict[str, Any] = to_dict(genes.get(name).Options())
+    return options

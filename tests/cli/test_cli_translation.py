@@ -1,0 +1,231 @@
+"""`train`, `eval --bleu` and `generate` on parallel text, as a user runs them."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import DataError
+from everyformer.generation.config import BeamConfig
+from everyformer.generation.translation import quality, translate_all
+from everyformer.models.base import Model
+
+Say = Callable[..., tuple[int, str, str]]
+Refused = Callable[..., str]
+
+WORDS = {"a": "x", "b": "y", "c": "z"}
+SIZES = ("--width", "32", "--layers", "1", "--heads", "2", "--training.threads", "1")
+
+
+def sentences(count: int, start: int = 0) -> list[str]:
+    """Number ``start`` and the following ones in base 3, written as words."""
+    digits = list(WORDS)
+    return [
+        " ".join(digits[number // 3**place % 3] for place in range(2 + number // 7 % 3))
+        for number in range(start, start + count)
+    ]
+
+
+def german(text: str) -> str:
+    return " ".join(WORDS[word] for word in text.split())
+
+
+@pytest.fixture
+def corpus(tree: Path) -> Path:
+    """data/ with train, val and test files in the languages en and de."""
+    folder = tree / "data"
+    folder.mkdir()
+    for part, count in (("train", 120), ("val", 9), ("test_a", 7)):
+        lines = sentences(count)
+        (folder / f"{part}.en").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (folder / f"{part}.de").write_text("\n".join(map(german, lines)) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def trained(corpus: Path, say: Say) -> Callable[..., str]:
+    def run(member: str = "transformer", *words: str) -> str:
+        out = str(corpus.parent / "runs" / member)
+        common = (
+            "--data",
+            str(corpus),
+            "--data.languages",
+            "en-de",
+            "--length",
+            "20",
+            "--out",
+            out,
+        )
+        steps = () if "--steps" in words else ("--steps", "2")
+        code, _, err = say("train", member, *common, *SIZES, *steps, *words)
+        assert code == 0, err
+        return out
+
+    return run
+
+
+def test_a_copying_of_words_is_learned_and_translated(
+    trained: Callable[..., str], say: Say, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(
+        *("transformer", "--tokenizer", "chars", "--data.tokens", "1200", "--steps", "150"),
+        *("--lr", "0.01", "--model.block.dropout", "0", "--model.embedding-dropout", "0"),
+    )
+    saved = json.loads((Path(run) / "config.json").read_text(encoding="utf-8"))
+    assert saved["model"]["start_token"] == saved["model"]["end_token"] == 1
+    code, out, err = say("eval", run, "--bleu", "--json", "--translations", "made.txt")
+    assert code == 0, err
+    found = json.loads(out)["evaluation"]
+    made = Path("made.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [german(line) for line in sentences(9)]
+    assert made == wanted
+    assert found["bleu"] == sacrebleu.corpus_bleu(made, [wanted]).score
+    assert found["chrf"] == sacrebleu.corpus_chrf(made, [wanted]).score == 100
+    assert "tok:13a" in found["bleu_signature"]
+    code, out, err = say("generate", run, "--prompt", "a b c", "--beam", "2")
+    assert (code, out) == (0, "x y z\n"), err
+    given = io.TextIOWrapper(io.BytesIO(b"a b\n\nc c a b\n"), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", given)
+    code, out, err = say("generate", run, "--prompt", "-", "--beam", "1")
+    assert (code, out) == (0, "x y\n\nz z x y\n"), err
+
+
+@pytest.mark.parametrize("member", ["gmlp", "rope"])
+def test_other_members_translate_and_other_parts_are_measured(
+    member: str, trained: Callable[..., str], say: Say
+) -> None:
+    run = trained(member)
+    code, out, err = say("eval", run, "--data.part", "test_a", "--bleu", "--beam", "1")
+    assert code == 0, err
+    assert "120 training and 7 validation pairs" in err
+    lines = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert lines["sequences"] == "7"
+    assert "tok:13a" in lines["bleu"]
+    assert "nc:6" in lines["chrf"]
+    assert {"loss", "perplexity", "accuracy", "bits_per_byte"} <= set(lines)
+
+
+def test_a_resumed_run_repeats_an_uninterrupted_one(trained: Callable[..., str], say: Say) -> None:
+    words = ("--data.tokens", "300", "--log-every", "1", "--evaluate-every", "none")
+    words = tuple(word.replace("--log", "--training.log") for word in words)
+    words = tuple(word.replace("--evaluate", "--training.evaluate") for word in words)
+    run = trained("transformer", "--steps", "9", "--training.schedule", "constant", *words)
+    whole = (Path(run) / "metrics.jsonl").read_text(encoding="utf-8")
+    Path(run).rename("whole")
+    trained("transformer", "--steps", "4", "--training.schedule", "constant", *words)
+    code, _, err = say("train", "--resume", "--out", run, "--steps", "9")
+    assert code == 0, err
+    parts = (Path(run) / "metrics.jsonl").read_text(encoding="utf-8")
+
+    def losses(text: str) -> list[float]:
+        rows = [json.loads(line) for line in text.splitlines()]
+        return [row["loss"] for row in rows if "loss" in row]
+
+    assert len(losses(whole)) == 9
+    assert losses(parts) == losses(whole)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("generate",), "there is nothing to translate"),
+        (("generate", "--prompt", "a b ü", "--beam", "1"), "'ü', which the training text never"),
+        (("generate", "--prompt", "a " * 30), "sentence 1 has 60 tokens, but the model takes 20"),
+        (("generate", "--prompt", "a", "--top-k", "2"), "searched, not drawn"),
+        (("generate", "--prompt", "a", "--tokens", "9"), "leave out --tokens"),
+        (("generate", "--prompt", "a", "--beam", "0"), "'beam' must be at least 1"),
+        (("eval", "--beam", "2"), "need --bleu or --translations"),
+        (("eval", "--data.part", "test_b"), "no part 'test_b'; did you mean 'test_a'"),
+        (("eval", "--translations", "no/such/folder.txt"), "cannot write no/such/folder.txt"),
+        (("eval", "--data", "copy", "--data.languages", "none"), "different tokens"),
+    ],
+)
+def test_wrong_questions_are_refused(
+    words: tuple[str, ...], message: str, trained: Callable[..., str], refused: Refused
+) -> None:
+    run = trained("transformer", "--tokenizer", "chars")
+    verb, *rest = words
+    assert message in refused(verb, run, *rest)
+
+
+def test_a_language_model_is_no_translator(tree: Path, say: Say, refused: Refused) -> None:
+    common = ("--data", "text.txt", "--steps", "1", "--length", "16", *SIZES)
+    code, _, err = say("train", "attention", *common, "--out", "lm")
+    assert code == 0, err
+    assert "only parallel text can be translated" in refused("eval", "lm", "--bleu")
+    assert "beam search is for seq2seq runs" in refused("generate", "lm", "--beam", "2")
+
+
+def test_without_sacrebleu_its_extra_is_named(
+    trained: Callable[..., str], refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained()
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    assert "everyformer[text]" in refused("eval", run, "--bleu")
+
+
+class Backwards:
+    """Stands where beam search does: every source turned round, its end token left out."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def __call__(self, model: Model, source: Tensor, mask: Any, search: BeamConfig) -> Any:
+        from everyformer.generation.beam import Hypothesis
+
+        lengths = mask.keep.sum(1).tolist()
+        self.batches.append(lengths)
+        rows = [row[: n - 1].tolist()[::-1] for row, n in zip(source, lengths, strict=True)]
+        return [[Hypothesis(0.0, tuple(row)), Hypothesis(-1.0, (65,))] for row in rows]
+
+
+def test_sentences_are_searched_by_length_and_given_back_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import everyformer as ef
+    from everyformer.data.parallel import encode_source
+    from everyformer.data.tokenizers import ByteTokenizer
+
+    search = Backwards()
+    monkeypatch.setattr("everyformer.generation.translation.beam_search", search)
+    model = ef.create_model("transformer", "seq2seq", width=8, layers=1, heads=1, max_length=9)
+    texts = ["abc", "d", "efghij", "k  l", "mn"]
+    tokenizer = ByteTokenizer()
+    sources = [encode_source(tokenizer, text) for text in texts]
+    made = translate_all(model, tokenizer, sources, BeamConfig(), batch=2)
+    assert made == ["cba", "d", "jihgfe", "l k", "nm"]
+    assert search.batches == [[7, 5], [4, 3], [2]]
+    with pytest.raises(DataError, match="sentence 2 has 10 tokens, but the model takes 9"):
+        translate_all(model, tokenizer, [sources[0], torch.ones(10)], BeamConfig())
+
+
+def test_bleu_of_the_reference_is_100_and_of_nothing_0() -> None:
+    references = ["the quick brown fox jumps .", "a man sleeps in a green room ."]
+    assert quality(references, references)["bleu"] == pytest.approx(100)
+    assert quality(["", ""], references)["bleu"] == 0
+    assert quality(references, references)["chrf"] == 100
+
+
+def test_a_comparison_takes_parallel_text(corpus: Path, say: Say) -> None:
+    code, out, err = say(
+        *("compare", "transformer", "--data", str(corpus), "--data.languages", "en-de"),
+        *("--data.tokens", "300", "--length", "20", "--steps", "2", "--bench-lengths", *SIZES),
+        *("--out", "compared"),
+    )
+    assert code == 0, err + out
+    results = json.loads((corpus.parent / "compared" / "results.json").read_text(encoding="utf-8"))
+    assert results["metric"] == "bits_per_byte"
+    [row] = results["rows"]
+    assert row["status"] == "done"
+    assert results["runs"][0]["tokens"] < 2 * 300
+    report = (corpus.parent / "compared" / "report.html").read_text(encoding="utf-8")
+    assert "translates data best" in report

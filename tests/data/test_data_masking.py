@@ -1,0 +1,230 @@
+"""Hidden tokens: as many as the rate says, of the right kinds, at the right places and times."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from data_files import Load, write
+
+import everyformer as ef
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.data import DataConfig, load_dataset
+from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.masking import MASKED, RANDOM, word_flags, word_numbers
+from everyformer.data.tokenizers import fit_tokenizer
+from everyformer.training.evaluate import evaluate
+from everyformer.training.step import backward
+
+WORDS = "the quick brown fox jumps over a lazy dog_1, naïve façade: 東京! "
+DOCUMENTS = {f"{n}.txt": WORDS * (n + 3) for n in range(40)}
+
+
+def hidden(batch: Batch) -> torch.Tensor:
+    return batch.targets != IGNORED
+
+
+def restored(batch: Batch) -> torch.Tensor:
+    return torch.where(hidden(batch), batch.targets, batch.inputs)
+
+
+def near_share(count: int, of: int, p: float) -> bool:
+    """Within three standard deviations of a binomial share."""
+    return abs(count - of * p) <= 3 * math.sqrt(of * p * (1 - p))
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.4])
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
+def test_shares_of_hidden_tokens_are_binomial(
+    rate: float, tokenizer: str, tmp_path: Any, load: Load
+) -> None:
+    data = load(
+        write(tmp_path / "d", DOCUMENTS), "mlm", length=128, mask_rate=rate, tokenizer=tokenizer
+    )
+    windows = load(tmp_path / "d", "lm", length=128, tokenizer=tokenizer)
+    kinds = np.zeros(3, dtype=int)
+    chosen = free = by_chance = 0
+    for step in range(12):
+        batch, tokens = data.train_batch(step, 64, 5), windows.train_batch(step, 64, 5).inputs
+        at = hidden(batch)
+        assert torch.equal(restored(batch), tokens)
+        assert not (at & (tokens == data.tokenizer.separator)).any()
+        free += int((tokens != data.tokenizer.separator).sum())
+        chosen += int(at.sum())
+        masked, same = batch.inputs == data.mask_token, batch.inputs == batch.targets
+        kinds += [int((at & masked).sum()), int((at & ~masked & ~same).sum()), int(same.sum())]
+        by_chance += int((batch.inputs == data.tokenizer.separator).sum())
+        by_chance -= int((tokens == data.tokenizer.separator).sum())
+    assert near_share(chosen, free, rate)
+    # a random token is the true one in 1 of all but the separator
+    lucky = RANDOM / (data.tokenizer.vocabulary - 1)
+    shares = (MASKED, RANDOM - lucky, 1 - MASKED - RANDOM + lucky)
+    for count, p in zip(kinds, shares, strict=True):
+        assert near_share(int(count), chosen, p)
+    assert by_chance == 0
+
+
+def test_random_tokens_are_all_but_the_mask_and_the_separator(tmp_path: Any, load: Load) -> None:
+    data = load(write(tmp_path / "d", DOCUMENTS), "mlm", length=128, tokenizer="chars")
+    drawn = data._random_tokens(np.random.default_rng(0), (9999,))
+    expected = set(range(data.tokenizer.vocabulary)) - {data.tokenizer.separator}
+    assert set(drawn.tolist()) == expected
+    assert data.vocabulary == data.tokenizer.vocabulary + 1 == data.mask_token + 1
+
+
+def test_training_hides_anew_at_every_step_and_validation_never(tmp_path: Any, load: Load) -> None:
+    # a text of one window, so that every row of every step holds the same tokens
+    data = load(write(tmp_path, {"a.txt": "ab" * 200}) / "a.txt", "mlm", length=20)
+    one = data.hide(np.full((1, 300), 97), np.random.default_rng((1, 2)))
+    two = data.hide(np.full((1, 300), 97), np.random.default_rng((1, 3)))
+    assert not torch.equal(hidden(one), hidden(two))
+    first = data.train_batch(3, 8, 1)
+    data.train_batch(4, 8, 1)
+    again = data.train_batch(3, 8, 1)
+    assert torch.equal(first.inputs, again.inputs)
+    assert torch.equal(first.targets, again.targets)
+    for step, seed in ((4, 1), (3, 2)):
+        assert not torch.equal(hidden(first), hidden(data.train_batch(step, 8, seed)))
+
+
+@pytest.mark.parametrize("length", [9, 16, 99])
+def test_a_held_out_token_is_hidden_or_not_whatever_the_batches(
+    length: int, tmp_path: Any, load: Load
+) -> None:
+    data = load(write(tmp_path, {"a.txt": WORDS * 40}) / "a.txt", "mlm", length=length)
+    held = data.text.validation
+    every = list(data.validation_batches(4))
+    inputs, targets = (torch.cat([getattr(b, n) for b in every]) for n in ("inputs", "targets"))
+    assert len(inputs) == -(-len(held) // length)
+    for size, limit in ((1, None), (7, None), (3, 2)):
+        some = list(data.validation_batches(size, limit))
+        rows = slice(None)
+        if limit is not None:
+            rows = [(2 * i + 1) * len(inputs) // (2 * limit) for i in range(limit)]
+        assert torch.equal(torch.cat([b.inputs for b in some]), inputs[rows])
+        assert torch.equal(torch.cat([b.targets for b in some]), targets[rows])
+    whole = torch.where(targets == IGNORED, inputs, targets)
+    old = len(inputs) * length - len(held)
+    assert whole.flatten()[: (len(inputs) - 1) * length].tolist() == held[: -length + old].tolist()
+    assert whole[-1].tolist() == held[-length:].tolist()
+    # the last window reaches back, where nothing is scored a second time
+    assert (targets[-1, :old] == IGNORED).all()
+
+
+def test_every_row_hides_something(tmp_path: Any, load: Load) -> None:
+    data = load(write(tmp_path, {"a.txt": WORDS * 40}) / "a.txt", "mlm", length=4, mask_rate=0.01)
+    assert hidden(data.train_batch(0, 500, 0)).any(1).all()
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:270"])
+def test_whole_words_are_hidden_whole(tokenizer: str, tmp_path: Any, load: Load) -> None:
+    options = {"tokenizer": tokenizer, "length": 128, "mask_words": True}
+    data = load(write(tmp_path / "d", DOCUMENTS), "mlm", **options)
+    chosen = free = 0
+    for step in range(6):
+        batch = data.train_batch(step, 64, 0)
+        tokens, at = restored(batch), hidden(batch)
+        words = torch.from_numpy(word_numbers(tokens.numpy(), *data.words))
+        for row, numbers in zip(at, words, strict=True):
+            for number in numbers.unique():
+                inside = row[numbers == number]
+                assert inside.all() or not inside.any()
+        free += int((tokens != data.tokenizer.separator).sum())
+        chosen += int(at.sum())
+    # of words, not of tokens, the draws are independent: a word has up to 9 tokens here
+    assert abs(chosen / free - 0.15) < 3 * math.sqrt(0.15 * 0.85 * 9 / free)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "expected"),
+    [
+        ("chars", "to be, or_2!", ["to", " ", "be", ",", " ", "or_2", "!"]),
+        ("chars", "don't  दिन", ["don", "'", "t", " ", " ", "दिन"]),
+        ("bytes", "naïve 東京.", ["naïve", " ", "東京", "."]),
+        ("bpe:280", "the the cat, the cat", ["the", " the", " cat", ",", " the", " cat"]),
+    ],
+)
+def test_words_are_runs_of_letters_and_digits(
+    tokenizer: str, text: str, expected: list[str]
+) -> None:
+    made = fit_tokenizer(tokenizer, [text * 3])
+    tokens = np.array([made.encode(text)])
+    numbers = word_numbers(tokens, *word_flags(made))[0]
+    found = [made.decode(tokens[0, numbers == n].tolist()) for n in range(numbers[-1] + 1)]
+    if tokenizer.startswith("bpe"):
+        # a space may be a token of its own or the first part of a word
+        found, expected = ([w.strip() for w in words] for words in (found, expected))
+        found = [word for word in found if word]
+    assert found == expected
+
+
+def test_no_row_of_the_head_gets_a_gradient_where_nothing_is_scored() -> None:
+    model = ef.create_model("bert", "mlm", vocabulary=7, width=8, heads=2, layers=1, tie=False)
+    inputs, targets = torch.randint(0, 7, (2, 5)), torch.full((2, 5), IGNORED)
+    model(inputs, targets=targets).loss.backward()
+    assert not model.head.weight.grad.any()
+    assert not model.head.bias.grad.any()
+    model.zero_grad()
+    # one scored position: its gradient is (p - 1[target]) h, that of that position alone
+    targets[1, 3] = 4
+    model = model.eval()
+    out = model(inputs, targets=targets)
+    out.loss.backward()
+    expected = out.logits[1, 3].softmax(-1) - torch.nn.functional.one_hot(targets[1, 3], 7)
+    torch.testing.assert_close(model.head.bias.grad, expected.detach())
+
+
+def test_a_masked_model_learns_and_is_measured_without_bits_per_byte(
+    tmp_path: Any, load: Load
+) -> None:
+    from everyformer.training.distributed import World
+
+    data = load(write(tmp_path, {"a.txt": "abcd" * 300}) / "a.txt", "mlm", length=16)
+    torch.manual_seed(0)
+    model = ef.create_model(
+        "bert", "mlm", vocabulary=data.vocabulary, width=32, heads=2, layers=1, max_length=16
+    )
+    before = evaluate(model, data)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(60):
+        optimiser.zero_grad()
+        backward(model, data.train_batch(step, 16, 0), World(torch.device("cpu")))
+        optimiser.step()
+    after = evaluate(model, data)
+    assert before is not None
+    assert after is not None
+    assert after["loss"] < 0.5 * before["loss"]
+    assert set(after) >= {"loss", "perplexity", "accuracy"}
+    assert "bits_per_byte" not in after
+    assert data.bytes_per_token is None
+    assert after["scored"] == sum(b.scored for b in data.validation_batches(4))
+
+
+def test_masks_are_part_of_the_fingerprint(tmp_path: Any, load: Load) -> None:
+    path = write(tmp_path, {"a.txt": WORDS * 40}) / "a.txt"
+    prints = {
+        load(path, "mlm", length=16, **options).fingerprint
+        for options in ({}, {"mask_rate": 0.2}, {"mask_words": True}, {"seed": 1})
+    }
+    assert len(prints) == 4
+
+
+@pytest.mark.parametrize(
+    ("able", "expected"),
+    [(("mlm", "classify-text"), "mlm"), (("lm", "mlm"), "lm"), (("seq2seq",), "lm")],
+)
+def test_the_natural_task_is_one_that_the_model_has(
+    able: tuple[str, ...], expected: str, tmp_path: Any
+) -> None:
+    path = write(tmp_path, {"a.txt": WORDS * 40}) / "a.txt"
+    config = DataConfig(source=str(path), cache=str(tmp_path / "cache"), length=16)
+    assert load_dataset(config, able=able).task == expected
+
+
+def test_what_cannot_be_hidden_is_refused(tmp_path: Any, load: Load) -> None:
+    for rate in (0.0, 1.5):
+        with pytest.raises(ConfigError, match="mask_rate"):
+            DataConfig(mask_rate=rate)
+    with pytest.raises(DataError, match="cannot serve the task mlm"):
+        load("copy", "mlm")

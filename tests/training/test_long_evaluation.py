@@ -1,0 +1,138 @@
+"""Windows over a long text: every target once, the context that was promised, equal modes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import everyformer as ef
+from everyformer.cli import main
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.data import DataConfig, load_dataset
+from everyformer.data.base import Dataset
+from everyformer.data.text import TextDataset
+from everyformer.models.base import Model
+from everyformer.training.evaluate import evaluate
+from everyformer.training.long_evaluation import evaluate_long
+
+
+def text(length: int, held_out: int) -> TextDataset:
+    tokens = np.random.default_rng(0).integers(0, 11, held_out).astype(np.uint8)
+    return TextDataset(
+        name="text", task="lm", kind="text", vocabulary=11, length=length, split="", fingerprint="",
+        train=tokens, validation=tokens,
+    )  # fmt: skip
+
+
+def model_of(length: int, member: str = "rope") -> Model:
+    torch.manual_seed(0)
+    model = ef.create_model(
+        member, "lm", width=8, heads=2, layers=1, vocabulary=11, max_length=length
+    )
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.3)
+    return model.double().eval()
+
+
+def by_hand(model: Model, tokens: list[int], length: int, stride: int) -> tuple[float, list[int]]:
+    """Mean loss with one window a target, and how many tokens each target had before it."""
+    total, contexts = 0.0, []
+    for target in range(1, len(tokens)):
+        # the first window that holds the target, as far as windows start at multiples of stride
+        number = max(0, -(-(target - length) // stride))
+        start = min(number * stride, len(tokens) - 1 - length)
+        window = torch.tensor([tokens[start:target]])
+        logits = model(window).logits[0, -1]
+        total += float(F.cross_entropy(logits[None], torch.tensor([tokens[target]])).detach())
+        contexts.append(target - start)
+    return total / (len(tokens) - 1), contexts
+
+
+CASES = [(7, 40), (7, 8), (7, 9), (5, 36), (16, 17), (4, 33)]
+
+
+@pytest.mark.parametrize(("length", "held_out"), CASES)
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+def test_sliding_windows_equal_one_window_a_target(length: int, held_out: int, stride: int) -> None:
+    data, model = text(length, held_out), model_of(length)
+    found = evaluate_long(model, data, mode="sliding", stride=stride, batch=3)
+    expected, contexts = by_hand(model, data.validation.tolist(), length, stride)
+    assert found is not None
+    assert found["loss"] == pytest.approx(expected, rel=1e-9)
+    assert found["scored"] == held_out - 1
+    assert (found["window"], found["stride"]) == (length, stride)
+    assert min(contexts[length:], default=length) >= length - stride + 1
+
+
+@pytest.mark.parametrize(("length", "held_out"), CASES)
+@pytest.mark.parametrize("stride", [1, 2, 3, None])
+def test_every_target_is_scored_exactly_once(
+    length: int, held_out: int, stride: int | None
+) -> None:
+    import dataclasses
+
+    data = dataclasses.replace(text(length, held_out), stride=stride)
+    # tokens that tell their place
+    data = dataclasses.replace(data, validation=np.arange(held_out, dtype=np.uint16))
+    scored = [b.targets[b.targets >= 0] for b in data.validation_batches(4)]
+    assert torch.cat(scored).tolist() == list(range(1, held_out))
+
+
+@pytest.mark.parametrize(("length", "held_out"), CASES)
+def test_a_stride_of_a_whole_window_is_windows_side_by_side(length: int, held_out: int) -> None:
+    data, model = text(length, held_out), model_of(length)
+    plain = evaluate(model, data, batch=3)
+    assert plain is not None
+    for options in ({"mode": "sliding", "stride": length}, {"mode": "nonoverlapping"}):
+        found = evaluate_long(model, data, batch=3, **options)  # type: ignore[arg-type]
+        assert found == plain | {"window": length, "stride": length}
+
+
+def test_all_modes_score_the_same_number_of_targets() -> None:
+    data, model = text(6, 50), model_of(6, "gmlp")
+    modes: list[dict[str, Any]] = [{"mode": "nonoverlapping"}, {"mode": "sliding"}]
+    modes += [{"mode": "sliding", "stride": n} for n in range(1, 7)]
+    counts = {(evaluate_long(model, data, **mode) or {})["scored"] for mode in modes}
+    assert counts == {49}
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    data, model = text(7, 40), model_of(7)
+    for stride in (0, 8):
+        with pytest.raises(ConfigError, match="'stride' must be 1 to 7"):
+            evaluate_long(model, data, mode="sliding", stride=stride)
+    with pytest.raises(ConfigError, match="side by side have no 'stride'"):
+        evaluate_long(model, data, stride=3)
+    copy: Dataset = load_dataset(DataConfig(source="copy", length=8))
+    with pytest.raises(UnsupportedError, match="leave the mode out"):
+        evaluate_long(model, copy, mode="sliding")
+
+
+def test_modes_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("the quick brown fox " * 100, encoding="utf-8")
+    sizes = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--batch", "4")
+    short = ("--steps", "40", "--training.threads", "1", "--lr", "0.01", "--out", "run")
+    assert main(("train", "rope", "--data", "text.txt", *sizes, *short)) == 0
+
+    def measured(*words: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main(("eval", "run", "--json", *words)) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)["evaluation"]
+        return found
+
+    plain, slid = measured(), measured("--mode", "sliding", "--stride", "4", "--length", "12")
+    assert (slid["window"], slid["stride"]) == (12, 4)
+    assert plain["scored"] == slid["scored"]
+    assert slid["loss"] < plain["loss"]
+    assert main(("eval", "run", "--stride", "4")) == 2
+    assert "have no 'stride'" in capsys.readouterr().err

@@ -1,0 +1,280 @@
+"""Fine-tuning: what fits is taken as it is, tables are fitted, another model is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import everyformer as ef
+from everyformer.cli import main
+from everyformer.core.errors import CheckpointError, DataError, ShapeError
+from everyformer.data.tokenizers import ByteTokenizer, CharTokenizer
+from everyformer.models.base import Model
+from everyformer.positions.learned import resize_grid
+from everyformer.training.warmstart import warm_start
+
+TEXT: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "max_length": 12}
+PICTURES: dict[str, Any] = {"width": 12, "layers": 1, "heads": 3, "patch": 2, "classes": 3}
+WORDS = ("a", "warm", "tree", "and", "the", "quick", "brown", "fox")
+SIZES = ("--width", "16", "--layers", "1", "--heads", "2")
+SHORT = ("--length", "16", "--batch", "4", "--steps", "3", "--training.threads", "1")
+
+
+def built(member: str, task: str, seed: int = 0, **options: Any) -> Model:
+    torch.manual_seed(seed)
+    model = ef.create_model(member, task, **options).double().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    return model
+
+
+def started(model: Model, source: Model, folder: Path) -> Any:
+    ef.save(source, folder)
+    return warm_start(model, folder)
+
+
+def test_a_classifier_takes_the_body_of_a_masked_model(tmp_path: Path) -> None:
+    old = built("bert", "mlm", vocabulary=41, **TEXT)
+    new = built("bert", "classify-text", seed=1, vocabulary=40, classes=3, **TEXT)
+    head = new.pool.head.weight.clone()
+    report = started(new, old, tmp_path / "m")
+    assert report.fresh == ("pool.head.weight", "pool.head.bias")
+    assert report.fitted == ("embedding.weight (40 rows of 41, 0 fresh)",)
+    assert set(report.left) == {
+        f"{name}.{kind}"
+        for name in ("transform", "transform_norm", "head")
+        for kind in ("weight", "bias")
+    } - {"head.weight"}
+    assert torch.equal(new.pool.head.weight, head)
+    assert len(report.taken) + 3 == len(list(new.named_parameters()))
+    tokens = torch.randint(0, 40, (2, 12))
+    x = old.stack(old.add_positions(old.embed(old.embedding, tokens), None, None)).y
+    got = new.stack(new.add_positions(new.embed(new.embedding, tokens), None, None)).y
+    torch.testing.assert_close(got, x, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("member", ["attention", "rope", "aft-local", "gmlp"])
+def test_the_same_model_is_taken_whole(member: str, tmp_path: Path) -> None:
+    old, new = (built(member, "lm", seed=seed, **TEXT) for seed in (0, 1))
+    report = started(new, old, tmp_path / "m")
+    assert (report.fitted, report.fresh, report.left) == ((), (), ())
+    tokens = torch.randint(0, 256, (2, 12))
+    assert torch.equal(new(tokens).logits, old(tokens).logits)
+
+
+def test_a_masked_model_from_a_language_model_has_one_fresh_row(tmp_path: Path) -> None:
+    old = built("learned", "lm", vocabulary=40, **TEXT)
+    new = built("learned", "mlm", seed=1, vocabulary=41, **TEXT)
+    fresh = new.embedding.weight[40].clone()
+    report = started(new, old, tmp_path / "m")
+    assert report.fitted == ("embedding.weight (40 rows of 40, 1 fresh)",)
+    assert torch.equal(new.embedding.weight[:40], old.embedding.weight)
+    assert torch.equal(new.embedding.weight[40], fresh)
+    assert new.head.weight is new.embedding.weight
+
+
+@pytest.mark.parametrize(("before", "after"), [(12, 9), (9, 12)])
+@pytest.mark.parametrize("pooling", ["mean", "class"])
+def test_positions_of_text_keep_their_rows(
+    before: int, after: int, pooling: str, tmp_path: Path
+) -> None:
+    old = built("learned", "lm", **{**TEXT, "max_length": before})
+    new = built(
+        "learned", "classify-text", seed=1, pooling=pooling, **{**TEXT, "max_length": after}
+    )
+    own = new.position.table.clone()
+    started(new, old, tmp_path / "m")
+    first = int(pooling == "class")
+    shared = min(before, after)
+    assert torch.equal(new.position.table[first : first + shared], old.position.table[:shared])
+    assert torch.equal(new.position.table[:first], own[:first])
+    assert torch.equal(new.position.table[first + shared :], own[first + shared :])
+
+
+@pytest.mark.parametrize("grid", [(3, 3), (2, 5)])
+def test_the_same_resolution_is_the_identity(grid: tuple[int, int]) -> None:
+    table = torch.randn(grid[0] * grid[1], 7)
+    assert torch.equal(resize_grid(table, grid, grid), table)
+
+
+def test_resizing_keeps_constants_and_commutes_with_flips_and_transposition() -> None:
+    table = torch.randn(15, 4, dtype=torch.float64)
+    found = resize_grid(table, (3, 5), (4, 9)).view(4, 9, 4)
+    picture = table.view(3, 5, 4)
+    for turned, expected in (
+        (picture.flip(0), found.flip(0)),
+        (picture.flip(1), found.flip(1)),
+        (picture + 3, found + 3),
+    ):
+        got = resize_grid(turned.flatten(0, 1), (3, 5), (4, 9)).view(4, 9, 4)
+        torch.testing.assert_close(got, expected)
+    across = resize_grid(picture.transpose(0, 1).flatten(0, 1), (5, 3), (9, 4)).view(9, 4, 4)
+    torch.testing.assert_close(across, found.transpose(0, 1))
+    with pytest.raises(ShapeError, match="9 rows"):
+        resize_grid(torch.zeros(9, 2), (2, 4), (3, 3))
+
+
+@pytest.mark.parametrize("size", [6, 8, 14])
+def test_a_vit_at_another_resolution_equals_huggingface_interpolation(
+    size: int, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=12, num_hidden_layers=1, num_attention_heads=3, intermediate_size=48,
+        image_size=8, patch_size=2,
+    )  # fmt: skip
+    theirs = transformers.ViTModel(config).double().embeddings
+    old = built("vit", "classify-image", image=(3, 8, 8), **PICTURES)
+    with torch.no_grad():
+        theirs.position_embeddings.copy_(old.position.table[None])
+    new = built("vit", "classify-image", seed=1, image=(3, size, size), **PICTURES)
+    report = started(new, old, tmp_path / "m")
+    tokens = torch.zeros(1, (size // 2) ** 2 + 1, 12, dtype=torch.float64)
+    expected = theirs.interpolate_pos_encoding(tokens, size, size)[0]
+    torch.testing.assert_close(new.position.table, expected, rtol=0, atol=1e-12)
+    assert torch.equal(new.position.table[0], old.position.table[0])
+    assert not report.fresh
+    if size == 8:
+        pictures = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+        assert torch.equal(new(pictures).logits, old(pictures).logits)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"member": "rope"}, "member: 'attention' -> 'rope'; position: 'sinusoidal' -> 'rope'. Start"),
+    ({"width": 24}, "width: 16 -> 24"),
+    ({"layers": 1}, "layers: 2 -> 1"),
+    ({"window": 3}, "mixer_options.window: None -> 3"),
+    ({"norm": "rmsnorm"}, "block.norm: 'layernorm' -> 'rmsnorm'"),
+    ({"vocabulary": 99}, "different tokens: 256 -> 99"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=lambda v: str(v))
+def test_another_model_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    old = built("attention", "lm", **TEXT)
+    options = {"member": "attention", **TEXT, **change}
+    new = built(options.pop("member"), "classify-text", **options)
+    weights = {name: tensor.clone() for name, tensor in new.state_dict().items()}
+    with pytest.raises(CheckpointError, match=message):
+        started(new, old, tmp_path / "m")
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in new.state_dict().items())
+
+
+def test_options_that_change_no_weights_meaning_may_differ(tmp_path: Path) -> None:
+    old = built("attention", "lm", dropout=0.3, attention_dropout=0.2, **TEXT)
+    new = built("attention", "classify-text", drop_path=0.1, window=None, **TEXT)
+    assert started(new, old, tmp_path / "m").fresh == ("pool.head.weight", "pool.head.bias")
+
+
+def test_text_is_no_start_for_pictures(tmp_path: Path) -> None:
+    old = built("attention", "lm", **TEXT)
+    new = built("attention", "classify-image", image=(1, 8, 8), **TEXT)
+    with pytest.raises(CheckpointError, match="reads text, not pictures"):
+        started(new, old, tmp_path / "m")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., Any]:
+    """A command line in a folder with a text and a table of labelled texts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
+    draw = random.Random(0)
+    Path("text.txt").write_text(" ".join(draw.choices(WORDS, k=1200)), encoding="utf-8")
+    rows = [(label, draw.choices(WORDS, k=4)) for label in ("x", "y") for _ in range(20)]
+    lines = [f"{' '.join(words)} {label},{label}" for label, words in rows]
+    Path("labels.csv").write_text("text,label\n" + "\n".join(lines), encoding="utf-8")
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(words)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return call
+
+
+def weights(path: str) -> dict[str, Tensor]:
+    return ef.load(path).state_dict()
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
+def test_a_classifier_is_trained_from_a_masked_run(tokenizer: str, run: Callable[..., Any]) -> None:
+    data = ("--data", "text.txt", "--tokenizer", tokenizer)
+    code, _, err = run("train", "bert", *data, *SIZES, *SHORT, "--out", "masked")
+    assert code == 0, err
+    assert "task mlm" in err
+    tune = ("train", "--from", "masked", "--data", "labels.csv", "--lr", "0.0001", *SHORT)
+    code, out, err = run(*tune, "--out", "tuned", "--training.warmup", "0")
+    assert code == 0, err
+    assert "task classify-text" in err
+    assert "from masked: fresh: 2: pool.head.weight, pool.head.bias" in err
+    assert "accuracy" in out
+    old, new = weights("masked"), weights("tuned")
+    distance = old["stack.blocks.0.mixer.out.weight"] - new["stack.blocks.0.mixer.out.weight"]
+    assert 0 < float(distance.abs().max()) < 1e-3
+    saved = json.loads(Path("tuned/config.json").read_text())
+    assert saved["tokenizer"]["kind"] == tokenizer
+    assert saved["run"]["data"]["tokenizer"] == tokenizer
+    # the run goes on by itself, even where what it began with is gone
+    Path("masked").rename("away")
+    assert run("train", "--resume", "--out", "tuned", "--steps", "4")[0] == 0
+    assert run("eval", "tuned")[0] == 0
+
+
+def test_a_causal_run_gives_a_causal_classifier(run: Callable[..., Any]) -> None:
+    assert run("train", "rope", "--data", "text.txt", *SIZES, *SHORT, "--out", "lm")[0] == 0
+    tune = ("train", "rope", "--from", "lm", "--data", "labels.csv", *SHORT)
+    code, _, err = run(*tune, "--model.pooling", "last", "--out", "tuned")
+    assert code == 0, err
+    assert json.loads(Path("tuned/config.json").read_text())["model"]["causal"] is True
+
+
+def test_a_split_of_heads_and_a_schedule_are_inherited(run: Callable[..., Any]) -> None:
+    heads = ("--by-head", "attention,aft-simple")
+    plain = ("--data", "text.txt", *SIZES, *SHORT)
+    assert run("train", "attention", *plain, *heads, "--out", "heads")[0] == 0
+    layers = ("--schedule", "window=3", "--out", "layers")
+    assert run("train", "attention", *plain, *layers)[0] == 0
+    for source in ("heads", "layers"):
+        tune = ("train", "--from", source, "--data", "labels.csv", *SHORT, "--out", f"{source}-2")
+        code, _, err = run(*tune)
+        assert code == 0, err
+        old, new = (
+            json.loads(Path(p, "config.json").read_text())["model"] for p in (source, f"{source}-2")
+        )
+        for name in ("mixer", "mixer_options", "schedule"):
+            assert new[name] == old[name]
+
+
+def test_a_run_of_another_kind_is_refused(run: Callable[..., Any]) -> None:
+    assert run("train", "gmlp", "--data", "text.txt", *SIZES, *SHORT, "--out", "lm")[0] == 0
+    tune = ("--from", "lm", "--data", "labels.csv", *SHORT, "--out", "tuned")
+    for words, told in (
+        (("train", "bert", *tune), "of the member gmlp, not bert"),
+        (("train", *tune, "--width", "32"), "width: 16 -> 32"),
+        (("train", *tune, "--tokenizer", "chars"), "leave out --tokenizer chars"),
+        (("train", "--from", "none", "--data", "labels.csv"), "no saved model and no run"),
+    ):
+        code, _, err = run(*words)
+        assert (code, told in err) == (2, True), err
+        assert not Path("tuned").exists()
+
+
+def test_tokens_of_another_tokenizer_are_refused(run: Callable[..., Any]) -> None:
+    words = ("--data", "text.txt", "--tokenizer", "chars", *SIZES, *SHORT, "--out", "lm")
+    assert run("train", "rope", *words)[0] == 0
+    model = ef.load("lm")
+    assert isinstance(model, Model)
+    with pytest.raises(DataError, match="trained with the tokenizer chars"):
+        warm_start(model, "lm", ByteTokenizer())
+    with pytest.raises(DataError, match="only one of them knows"):
+        warm_start(model, "lm", CharTokenizer("xyz"))
