@@ -27,6 +27,9 @@ STEPS = ("--steps", "1000", "--training.evaluate-every", "none")
 
 def compare_in(folder: str, words: tuple[str, ...]) -> None:
     os.chdir(folder)
+    # a fork server that an earlier test started writes to that test's stderr
+    with Path("told.txt").open("w") as file:
+        os.dup2(file.fileno(), 2)
     sys.exit(main(["compare", *words]))
 
 
@@ -122,12 +125,12 @@ def test_stopped_and_killed_it_goes_on_where_it_was(
         child.join(60)
         assert child.exitcode == code
         wait_for(lambda: not list(workers(tree)))
-        told = capfd.readouterr()
-        assert "Traceback" not in told.err
+        told = (tree / "told.txt").read_text(encoding="utf-8")
+        assert "Traceback" not in told
         if code > 0:
-            assert "go on with: everyformer compare --resume --out made" in told.err
+            assert "go on with: everyformer compare --resume --out made" in told
         if reached:
-            assert f"going on from step {reached}" in told.err
+            assert f"going on from step {reached}" in told
         place = tree / "made" / "runs" / "gmlp-seed0"
         assert not (place / "result.json").exists()
         saved = sorted((place / "run" / "checkpoints").iterdir())[-1].name
