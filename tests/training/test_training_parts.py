@@ -27,7 +27,7 @@ from everyformer.training.optimiser import (
     set_learning_rate,
 )
 from everyformer.training.progress import Progress
-from everyformer.training.schedule import schedule_factor
+from everyformer.training.schedule import learning_rate, schedule_factor
 
 
 def test_config_needs_no_torch() -> None:
@@ -57,6 +57,9 @@ def test_every_option_is_explained_and_survives_a_file() -> None:
         ({"warmup": 1.5}, ("warmup",)),
         ({"budget_flops": -1.0}, ("budget_flops",)),
         ({"lr": math.nan}, ("lr",)),
+        ({"warmup_steps": 10}, ("warmup_steps", "schedule")),
+        ({"schedule": "noam", "budget_seconds": 5.0}, ("warmup_steps",)),
+        ({"keep": 0}, ("keep",)),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], named: tuple[str, ...]) -> None:
@@ -70,7 +73,7 @@ def test_a_budget_replaces_steps() -> None:
     assert TrainingConfig(budget_tokens=5e6).budget == ("tokens", 5e6)
 
 
-@pytest.mark.parametrize("kind", ["cosine", "linear", "noam", "constant"])
+@pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
 def test_schedule_rises_from_its_floor_to_one(kind: str) -> None:
     rise = [schedule_factor(kind, p, warmup=0.2, floor=0.1) for p in (0.0, 0.1, 0.2)]
     assert rise == pytest.approx([0.1, 0.55, 1.0])
@@ -86,11 +89,27 @@ def test_schedule_values() -> None:
     assert at("cosine", 0.6) == pytest.approx(0.55)
     assert at("cosine", 1.0) == pytest.approx(0.1)
     assert at("linear", 0.4) == pytest.approx(0.1 + 0.9 * 0.75)
-    assert at("noam", 0.8) == pytest.approx(0.5)
     assert at("constant", 1.0) == 1.0
     assert schedule_factor("cosine", 0.0, warmup=0.0, floor=0.1) == 1.0
-    assert schedule_factor("noam", 0.0, warmup=0.0, floor=0.1) == 1.0
     assert schedule_factor("linear", 1.0, warmup=1.0, floor=0.1) == pytest.approx(0.1)
+
+
+def test_noam_is_the_published_rate_of_every_step() -> None:
+    width, warmup = 512, 4000
+    config = TrainingConfig(
+        schedule="noam", warmup_steps=warmup, budget_seconds=60.0, lr=(width * warmup) ** -0.5
+    )
+    for step in (1, 2, 3999, 4000, 4001, 16000):
+        published = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert learning_rate(config, 0.3, step) == pytest.approx(published, rel=1e-12)
+    assert learning_rate(config, 0.3, warmup) == pytest.approx(6.99e-4, rel=1e-3)
+    assert learning_rate(config, 0.3, 4 * warmup) == pytest.approx(config.lr / 2)
+
+
+def test_noam_warms_up_over_a_fraction_of_the_steps() -> None:
+    config = TrainingConfig(schedule="noam", steps=200, warmup=0.25, lr=1.0)
+    assert learning_rate(config, 0.0, 1) == pytest.approx(1 / 50)
+    assert learning_rate(config, 49 / 200, 50) == 1.0
 
 
 def test_only_matrices_decay() -> None:

@@ -235,6 +235,22 @@ def test_a_run_loads_its_best_averaged_weights(tmp_path: Path) -> None:
         load_model(tmp_path / "run", build)
 
 
+def test_a_run_loads_the_mean_of_its_newest_checkpoints(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train_tiny(run, steps=9, checkpoint_every=2, evaluate_every=None, keep=3)
+    paths = checkpoints(run / "checkpoints")
+    assert [path.name[-1] for path in paths] == ["6", "8", "9"]
+    weights = [load_file(path / "model.safetensors") for path in paths[-2:]]
+    mean = load_model(run, build, average=2).state_dict()
+    for name, first in weights[0].items():
+        expected = (first.double() + weights[1][name].double()) / 2
+        assert torch.equal(mean[name], expected.to(first.dtype)), name
+    with pytest.raises(CheckpointError, match="holds 3 checkpoints, 4 are to be averaged"):
+        load_model(run, build, average=4)
+    with pytest.raises(CheckpointError, match="at least 1"):
+        load_model(run, build, average=0)
+
+
 def test_a_run_directory_in_use_or_filled_is_refused(tmp_path: Path) -> None:
     with RunDirectory(tmp_path / "run") as run:
         with pytest.raises(ConfigError, match="in use"):

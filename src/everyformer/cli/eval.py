@@ -39,6 +39,8 @@ class EvalOptions(BeamConfig):
     scoring what is new in it"""
     stride: int | None = None
     """tokens between sliding windows (default: half a window)"""
+    average: int | None = None
+    """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     bleu: bool = False
     """translate the held-out sentences too and give BLEU and chrF (seq2seq)"""
     translations: str | None = None
@@ -77,7 +79,7 @@ def run(words: Sequence[str]) -> int:
     trained = open_run(options.run)
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
-    model = trained.model()
+    model = trained.model(options.average)
     translations = _translations(model, dataset, options)
     rules: dict[str, Any] = {
         "batch": options.batch,

@@ -35,6 +35,8 @@ class GenerateOptions(Sampling, BeamConfig):
     stop: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """end a text as soon as what was made holds this, \\n being a line's end; may be given several
     times"""
+    average: int | None = None
+    """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     tokens: int = 200
     """how many tokens to make; of a pixel model, how many images"""
     out: str | None = None
@@ -116,7 +118,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     from everyformer.data.text import encode_prompt
     from everyformer.generation.sampling import ENDED, generate, initial_state, stream
 
-    model = trained.model()
+    model = trained.model(options.average)
     exact = initial_state(model, 1) is not None
     kind = "a state" if exact else "recomputing (the member has no exact state)"
     say(f"{options.tokens} tokens with {kind}")
@@ -161,7 +163,7 @@ def _translations(trained: TrainedRun, options: GenerateOptions) -> int:
 
     filled = [number for number, line in enumerate(lines) if line.strip()]
     sources = [encode_source(tokenizer, lines[number]) for number in filled]
-    made = translate_all(trained.model(), tokenizer, sources, options.search)
+    made = translate_all(trained.model(options.average), tokenizer, sources, options.search)
     shown = dict(zip(filled, made, strict=True))
     for number in range(len(lines)):
         print(shown.get(number, ""))
@@ -215,7 +217,7 @@ def _images(trained: TrainedRun, options: GenerateOptions) -> int:
     from everyformer.report.pictures import save_images
 
     out = Path(options.out) if options.out is not None else trained.path / "samples.png"
-    images = draw_images(trained.model(), options.tokens, options.sampling)
+    images = draw_images(trained.model(options.average), options.tokens, options.sampling)
     save_images(images, out)
     print(out)
     return 0

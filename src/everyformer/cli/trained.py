@@ -30,9 +30,10 @@ class TrainedRun:
         """What the run's model does."""
         return str(self.values["data"]["task"])
 
-    def model(self) -> Model:
-        """The best weights of the run (the averaged ones where it kept an average)."""
-        model = load_model(self.path).eval()
+    def model(self, average: int | None = None) -> Model:
+        """The best weights of the run (the averaged ones where it kept an average), or the mean
+        over its newest ``average`` checkpoints."""
+        model = load_model(self.path, average=average)
         assert isinstance(model, Model)
         return model
 

@@ -64,8 +64,9 @@ def save_checkpoint(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     average: WeightAverage | None = None,
+    keep: int = 2,
 ) -> Path:
-    """Write ``folder/step-NNNNNNNN`` whole, then drop all but the last two and the best.
+    """Write ``folder/step-NNNNNNNN`` whole, then drop all but the last ``keep`` and the best.
 
     Raises:
         CheckpointError: the disk is full or read-only; earlier checkpoints are untouched.
@@ -80,7 +81,7 @@ def save_checkpoint(
         write_json(temporary / "state.json", values)
     best = None if state.best is None else checkpoint_path(folder, state.best["step"])
     # a kill may have left half-written folders behind
-    for path in (*checkpoints(folder)[:-2], *folder.glob(".*-step-*")):
+    for path in (*checkpoints(folder)[:-keep], *folder.glob(".*-step-*")):
         if path != best:
             shutil.rmtree(path, ignore_errors=True)
     return final
@@ -214,7 +215,10 @@ def save_model(model: nn.Module, path: str | Path) -> Path:
 
 
 def load_model(
-    path: str | Path, build: Callable[[dict[str, Any]], nn.Module] | None = None
+    path: str | Path,
+    build: Callable[[dict[str, Any]], nn.Module] | None = None,
+    *,
+    average: int | None = None,
 ) -> nn.Module:
     """The model saved at ``path`` by `save_model`, or the best one of the run at ``path``.
 
@@ -224,6 +228,8 @@ def load_model(
     Args:
         path: folder of a saved model, or of a run.
         build: makes the model from its config as plain values; default: this library's models.
+        average: of a run, take the mean of the weights in its newest so many checkpoints instead
+            ("Attention is all you need", section 6.1, averages 5).
 
     Raises:
         CheckpointError: nothing is there, it is damaged, too new, or does not fit its config.
@@ -231,7 +237,11 @@ def load_model(
     path, build = Path(path), build or build_from_values
     if not (path / "config.json").is_file():
         raise CheckpointError(f"{path} holds no saved model and no run: config.json is missing")
+    if average is not None and average < 1:
+        raise CheckpointError(f"average must be at least 1 checkpoint, not {average}")
     if _is_model(path):
+        if average is not None:
+            raise CheckpointError(f"{path} is a saved model, not a run: there is nothing to average")
         values = read_json(path / "config.json", MODEL_FORMAT)
         check_sums(path, values["sha256"])
         model = build(values["config"])
@@ -239,7 +249,10 @@ def load_model(
         return model.eval()
     values = read_json(path / "config.json", RUN_FORMAT)
     model = build(values["model"])
-    _load_best(path / "checkpoints", model)
+    if average is None:
+        _load_best(path / "checkpoints", model)
+    else:
+        _load_mean(path / "checkpoints", model, average)
     return model.eval()
 
 
@@ -262,6 +275,25 @@ def _load_best(folder: Path, model: nn.Module) -> None:
         with torch.no_grad():
             for name, value in tensors.items():
                 weights[name].copy_(value)
+
+
+def _load_mean(folder: Path, model: nn.Module, count: int) -> None:
+    """The mean over the newest ``count`` checkpoints, summed in float64."""
+    paths = checkpoints(folder)[-count:]
+    if len(paths) < count:
+        raise CheckpointError(
+            f"{folder} holds {len(paths)} checkpoints, {count} are to be averaged: ask for fewer, "
+            "or train with 'keep' (and 'checkpoint_every') set to have more"
+        )
+    total: dict[str, Tensor] = {}
+    kinds: dict[str, torch.dtype] = {}
+    for path in paths:
+        read_state(path)
+        for name, value in read_tensors(path / "model.safetensors").items():
+            kinds[name] = value.dtype
+            total[name] = total[name] + value.double() if name in total else value.double()
+    mean = {name: (value / count).to(kinds[name]) for name, value in total.items()}
+    load_weights(model, mean, paths[-1] / "model.safetensors")
 
 
 def _is_model(path: Path) -> bool:

@@ -30,11 +30,15 @@ class TrainingConfig:
     lr: float = 1e-3
     """peak learning rate"""
     schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
-    """how the learning rate falls after the warm-up; noam falls as one over the square root"""
+    """how the learning rate falls after the warm-up; noam falls as one over the square root of the
+    step: lr(step) = lr * min(step / W, sqrt(W / step)), W being `warmup_steps`"""
     min_lr_ratio: float = 0.1
     """where the warm-up starts and the schedule ends, as a fraction of `lr`"""
     warmup: float = 0.05
     """fraction of the budget over which the learning rate rises"""
+    warmup_steps: int | None = None
+    """of schedule noam: steps of the warm-up instead of a fraction (the paper: 4000, and `lr` is
+    then 1 / sqrt(width * 4000))"""
     weight_decay: float = 0.1
     """AdamW's decay of weights with two or more dimensions (not of biases, norms, tables)"""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -57,6 +61,8 @@ class TrainingConfig:
     """validation sequences an evaluation reads; none reads all"""
     checkpoint_every: int | None = 500
     """steps between checkpoints; none saves at the best evaluations, a stop and the end"""
+    keep: int = 2
+    """how many of the newest checkpoints stay, beside the best: `load` and `eval` can average them"""
     log_every: int = 10
     """steps between rows of metrics.jsonl"""
     seed: int = 0
@@ -79,7 +85,7 @@ class TrainingConfig:
                 "given, so the run would never end: give one"
             )
         counts = ("steps", "batch", "accumulate", "evaluate_every", "evaluate_sequences")
-        for name in (*counts, "checkpoint_every", "log_every", "threads"):
+        for name in (*counts, "checkpoint_every", "keep", "log_every", "threads", "warmup_steps"):
             self._check(name, "at least 1", lambda value: value >= 1)
         for name in (*(f"budget_{kind}" for kind in BUDGETS), "lr", "eps", "clip"):
             self._check(name, "above 0", lambda value: value > 0)
@@ -89,6 +95,16 @@ class TrainingConfig:
         self._check("seed", "at least 0", lambda value: value >= 0)
         self._check("ema", "above 0 and below 1", lambda value: 0 < value < 1)
         self._check("betas", "two numbers from 0 to below 1", _are_betas)
+        if self.warmup_steps is not None and self.schedule != "noam":
+            raise ConfigError(
+                f"'warmup_steps' counts the steps of schedule noam, but 'schedule' is "
+                f"{self.schedule}: give 'warmup', a fraction of the budget"
+            )
+        if self.schedule == "noam" and self.warmup_steps is None and self.budget[0] != "steps":
+            raise ConfigError(
+                f"schedule noam counts steps, but the budget is in {self.budget[0]}: give "
+                "'warmup_steps'"
+            )
         if self.accumulate > self.batch:
             raise ConfigError(
                 f"'accumulate' ({self.accumulate}) is more than 'batch' ({self.batch}), but a "
@@ -104,6 +120,11 @@ class TrainingConfig:
                 return kind, amount
         assert self.steps is not None
         return "steps", self.steps
+
+    @property
+    def noam_steps(self) -> int:
+        """Steps over which schedule noam rises, at least one."""
+        return self.warmup_steps or max(1, round(self.warmup * (self.steps or 0)))
 
     def _check(self, name: str, expected: str, holds: Callable[[Any], bool]) -> None:
         value = getattr(self, name)

@@ -31,7 +31,7 @@ from everyformer.training.progress import Progress
 from everyformer.training.records import Records, describe_run
 from everyformer.training.result import TrainResult, peak_rss
 from everyformer.training.run import RunDirectory
-from everyformer.training.schedule import schedule_factor
+from everyformer.training.schedule import learning_rate
 from everyformer.training.signals import StopSignals
 from everyformer.training.step import backward, count_operations, seed_step
 
@@ -143,7 +143,7 @@ class _Job:
         """Step until the budget is spent or a stop is asked for."""
         while True:
             if self._asked_to_stop():
-                self.records.save(self.state, self.model, self.optimiser, self.average)
+                self._save()
                 where = self.records.path
                 hint = f"; go on with: --resume --out {where}" if where is not None else ""
                 self.progress.say(f"stopped after step {self.state.steps}{hint}")
@@ -179,9 +179,7 @@ class _Job:
         start, state, config = time.perf_counter(), self.state, self.config
         batch = self.dataset.train_batch(state.steps, config.batch, config.seed)
         seed_step(config.seed, state.steps + 1, self.world.rank)
-        lr = config.lr * schedule_factor(
-            config.schedule, self._done(), warmup=config.warmup, floor=config.min_lr_ratio
-        )
+        lr = learning_rate(config, self._done(), state.steps + 1)
         set_learning_rate(self.optimiser, lr)
         self.optimiser.zero_grad()
         losses = self._gradient(batch)
@@ -248,8 +246,12 @@ class _Job:
             better = state.best is None or found["loss"] < state.best["loss"]
             state.best = state.evaluation if better else state.best
         if ended or better or _due(state.steps, config.checkpoint_every):
-            self.records.save(self.state, self.model, self.optimiser, self.average)
+            self._save()
         return True
+
+    def _save(self) -> None:
+        parts = self.model, self.optimiser, self.average
+        self.records.save(self.state, *parts, self.config.keep)
 
     def _evaluate(self) -> dict[str, Any] | None:
         config = self.config

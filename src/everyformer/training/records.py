@@ -94,6 +94,7 @@ class Records:
         model: nn.Module,
         optimiser: torch.optim.Optimizer,
         average: WeightAverage | None,
+        keep: int,
     ) -> None:
         """Save a checkpoint; if this step has one already, only its state can be news."""
         if self._log is None or self._run is None or state.steps == 0:
@@ -102,7 +103,7 @@ class Records:
         if self._saved == state.steps:
             save_state(checkpoint_path(self._run.checkpoints, state.steps), state)
         else:
-            save_checkpoint(self._run.checkpoints, state, model, optimiser, average)
+            save_checkpoint(self._run.checkpoints, state, model, optimiser, average, keep)
             self._saved = state.steps
 
     def newest(self) -> Path | None:
