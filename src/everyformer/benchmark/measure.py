@@ -14,6 +14,7 @@ from torch.utils.benchmark import Timer
 
 from everyformer.benchmark.bench import Point, Setting
 from everyformer.benchmark.peers import build_peer
+from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.errors import EveryformerError
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
@@ -58,6 +59,8 @@ def _pass(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
     call = _call(module, x, setting.backward)
     call()
     peak = _peak(call, setting.device)
+    keep_freed_memory()
+    call()
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     timed = timer.blocked_autorange(min_run_time=setting.seconds)
     times = torch.tensor(timed.times, dtype=torch.float64)
@@ -76,6 +79,7 @@ def _decode(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
     longest = dataclasses.replace(asked, length=asked.length + steps)
     mixer = _build(longest, setting, options)
     assert isinstance(mixer, Mixer)
+    keep_freed_memory()
     size = (setting.batch, asked.length + steps, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
     times = []

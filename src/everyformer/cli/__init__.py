@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.errors import EveryformerError, unknown
 
 VERBS: dict[str, str] = {
@@ -88,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     if words[0] not in VERBS:
         raise unknown("verb", words[0], VERBS)
+    keep_freed_memory()
     verb = importlib.import_module(f"everyformer.cli.{words[0]}")
     try:
         code: int = verb.run(words[1:])

@@ -22,6 +22,7 @@ from filelock import FileLock
 
 from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
 from everyformer.comparison.trainings import write_result
+from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
 from everyformer.data import load_dataset
@@ -38,6 +39,7 @@ LONGEST_STEP = 600.0
 
 def main(folder: Path) -> int:
     """Train the job in ``folder``; 143 if a signal stopped it, else 0, however it ended."""
+    keep_freed_memory()
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     # a comparison that was killed leaves its process behind for as long as one step takes
     with FileLock(folder / ".lock", timeout=LONGEST_STEP):

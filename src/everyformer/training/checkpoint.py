@@ -3,7 +3,8 @@
 A checkpoint is a folder ``step-NNNNNNNN``: ``model.safetensors``, ``optimiser.safetensors``,
 ``ema.safetensors`` with a running average, and ``state.json`` (counters, evaluations, sums of the
 files). No state of random generators is kept, since a step's randomness follows from the seed and
-the step's number alone. A saved model is a folder of ``config.json`` and ``model.safetensors``.
+the step's number alone. A saved model is a folder of ``config.json`` and ``model.safetensors``, and
+``tokenizer.json`` where it was saved with what makes its tokens.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.data.tokenizers import Tokenizer
 from everyformer.training.optimiser import WeightAverage
 from everyformer.training.storage import (
     DamagedError,
@@ -188,23 +190,28 @@ def _fill_average(average: WeightAverage, path: Path) -> None:
         value.copy_(tensors[name])
 
 
-def save_model(model: nn.Module, path: str | Path) -> Path:
+def save_model(
+    model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | None = None
+) -> Path:
     """Save a model as a folder of ``config.json`` and ``model.safetensors``; tied weights once.
 
     Args:
         model: with a dataclass ``config``, as all models of this library have.
         path: a folder that does not exist, is empty, or holds an earlier saved model.
+        tokenizer: saved too, so that the command line can give the model text.
 
     Raises:
         CheckpointError: the folder holds something else, or cannot be written.
     """
     path = Path(path).absolute()
-    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not _is_model(path))):
+    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not is_model(path))):
         raise CheckpointError(
             f"{path} exists and is not a saved model, so it is not replaced: choose another path"
         )
     with written_whole(path) as temporary:
         write_tensors(temporary / "model.safetensors", *weights_of(model))
+        if tokenizer is not None:
+            tokenizer.save(temporary)
         values = {
             "format": MODEL_FORMAT,
             "config": to_dict(model.config),
@@ -239,9 +246,9 @@ def load_model(
         raise CheckpointError(f"{path} holds no saved model and no run: config.json is missing")
     if average is not None and average < 1:
         raise CheckpointError(f"average must be at least 1 checkpoint, not {average}")
-    if _is_model(path):
+    if is_model(path):
         if average is not None:
-            raise CheckpointError(f"{path} is a saved model, not a run: there is nothing to average")
+            raise CheckpointError(f"{path} is a saved model, no run: there is nothing to average")
         values = read_json(path / "config.json", MODEL_FORMAT)
         check_sums(path, values["sha256"])
         model = build(values["config"])
@@ -296,7 +303,8 @@ def _load_mean(folder: Path, model: nn.Module, count: int) -> None:
     load_weights(model, mean, paths[-1] / "model.safetensors")
 
 
-def _is_model(path: Path) -> bool:
+def is_model(path: Path) -> bool:
+    """Whether a folder is a model saved by `save_model`."""
     try:
         return f'"{MODEL_FORMAT}"' in (path / "config.json").read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -62,7 +62,7 @@ class TrainingConfig:
     checkpoint_every: int | None = 500
     """steps between checkpoints; none saves at the best evaluations, a stop and the end"""
     keep: int = 2
-    """how many of the newest checkpoints stay, beside the best: `load` and `eval` can average them"""
+    """newest checkpoints that stay, beside the best: `load` and `eval` can average them"""
     log_every: int = 10
     """steps between rows of metrics.jsonl"""
     seed: int = 0
@@ -85,7 +85,8 @@ class TrainingConfig:
                 "given, so the run would never end: give one"
             )
         counts = ("steps", "batch", "accumulate", "evaluate_every", "evaluate_sequences")
-        for name in (*counts, "checkpoint_every", "keep", "log_every", "threads", "warmup_steps"):
+        rhythm = ("checkpoint_every", "keep", "log_every")
+        for name in (*counts, *rhythm, "threads", "warmup_steps"):
             self._check(name, "at least 1", lambda value: value >= 1)
         for name in (*(f"budget_{kind}" for kind in BUDGETS), "lr", "eps", "clip"):
             self._check(name, "above 0", lambda value: value > 0)
