@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.feedforward import FeedForward, make_norm
+from everyformer.blocks.feedforward import FeedForward, drop, make_norm
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
@@ -42,7 +42,7 @@ class Block(nn.Module):
         self.cross_norm = None if cross is None else make_norm(mixer.width, options)
         self.feedforward = FeedForward(mixer.width, options) if mixer.with_feedforward else None
         self.feedforward_norm = make_norm(mixer.width, options) if self.feedforward else None
-        self.dropout = nn.Dropout(options.dropout)
+        self.dropout = options.dropout
         self.drop_path = drop_path
 
     def forward(
@@ -82,7 +82,7 @@ class Block(nn.Module):
 
     def _thin(self, y: Tensor) -> Tensor:
         """Dropout, and stochastic depth by sample with the survivors scaled up."""
-        y = self.dropout(y)
+        y = drop(y, self.dropout, self.training)
         if self.drop_path == 0.0 or not self.training:
             return y
         alive = torch.rand(y.shape[0], 1, 1, device=y.device) >= self.drop_path

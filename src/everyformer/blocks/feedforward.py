@@ -22,7 +22,7 @@ class FeedForward(nn.Module):
         self.gate = nn.Linear(width, hidden, bias=bias) if self.activation == "swiglu" else None
         self.up = nn.Linear(width, hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)
-        self.dropout = nn.Dropout(options.dropout)
+        self.dropout = options.dropout
         for linear in (self.gate, self.up, self.down):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)
@@ -39,7 +39,12 @@ class FeedForward(nn.Module):
             h = F.silu(h)
         else:
             h = F.gelu(h, approximate="tanh" if self.activation == "gelu-tanh" else "none")
-        return self.down(self.dropout(h))
+        return self.down(drop(h, self.dropout, self.training))
+
+
+def drop(x: Tensor, rate: float, training: bool) -> Tensor:
+    """Dropout; nothing is called where there is none, since decoding is made of small calls."""
+    return F.dropout(x, rate) if training and rate > 0 else x
 
 
 def make_norm(width: int, options: BlockOptions) -> nn.Module:

@@ -33,11 +33,11 @@ class Room:
 
     def write(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values with (B, H_kv, L, ...) more."""
-        slots = slice(self.used, self.used + k.shape[2])
-        self.keys[:, :, slots] = k
-        self.values[:, :, slots] = v
-        self.used = slots.stop
-        return self.keys[:, :, : self.used], self.values[:, :, : self.used]
+        more = k.shape[2]
+        self.keys.narrow(2, self.used, more).copy_(k)
+        self.values.narrow(2, self.used, more).copy_(v)
+        self.used += more
+        return self.keys.narrow(2, 0, self.used), self.values.narrow(2, 0, self.used)
 
 
 @state

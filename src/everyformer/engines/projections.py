@@ -42,9 +42,9 @@ class HeadProjections(nn.Module):
         if not self.fused:
             shapes = list(zip(self.sizes, sources, strict=True))
         self.weights = nn.ParameterList(torch.empty(shape) for shape in shapes)
-        self.biases = nn.ParameterDict(
-            {p: torch.zeros(n) for p, n in zip(PARTS, self.sizes, strict=True) if p in biases}
-        )
+        self.biased = tuple(part for part in PARTS if part in biases)
+        pairs = zip(PARTS, self.sizes, strict=True)
+        self.biases = nn.ParameterDict({p: torch.zeros(n) for p, n in pairs if p in biases})
         self.query_norm = nn.RMSNorm(dims[0]) if norm else None
         self.key_norm = nn.RMSNorm(dims[0]) if norm else None
         for weight in self.weights:
@@ -56,24 +56,39 @@ class HeadProjections(nn.Module):
             source = x if context is None else context
             keys_from, values_from = source if isinstance(source, tuple) else (source, source)
             return self.one(x, "query"), self.one(keys_from, "key"), self.one(values_from, "value")
-        bias = None
-        if len(self.biases):
-            pairs = zip(PARTS, self.sizes, strict=True)
-            bias = torch.cat([self.biases.get(part, x.new_zeros(n)) for part, n in pairs])
-        self._check(x, self.weights[0], "queries, keys and values")
-        q, k, v = F.linear(x, self.weights[0], bias).split(self.sizes, dim=-1)
-        return self._split(q, "query"), self._split(k, "key"), self._split(v, "value")
+        weight = self.weights[0]
+        self._check(x, weight, "queries, keys and values")
+        y = F.linear(x, weight, self._bias(weight))
+        if self.dims[0] == self.dims[2]:
+            size = self.dims[0]
+            heads = y.view(*y.shape[:-1], -1, size).transpose(1, 2)
+            q, k, v = heads.split([n // size for n in self.sizes], dim=1)
+        else:
+            parts = zip(y.split(self.sizes, dim=-1), self.dims, strict=True)
+            q, k, v = (part.unflatten(-1, (-1, n)).transpose(1, 2) for part, n in parts)
+        return self._normed(q, self.query_norm), self._normed(k, self.key_norm), v
 
     def one(self, x: Tensor, part: Part) -> Tensor:
         """One of the three alone, with its norm."""
         index = PARTS.index(part)
         weight = self.weights[0].split(self.sizes)[index] if self.fused else self.weights[index]
         self._check(x, weight, part)
-        return self._split(F.linear(x, weight, self.biases.get(part, None)), part)
-
-    def _split(self, x: Tensor, part: Part) -> Tensor:
-        heads = x.unflatten(-1, (-1, self.dims[PARTS.index(part)])).transpose(1, 2)
+        y = F.linear(x, weight, self.biases[part] if part in self.biased else None)
         norm = {"query": self.query_norm, "key": self.key_norm, "value": None}[part]
+        return self._normed(y.unflatten(-1, (-1, self.dims[index])).transpose(1, 2), norm)
+
+    def _bias(self, weight: Tensor) -> Tensor | None:
+        """The biases side by side, as the fused matrix wants them."""
+        if not self.biased:
+            return None
+        held = self.biases
+        if len(self.biased) == len(PARTS):
+            return torch.cat([held.query, held.key, held.value])
+        pairs = zip(PARTS, self.sizes, strict=True)
+        return torch.cat([held[p] if p in self.biased else weight.new_zeros(n) for p, n in pairs])
+
+    @staticmethod
+    def _normed(heads: Tensor, norm: nn.Module | None) -> Tensor:
         return heads if norm is None else norm(heads)
 
     def _check(self, x: Tensor, weight: Tensor, part: str) -> None:

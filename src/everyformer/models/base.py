@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.block import Block
-from everyformer.blocks.feedforward import make_norm
+from everyformer.blocks.feedforward import drop, make_norm
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
@@ -32,7 +32,7 @@ class Model(nn.Module):
             make_norm(config.width, config.block) if config.embedding_norm else None
         )
         self.stack = self.build_stack(config)
-        self.dropout = nn.Dropout(config.embedding_dropout)
+        self.dropout = config.embedding_dropout
 
     def build_stack(self, config: ModelConfig) -> Stack:
         """The layers; an encoder-decoder's read a context too."""
@@ -88,7 +88,7 @@ class Model(nn.Module):
             x = x + position.embed(where).to(x.dtype)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
-        return self.dropout(x)
+        return drop(x, self.dropout, self.training)
 
     def start_weights(self, embeddings: Sequence[nn.Embedding]) -> None:
         """Apply ``config.init``; called by concrete models when all their parts stand."""
