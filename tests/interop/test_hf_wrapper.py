@@ -152,6 +152,13 @@ def test_any_split_with_a_cache_equals_one_pass():
     torch.testing.assert_close(torch.cat(parts, 1)[real], whole[real])
 
 
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_the_last_logits_alone_are_those_of_all(count):
+    wrapped = hf.EveryformerForCausalLM.wrap(model_of())
+    whole, kept = wrapped(tokens_of()).logits, wrapped(tokens_of(), logits_to_keep=count).logits
+    torch.testing.assert_close(kept, whole[:, -count:])
+
+
 def test_labels_are_moved_by_one_as_hugging_face_does():
     model = model_of("aft-conv")
     wrapped = hf.EveryformerForCausalLM.wrap(model)
@@ -194,6 +201,8 @@ def test_positions_that_restart_are_packed_documents():
         (UnsupportedError, "EveryformerCache", {"past_key_values": transformers.DynamicCache()}),
         (UnsupportedError, "ef.trace", {"output_attentions": True}),
         (ConfigError, "input_ids", {"inputs_embeds": torch.zeros(2, 9, 16)}),
+        (ConfigError, "labels", {"labels": tokens_of(), "logits_to_keep": 1}),
+        (UnsupportedError, "logits_to_keep", {"logits_to_keep": torch.tensor([3])}),
     ],
 )
 def test_what_cannot_be_honoured_is_an_error(error, words, call):

@@ -88,6 +88,17 @@ def test_hidden_layers_can_be_kept():
     torch.testing.assert_close(model.stack.norm(out.hidden[1]), out.y)
 
 
+def test_predictions_after_the_last_tokens_are_those_of_the_whole_and_scored_alone():
+    model = ef.create_model("gpt", task="lm", width=16, layers=2, heads=2, vocabulary=11).eval()
+    tokens, targets = torch.randint(0, 11, (2, 2, 9)).unbind()
+    whole, out = model(tokens), model(tokens, targets=targets, last=3)
+    torch.testing.assert_close(out.logits, whole.logits[:, -3:])
+    expected = torch.nn.functional.cross_entropy(
+        out.logits.flatten(0, 1), targets[:, -3:].flatten()
+    )
+    torch.testing.assert_close(out.loss, expected)
+
+
 def test_checkpointed_activations_change_nothing():
     model, inputs, targets = small_model(ef.info("attention"), "lm")
     model(inputs, targets=targets).loss.backward()

@@ -112,9 +112,9 @@ def stream(
         while len(alive) and (tokens is None or texts.made < tokens):
             part = None if keep is None else Mask(keep=keep)
             if state is None:
-                out = model(ids, mask=part)
+                out = model(ids, mask=part, last=1)
             else:
-                out = model(new, mask=part, state=state)
+                out = model(new, mask=part, state=state, last=1)
                 state = out.state
             token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
             yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)

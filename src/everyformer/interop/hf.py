@@ -188,6 +188,7 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
         **loss_options: Any,
     ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
         """Logits of every next token, and the loss where ``labels`` are given.
@@ -199,6 +200,7 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
                 packed document begins.
             past_key_values: tokens are read behind those that it has seen; it is brought up to
                 date. use_cache: makes one where none is given.
+            logits_to_keep: give the logits of so many last tokens alone; 0 gives all.
             labels: (B, L), -100 = not scored, moved by one here.
             loss_options: for Hugging Face's loss (``num_items_in_batch``).
 
@@ -229,7 +231,12 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
             state = initial_state(self.model, input_ids.shape[0])
             cache = None if state is None else EveryformerCache()
         mask = _mask(input_ids, attention_mask, position_ids, state)
-        out = self.model(input_ids, mask=mask, state=state, embeddings=embeddings)
+        if isinstance(logits_to_keep, Tensor):
+            raise UnsupportedError("logits_to_keep must be a number of last tokens, not places")
+        last = logits_to_keep or None
+        if last is not None and labels is not None:
+            raise ConfigError("labels score every token: leave logits_to_keep out")
+        out = self.model(input_ids, mask=mask, state=state, embeddings=embeddings, last=last)
         if cache is not None:
             cache.state, cache.length = out.state, cache.length + input_ids.shape[1]
         loss = None

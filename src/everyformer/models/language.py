@@ -43,17 +43,22 @@ class LanguageModel(Model):
         state: StackState | None = None,
         embeddings: Tensor | None = None,
         hidden: Sequence[int] = (),
+        last: int | None = None,
     ) -> ModelOutput:
         """Predict each next token.
 
         Args:
             embeddings: (B, L, width) read instead of the tokens' embeddings.
             hidden: layers whose outputs `Stack` keeps (see there); for datastores.
+            last: predict after so many last tokens alone, as reading a long prompt needs it.
         """
         x = self.embed(self.embedding, inputs) if embeddings is None else embeddings
         x = self.add_positions(x, mask, state)
         out = self.stack(x, mask=mask, state=state, hidden=hidden)
-        logits = self.head(out.y)
+        y = out.y
+        if last is not None:
+            y, targets = y[:, -last:], None if targets is None else targets[:, -last:]
+        logits = self.head(y)
         loss, losses = total_loss(logits, targets, out.losses, self.config)
         return ModelOutput(logits, loss, losses, out.state)
 
