@@ -3,7 +3,8 @@
 glibc hands every large block back to the system when it is freed; the same block of the next step
 is then cleared and mapped page by page, 20,000 page faults a pass for a mixer over 8,192 tokens,
 a third of its time. Users of torch on CPUs preload another allocator for this; two settings of the
-one that is there do the same. Elsewhere than under glibc nothing is changed.
+one that is there do the same for blocks up to 32 MB. Larger ones are worth their page faults, and
+would leave holes that few others fit. Elsewhere than under glibc nothing is changed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import sys
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """mallopt's names (malloc.h)"""
 _NEVER = 2**31 - 1
-_LARGEST = 2**25
-"""the largest threshold that every glibc takes on 64 bits"""
+_LARGE = 2**25
+"""bytes; also the largest threshold that every glibc takes on 64 bits"""
 
 
 def keep_freed_memory() -> bool:
@@ -26,5 +27,4 @@ def keep_freed_memory() -> bool:
     if not hasattr(library, "gnu_get_libc_version"):
         return False
     mallopt = library.mallopt
-    threshold = mallopt(_MMAP_THRESHOLD, _NEVER) or mallopt(_MMAP_THRESHOLD, _LARGEST)
-    return bool(threshold and mallopt(_TRIM_THRESHOLD, _NEVER))
+    return bool(mallopt(_MMAP_THRESHOLD, _LARGE) and mallopt(_TRIM_THRESHOLD, _NEVER))
