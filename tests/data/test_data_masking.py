@@ -13,7 +13,7 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.masking import MASKED, RANDOM, word_flags, word_numbers
-from everyformer.data.tokenizers import fit_tokenizer
+from everyformer.data.tokenizers import HubTokenizer, fit_tokenizer
 from everyformer.training.evaluate import evaluate
 from everyformer.training.step import backward
 
@@ -63,6 +63,23 @@ def test_shares_of_hidden_tokens_are_binomial(
     for count, p in zip(kinds, shares, strict=True):
         assert near_share(int(count), chosen, p)
     assert by_chance == 0
+
+
+def test_a_mask_inside_the_vocabulary_is_neither_drawn_nor_added(tmp_path: Any) -> None:
+    package = pytest.importorskip("tokenizers")
+    words = {word: n for n, word in enumerate(("[SEP]", "fox", "[MASK]", "dog", "jumps", "over"))}
+    inner = package.Tokenizer(package.models.WordLevel(words, unk_token="over"))
+    inner.pre_tokenizer = package.pre_tokenizers.Whitespace()
+    tokenizer = HubTokenizer(inner.to_str(), 6, end=0, mask=2)
+    documents = {f"{n}.txt": "fox jumps over dog " * 9 for n in range(9)}
+    config = DataConfig(str(write(tmp_path / "d", documents)), length=16, cache=str(tmp_path / "c"))
+    data = load_dataset(config, "mlm", tokenizer=tokenizer)
+    assert (data.vocabulary, data.mask_token) == (6, 2)
+    drawn = data._random_tokens(np.random.default_rng(0), (9999,))
+    assert np.unique(drawn).tolist() == [1, 3, 4, 5]
+    batch = data.train_batch(0, 64, 0)
+    assert (batch.inputs == 2).any()
+    assert not (batch.targets == 0).any()
 
 
 def test_random_tokens_are_all_but_the_mask_and_the_separator(tmp_path: Any, load: Load) -> None:

@@ -11,7 +11,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, MissingExtraError, UnsupportedError
 from everyformer.engines.factors import band_product
 from everyformer.interop import export
-from everyformer.interop.export import export_onnx, export_program
+from everyformer.interop.export import compare_program, export_onnx, export_program
 
 AFTS = ("aft-full", "aft-local", "aft-simple", "aft-conv")
 MODELS = {
@@ -120,6 +120,23 @@ def test_an_operator_that_onnx_does_not_have_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "LITERAL", ())
     with pytest.raises(UnsupportedError, match=r"everyformer.running_average.*export_program"):
         export_onnx(model_of("aft-simple", "lm"), tmp_path / "model.onnx")
+
+
+def test_a_dtype_that_onnxruntime_does_not_compute_in_is_an_error(tmp_path):
+    pytest.importorskip("onnxruntime")
+    model = model_of("attention", "classify-text").bfloat16()
+    with pytest.raises(UnsupportedError, match=r"in bfloat16.*export model\.float"):
+        export_onnx(model, tmp_path / "model.onnx")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_loaded_program_is_compared_with_the_model(tmp_path):
+    path, model = tmp_path / "model.pt2", model_of("attention", "classify-text")
+    export_program(model, path)
+    assert compare_program(model, path) < 1e-5
+    torch.nn.init.normal_(model.embedding.weight)
+    with pytest.raises(ef.EveryformerError, match="of the exported program differs"):
+        compare_program(model, path)
 
 
 @pytest.mark.parametrize("padding", [True, False])

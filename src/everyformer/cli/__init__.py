@@ -23,6 +23,7 @@ VERBS: dict[str, str] = {
     "train": "train a member on your data",
     "eval": "measure a trained run, on its own or on other data",
     "generate": "continue a prompt with a trained language model",
+    "convert": "checkpoints of others in, models out: transformers, ONNX, torch.export",
     "compare": "compare several members on your data, on equal footing",
     "verify": "check every law on this machine, in a dtype of your choice",
     "bench": "time and memory against length, beside plain attention and peers",

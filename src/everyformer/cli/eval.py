@@ -1,4 +1,4 @@
-"""`everyformer eval RUN [--data ...]`: how good a trained run is, on its own or on other data."""
+"""`everyformer eval RUN [--data ...]`: how good a run or a saved model is."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ if TYPE_CHECKING:
     from everyformer.data.base import Dataset
     from everyformer.models.base import Model
 
+UNSAID = "to be said"
+"""stands where no source of data is known"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(BeamConfig):
     run: tyro.conf.Positional[str]
-    """directory of a trained run"""
+    """directory of a trained run, or folder of a saved or converted model"""
     data: DataConfig = field(default_factory=DataConfig)
-    """other data; its tokenizer is the run's (default: what the run was trained on)"""
+    """other data; its tokenizer is the run's (default: what the run was trained on; a saved model
+    needs to be told)"""
     sequences: int | None = None
     """validation sequences read (default: all)"""
     batch: int = 16
@@ -58,7 +62,7 @@ def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
     placed, _ = arrange(words, flags_of(EvalOptions))
     place = placed[0] if placed else None
-    saved = None if place is None else _data_of(place)
+    known = None if place is None else _data_of(place)
     options = parse(
         EvalOptions,
         words,
@@ -68,7 +72,7 @@ def run(words: Sequence[str]) -> int:
             "everyformer eval runs/aft-local",
             "everyformer eval runs/gmlp --data other.txt",
         ),
-        default=None if place is None else EvalOptions(run=place, data=saved or DataConfig()),
+        default=None if place is None else EvalOptions(run=place, data=known or DataConfig()),
     )
     if options.batch < 1:
         raise ConfigError(f"batch must be at least 1, not {options.batch}")
@@ -77,6 +81,11 @@ def run(words: Sequence[str]) -> int:
     from everyformer.training.long_evaluation import evaluate_long
 
     trained = open_run(options.run)
+    if trained.saved and options.data.source == UNSAID:
+        raise ConfigError(
+            f"{options.run} holds a saved model, which does not know its data: say what to measure "
+            "it on with --data"
+        )
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     model = trained.model(options.average)
@@ -141,8 +150,12 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
 
 
 def _data_of(place: str) -> DataConfig | None:
-    from everyformer.cli.trained import data_config
+    """The data of a run; of a saved model, sequences that it takes, from no source yet."""
+    from everyformer.cli.trained import data_config, open_run
 
     if not Path(place).is_dir():
         raise ConfigError(f"there is no run at {place}: give the directory that `train` made")
-    return data_config(place)
+    found = open_run(place)
+    if not found.saved:
+        return data_config(found)
+    return DataConfig(source=UNSAID, length=min(DataConfig.length, max(found.length, 2)))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(Sampling, BeamConfig):
     run: tyro.conf.Positional[str]
-    """directory of a trained run"""
+    """directory of a trained run, or folder of a saved or converted model"""
     prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """the text to continue (default: a line's end), or the sentence to translate; given several
     times, as many; - reads one from every line of stdin"""
@@ -99,17 +99,15 @@ def run(words: Sequence[str]) -> int:
     if trained.task == "pixels":
         return _images(trained, options)
     raise UnsupportedError(
-        f"the run in {options.run} has the task {trained.task}: only lm, seq2seq and pixels runs "
-        "generate"
+        f"the {'model' if trained.saved else 'run'} in {options.run} has the task {trained.task}: "
+        "only lm, seq2seq and pixels runs generate"
     )
 
 
 def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     tokenizer = trained.tokenizer()
     if tokenizer is None:
-        raise UnsupportedError(
-            f"the run in {options.run} learned a generated task without text: nothing to print"
-        )
+        raise UnsupportedError(trained.no_text())
     texts = options.texts()
     for number, text in enumerate(texts, 1):
         if not text:
@@ -127,12 +125,13 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     hidden = (ENDED, options.end_token)
     if len(ids) > 1:
         made = generate(model, ids, tokens=options.tokens, **rules)
-        for text, row in zip(texts, made.tolist(), strict=True):
-            new = tokenizer.decode([token for token in row if token not in hidden])
+        for text, before, row in zip(texts, ids, made.tolist(), strict=True):
+            kept = [token for token in row if token not in hidden]
+            new = tokenizer.decode_after(before, kept)
             print(json.dumps({"prompt": text, "text": new}, ensure_ascii=False))
         return 0
     print(texts[0], end="", flush=True)
-    write = _writer(tokenizer)
+    write = _writer(tokenizer, ids[0])
     try:
         for token in stream(model, ids, tokens=options.tokens, **rules):
             if int(token) not in hidden:
@@ -152,9 +151,7 @@ def _translations(trained: TrainedRun, options: GenerateOptions) -> int:
         )
     tokenizer = trained.tokenizer()
     if tokenizer is None:
-        raise UnsupportedError(
-            f"the run in {options.run} learned a generated task without text: nothing to print"
-        )
+        raise UnsupportedError(trained.no_text())
     lines = options.texts()
     if not any(line.strip() for line in lines):
         raise ConfigError("there is nothing to translate: give --prompt TEXT, or - and lines")
@@ -189,8 +186,8 @@ def _with_lines(text: str) -> str:
     return re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], "\\"), text)
 
 
-def _writer(tokenizer: Tokenizer) -> Callable[[int | None, bool], None]:
-    """Writes each token's text as soon as its characters are whole."""
+def _writer(tokenizer: Tokenizer, before: Sequence[int] = ()) -> Callable[[int | None, bool], None]:
+    """Writes the text of each token ``before`` others as soon as its characters are whole."""
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     made: list[int] = []
     shown = ""
@@ -202,7 +199,7 @@ def _writer(tokenizer: Tokenizer) -> Callable[[int | None, bool], None]:
             sys.stdout.write(utf8.decode(bytes(new), last))
         else:
             made.extend(new)
-            text = tokenizer.decode(made)
+            text = tokenizer.decode_after(before, made)
             if not last and text.endswith("\ufffd"):
                 return
             sys.stdout.write(text[len(shown) :])

@@ -122,29 +122,29 @@ def _nothing() -> RunConfig:
     return RunConfig(tyro.MISSING, NoOptions(), NoOptions())
 
 
-def preset(member: str, position: str | None = None) -> RunConfig:
-    """The run that a member's own row describes, before anything is changed."""
+def preset(member: str, position: str | None = None, mixer: str | None = None) -> RunConfig:
+    """The run that a member's own row describes, before anything is changed.
+
+    Args:
+        mixer: stands in the place of the member's own.
+    """
     from everyformer.models.build import configure
 
-    return _described(configure(member, info(member).tasks[0]), position)
+    other = {} if mixer in (None, info(member).genes.mixer) else {"mixer": mixer}
+    return _described(configure(member, info(member).tasks[0], **other), position)
 
 
 def inherited(place: str, member: str | None = None) -> RunConfig:
     """The member, sizes and options of the run or saved model in ``place``, to start from it.
 
     Raises:
-        ConfigError: it is of another member than ``member``, or holds what no flags can say.
+        ConfigError: it is of another member than ``member``.
     """
     from everyformer.training.warmstart import read_start
 
     config = read_start(place).config
     if member is not None and member != config.member:
         raise ConfigError(f"the model in {place} is of the member {config.member}, not {member}")
-    if config.mixer not in (info(config.member).genes.mixer, "by-head"):
-        raise ConfigError(
-            f"the model in {place} has the mixer '{config.mixer}' in place of its member's: start "
-            "from it in Python, with everyformer.training.warmstart"
-        )
     schedule = tuple(
         f"{name}={','.join(json.dumps(value) for value in values)}"
         for name, values in config.schedule.items()
@@ -182,7 +182,8 @@ def model_config(
 ) -> ModelConfig:
     """The complete model: what the user chose, sized for what the data brings.
 
-    A classifier that starts from the causal model ``origin`` stays causal.
+    A classifier that starts from the causal model ``origin`` stays causal, and a model whose mixer
+    is not its member's keeps it.
     """
     from everyformer.models.build import configure
 
@@ -191,8 +192,13 @@ def model_config(
     }
     options["max_length"] = max(run.model.max_length or 0, dataset.length)
     options["mixer_options"] = to_dict(run.mixer)
+    if origin is not None and origin.mixer not in (_mixer(run), "by-head"):
+        options["mixer"] = origin.mixer
     if origin is not None and origin.causal and dataset.task.startswith("classify"):
         options["causal"] = True
+    if origin is not None and origin.task == dataset.task == "seq2seq":
+        between = ("encoder_mixer", "encoder_options", "cross_mixer", "cross_options")
+        options |= {name: to_dict(getattr(origin, name)) for name in between}
     if run.by_head is not None:
         names = run.by_head.split(",")
         own = {name: options["mixer_options"] for name in names if name == _mixer(run)}

@@ -1,4 +1,5 @@
-"""`everyformer show RUN|MEMBER WHAT`: draw the inside of a trained run, or of a fresh member."""
+"""`everyformer show RUN|MODEL|MEMBER WHAT`: draw the inside of what was trained, or of a fresh
+member."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ EXAMPLE = "def mean(values):\n    return sum(values) / len(values)\n"
 @dataclass(frozen=True)
 class ShowOptions:
     target: tyro.conf.Positional[str]
-    """directory of a trained run, or a member's name to see what it starts from"""
+    """directory of a trained run or folder of a saved model, or a member's name to see what it
+    starts from"""
     what: tyro.conf.Positional[str] = "all"
     """weights, position-bias, spatial, encodings, rotary, masks, or all that applies"""
     out: str | None = None
@@ -36,7 +38,8 @@ class ShowOptions:
     format: Literal["png", "svg"] = "png"
     """kind of files"""
     text: str | None = None
-    """what the model reads (default: a piece of the run's validation data)"""
+    """what the model reads (default: a piece of the run's validation data; a saved model reads
+    random tokens)"""
     length: int | None = None
     """tokens read, or positions drawn (default: 64 tokens, 32 positions, 16 in masks)"""
 
@@ -99,7 +102,7 @@ def _open(options: ShowOptions) -> Subject:
         subject = _fresh(options)
     else:
         raise ConfigError(
-            f"'{options.target}' is neither the directory of a run nor a member; "
+            f"'{options.target}' is neither the directory of a run or saved model nor a member; "
             f"{nearest(options.target, names)}"
         )
     return subject if options.out is None else subject._replace(folder=Path(options.out))
@@ -111,9 +114,8 @@ def _trained(place: Path, options: ShowOptions) -> Subject:
 
     trained = open_run(str(place))
     inputs, labels = _run_inputs(trained, options)
-    return Subject(
-        trained.model(), rebuilt(trained.values), inputs, labels, trained.path / "pictures"
-    )
+    start = None if trained.saved else rebuilt(trained.values)
+    return Subject(trained.model(), start, inputs, labels, trained.path / "pictures")
 
 
 def _fresh(options: ShowOptions) -> Subject:
@@ -144,10 +146,10 @@ def _run_inputs(trained: Any, options: ShowOptions) -> tuple[Tensor, list[str] |
     from everyformer.data.text import token_texts
 
     tokenizer = trained.tokenizer()
-    longest = min(options.length or LENGTH, trained.values["data"]["length"])
+    longest = min(options.length or LENGTH, trained.length)
     if options.text is not None:
         if tokenizer is None:
-            raise ConfigError(f"the run in {trained.path} reads no text, so --text cannot be used")
+            raise ConfigError(f"{trained.no_text()}; --text cannot be used")
         ids = list(tokenizer.encode(options.text))[:longest]
         if not ids:
             raise ConfigError("the text is empty: give at least one character")
@@ -166,14 +168,15 @@ def _validation(trained: Any) -> Tensor:
 
     from everyformer.cli.trained import data_config
 
-    config, model = data_config(str(trained.path)), trained.values["model"]
+    config, model = data_config(trained), trained.values["model"]
     try:
         if config is None:
-            raise ConfigError("the run does not say where its data is")
+            what = "a saved model" if trained.saved else "the run"
+            raise ConfigError(f"{what} does not say where its data is")
         inputs: Tensor = next(iter(trained.dataset(config).validation_batches(1, 1))).inputs
     except EveryformerError as error:
         say(f"{error}; the model reads random values instead")
         if model["image"] is not None:
             return torch.randint(256, (1, *model["image"]), dtype=torch.uint8)
-        return torch.randint(model["vocabulary"], (1, trained.values["data"]["length"]))
+        return torch.randint(model["vocabulary"], (1, min(trained.length, LENGTH)))
     return inputs

@@ -108,28 +108,33 @@ def _options(words: list[str]) -> RunConfig:
     out = peek(words, "--out") or (member and str(Path("runs") / member))
     if out is None:
         raise ConfigError("--resume needs to know the run: give --out runs/NAME")
-    values = _saved_values(out)
-    if values is None and member is None:
+    saved = _saved_config(out)
+    if saved is None and member is None:
         raise CheckpointError(f"there is no run in {out} to resume")
-    if values is None:
+    if saved is None:
         # killed before anything was written: it begins anew
         return read_run(words)
+    values, mixer = saved["run"], saved["model"]["mixer"]
     if member is not None and member != values["member"]:
         raise ConfigError(
             f"the run in {out} trains {values['member']}, not {member}: choose another --out"
         )
-    known = preset(values["member"], values["model"]["position"] or "none")
+    known = preset(
+        values["member"],
+        values["model"]["position"] or "none",
+        None if mixer == "by-head" else mixer,
+    )
     return read_run(words, from_dict(RunConfig, {**values, "out": out}, "", known))
 
 
-def _saved_values(out: str) -> dict[str, Any] | None:
+def _saved_config(out: str) -> dict[str, Any] | None:
     from everyformer.training.run import RUN_FORMAT
     from everyformer.training.storage import read_json
 
     path = Path(out) / "config.json"
     if not path.exists():
         return None
-    values = read_json(path, RUN_FORMAT).get("run")
-    if not isinstance(values, dict):
+    config = read_json(path, RUN_FORMAT)
+    if not isinstance(config.get("run"), dict):
         raise CheckpointError(f"{out} was not made by `everyformer train`: name the member again")
-    return values
+    return config

@@ -1,4 +1,4 @@
-"""A finished run as a verb needs it: its model, its data, its tokenizer."""
+"""A finished run, or a model that was saved by itself, as a verb needs it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,37 @@ from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.tokenizers import Tokenizer, load_tokenizer
 from everyformer.models.base import Model
-from everyformer.training.checkpoint import load_model
+from everyformer.models.config import ModelConfig
+from everyformer.training.checkpoint import MODEL_FORMAT, is_model, load_model
 from everyformer.training.run import RUN_FORMAT
 from everyformer.training.storage import read_json
+from everyformer.training.warmstart import saved_tokenizer
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run directory that has been read."""
+    """A run directory, or the folder of a saved model, that has been read."""
 
     path: Path
     values: dict[str, Any]
+    """the run's config.json; of a saved model the part ``model`` of one"""
+    saved: bool = False
+    """a model by itself: it does not know its data or its beginning"""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's description."""
+        return from_dict(ModelConfig, self.values["model"])
 
     @property
     def task(self) -> str:
-        """What the run's model does."""
-        return str(self.values["data"]["task"])
+        """What the model does."""
+        return str(self.values["model" if self.saved else "data"]["task"])
+
+    @property
+    def length(self) -> int:
+        """Tokens of a training sequence; of a saved model those that it takes at most."""
+        return self.config.tokens if self.saved else int(self.values["data"]["length"])
 
     def model(self, average: int | None = None) -> Model:
         """The best weights of the run (the averaged ones where it kept an average), or the mean
@@ -38,42 +53,61 @@ class TrainedRun:
         return model
 
     def tokenizer(self) -> Tokenizer | None:
-        """What made the run's tokens."""
+        """What makes the model's tokens; None where they are no text, or it was saved without."""
+        if self.saved:
+            return saved_tokenizer(self.path)
         held = self.values.get("tokenizer")
         return None if held is None else load_tokenizer(held)
+
+    def no_text(self) -> str:
+        """Why there is no tokenizer."""
+        if self.saved:
+            return (
+                f"the model in {self.path} was saved without a tokenizer, so it reads no text: put "
+                "one beside it with ef.save(model, folder, tokenizer=...)"
+            )
+        return f"the run in {self.path} learned a generated task without text: nothing to print"
 
     def dataset(self, config: DataConfig) -> Dataset:
         """Data read with the run's own tokenizer; refused if it does not fit the model."""
         dataset = load_dataset(config, self.task, tokenizer=self.tokenizer())
         model = self.values["model"]
         expected = model["vocabulary"]
+        what = f"the {'model' if self.saved else 'run'} in {self.path}"
         if dataset.kind == "text" and dataset.vocabulary != expected:
             raise DataError(
-                f"{dataset.name} has {dataset.vocabulary} different tokens, but the run in "
-                f"{self.path} was trained with {expected}: evaluate it on data of its own kind"
+                f"{dataset.name} has {dataset.vocabulary} different tokens, but {what} was trained "
+                f"with {expected}: evaluate it on data of its own kind"
             )
         if dataset.task.startswith("classify") and len(dataset.classes) != model["classes"]:
             raise DataError(
-                f"{dataset.name} has {len(dataset.classes)} classes, but the run in {self.path} "
-                f"was trained with {model['classes']}"
+                f"{dataset.name} has {len(dataset.classes)} classes, but {what} was trained with "
+                f"{model['classes']}"
             )
         if dataset.image is not None and list(dataset.image) != list(model["image"]):
             raise DataError(
-                f"{dataset.name} has images of {dataset.image}, but the run in {self.path} takes "
+                f"{dataset.name} has images of {dataset.image}, but {what} takes "
                 f"{tuple(model['image'])}: resize with --data.size and --data.colour"
             )
         return dataset
 
 
 def open_run(place: str) -> TrainedRun:
-    """Read a run directory's config."""
+    """Read the config of a run's directory, or of a saved model's folder.
+
+    Raises:
+        CheckpointError: neither is there, or it is damaged.
+    """
     path = Path(place)
     if not path.is_dir():
         raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
+    if is_model(path):
+        values = read_json(path / "config.json", MODEL_FORMAT)
+        return TrainedRun(path, {"model": values["config"]}, saved=True)
     return TrainedRun(path, read_json(path / "config.json", RUN_FORMAT))
 
 
-def data_config(place: str) -> DataConfig | None:
+def data_config(run: TrainedRun) -> DataConfig | None:
     """The data options that a run was trained with; None if it was not made by `train`."""
-    held = open_run(place).values.get("run")
+    held = run.values.get("run")
     return from_dict(DataConfig, held["data"]) if isinstance(held, dict) else None

@@ -40,7 +40,8 @@ class DataConfig:
     """Parallel text: the direction as FROM-TO, named like the files' endings or the fields (en-de).
     Unset: as the source's name has it, else in alphabetical order."""
     tokenizer: str = "bytes"
-    """How text becomes tokens: bytes, chars, or bpe:SIZE, trained on the training part."""
+    """How text becomes tokens: bytes, chars, or bpe:SIZE, trained on the training part. (hub: the
+    tokenizer of a converted checkpoint that a run starts from, which needs not be said.)"""
     length: int = 256
     """Tokens in a training sequence; when texts are classified, the longest text kept; of parallel
     text, the longest sentence that is trained on, its end token included."""
@@ -125,13 +126,13 @@ def direction(languages: str) -> tuple[str, str]:
 
 
 def tokenizer_parts(spec: str) -> tuple[str, int]:
-    """``"bpe:8000"`` -> ``("bpe", 8000)``; the size is 0 for bytes and chars.
+    """``"bpe:8000"`` -> ``("bpe", 8000)``; the size is 0 for bytes, chars and hub.
 
     Raises:
         ConfigError: an unknown kind, a missing or unreadable size, a vocabulary too small.
     """
     kind, colon, size = spec.partition(":")
-    if kind not in ("bytes", "chars", "bpe"):
+    if kind not in ("bytes", "chars", "bpe", "hub"):
         raise ConfigError(
             f"unknown tokenizer '{spec}'; {nearest(kind, ('bytes', 'chars', 'bpe:8000'))}"
         )

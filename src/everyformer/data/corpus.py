@@ -176,7 +176,7 @@ class StreamEncoder:
 
 
 def tokenizer_kind(config: DataConfig, given: Tokenizer | None) -> str:
-    """bytes, chars or bpe, of the ``given`` tokenizer or else of the one the config asks for.
+    """bytes, chars, bpe or hub, of the ``given`` tokenizer or else of the one the config asks for.
 
     Raises:
         ConfigError: it would have to be learned from a training part that holds nothing.

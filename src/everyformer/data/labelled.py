@@ -43,6 +43,11 @@ class LabelledTextDataset(Dataset):
     validation_rows: np.ndarray
     """Which texts are held out."""
 
+    @property
+    def closing(self) -> tuple[int, ...]:
+        """Tokens that a text ends with, even where it is cut."""
+        return () if self.tokenizer is None else self.tokenizer.closing
+
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
         return self._batch(epoch_rows(self.train_rows, step, size, seed))
 
@@ -58,6 +63,8 @@ class LabelledTextDataset(Dataset):
             start, stop = self.bounds[row], self.bounds[row + 1]
             count = min(stop - start, self.length)
             inputs[place, :count] = self.tokens[start : start + count]
+            if self.closing and count < stop - start:
+                inputs[place, max(count - len(self.closing), 0) : count] = self.closing[-count:]
             keep[place, :count] = True
         labels = torch.from_numpy(self.labels[rows])
         return Batch(torch.from_numpy(inputs), labels, torch.from_numpy(keep))
@@ -208,7 +215,7 @@ def _encode(texts: _Texts, tokenizer: Tokenizer, folder: Path) -> tuple[np.ndarr
     bounds, made = [0], hashlib.blake2b(digest_size=16)
     with (folder / "tokens.bin").open("wb") as file:
         for _, text, _ in texts.read():
-            found = tokenizer.encode_array(text)
+            found = tokenizer.encode_alone(text)
             raw = found.tobytes()
             file.write(raw)
             made.update(raw)

@@ -2,8 +2,8 @@
 
 Each token is chosen with probability r (``mask_rate``); of the chosen 80% become the mask token,
 10% a random token, 10% stay as they are, and all chosen ones, these too, are the targets. The mask
-token is one id more than the tokenizer has, its last. Separators of documents are never chosen. A
-row in which chance chose nothing hides the token that came nearest to being chosen.
+token is the tokenizer's own, or else one id more than it has, the last. Separators of documents are
+never chosen. A row in which chance chose nothing hides the token that came nearest to being chosen.
 
 Training draws anew at every step, from (seed, step) alone; a validation window always hides the
 same tokens. With ``mask_words`` words are chosen, each with probability r, and then all their
@@ -28,7 +28,7 @@ from everyformer.data.base import Dataset, digest, spread
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.config import DataConfig
 from everyformer.data.text import TextDataset
-from everyformer.data.tokenizers import Tokenizer
+from everyformer.data.tokenizers import HubTokenizer, Tokenizer
 
 MASKED, RANDOM = 0.8, 0.1
 """Shares of the chosen tokens that become the mask token and a random one."""
@@ -52,7 +52,8 @@ class MaskedTextDataset(Dataset):
     @property
     def mask_token(self) -> int:
         """The id that stands for a hidden token."""
-        return self.vocabulary - 1
+        own = None if self.tokenizer is None else self.tokenizer.mask
+        return self.vocabulary - 1 if own is None else own
 
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
         windows = self.text.train_batch(step, size, seed)
@@ -104,10 +105,11 @@ class MaskedTextDataset(Dataset):
 
     def _random_tokens(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Any token but the mask and the separator, all equally likely."""
-        if self._separator < 0:
-            return random.integers(0, self.mask_token, shape)
-        drawn = random.integers(0, self.mask_token - 1, shape)
-        return drawn + (drawn >= self._separator)
+        without = sorted({self.mask_token, self._separator} - {-1})
+        drawn = random.integers(0, self.vocabulary - len(without), shape)
+        for token in without:
+            drawn += drawn >= token
+        return drawn
 
     @property
     def _separator(self) -> int:
@@ -119,16 +121,22 @@ def masked(text: Dataset, config: DataConfig) -> MaskedTextDataset:
     """The corpus ``text`` with hidden tokens.
 
     Raises:
-        DataError: it is no corpus of real text.
+        DataError: it is no corpus of real text; its tokenizer does not tell words apart.
     """
     if not isinstance(text, TextDataset) or text.tokenizer is None:
         raise DataError(f"{text.name} is no text whose tokens could be hidden (task mlm)")
+    if config.mask_words and isinstance(text.tokenizer, HubTokenizer):
+        raise DataError(
+            "'data.mask_words' reads off each token's text where words begin, which those of a "
+            "converted checkpoint do not tell: leave it out"
+        )
+    own = text.tokenizer.mask is not None
     facts: dict[str, Any] = {"rate": config.mask_rate, "seed": config.seed}
     return MaskedTextDataset(
         name=text.name,
         task="mlm",
         kind="text",
-        vocabulary=text.tokenizer.vocabulary + 1,
+        vocabulary=text.tokenizer.vocabulary + (not own),
         length=text.length,
         split=text.split,
         fingerprint=digest(text.fingerprint, "masked", config.mask_words, facts),

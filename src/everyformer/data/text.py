@@ -136,14 +136,15 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> Tensor:
-    """(1, L) int64 tokens to continue; an empty prompt starts a document, or else a line.
+    """(1, L) int64 tokens to continue; an empty prompt starts a text, a document, or else a line.
 
     Raises:
         DataError: characters that the vocabulary lacks.
     """
     if not prompt:
         start = tokenizer.separator
-        return torch.tensor([tokenizer.encode("\n") if start is None else [start]])
+        begun = tokenizer.opening or (tokenizer.encode("\n") if start is None else [start])
+        return torch.tensor([begun])
     if isinstance(tokenizer, CharTokenizer):
         strange = sorted(set(prompt) - set(tokenizer.characters))
         if strange:
@@ -151,7 +152,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> Tensor:
                 f"the prompt has {', '.join(map(repr, strange[:8]))}, which the training text "
                 "never had; leave them out, or train with --data.tokenizer bytes"
             )
-    return torch.tensor([tokenizer.encode(prompt)])
+    return torch.tensor([[*tokenizer.opening, *tokenizer.encode(prompt)]])
 
 
 def decode(tokenizer: Tokenizer, tokens: Tensor | Iterable[int]) -> str:

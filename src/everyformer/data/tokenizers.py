@@ -1,7 +1,8 @@
-"""Text to tokens and back: bytes, characters, or byte-level BPE by the package `tokenizers`.
+"""Text to tokens and back: bytes, characters, byte-level BPE, or what a checkpoint came with.
 
-U+0000 marks the end of a document in all three (text with NUL bytes is refused as binary, so it
-cannot be confused with content). Every tokenizer is saved as one `tokenizer.json`.
+U+0000 marks the end of a document in all of them (text with NUL bytes is refused as binary, so it
+cannot be confused with content). Every tokenizer is saved as one `tokenizer.json`. BPE and those of
+checkpoints are computed by the package `tokenizers`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.errors import ConfigError, DataError, MissingExtraError
 from everyformer.data.config import tokenizer_parts
 
 SEPARATOR = "\0"
@@ -22,17 +23,25 @@ TRAINING_TEXT = 64 << 20
 """Characters of text that a BPE vocabulary is learned from, at most."""
 PIECE = 1 << 16
 """Characters encoded at a time; cut after a line's end, so that the cut changes no token inside."""
+CONTEXT = 16
+"""Tokens before a piece of text that may change how its first characters are written."""
 
 
 class Tokenizer(ABC):
     """Encodes and decodes text; equal when every text gives the same tokens."""
 
     kind: str
+    mask: int | None = None
+    """The token that stands for a hidden one, where the vocabulary has its own."""
+    opening: tuple[int, ...] = ()
+    """Tokens that a text which stands by itself begins with, and every prompt."""
+    closing: tuple[int, ...] = ()
+    """Tokens that a text which stands by itself ends with."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """As the option is written: ``bytes``, ``chars``, ``bpe:8000``."""
+        """As the option is written: ``bytes``, ``chars``, ``bpe:8000``, ``hub``."""
 
     @property
     @abstractmethod
@@ -59,6 +68,17 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> list[int]:
         """The tokens of ``text``."""
         return self.encode_array(text).tolist()
+
+    def encode_alone(self, text: str) -> np.ndarray:
+        """The tokens of a ``text`` that stands by itself, such as one to classify."""
+        found = self.encode_array(text)
+        if not self.opening and not self.closing:
+            return found
+        return np.concatenate((self.opening, found, self.closing)).astype(self.dtype)
+
+    def decode_after(self, before: Iterable[int], ids: Iterable[int]) -> str:
+        """What the tokens ``ids`` add to the text of those ``before`` them."""
+        return self.decode(ids)
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
@@ -147,7 +167,7 @@ class BPETokenizer(Tokenizer):
 
     def __init__(self, size: int, model: str) -> None:
         self.size, self.model = size, model
-        self._inner = _bpe_package().Tokenizer.from_str(model)
+        self._inner = tokenizers_package().Tokenizer.from_str(model)
         self._end = np.array(self._inner.encode(SEPARATOR).ids, dtype=self.dtype)
 
     @classmethod
@@ -156,7 +176,7 @@ class BPETokenizer(Tokenizer):
 
         Text too small for so many repeated pairs gives a smaller vocabulary.
         """
-        package = _bpe_package()
+        package = tokenizers_package()
         inner = package.Tokenizer(package.models.BPE())
         inner.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
         inner.decoder = package.decoders.ByteLevel()
@@ -182,15 +202,7 @@ class BPETokenizer(Tokenizer):
         return int(self._end[0])
 
     def encode_array(self, text: str) -> np.ndarray:
-        documents = [list(pieces(document)) for document in text.split(SEPARATOR)]
-        # in one call, which is several times as fast for short documents
-        encoded = iter(self._inner.encode_batch_fast([p for own in documents for p in own]))
-        found: list[np.ndarray] = []
-        for number, own in enumerate(documents):
-            if number:
-                found.append(self._end)
-            found.extend(np.array(next(encoded).ids, dtype=self.dtype) for _ in own)
-        return np.concatenate(found) if found else np.empty(0, dtype=self.dtype)
+        return _encode_documents(self._inner, text, self._end)
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
@@ -199,9 +211,78 @@ class BPETokenizer(Tokenizer):
         return {"kind": self.kind, "size": self.size, "model": json.loads(self.model)}
 
 
+class HubTokenizer(Tokenizer):
+    """What a checkpoint of others was trained with, a file of the package `tokenizers` kept whole.
+
+    Running text gets none of the marks that the file puts around a text ([CLS], <s> ...), a text by
+    itself all of them, a prompt those in front. A mark that is written out in a text is read as the
+    mark. Where long text is cut, a file that marks the beginning of a text does so anew.
+
+    Args:
+        model: the file's JSON.
+        size: tokens that the model has; those beyond the file's own stand for no text.
+        end: ends a document; None: documents follow each other unmarked.
+        mask: stands for a hidden token, where there is one for that.
+    """
+
+    kind = "hub"
+    name = "hub"
+
+    def __init__(self, model: str, size: int, end: int | None, mask: int | None) -> None:
+        self.model, self.size, self.end, self.mask = model, size, end, mask
+        self._inner = tokenizers_package().Tokenizer.from_str(model)
+        # a file may keep how its makers cut and filled their batches
+        self._inner.no_truncation()
+        self._inner.no_padding()
+        self._end = np.array([] if end is None else [end], dtype=self.dtype)
+        marked = self._inner.encode("a")
+        inside = [place for place, mark in enumerate(marked.special_tokens_mask) if not mark]
+        first, last = (inside[0], inside[-1]) if inside else (len(marked.ids),) * 2
+        self.opening, self.closing = tuple(marked.ids[:first]), tuple(marked.ids[last + 1 :])
+
+    @property
+    def known(self) -> int:
+        """Tokens that the file itself has, counted up to the highest."""
+        return 1 + max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def token(self, number: int) -> str | None:
+        """How the file writes a token, special ones too; None beyond its own."""
+        text: str | None = self._inner.id_to_token(number)
+        return text
+
+    @property
+    def vocabulary(self) -> int:
+        return self.size
+
+    @property
+    def separator(self) -> int | None:
+        return self.end
+
+    def encode_array(self, text: str) -> np.ndarray:
+        return _encode_documents(self._inner, text, self._end)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def decode_after(self, before: Iterable[int], ids: Iterable[int]) -> str:
+        """As `decode`, but with the space that some files leave out where a text begins."""
+        context = list(before)[-CONTEXT:]
+        return self.decode([*context, *ids])[len(self.decode(context)) :]
+
+    def to_dict(self) -> dict[str, Any]:
+        model = json.loads(self.model)
+        marks = {"end": self.end, "mask": self.mask}
+        return {"kind": self.kind, "size": self.size, **marks, "model": model}
+
+
 def fit_tokenizer(spec: str, texts: Iterable[str]) -> Tokenizer:
     """The tokenizer that ``spec`` names, learned from ``texts`` where it learns at all."""
     kind, size = tokenizer_parts(spec)
+    if kind == "hub":
+        raise ConfigError(
+            "the tokenizer 'hub' is the one that a converted checkpoint came with and cannot be "
+            "learned: start from that model (--from), or take bytes, chars or bpe:SIZE"
+        )
     if kind == "bytes":
         return ByteTokenizer()
     return CharTokenizer.fit(texts) if kind == "chars" else BPETokenizer.fit(texts, size)
@@ -228,6 +309,14 @@ def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
             return CharTokenizer(characters)
         case {"kind": "bpe", "size": int(size), "model": dict(model)}:
             return BPETokenizer(size, json.dumps(model))
+        case {
+            "kind": "hub",
+            "size": int(size),
+            "end": int() | None as end,
+            "mask": int() | None as mask,
+            "model": dict(model),
+        }:
+            return HubTokenizer(json.dumps(model), size, end, mask)
     raise DataError(f"{where} has not the fields of a tokenizer; restore the run's tokenizer.json")
 
 
@@ -272,9 +361,30 @@ def _training_pieces(texts: Iterable[str]) -> Iterator[str]:
             return
 
 
-def _bpe_package() -> Any:
+def _encode_documents(inner: Any, text: str, end: np.ndarray) -> np.ndarray:
+    """The tokens of documents, with ``end`` between them, by a tokenizer of the package."""
+    documents = [list(pieces(document)) for document in text.split(SEPARATOR)]
+    # in one call, which is several times as fast for short documents
+    parts = [piece for own in documents for piece in own]
+    encoded = iter(inner.encode_batch_fast(parts, add_special_tokens=False))
+    found = [end[:0]]
+    for number, own in enumerate(documents):
+        if number:
+            found.append(end)
+        found.extend(np.array(next(encoded).ids, dtype=end.dtype) for _ in own)
+    return np.concatenate(found)
+
+
+def tokenizers_package() -> Any:
+    """The package that computes BPE and the tokenizers of checkpoints.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
     try:
         import tokenizers
     except ImportError as error:
-        raise MissingExtraError("tokenizers", "text", "a bpe tokenizer") from error
+        raise MissingExtraError(
+            "tokenizers", "text", "a bpe tokenizer or a checkpoint's"
+        ) from error
     return tokenizers

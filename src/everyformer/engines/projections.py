@@ -83,7 +83,7 @@ class HeadProjections(nn.Module):
             return None
         held = self.biases
         if len(self.biased) == len(PARTS):
-            return torch.cat([held.query, held.key, held.value])
+            return torch.cat([held[part] for part in PARTS])
         pairs = zip(PARTS, self.sizes, strict=True)
         return torch.cat([held[p] if p in self.biased else weight.new_zeros(n) for p, n in pairs])
 

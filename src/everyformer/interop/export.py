@@ -20,7 +20,7 @@ import inspect
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +42,7 @@ from everyformer.core.state import State
 from everyformer.engines import factors  # noqa: F401 (has the operator BAND)
 from everyformer.models.base import Model
 from everyformer.positions.base import Position
+from everyformer.training.storage import file_written_whole
 
 TEXT_TASKS = ("lm", "mlm", "classify-text")
 IMAGE_TASKS = ("classify-image",)
@@ -100,7 +101,8 @@ def export_program(
     path = _ending(path, ".pt2")
     with _evaluating(model):
         program = _program(model, padding)
-    torch.export.save(program, path)
+    with file_written_whole(path.absolute()) as place:
+        torch.export.save(program, place)
     return program
 
 
@@ -114,9 +116,10 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
         model, padding: as in `export_program`. path: ends in ``.onnx``.
 
     Raises:
-        ConfigError, UnsupportedError: as there; an operator that ONNX does not have.
+        ConfigError, UnsupportedError: as there; an operator that ONNX does not have; a dtype that
+            onnxruntime does not compute in (bfloat16).
         MissingExtraError: onnx, onnxscript or onnxruntime is not installed.
-        EveryformerError: onnxruntime's output is not the model's.
+        EveryformerError: onnxruntime's output is not the model's; no file is left.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         try:
@@ -141,10 +144,10 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
     about = {"config": to_dict(model.config), "longest": longest}
     made.model.metadata_props["everyformer"] = json.dumps(about)
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    # a file of protobuf ends at 2 GB
-    made.save(path, external_data=size > 1.5e9)
-    with _evaluating(model):
-        difference = _compare(model, path, padding)
+    with file_written_whole(path.absolute()) as place, _evaluating(model):
+        # a file of protobuf ends at 2 GB
+        made.save(place, external_data=size > 1.5e9)
+        difference = _compare(model, place, padding)
     return Exported(path, tuple(_inputs(model, padding, 2, 2)), longest, difference)
 
 
@@ -220,19 +223,55 @@ def _to_onnx(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram | 
         ) from error
 
 
+def compare_program(model: Model, path: str | Path, *, padding: bool = True) -> float:
+    """Largest difference between the program at ``path``, loaded anew, and the model.
+
+    Args: as in `export_program`. Raises:
+        EveryformerError: it is more than rounding.
+    """
+    loaded = torch.export.load(path).module()
+
+    def run(inputs: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            output: Tensor = loaded(**inputs)
+        return output.cpu()
+
+    with _evaluating(model):
+        return _difference(model, run, "the exported program", padding)
+
+
 def _compare(model: Model, path: Path, padding: bool) -> float:
-    """Largest difference between onnxruntime and the model at sizes that were not traced."""
+    """Largest difference between onnxruntime and the model."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    # its errors have no common base
+    except Exception as error:
+        kind = str(next(model.parameters()).dtype).removeprefix("torch.")
+        raise UnsupportedError(
+            f"onnxruntime cannot run this model in {kind}, so that no one could compare it with "
+            f"ours: export model.float() ({str(error).splitlines()[0]})"
+        ) from error
+
+    def run(inputs: dict[str, Tensor]) -> Tensor:
+        fed = {name: value.cpu().numpy() for name, value in inputs.items()}
+        return torch.from_numpy(session.run(None, fed)[0])
+
+    return _difference(model, run, "onnxruntime", padding)
+
+
+def _difference(
+    model: Model, run: Callable[[dict[str, Tensor]], Tensor], what: str, padding: bool
+) -> float:
+    """Largest difference between ``run`` and the model at sizes that were not traced."""
     longest = min(_longest(model) or 64, 64)
     largest = 0.0
     for batch, length in ((1, 1), (1, min(5, longest)), (2, longest)):
         inputs = _inputs(model, padding, batch, length)
         with torch.no_grad():
             expected = Program(model)(**inputs).cpu()
-        fed = {name: value.cpu().numpy() for name, value in inputs.items()}
-        got = torch.from_numpy(session.run(None, fed)[0])
+        got = run(inputs)
         difference = (got - expected).abs()
         if "keep" in inputs and expected.dim() == 3:
             difference = difference[inputs["keep"].cpu()]
@@ -240,8 +279,8 @@ def _compare(model: Model, path: Path, padding: bool) -> float:
         largest = max(largest, float(difference.max()))
         if not largest <= TOLERANCE * scale:
             raise EveryformerError(
-                f"{path} was written, but onnxruntime's output differs from the model's by "
-                f"{largest:.3g} at batch {batch}, length {length}: do not use it"
+                f"the output of {what} differs from the model's by {largest:.3g} at batch {batch}, "
+                f"length {length}: the file would be of no use"
             )
     return largest
 

@@ -190,9 +190,7 @@ def _fill_average(average: WeightAverage, path: Path) -> None:
         value.copy_(tensors[name])
 
 
-def save_model(
-    model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | None = None
-) -> Path:
+def save_model(model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | None = None) -> Path:
     """Save a model as a folder of ``config.json`` and ``model.safetensors``; tied weights once.
 
     Args:
@@ -201,12 +199,19 @@ def save_model(
         tokenizer: saved too, so that the command line can give the model text.
 
     Raises:
-        CheckpointError: the folder holds something else, or cannot be written.
+        CheckpointError: the folder holds something else, or cannot be written; the tokenizer has
+            more tokens than the model.
     """
     path = Path(path).absolute()
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not is_model(path))):
         raise CheckpointError(
             f"{path} exists and is not a saved model, so it is not replaced: choose another path"
+        )
+    room = getattr(model.config, "vocabulary", None)
+    if tokenizer is not None and room is not None and tokenizer.vocabulary > room:
+        raise CheckpointError(
+            f"the tokenizer {tokenizer} has more tokens than the model, which has {room}: they do "
+            "not belong together"
         )
     with written_whole(path) as temporary:
         write_tensors(temporary / "model.safetensors", *weights_of(model))

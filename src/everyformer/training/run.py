@@ -49,7 +49,7 @@ class RunDirectory:
             return
         if resume and not self.path.is_dir():
             raise CheckpointError(f"there is no run at {self.path} to resume: leave out --resume")
-        _check_writable(self.path)
+        check_writable(self.path)
         lock = FileLock(self.path / LOCK)
         try:
             lock.acquire(timeout=0)
@@ -138,8 +138,12 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() or None
 
 
-def _check_writable(path: Path) -> None:
-    """Try it: permission bits alone do not tell (root, read-only mounts, quotas)."""
+def check_writable(path: Path) -> None:
+    """Make the folder and try it: permission bits do not tell (root, read-only mounts, quotas).
+
+    Raises:
+        ConfigError: nothing can be written there.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

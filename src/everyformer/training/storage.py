@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,6 +146,31 @@ def written_whole(final: Path) -> Iterator[Path]:
         if former.exists() and not final.exists():
             former.rename(final)
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def file_written_whole(final: Path) -> Iterator[Path]:
+    """A path to write at; its file, and any beside it, go to where ``final`` is when the block ends
+    well.
+
+    Raises:
+        UnsavedError: the disk is full or cannot be written; nothing new is left there.
+    """
+    try:
+        with tempfile.TemporaryDirectory(dir=final.parent, prefix=".writing-") as folder:
+            yield Path(folder) / final.name
+            made = sorted(Path(folder).iterdir())
+            for path in made:
+                sync(path)
+            for path in made:
+                path.replace(final.with_name(path.name))
+            sync(final.parent)
+    except OSError as error:
+        full = "No space left" in str(error)
+        raise UnsavedError(
+            f"could not write {final}: {'the disk is full' if full else error}. Free some space or "
+            "choose another place"
+        ) from error
 
 
 def weights_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -48,7 +48,7 @@ class Start:
     path: Path
     config: ModelConfig
     tokenizer: Tokenizer | None
-    """what made its tokens; None where there were none, or in a folder saved by `save_model`"""
+    """what made its tokens; None where there were none, or where a model was saved without"""
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,15 @@ def read_start(path: str | Path) -> Start:
         values = read_json(file, RUN_FORMAT)
     except CheckpointError:
         values = read_json(file, MODEL_FORMAT)
-        return Start(Path(path), from_dict(ModelConfig, values["config"]), None)
+        return Start(Path(path), from_dict(ModelConfig, values["config"]), saved_tokenizer(path))
     held = values.get("tokenizer")
     tokenizer = None if held is None else load_tokenizer(held)
     return Start(Path(path), from_dict(ModelConfig, values["model"]), tokenizer)
+
+
+def saved_tokenizer(path: str | Path) -> Tokenizer | None:
+    """The tokenizer beside the model that `save_model` saved at ``path``."""
+    return load_tokenizer(path) if (Path(path) / "tokenizer.json").exists() else None
 
 
 def warm_start(model: Model, path: str | Path, tokenizer: Tokenizer | None = None) -> WarmStart:
@@ -107,7 +112,7 @@ def warm_start(model: Model, path: str | Path, tokenizer: Tokenizer | None = Non
         DataError: its tokens were made by another tokenizer.
     """
     start = read_start(path)
-    _check(start, model.config)
+    _check(start, model.config, tokenizer or start.tokenizer)
     if start.tokenizer is not None and tokenizer is not None:
         require_same(start.tokenizer, tokenizer)
     source = load_model(path)
@@ -174,7 +179,7 @@ def _grid(config: ModelConfig) -> tuple[int, int] | None:
     return config.image[1] // config.patch, config.image[2] // config.patch
 
 
-def _check(start: Start, wanted: ModelConfig) -> None:
+def _check(start: Start, wanted: ModelConfig, tokenizer: Tokenizer | None) -> None:
     held, path = start.config, start.path
     if (held.image is None) != (wanted.image is None):
         kinds = ["text" if config.image is None else "pictures" for config in (held, wanted)]
@@ -187,7 +192,8 @@ def _check(start: Start, wanted: ModelConfig) -> None:
     faults = differences(*shared)
     if held.image is not None and wanted.image is not None and held.image[0] != wanted.image[0]:
         faults.append(f"channels of its pictures: {held.image[0]} -> {wanted.image[0]}")
-    tokens = [config.vocabulary - (config.task == "mlm") for config in (held, wanted)]
+    masks = tokenizer is None or tokenizer.mask is None
+    tokens = [config.vocabulary - (masks and config.task == "mlm") for config in (held, wanted)]
     if held.image is None and tokens[0] != tokens[1]:
         faults.append(f"different tokens: {tokens[0]} -> {tokens[1]}")
     if faults:

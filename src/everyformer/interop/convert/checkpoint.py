@@ -22,17 +22,20 @@ from everyformer.core.errors import (
     UnsupportedError,
     nearest,
 )
+from everyformer.data.tokenizers import Tokenizer
 from everyformer.interop.convert.architecture import Architecture
 from everyformer.interop.convert.bert import BERT, ROBERTA
 from everyformer.interop.convert.gpt2 import GPT2
 from everyformer.interop.convert.llama import LLAMA, MISTRAL, QWEN2
 from everyformer.interop.convert.marian import MARIAN
 from everyformer.interop.convert.rules import Report, Rule, take_all
+from everyformer.interop.convert.tokenizer import export_tokenizer
 from everyformer.interop.convert.vit import VIT
 from everyformer.mixers.attention import AttentionOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import ModelConfig
+from everyformer.positions import POSITIONS
 from everyformer.training.storage import DamagedError, written_whole
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -40,9 +43,11 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 FREE = {
     *("member", "init", "dropout", "attention_dropout", "embedding_dropout", "drop_path"),
-    *("label_smoothing", "smoothing_over"),
+    *("label_smoothing", "smoothing_over", "std"),
 }
 """options that change no output of a finished model"""
+WANTED = ("*.json", "*.safetensors", "merges.txt")
+"""files that are read of a checkpoint on the hub"""
 
 
 class Imported(NamedTuple):
@@ -64,8 +69,8 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
         CheckpointError: nothing to read there, pickles only, tensors missing or of other sizes.
         UnsupportedError: a system, class or option that has no counterpart here.
     """
-    folder = _folder(source)
-    theirs = _read_config(folder)
+    folder = find_folder(source)
+    theirs = read_config(folder)
     known = architecture(theirs.get("model_type"))
     task = known.task(theirs)
     described = known.options(theirs, task)
@@ -84,16 +89,28 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     return Imported(model.eval(), report)
 
 
-def export_checkpoint(model: Model, folder: str | Path, model_type: str | None = None) -> Report:
+def export_checkpoint(
+    model: Model,
+    folder: str | Path,
+    model_type: str | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+) -> Report:
     """Write ``model`` as a folder that `transformers` loads.
 
     Args:
+        folder: does not exist, or is empty.
         model_type: gpt2, bert, roberta, vit, marian, llama ...; default: the first whose
             checkpoints can say all that this model is.
+        tokenizer: written too, where transformers has a form for it (not bytes and characters).
 
     Raises:
         UnsupportedError: none can; says what the nearest cannot.
+        CheckpointError: the folder holds something, which is not replaced.
     """
+    folder = Path(folder).absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CheckpointError(f"{folder} exists and is not replaced: choose another path")
     known = _counterpart(model.config, model_type)
     held = model.state_dict()
     rules = known.rules(model.config)
@@ -106,12 +123,16 @@ def export_checkpoint(model: Model, folder: str | Path, model_type: str | None =
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         **known.describe(model.config),
     }
+    if tokenizer is not None and tokenizer.separator is not None:
+        config.setdefault("eos_token_id", tokenizer.separator)
     taken = {name for rule in rules for name in rule.ours}
     tied = {name for name, value in held.items() if _shares(value, held, taken)}
-    with written_whole(Path(folder).absolute()) as temporary:
+    with written_whole(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         text = json.dumps(config, indent=2) + "\n"
         (temporary / "config.json").write_text(text, encoding="utf-8")
+        if tokenizer is not None:
+            export_tokenizer(tokenizer, temporary, model.config.tokens)
     made = [name for rule in rules if rule.skip for name in rule.theirs]
     left = [name for name in held if name not in taken and name not in tied]
     return Report(list(tensors), made, left)
@@ -188,17 +209,26 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
             chosen["kv_heads"] = chosen["kv_heads"] or config.heads
             chosen["widths"] = {k: v for k, v in chosen["widths"].items() if v is not None}
             flat |= {f"mixer.{key}": inner for key, inner in chosen.items()}
-        elif name == "position_options":
-            flat |= {f"position.{key}": inner for key, inner in value.items()}
+        elif name == "position_options" and config.position is not None:
+            where: Any = POSITIONS.get(config.position)
+            chosen = to_dict(where.Options()) | value
+            flat |= {f"position.{key}": inner for key, inner in chosen.items()}
         else:
             flat[name] = value
+    if not config.task.startswith("classify"):
+        del flat["classes"]
     for key in ("mixer.bias",):
         flat[key] = sorted(flat.get(key, []))
     return {name: value for name, value in flat.items() if name.split(".")[-1] not in FREE}
 
 
-def _folder(source: str | Path) -> Path:
-    """The folder itself, or where the hub's files were put."""
+def find_folder(source: str | Path) -> Path:
+    """The folder itself, or where the files of the hub's OWNER/NAME were put.
+
+    Raises:
+        CheckpointError: there is neither.
+        MissingExtraError: a name on the hub needs huggingface_hub.
+    """
     path = Path(source)
     if path.is_dir():
         return path
@@ -213,14 +243,20 @@ def _folder(source: str | Path) -> Path:
     except ImportError as error:
         raise MissingExtraError("huggingface_hub", "hf", "reading from the hub") from error
     try:
-        return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.safetensors"]))
+        return Path(snapshot_download(str(source), allow_patterns=[*WANTED]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise CheckpointError(
-            f"'{source}' could not be read from the hub: {str(error).splitlines()[0]}"
+            f"there is no folder '{source}', and no such name could be read from the Hugging Face "
+            f"hub: {str(error).splitlines()[0]}"
         ) from error
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """What the folder's config.json holds.
+
+    Raises:
+        CheckpointError: it is missing or no table.
+    """
     try:
         found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

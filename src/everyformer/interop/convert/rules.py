@@ -96,9 +96,10 @@ class Report:
     """on the giving side only: not carried over"""
 
     def summary(self) -> str:
-        """The counts in one line, then what was made and left, layers of a kind together."""
+        """The counts in one line, then the names, layers of a kind together."""
         lines = [f"{len(self.taken)} taken, {len(self.made)} made, {len(self.left)} left"]
-        for what, names in (("made (fresh)", self.made), ("left", self.left)):
+        groups = (("made (fresh)", self.made), ("left", self.left), ("taken", self.taken))
+        for what, names in groups:
             kinds: dict[str, int] = {}
             for name in names:
                 kind = re.sub(r"\.\d+\.", ".*.", name)

@@ -1,0 +1,179 @@
+"""`everyformer convert SOURCE --out OUT`: checkpoints of others in, models of ours out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from everyformer.cli.console import emit, facts
+from everyformer.cli.parsing import parse
+from everyformer.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from everyformer.interop.convert.rules import Report
+    from everyformer.interop.convert.source import Opened, Source
+
+FORMS = {
+    "ours": "a saved model, which generate, eval, show and train --from take",
+    "hf": "a folder of transformers",
+    "hf-model": "a folder of transformers with our own model class in it",
+    "onnx": "a file .onnx",
+    "program": "a file .pt2 of torch.export",
+}
+FILES = ("onnx", "program")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions:
+    source: tyro.conf.Positional[str]
+    """folder of transformers (config.json and safetensors), name on the Hugging Face hub
+    (OWNER/NAME), directory of a run, or folder of a saved model"""
+    out: str
+    """the folder, or with --to onnx and program the file, to write; it must not exist"""
+    to: Literal["ours", "hf", "hf-model", "onnx", "program"] | None = None
+    """ours: a saved model of this library; hf: a checkpoint of transformers; hf-model: our own
+    model class for transformers (lm); onnx: a file .onnx; program: a file .pt2 of torch.export
+    (default: ours, of what is not)"""
+    mixer: str | None = None
+    """takes the place of attention in an imported checkpoint, with fresh weights"""
+    type: str | None = None
+    """which system of transformers to write: gpt2, bert, roberta, vit, marian, llama, mistral or
+    qwen2 (default: the first that can say all that the model is)"""
+    average: int | None = None
+    """of a run, take the mean of the weights in so many of the newest checkpoints (default: the
+    best one)"""
+    json: bool = False
+    """machine output"""
+
+
+@dataclass
+class Written:
+    """What became of the model on its way out."""
+
+    report: Report | None = None
+    """the tensors of a checkpoint of transformers"""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def run(words: Sequence[str]) -> int:
+    """Convert, and print the account of every tensor."""
+    options = parse(
+        ConvertOptions,
+        words,
+        verb="convert",
+        about="Make a model of others one of ours, or give one of ours to other programs.",
+        examples=(
+            "everyformer convert openai-community/gpt2 --out models/gpt2",
+            "everyformer convert runs/gpt --to hf --out exported/gpt",
+        ),
+    )
+    out = Path(options.out).absolute()
+    if out.exists() and (not out.is_dir() or options.to in FILES or any(out.iterdir())):
+        raise ConfigError(f"{options.out} exists and is not replaced: choose another --out")
+    from everyformer.interop.convert.source import find_source, open_source
+    from everyformer.training.run import check_writable
+
+    source = find_source(options.source)
+    form = _form(options, source)
+    opened = open_source(source, mixer=options.mixer, average=options.average)
+    check_writable(out.parent)
+    written = _write(opened, form, out, options.type)
+    fresh = [] if opened.report is None else opened.report.made
+    config = opened.model.config
+    about: dict[str, Any] = {
+        "source": f"{options.source}, {source.what}",
+        "out": f"{options.out}, {FORMS[form]}",
+        "model": f"{config.member}, task {config.task}, "
+        f"{sum(p.numel() for p in opened.model.parameters()):,} parameters",
+        **written.facts,
+    }
+    if options.json:
+        emit(_machine(about, form, opened, written))
+        return 0
+    if fresh and options.mixer is not None:
+        about["fresh"] = (
+            f"the {len(fresh)} tensors of the mixer {options.mixer} have learned nothing yet"
+        )
+    if form == "ours":
+        about["next"] = _next(options.out, opened, fresh)
+    print(facts(about))
+    for title, report in (("tensors read", opened.report), ("tensors written", written.report)):
+        if report is not None:
+            print(f"\n{title}: {report.summary()}")
+    return 0
+
+
+def _form(options: ConvertOptions, source: Source) -> str:
+    """What to write, once everything fits together."""
+    form = options.to or ("" if source.ours else "ours")
+    if not form:
+        choices = "; ".join(f"{name} ({what})" for name, what in FORMS.items())
+        raise ConfigError(f"{options.source} is {source.what}: say what --to make of it: {choices}")
+    if options.type is not None and form != "hf":
+        raise ConfigError(f"--type is for --to hf, not {form}: leave it out")
+    return form
+
+
+def _write(opened: Opened, form: str, out: Path, model_type: str | None) -> Written:
+    """Write the model whole or not at all."""
+    from everyformer.interop.convert.tokenizer import export_tokenizer, exportable
+
+    model, tokenizer = opened.model, opened.tokenizer
+    note = {"tokenizer": opened.note} if opened.note else {}
+    if form in ("hf", "hf-model") and tokenizer is not None and not exportable(tokenizer):
+        note = {"tokenizer": f"{tokenizer}, left out: transformers has no form for it"}
+    if form == "ours":
+        from everyformer.training.checkpoint import save_model
+
+        save_model(model, out, tokenizer=tokenizer)
+        return Written(None, note)
+    if form == "hf":
+        from everyformer.interop.convert import export_checkpoint
+
+        return Written(export_checkpoint(model, out, model_type, tokenizer=tokenizer), note)
+    if form == "hf-model":
+        from everyformer.interop.hf import EveryformerForCausalLM
+        from everyformer.training.storage import written_whole
+
+        wrapped = EveryformerForCausalLM.wrap(model)  # type: ignore[arg-type]
+        with written_whole(out) as folder:
+            wrapped.save_pretrained(folder)
+            if tokenizer is not None:
+                export_tokenizer(tokenizer, folder, model.config.tokens)
+        return Written(None, note)
+    from everyformer.interop.export import compare_program, export_onnx, export_program
+
+    if form == "program":
+        export_program(model, out)
+        return Written(None, {"difference": compare_program(model, out)})
+    about: dict[str, Any] = {}
+    kind = next(model.parameters()).dtype
+    if kind.itemsize < 4:
+        about["weights"] = f"float32, from {str(kind).removeprefix('torch.')}, for onnxruntime"
+        model.float()
+    made = export_onnx(model, out)
+    about["inputs"] = ", ".join(made.inputs)
+    if made.longest is not None:
+        about["longest"] = made.longest
+    return Written(None, {**about, "difference": made.difference})
+
+
+def _next(out: str, opened: Opened, fresh: Sequence[str]) -> str:
+    """What to do with a saved model."""
+    if fresh:
+        return f"everyformer train --from {out} --data ..."
+    if opened.model.config.task in ("lm", "seq2seq") and opened.tokenizer is not None:
+        return f"everyformer generate {out} --prompt '...'"
+    return f"everyformer show {out}"
+
+
+def _machine(about: dict[str, Any], form: str, opened: Opened, written: Written) -> dict[str, Any]:
+    reports = {"read": opened.report, "written": written.report}
+    tables = {k: None if r is None else dataclasses.asdict(r) for k, r in reports.items()}
+    kind = None if opened.tokenizer is None else opened.tokenizer.kind
+    return {**about, "to": form, "tokenizer": kind, "note": about.get("tokenizer"), **tables}

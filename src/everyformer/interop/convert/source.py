@@ -1,0 +1,134 @@
+"""Whatever can be converted, opened: its model, its tokenizer, the account of its tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from everyformer.core.errors import CheckpointError, ConfigError, unknown
+from everyformer.data.tokenizers import Tokenizer
+from everyformer.interop.convert.checkpoint import (
+    Imported,
+    find_folder,
+    import_checkpoint,
+    read_config,
+)
+from everyformer.interop.convert.rules import Report
+from everyformer.interop.convert.timm import import_timm, is_timm
+from everyformer.interop.convert.tokenizer import Found, import_tokenizer
+from everyformer.mixers import MIXERS
+from everyformer.models.base import Model
+from everyformer.training.checkpoint import MODEL_FORMAT, RUN_FORMAT, load_model
+from everyformer.training.warmstart import read_start
+
+OURS = {RUN_FORMAT: "a run of everyformer", MODEL_FORMAT: "a saved model of everyformer"}
+WRAPPED = "everyformer"
+"""transformers' ``model_type`` of our models in its clothes"""
+TEXT = ("lm", "mlm", "classify-text", "seq2seq")
+"""tasks whose models read text"""
+
+
+class Source(NamedTuple):
+    """Something that a model can be read from."""
+
+    folder: Path
+    what: str
+    """for people"""
+    ours: bool
+    """whether this library made it, so that there is nothing to import"""
+
+
+class Opened(NamedTuple):
+    """What a source holds."""
+
+    model: Model
+    report: Report | None
+    """every tensor accounted for; None where it is ours"""
+    tokenizer: Tokenizer | None
+    note: str
+    """what the tokenizer is, or why there is none; empty for models that read no text"""
+
+
+def find_source(place: str) -> Source:
+    """What lies in a folder, or under a name on the Hugging Face hub, by its config.json.
+
+    Raises:
+        CheckpointError: nothing is there, or nothing that is known.
+    """
+    folder = find_folder(place)
+    if not (folder / "config.json").exists():
+        raise CheckpointError(
+            f"{folder} holds no config.json: give a folder saved by transformers, a run of "
+            "`everyformer train`, or a folder saved by ef.save"
+        )
+    values = read_config(folder)
+    if values.get("format") in OURS:
+        return Source(folder, OURS[values["format"]], ours=True)
+    if is_timm(folder):
+        return Source(folder, f"a checkpoint of timm ({values['architecture']})", ours=False)
+    if "model_type" not in values:
+        raise CheckpointError(
+            f"{folder / 'config.json'} names no model_type, so it is no checkpoint of "
+            "transformers, and it was not written by everyformer"
+        )
+    return Source(folder, f"a checkpoint of transformers ({values['model_type']})", ours=False)
+
+
+def open_source(source: Source, *, mixer: str | None = None, average: int | None = None) -> Opened:
+    """Its model in evaluation mode, and its tokenizer.
+
+    Args:
+        mixer: takes the place of attention in an imported checkpoint.
+        average: of a run, take the mean of so many of its newest checkpoints.
+
+    Raises:
+        ConfigError: an option that this source cannot take.
+        CheckpointError, UnsupportedError: as `import_checkpoint` and `load_model`.
+    """
+    folder = source.folder
+    if mixer is not None and mixer not in MIXERS.names():
+        raise unknown("mixer", mixer, MIXERS.names())
+    kind = read_config(folder).get("model_type")
+    if mixer is not None and (source.ours or kind in (None, WRAPPED)):
+        raise ConfigError(
+            f"{folder} is {source.what}, and 'mixer' is for attention of checkpoints of "
+            "transformers: a model of everyformer with another mixer is trained, beginning with "
+            "what both share, by everyformer train MEMBER --from"
+        )
+    if average is not None and not source.ours:
+        raise ConfigError(f"{folder} is {source.what}: there are no checkpoints to average")
+    if source.ours:
+        model = load_model(folder, average=average)
+        assert isinstance(model, Model)
+        tokenizer = read_start(folder).tokenizer
+        note = "none is saved with it" if tokenizer is None else str(tokenizer)
+        return Opened(model, None, tokenizer, note if model.config.task in TEXT else "")
+    if kind is None:
+        imported = import_timm(folder)
+    elif kind == WRAPPED:
+        imported = _unwrapped(folder)
+    else:
+        imported = import_checkpoint(folder, mixer=mixer)
+    model, report = imported
+    found = Found(None, "")
+    if model.config.task in TEXT:
+        found = import_tokenizer(folder, model.config.vocabulary)
+    return Opened(model, report, *found)
+
+
+def _unwrapped(folder: Path) -> Imported:
+    """Our model out of a folder that `EveryformerForCausalLM` saved."""
+    from everyformer.interop.hf import EveryformerForCausalLM
+
+    try:
+        loaded: Any = EveryformerForCausalLM.from_pretrained(
+            folder, output_loading_info=True, use_safetensors=True
+        )
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {str(error).splitlines()[0]}") from error
+    wrapped, told = loaded
+    if told["missing_keys"]:
+        missing = sorted(told["missing_keys"])
+        raise CheckpointError(f"the checkpoint lacks {', '.join(missing[:5])}: it is cut short")
+    report = Report(list(wrapped.model.state_dict()), left=sorted(told["unexpected_keys"]))
+    return Imported(wrapped.model.eval(), report)

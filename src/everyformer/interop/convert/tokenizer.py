@@ -1,0 +1,155 @@
+"""Tokenizers of checkpoints into ours and back: `tokenizer.json` of the package `tokenizers`.
+
+Which token ends a text, and which one hides another, stands beside it: in tokenizer_config.json, in
+special_tokens_map.json, or as a number in config.json.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from everyformer.core.errors import CheckpointError
+from everyformer.data.tokenizers import (
+    BPETokenizer,
+    HubTokenizer,
+    Tokenizer,
+    tokenizers_package,
+)
+
+MARKS = "special_tokens_map.json", "tokenizer_config.json"
+OLDER = "vocab.json", "merges.txt"
+"""the two files of a byte-level BPE as GPT-2 was released"""
+
+
+class Found(NamedTuple):
+    """The tokenizer of a checkpoint."""
+
+    tokenizer: Tokenizer | None
+    note: str
+    """what it is, or why there is none, for people"""
+
+
+def import_tokenizer(folder: Path, vocabulary: int) -> Found:
+    """The tokenizer in a checkpoint's folder, for a model of ``vocabulary`` tokens.
+
+    Raises:
+        CheckpointError: it is damaged, or has more tokens than the model.
+        MissingExtraError: the package tokenizers is not installed.
+    """
+    marks, config = _marks(folder), _table(folder / "config.json")
+    file = folder / "tokenizer.json"
+    if file.exists():
+        model = _parsed(file)
+    elif config.get("model_type") == "gpt2" and all((folder / name).exists() for name in OLDER):
+        model = _joined(folder, marks)
+    else:
+        older = [p.name for p in (*folder.glob("vocab.*"), *folder.glob("*.spm"))]
+        older += [p.name for p in folder.glob("*.model")]
+        held = f" ({', '.join(sorted(older))} alone cannot be read)" if older else ""
+        return Found(
+            None,
+            f"no tokenizer.json was found{held}: the model reads tokens, no text. transformers "
+            "writes one with AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+        )
+    plain = HubTokenizer(model, vocabulary, None, None)
+    if plain.known > vocabulary:
+        raise CheckpointError(
+            f"the tokenizer in {folder} has {plain.known:,} tokens, the model only "
+            f"{vocabulary:,}: they do not belong together"
+        )
+    ids = {name: _id(model, marks.get(f"{name}_token")) for name in ("eos", "sep", "mask")}
+    number = config.get("eos_token_id")
+    number = number[0] if isinstance(number, list) and number else number
+    named = number if isinstance(number, int) and 0 <= number < vocabulary else None
+    ends = (end for end in (ids["eos"], named, ids["sep"]) if end is not None)
+    found = HubTokenizer(model, vocabulary, next(ends, None), ids["mask"])
+    beyond = vocabulary - plain.known
+    rest = f", and {beyond:,} of the model stand for no text" if beyond else ""
+    return Found(found, f"hub, {plain.known:,} tokens{rest}")
+
+
+def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
+    """Write it as transformers reads it, if `exportable`.
+
+    Args:
+        tokens: the longest text that the model takes.
+    """
+    if not isinstance(tokenizer, BPETokenizer | HubTokenizer):
+        return
+    (folder / "tokenizer.json").write_text(tokenizer.model, encoding="utf-8")
+    values: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": tokens,
+    }
+    if isinstance(tokenizer, HubTokenizer):
+        marks = {"eos_token": tokenizer.end, "mask_token": tokenizer.mask}
+        texts = {name: None if i is None else tokenizer.token(i) for name, i in marks.items()}
+        values |= {name: text for name, text in texts.items() if text is not None}
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+
+def exportable(tokenizer: Tokenizer | None) -> bool:
+    """Whether `tokenizers` has a form for it: bytes and characters have none there."""
+    return isinstance(tokenizer, BPETokenizer | HubTokenizer)
+
+
+def _parsed(file: Path) -> str:
+    """The file's text, once the package has understood it."""
+    package = tokenizers_package()
+    try:
+        text = file.read_text(encoding="utf-8")
+        package.Tokenizer.from_str(text).encode("a")
+    # the package raises nothing more special
+    except Exception as error:
+        raise CheckpointError(
+            f"{file} is no tokenizer of the package tokenizers that reads text: {error}"
+        ) from error
+    return text
+
+
+def _joined(folder: Path, marks: dict[str, str]) -> str:
+    """GPT-2's two files as one."""
+    package = tokenizers_package()
+    try:
+        model = package.models.BPE.from_file(*(str(folder / name) for name in OLDER))
+    except Exception as error:
+        raise CheckpointError(
+            f"{folder / OLDER[0]} and its merges cannot be read: {error}"
+        ) from error
+    inner = package.Tokenizer(model)
+    inner.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = package.decoders.ByteLevel()
+    inner.add_special_tokens(sorted({*marks.values()} or {"<|endoftext|>"}))
+    return str(inner.to_str())
+
+
+def _id(model: str, mark: str | None) -> int | None:
+    number: int | None = (
+        None if mark is None else tokenizers_package().Tokenizer.from_str(model).token_to_id(mark)
+    )
+    return number
+
+
+def _marks(folder: Path) -> dict[str, str]:
+    """Special tokens by what they are for: ``eos_token``, ``mask_token`` ..."""
+    found: dict[str, str] = {}
+    for name in MARKS:
+        for use, mark in _table(folder / name).items():
+            text = mark.get("content") if isinstance(mark, dict) else mark
+            if use.endswith("_token") and isinstance(text, str):
+                found[use] = text
+    return found
+
+
+def _table(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    return values if isinstance(values, dict) else {}

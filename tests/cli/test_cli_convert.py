@@ -1,0 +1,295 @@
+"""`convert`: checkpoints of transformers come in and go out, and the other verbs take them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreign import CLASSES, bytes_tokenizer, checkpoint, logits, transformers
+from safetensors.torch import load_file, save_file
+
+import everyformer as ef
+from everyformer.core.mask import Mask
+from everyformer.data.tokenizers import HubTokenizer, load_tokenizer
+
+Say = Callable[..., tuple[int, str, str]]
+Refused = Callable[..., str]
+Train = Callable[..., Path]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_checkpoint_becomes_a_saved_model_with_the_same_logits(
+    kind: str, say: Say, tree: Path
+) -> None:
+    theirs = checkpoint(kind, tree / "theirs", beyond=3)
+    code, out, err = say("convert", "theirs", "--out", "ours")
+    assert code == 0, err
+    assert f"a checkpoint of transformers ({kind})" in out
+    assert " taken, 0 made, 0 left" in out
+    assert "taken: stack.blocks.*.mixer_norm.weight x 2" in out
+    assert "and 3 of the model stand for no text" in out
+    ours = ef.load("ours")
+    ids = torch.randint(3, ours.config.vocabulary, (2, 13))
+    torch.testing.assert_close(logits(ours, ids), logits(theirs, ids), rtol=0, atol=1e-5)
+    code, out, _ = say("convert", "theirs", "--out", "again", "--json")
+    found = json.loads(out)
+    assert (found["to"], found["tokenizer"]) == ("ours", "hub")
+    # a tied matrix has two names and is taken once
+    tied = {"head.weight"} if ours.config.tie else set()
+    assert {*found["read"]["taken"]} == {*ours.state_dict()} - tied
+    assert (found["read"]["made"], found["read"]["left"]) == ([], [])
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_tokenizer_reads_text_as_transformers_does(kind: str, say: Say, tree: Path) -> None:
+    checkpoint(kind, tree / "theirs", beyond=2)
+    assert say("convert", "theirs", "--out", "ours")[0] == 0
+    ours = load_tokenizer("ours")
+    assert isinstance(ours, HubTokenizer)
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file="theirs/tokenizer.json")
+    text = "a warm fox sleep."
+    plain = theirs(text, add_special_tokens=False)["input_ids"]
+    assert ours.encode(text) == plain
+    assert ours.encode_alone(text).tolist() == theirs(text)["input_ids"]
+    assert ours.decode(plain) == text
+    assert ours.decode_after(plain[:2], plain[2:]) == text[len(ours.decode(plain[:2])) :]
+    ends = {"gpt2": (0, None), "llama": (2, None), "bert": (3, 4)}
+    assert (ours.separator, ours.mask) == ends[kind]
+    assert ours.encode(f"{text}\0{text}") == [*plain, ours.separator, *plain]
+    assert ours.vocabulary == ef.load("ours").config.vocabulary
+    assert load_tokenizer(ours.to_dict()) == ours
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_converted_model_generates_what_theirs_does(kind: str, say: Say, tree: Path) -> None:
+    theirs = checkpoint(kind, tree / "theirs")
+    assert say("convert", "theirs", "--out", "ours")[0] == 0
+    prompt = "the quick brown"
+    code, out, err = say(
+        "generate", "ours", "--prompt", prompt, "--temperature", "0", "--tokens", "9"
+    )
+    assert code == 0, err
+    read = transformers.PreTrainedTokenizerFast(tokenizer_file="theirs/tokenizer.json")
+    ids = read(prompt, return_tensors="pt")["input_ids"]
+    for _ in range(9):
+        ids = torch.cat((ids, logits(theirs, ids)[:, -1:].argmax(-1)), 1)
+    opening = read.decode(ids[0, :1]) if kind == "llama" else ""
+    assert out == read.decode(ids[0]).removeprefix(opening).lstrip(" ") + "\n"
+    code, out, _ = say("generate", "ours", "--prompt", prompt, "--prompt", "a", "--tokens", "2")
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == [prompt, "a"]
+
+
+def test_the_other_verbs_take_a_converted_model(say: Say, refused: Refused, tree: Path) -> None:
+    checkpoint("gpt2", tree / "theirs", beyond=1)
+    assert say("convert", "theirs", "--out", "ours")[0] == 0
+    told = refused("eval", "ours")
+    assert "which does not know its data: say what to measure it on with --data" in told
+    code, out, err = say("eval", "ours", "--data", "text.txt", "--sequences", "3", "--json")
+    assert code == 0, err
+    data = json.loads(out)["data"]
+    assert (data["tokenizer"], data["length"]) == ("hub", 40)
+    code, out, err = say("show", "ours", "weights", "--text", "a fox")
+    assert code == 0, err
+    assert Path("ours/pictures").is_dir()
+    tune = ("train", "--from", "ours", "--data", "text.txt", "--steps", "2", "--batch", "2")
+    code, _, err = say(*tune, "--length", "16", "--out", "tuned", "--training.threads", "1")
+    assert code == 0, err
+    assert "from ours: fresh: 0" in err
+    saved = json.loads(Path("tuned/config.json").read_text())
+    assert saved["tokenizer"]["kind"] == saved["run"]["data"]["tokenizer"] == "hub"
+    assert say("eval", "tuned", "--sequences", "2")[0] == 0
+    assert say("train", "--resume", "--out", "tuned", "--steps", "3")[0] == 0
+    told = refused("train", "gpt", "--data", "text.txt", "--tokenizer", "hub", "--out", "x")
+    assert "cannot be learned: start from that model (--from)" in told
+
+
+def test_a_masked_model_keeps_its_mask_and_becomes_a_classifier(say: Say, tree: Path) -> None:
+    checkpoint("bert", tree / "theirs")
+    assert say("convert", "theirs", "--out", "ours")[0] == 0
+    code, out, err = say("eval", "ours", "--data", "text.txt", "--length", "16", "--json")
+    assert code == 0, err
+    assert json.loads(out)["data"]["vocabulary"] == ef.load("ours").config.vocabulary
+    rows = [f"a warm fox and the quick brown tree,{n % 2}" for n in range(12)]
+    Path("labels.csv").write_text("text,label\n" + "\n".join(rows), encoding="utf-8")
+    tune = ("train", "--from", "ours", "--data", "labels.csv", "--steps", "1", "--batch", "2")
+    code, _, err = say(*tune, "--length", "5", "--model.pooling", "first", "--out", "tuned")
+    assert code == 0, err
+    assert "from ours: fresh: 2: pool.head.weight, pool.head.bias" in err
+    from everyformer.cli.trained import data_config, open_run
+
+    run = open_run("tuned")
+    config = data_config(run)
+    assert config is not None
+    batch = next(iter(run.dataset(config).validation_batches(2)))
+    # cut to 5 tokens, a text still has its marks
+    assert batch.inputs[:, 0].tolist() == [2, 2]
+    assert batch.inputs[:, -1].tolist() == [3, 3]
+    words = ("eval", "ours", "--data", "text.txt", "--data.mask-words", "--length", "16")
+    assert "leave it out" in say(*words)[2]
+
+
+def test_another_mixer_is_fresh_and_is_trained_on(say: Say, tree: Path) -> None:
+    checkpoint("gpt2", tree / "theirs")
+    code, out, err = say("convert", "theirs", "--out", "ours", "--mixer", "aft-conv")
+    assert code == 0, err
+    assert "tensors of the mixer aft-conv have learned nothing yet" in out
+    assert "everyformer train --from ours" in out
+    assert "made (fresh): stack.blocks.*.mixer.kernel" in out
+    assert "left: transformer.h.*.attn.c_attn.weight x 2" in out
+    tune = ("train", "--from", "ours", "--data", "text.txt", "--steps", "1", "--batch", "2")
+    code, _, err = say(*tune, "--length", "16", "--out", "tuned")
+    assert code == 0, err
+    model = json.loads(Path("tuned/config.json").read_text())["model"]
+    assert (model["member"], model["mixer"]) == ("gpt", "aft-conv")
+    code, _, err = say("train", "--resume", "--out", "tuned", "--steps", "2")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_what_went_in_comes_out_again(kind: str, say: Say, tree: Path) -> None:
+    theirs = checkpoint(kind, tree / "theirs")
+    assert say("convert", "theirs", "--out", "ours")[0] == 0
+    code, out, err = say("convert", "ours", "--to", "hf", "--type", kind, "--out", "back")
+    assert code == 0, err
+    assert "tensors written: " in out
+    again, told = type(theirs).from_pretrained("back", output_loading_info=True)
+    assert not told["missing_keys"]
+    ids = torch.randint(3, theirs.config.vocab_size, (2, 9))
+    torch.testing.assert_close(logits(again.eval(), ids), logits(theirs, ids), rtol=0, atol=1e-5)
+    read = transformers.AutoTokenizer.from_pretrained("back")
+    assert read("a warm fox", add_special_tokens=False)["input_ids"] == load_tokenizer(
+        "ours"
+    ).encode("a warm fox")
+
+
+def test_a_run_goes_out_with_its_tokenizer(say: Say, trained: Train, refused: Refused) -> None:
+    run = str(trained("gpt", "--tokenizer", "bpe:270", "--training.checkpoint-every", "1"))
+    told = refused("convert", run, "--out", "out")
+    assert "say what --to make of it: ours (" in told
+    code, _, err = say("convert", run, "--to", "hf", "--out", "out", "--average", "2")
+    assert code == 0, err
+    ids = torch.randint(0, 260, (1, 11))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained("out").eval()
+    averaged = ef.load(run, average=2)
+    torch.testing.assert_close(logits(theirs, ids), logits(averaged, ids), rtol=0, atol=1e-5)
+    read = transformers.AutoTokenizer.from_pretrained("out")
+    own = load_tokenizer(json.loads(Path(run, "config.json").read_text())["tokenizer"])
+    assert read("the warm Ā fox")["input_ids"] == own.encode("the warm Ā fox")
+    told = refused("convert", run, "--to", "ours", "--mixer", "aft-conv", "--out", "x")
+    assert "train MEMBER --from" in told
+    assert say("convert", run, "--to", "ours", "--out", "saved")[0] == 0
+    assert load_tokenizer("saved") == own
+    assert say("generate", "saved", "--prompt", "the ", "--tokens", "2")[0] == 0
+
+
+def test_our_own_class_for_transformers_goes_and_comes(
+    say: Say, trained: Train, refused: Refused, tree: Path
+) -> None:
+    run = str(trained("aft-conv", "--tokenizer", "chars"))
+    code, out, err = say("convert", run, "--to", "hf-model", "--out", "wrapped")
+    assert code == 0, err
+    assert "left out: transformers has no form for it" in out
+    assert not Path("wrapped/tokenizer.json").exists()
+    assert say("convert", "wrapped", "--out", "back")[0] == 0
+    ids = torch.randint(0, 9, (1, 7))
+    assert torch.equal(logits(ef.load("back"), ids), logits(ef.load(run), ids))
+    assert "saved without a tokenizer" in refused("generate", "back")
+    tensors = load_file("wrapped/model.safetensors")
+    tensors.pop(next(name for name in tensors if "kernel" in name))
+    save_file(tensors, "wrapped/model.safetensors", metadata={"format": "pt"})
+    assert "the checkpoint lacks" in refused("convert", "wrapped", "--out", "cut")
+    masked = ef.create_model("bert", "mlm", width=8, heads=2, layers=1, max_length=8)
+    ef.save(masked, tree / "masked")
+    assert "not task 'mlm'" in refused("convert", "masked", "--to", "hf-model", "--out", "x")
+
+
+def test_programs_are_compared_with_the_model(say: Say, refused: Refused, tree: Path) -> None:
+    theirs = checkpoint("gpt2", tree / "theirs", vocab_size=11, n_layer=1, tokens=False)
+    theirs.to(torch.bfloat16).save_pretrained(tree / "theirs")
+    code, out, err = say("convert", "theirs", "--to", "program", "--out", "made/gpt.pt2", "--json")
+    assert code == 0, err
+    assert json.loads(out)["difference"] < 1e-5
+    assert json.loads(out)["read"]["made"] == []
+    assert [path.name for path in Path("made").iterdir()] == ["gpt.pt2"]
+    told = refused("convert", "theirs", "--to", "program", "--out", "made/gpt.pt2")
+    assert "exists and is not replaced" in told
+    assert "must end in '.onnx'" in refused("convert", "theirs", "--to", "onnx", "--out", "x.pt2")
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    code, out, err = say("convert", "theirs", "--to", "onnx", "--out", "gpt.onnx")
+    assert code == 0, err
+    assert "difference" in out
+    assert "float32, from bfloat16" in out
+    session = onnxruntime.InferenceSession("gpt.onnx", providers=["CPUExecutionProvider"])
+    assert [given.name for given in session.get_inputs()] == ["tokens", "keep"]
+
+
+def test_a_name_on_the_hub_and_the_two_older_files(
+    say: Say, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint("gpt2", tree / "theirs", tokens=False)
+    bytes_tokenizer().model.save(str(tree / "theirs"))
+    asked: list[str] = []
+
+    def download(name: str, **options: Any) -> str:
+        asked.append(name)
+        return str(tree / "theirs")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert say("convert", "owner/model", "--out", "ours")[0] == 0
+    assert asked == ["owner/model"]
+    text = "the quick<|endoftext|> Gamlet"
+    assert load_tokenizer("ours").encode(text) == bytes_tokenizer().encode(text).ids
+
+
+def test_a_folder_of_timm_is_recognised(say: Say, refused: Refused, tree: Path) -> None:
+    model = ef.create_model(
+        "gmlp", "classify-image", width=8, layers=1, heads=1, image=(3, 8, 8), patch=4, classes=5,
+        mlp_ratio=4, norm_eps=1e-6,
+    ).eval()  # fmt: skip
+    names = {
+        "patches": "stem.proj", "stack.norm": "norm", "pool.head": "head",
+        "stack.blocks.0.mixer_norm": "blocks.0.norm",
+        "stack.blocks.0.mixer.up": "blocks.0.mlp_channels.fc1",
+        "stack.blocks.0.mixer.norm": "blocks.0.mlp_channels.gate.norm",
+        "stack.blocks.0.mixer.out": "blocks.0.mlp_channels.fc2",
+    }  # fmt: skip
+    held = model.state_dict()
+    parts = ("weight", "bias")
+    tensors = {f"{b}.{p}": held[f"{a}.{p}"] for a, b in names.items() for p in parts}
+    gate, mixer = "blocks.0.mlp_channels.gate.proj", "stack.blocks.0.mixer"
+    tensors |= {f"{gate}.weight": held[f"{mixer}.spatial"][0]}
+    tensors |= {f"{gate}.bias": held[f"{mixer}.bias"][0]}
+    Path("timm").mkdir()
+    save_file({name: value.clone() for name, value in tensors.items()}, "timm/model.safetensors")
+    Path("timm/config.json").write_text('{"architecture": "gmlp_tiny"}', encoding="utf-8")
+    code, out, err = say("convert", "timm", "--out", "ours")
+    assert code == 0, err
+    assert "a checkpoint of timm (gmlp_tiny)" in out
+    assert "tokenizer" not in out
+    pixels = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
+    assert torch.equal(logits(ef.load("ours"), pixels), logits(model, pixels))
+    told = refused("convert", "timm", "--out", "other", "--mixer", "aft-full")
+    assert "'mixer' is for attention of checkpoints of transformers" in told
+
+
+def test_a_tokenizer_is_saved_only_with_a_model_that_has_its_tokens(tree: Path) -> None:
+    model = ef.create_model("gpt", width=8, layers=1, heads=1, vocabulary=200)
+    with pytest.raises(ef.EveryformerError, match=r"bytes \(256 tokens\).*which has 200"):
+        ef.save(model, tree / "model", tokenizer=load_tokenizer({"kind": "bytes"}))
+    assert not (tree / "model").exists()
+
+
+def test_padding_is_invisible_to_a_converted_model(say: Say, tree: Path) -> None:
+    checkpoint("bert", tree / "theirs")
+    assert say("convert", "theirs", "--out", "ours")[0] == 0
+    model, tokenizer = ef.load("ours"), load_tokenizer("ours")
+    short = torch.tensor([tokenizer.encode_alone("a fox").tolist()])
+    padded = torch.nn.functional.pad(short, (0, 4))
+    keep = torch.arange(padded.shape[1])[None] < short.shape[1]
+    got = model(padded, mask=Mask(keep=keep)).logits[:, : short.shape[1]]
+    torch.testing.assert_close(got, logits(model, short))

@@ -1,0 +1,117 @@
+"""`convert`: what cannot be converted is refused in one sentence, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreign import TOKENIZERS, checkpoint
+from safetensors.torch import load_file, save_file
+
+Say = Callable[..., tuple[int, str, str]]
+Refused = Callable[..., str]
+
+
+def without(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        tensors = {key: value for key, value in tensors.items() if key != name}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return change
+
+
+def config(**values: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        held = json.loads((folder / "config.json").read_text())
+        held = {k: v for k, v in {**held, **values}.items() if v is not None}
+        (folder / "config.json").write_text(json.dumps(held))
+
+    return change
+
+
+def write(name: str, text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(text) and None
+
+
+def nothing(folder: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "told"),
+    [
+        (without("transformer.h.1.mlp.c_fc.bias"), (), "lacks transformer.h.1.mlp.c_fc.bias"),
+        (
+            lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+            (),
+            "is a pickle, which could run anything",
+        ),
+        (config(model_type="gptt2"), (), "did you mean 'gpt2'"),
+        (config(model_type=None), (), "names no model_type"),
+        (write("config.json", "{"), (), "cannot be read"),
+        (lambda f: (f / "config.json").unlink(), (), "holds no config.json"),
+        (write("tokenizer.json", "{}"), (), "is no tokenizer of the package tokenizers"),
+        (write("tokenizer_config.json", "{"), (), "tokenizer_config.json cannot be read"),
+        (nothing, ("--mixer", "aft-covn"), "unknown mixer 'aft-covn'; did you mean 'aft-conv'"),
+        (nothing, ("--mixer", "aft-conv", "--to", "hf"), "mixer='aft-conv'"),
+        (nothing, ("--to", "hf", "--type", "llama"), "cannot be written as llama"),
+        (nothing, ("--to", "hf", "--type", "gpt3"), "did you mean 'gpt2'"),
+        (nothing, ("--type", "gpt2"), "--type is for --to hf, not ours"),
+        (nothing, ("--average", "2"), "there are no checkpoints to average"),
+        (nothing, ("--to", "tf"), "'hf-model'"),
+        (nothing, ("--out", "text.txt"), "text.txt exists and is not replaced"),
+        (nothing, ("--out", "theirs"), "theirs exists and is not replaced"),
+        (nothing, ("--out", "text.txt/below"), "cannot write into"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_and_nothing_is_written(
+    change: Callable[[Path], None], words: tuple[str, ...], told: str, refused: Refused, tree: Path
+) -> None:
+    checkpoint("gpt2", tree / "theirs")
+    change(tree / "theirs")
+    out = () if "--out" in words else ("--out", "made")
+    assert told in refused("convert", "theirs", *words, *out)
+    assert sorted(path.name for path in tree.iterdir()) == ["text.txt", "theirs"]
+
+
+@pytest.mark.parametrize("place", ["nowhere", "./no/where", "text.txt", "a/b/c"])
+def test_a_source_that_is_nothing_is_refused(place: str, refused: Refused, tree: Path) -> None:
+    assert "there is no folder" in refused("convert", place, "--out", "made")
+
+
+def test_a_tokenizer_of_another_model_is_refused(refused: Refused, tree: Path) -> None:
+    checkpoint("gpt2", tree / "theirs")
+    checkpoint("llama", tree / "other")
+    shutil.copy("theirs/tokenizer.json", "other/tokenizer.json")
+    told = refused("convert", "other", "--out", "made")
+    theirs, other = (
+        make().get_vocab_size() for make, _ in (TOKENIZERS["gpt2"], TOKENIZERS["llama"])
+    )
+    assert f"has {theirs} tokens, the model only {other}" in told
+
+
+def test_extra_tensors_are_left_and_no_tokenizer_is_said(say: Say, tree: Path) -> None:
+    checkpoint("llama", tree / "theirs", tokens=False)
+    tensors = load_file("theirs/model.safetensors") | {"model.adapter.weight": torch.zeros(2)}
+    save_file(tensors, "theirs/model.safetensors", metadata={"format": "pt"})
+    Path("theirs/tokenizer.model").write_bytes(b"sentencepiece")
+    code, out, err = say("convert", "theirs", "--out", "ours")
+    assert code == 0, err
+    assert "left: model.adapter.weight" in out
+    assert "no tokenizer.json was found (tokenizer.model alone cannot be read)" in out
+    assert not Path("ours/tokenizer.json").exists()
+
+
+def test_without_the_package_its_extra_is_named(
+    refused: Refused, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint("gpt2", tree / "theirs")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert "everyformer[text]" in refused("convert", "theirs", "--out", "made")
