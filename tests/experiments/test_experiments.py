@@ -93,12 +93,12 @@ def test_gaps_are_scored_alike_for_every_model(tmp_path):
             follows = (inputs - 97 + self.places) % 8 + 97
             return ModelOutput(20.0 * torch.nn.functional.one_hot(follows, 257), None, {}, None)
 
-    found = measured(data, Next(0), Next(1), seed=0)
+    found = measured(data, Next(0), Next(1), seed=0, windows=512)
     assert found["gpt"][0] == 1
     assert found["bert"][0] < 0.5
     assert found["unigram"][0] == pytest.approx(1 / 8, abs=0.05)
     assert found["unigram"][1] == pytest.approx(math.log(8), rel=0.05)
-    for inputs, tokens, hidden in gaps(data):
+    for inputs, tokens, hidden in gaps(data, 512):
         assert (inputs[hidden] == data.mask_token).all()
         assert (tokens < 256).all()
         assert not hidden[:, 0].any()

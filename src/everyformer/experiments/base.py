@@ -82,6 +82,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "bytes": ("bytes",),
     "masked": ("fill-in",),
     "sequences": ("sequences",),
+    "norms": ("norms",),
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
 }
