@@ -24,6 +24,17 @@ from everyformer.verification.verify import LAWS, exemption
 ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
 
 
+TRAIN = {
+    "lm": "--data mytext.txt",
+    "mlm": "--data mytext.txt --task mlm",
+    "seq2seq": "--data corpus-en-de.zip --tokenizer bpe:8000 --data.tokens 4096",
+    "classify-text": "--data reviews.csv",
+    "classify-image": "--data myimages.zip",
+    "pixels": "--data myimages.zip --task pixels",
+}
+"""a member's first task -> how it is trained on the user's own data"""
+
+
 def write_pages(folder: Path) -> list[Path]:
     """Write ``members/NAME.md`` for every member and an index; returns the files."""
     place = folder / "members"
@@ -73,9 +84,8 @@ def page(member: Member, recorded: dict[str, dict[str, Any]]) -> str:
         lines.append(
             f'mixer = ef.create_mixer("{member.name}", width=256, heads=4, max_length=1024)'
         )
-    lines += ["```", "", "```sh", f"everyformer train {member.name} --data mytext.txt", "```"]
-    if member.tasks[0] != "lm":
-        lines[-2] = f"everyformer train {member.name} --data myimages.zip"
+    command = f"everyformer train {member.name} {TRAIN[member.tasks[0]]}"
+    lines += ["```", "", "```sh", command, "```"]
     lines += ["", *_table_row(member), "", "## What it is", "", _text(member), ""]
     lines += _options(f"mixer `{genes.mixer}`", MIXERS.get(genes.mixer), genes.mixer_options)
     if genes.position is not None:
