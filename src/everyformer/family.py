@@ -102,8 +102,8 @@ FAMILY: tuple[Member, ...] = (
         Genes(block={"wiring": "post", "norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1},
               model={"embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"}),
         (SEQ2SEQ,), _SOFTMAX,
-        "copies, reverses and sorts sequences of 10 to 20 symbols exactly; as published (post-norm) "
-        "it needs a warm-up, pre-norm does not",
+        "copies, reverses and sorts sequences of 10 to 20 symbols exactly; post-norm, as "
+        "published, it needs a warm-up, where pre-norm does not",
     ),
     Member(
         "bert", "BERT: masked language model", "Devlin et al.", 2018, "1810.04805",
