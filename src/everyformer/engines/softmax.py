@@ -7,6 +7,9 @@ sink, weights to look at) is computed by the formula. Query i of L stands at sou
 i + (S - L), so a causal call with a cache never sees too little (torch's own ``is_causal`` aligns
 the other corner).
 
+A bias that is linear in distance, -m (i - j), needs no (L, S) tensor: a row of softmax does not
+change when m i is added to all its scores, and m j is a product of one more channel of q and k.
+
 Source: Vaswani et al. 2017, arXiv 1706.03762, eq. 1.
 """
 
@@ -28,6 +31,8 @@ class Visibility:
     """the plain lower triangle of a square call; then ``mask`` is None"""
     mask: Tensor | None = None
     """bool (True = may be seen) or additive float, broadcastable to (B, H, L, S)"""
+    slopes: Tensor | None = None
+    """(H,) m of a bias -m (i + S - L - j) for queries that see no later key; ``mask`` is bool"""
 
 
 def softmax_attention(
@@ -48,10 +53,16 @@ def softmax_attention(
     score of one extra key whose value is 0. A query that may see nothing gives 0.
     """
     if softcap is None and sink is None and k.shape[2] > 0:
+        scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        size = v.shape[-1]
+        if visible.slopes is not None and q.shape[2] > 1 and scale != 0:
+            q, k, v = _with_slopes_in(q, k, v, visible.slopes / scale)
+        elif visible.slopes is not None:
+            visible = _with_bias(visible, q.shape[2], k.shape[2])
         mask = visible.mask
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(q.dtype)
-        return F.scaled_dot_product_attention(
+        y = F.scaled_dot_product_attention(
             q,
             k,
             v,
@@ -61,6 +72,7 @@ def softmax_attention(
             scale=scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
+        return y if v.shape[-1] == size else y[..., :size]
     weights = attention_weights(q, k, visible, scale=scale, softcap=softcap, sink=sink)
     groups = q.shape[1] // v.shape[1]
     return F.dropout(weights, dropout).to(v.dtype) @ v.repeat_interleave(groups, dim=1)
@@ -82,6 +94,8 @@ def attention_weights(
     scores = (q.to(wide) * scale) @ k.to(wide).transpose(-1, -2)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
+    if visible.slopes is not None:
+        visible = _with_bias(visible, q.shape[2], k.shape[2])
     mask = visible.mask
     if visible.causal:
         mask = causal_mask(q.shape[2], k.shape[2], q.device)
@@ -94,13 +108,46 @@ def attention_weights(
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
 
 
-def continued_visibility(queries: int, keys: int, device: torch.device) -> Visibility:
+def continued_visibility(
+    queries: int, keys: int, device: torch.device, slopes: Tensor | None = None
+) -> Visibility:
     """The last ``queries`` of ``keys`` tokens see what came before them, and themselves."""
     if queries == 1:
-        return Visibility()
+        return Visibility(slopes=slopes)
     if queries == keys:
-        return Visibility(causal=True)
-    return Visibility(mask=causal_mask(queries, keys, device))
+        return Visibility(causal=True, slopes=slopes)
+    return Visibility(mask=causal_mask(queries, keys, device), slopes=slopes)
+
+
+def _with_slopes_in(
+    q: Tensor, k: Tensor, v: Tensor, rates: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Two channels more whose product is -rate (S - 1 - j); all padded to one width.
+
+    Distances are split at 256, below which integers are exact in every dtype. Fused kernels want
+    the same number of channels in all three, a multiple of 8.
+    """
+    (batch, heads, queries, size), keys = q.shape, k.shape[2]
+    width = -(-max(size + 2, v.shape[-1]) // 8) * 8
+    ago = keys - 1 - torch.arange(keys, device=k.device)
+    parts = torch.stack((ago // 256 * 256, ago % 256), -1).to(k.dtype)
+    falling = -rates.to(q.dtype).view(1, -1, 1, 1).expand(batch, heads, queries, 2)
+    q = F.pad(torch.cat((q, falling), -1), (0, width - size - 2))
+    k = torch.cat((k, parts.expand(*k.shape[:2], keys, 2)), -1)
+    return q, F.pad(k, (0, width - size - 2)), F.pad(v, (0, width - v.shape[-1]))
+
+
+def _with_bias(visible: Visibility, queries: int, keys: int) -> Visibility:
+    """The same with its slopes written out as a mask (1, H, L, S)."""
+    assert visible.slopes is not None
+    place = torch.arange(keys, device=visible.slopes.device)
+    behind = place[keys - queries :, None] - place
+    bias = -visible.slopes.view(1, -1, 1, 1) * behind
+    if visible.causal:
+        bias = bias.masked_fill(behind < 0, -math.inf)
+    if visible.mask is not None:
+        bias = bias.masked_fill(~visible.mask, -math.inf)
+    return Visibility(mask=bias)
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:

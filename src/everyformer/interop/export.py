@@ -290,7 +290,9 @@ def _evaluating(model: Model) -> Iterator[None]:
     training = model.training
     model.eval()
     try:
-        yield
+        # with gradients, learned biases take another path through torch's attention
+        with torch.no_grad():
+            yield
     finally:
         model.train(training)
 

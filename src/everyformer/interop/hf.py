@@ -165,8 +165,21 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: EveryformerConfig) -> None:
         super().__init__(config)
         self.model = build_model(config.model_config)
+        self._tied_weights_keys = {**type(self)._tied_weights_keys, **self._held_by_many()}
         self.hollow = next(self.model.parameters()).is_meta
         self.post_init()
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        # transformers leaves out all where the embeddings are not tied
+        tied: dict[str, str] = super().get_expanded_tied_weights_keys(all_submodels)
+        return tied | self._held_by_many()
+
+    def _held_by_many(self) -> dict[str, str]:
+        """Further names of what several layers share (a table of positions), and the first."""
+        names: dict[int, str] = {}
+        blocks = self.model.stack.named_parameters("model.stack", remove_duplicate=False)
+        further = {name: names.setdefault(id(weight), name) for name, weight in blocks}
+        return {name: first for name, first in further.items() if name != first}
 
     @classmethod
     def wrap(cls, model: LanguageModel) -> Self:

@@ -196,8 +196,8 @@ class Attention(Mixer):
             n is not None and n < 1 for n in self.windows
         ):
             raise GeneError(f"window={o.window} must be positive: one number, or one for each head")
-        if position is not None and position.acts_on == "embeddings":
-            raise GeneError(f"position '{position.name}' acts on embeddings, not inside attention")
+        if position is not None:
+            position.check_mixer(self.name, heads, causal)
         self.position = position
         self.scale = o.scale if o.scale is not None else 1 / math.sqrt(self.key_dim)
         self.project = HeadProjections(
@@ -239,7 +239,7 @@ class Attention(Mixer):
             q, k = self._turn(q, positions), self._turn(k, positions)
             new = state.append(k, v, positions, None if mask is None else mask.keep)
         if simple:
-            visible = continued_visibility(q.shape[2], new.keys.shape[2], q.device)
+            visible = continued_visibility(q.shape[2], new.keys.shape[2], q.device, self._slopes())
         else:
             keep, slots = new.slots()
             visible = self._visible(mask, positions, slots, keep, square=False)
@@ -265,7 +265,9 @@ class Attention(Mixer):
             None if mask is None else mask.without("bias"),
             q_positions, k_positions, causal=causal, windows=windows, keep=keep,
         ).mask  # fmt: skip
-        bias = None if mask is None else mask.bias
+        given = None if mask is None else mask.bias
+        bias = self._bias(q_positions, k_positions) if context is None else None
+        bias = given if bias is None else bias if given is None else bias + given
         o = self.options
         y = attention_reference(
             q, k, v, mask=shown, bias=bias, scale=self.scale, softcap=o.softcap, sink=self.sink
@@ -281,6 +283,8 @@ class Attention(Mixer):
     ) -> KeyValueState:
         if not self.causal:
             super().init_state(batch_size)
+        if self.position is not None:
+            self.position.check_streaming()
         like = self.out.weight
         return KeyValueState.empty(
             (batch_size, self.kv_heads), self.key_dim, self.value_dim,
@@ -344,47 +348,45 @@ class Attention(Mixer):
         """Hidden keys of self-attention; a plain causal square needs no tensor at all."""
         plain = mask is None or not {"keep", "allowed", "bias", "documents"} & set(mask.parts())
         windowed = any(w is not None for w in self.windows)
-        scored = self.position is not None and self.position.acts_on == "scores"
-        if plain and keep is None and square and not windowed and not scored:
-            return Visibility(causal=self.causal)
-        bias = None
-        if self.position is not None and scored:
-            bias = self.position.bias(q_positions, k_positions)
+        slopes = self._slopes()
+        alike = slopes is not None or not self._scored
+        if plain and keep is None and square and not windowed and alike:
+            return Visibility(causal=self.causal, slopes=slopes)
         return visibility(
-            mask,
-            q_positions,
-            k_positions,
-            causal=self.causal,
-            windows=self.windows,
-            keep=keep,
-            bias=bias,
-        )
+            mask, q_positions, k_positions, causal=self.causal, windows=self.windows,
+            keep=keep, bias=self._bias(q_positions, k_positions),
+        )  # fmt: skip
+
+    @property
+    def _scored(self) -> bool:
+        return self.position is not None and self.position.acts_on == "scores"
+
+    def _bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        if self.position is None or not self._scored:
+            return None
+        return self.position.bias(q_positions, k_positions, self._wide)
+
+    @property
+    def _wide(self) -> torch.dtype:
+        return torch.promote_types(self.out.weight.dtype, torch.float32)
+
+    def _slopes(self) -> Tensor | None:
+        """Of a bias that is linear in distance, under a causal mask."""
+        where = self.position if self.causal else None
+        return None if where is None else where.slopes_of(self._wide, self.out.weight.device)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Tensor:
         o = self.options
+        how: dict[str, Any] = {"scale": self.scale, "softcap": o.softcap, "sink": self.sink}
         if tracing():
-            record(
-                self,
-                "weights",
-                lambda: attention_weights(
-                    q, k, visible, scale=self.scale, softcap=o.softcap, sink=self.sink
-                ),
-            )
-        y = softmax_attention(
-            q,
-            k,
-            v,
-            visible,
-            scale=self.scale,
-            dropout=o.attention_dropout if self.training else 0.0,
-            softcap=o.softcap,
-            sink=self.sink,
-        )
+            record(self, "weights", lambda: attention_weights(q, k, visible, **how))
+        dropout = o.attention_dropout if self.training else 0.0
+        y = softmax_attention(q, k, v, visible, dropout=dropout, **how)
         return self.out(y.transpose(1, 2).flatten(2))
 
     def _all_alike(self, length: int, state: KeyValueState) -> bool:
         """Whether ``length`` new tokens see all that came before, by their order alone."""
-        if self.position is not None and self.position.acts_on == "scores":
+        if self._scored and self._slopes() is None:
             return False
         reach = self._reach()
         if reach is None:

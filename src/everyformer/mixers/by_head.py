@@ -8,8 +8,9 @@ that mixer itself.
 
 Cost and state: those of the parts together. A mask part is honoured if all parts honour it. A
 position that acts on queries, keys or scores lives inside the parts that have such; at least one
-must. Sources: heads of different kinds in one layer are used by Child et al. 2019 (arXiv
-1904.10509, section 4.3) and Roy et al. 2020 (arXiv 2003.05997, section 4); the free choice is ours.
+must, and head h keeps what the position has for head h of the layer. Sources: heads of different
+kinds in one layer are used by Child et al. 2019 (arXiv 1904.10509, section 4.3) and Roy et al. 2020
+(arXiv 2003.05997, section 4); the free choice is ours.
 """
 
 from __future__ import annotations
@@ -97,9 +98,10 @@ class ByHead(Mixer):
                 )
         if position is not None and not any(cls.accepts_positions for cls in classes):
             raise GeneError(
-                f"position '{position.name}' acts on queries and keys, which none of "
-                f"{', '.join(names)} compares"
+                f"position '{position.name}' acts on {position.acts_on.replace('-', ' and ')}, "
+                f"which none of {', '.join(names)} has"
             )
+        places = {name: [h for h, mixer in enumerate(o.mixers) if mixer == name] for name in names}
         self.parts = nn.ModuleList(
             cls(
                 width=width,
@@ -108,7 +110,11 @@ class ByHead(Mixer):
                 causal=causal,
                 max_length=max_length,
                 options=o.own.get(name),
-                **({"position": position} if position and cls.accepts_positions else {}),
+                **(
+                    {"position": position.of_heads(places[name])}
+                    if position and cls.accepts_positions
+                    else {}
+                ),
             )
             for name, cls in zip(names, classes, strict=True)
         )

@@ -24,7 +24,7 @@ from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
 from everyformer.models.classifier import ImageClassifier, TextClassifier
 from everyformer.models.config import ModelConfig
-from everyformer.models.genes import decoder_config, encoder_config
+from everyformer.models.genes import decoder_config, encoder_config, head_size, make_position
 from everyformer.models.language import LanguageModel
 from everyformer.models.masked import MaskedLanguageModel
 from everyformer.models.pixels import PixelModel
@@ -82,7 +82,8 @@ def create_mixer(
         name: a member marked as mixer (`everyformer list --mixers`), or any registered mixer.
         width: channels of x. heads: number of heads. causal: each token sees only the past.
         max_length: longest sequence, needed by members with a table over positions.
-        options: the mixer's own options by name (`everyformer info NAME`).
+        options: the mixer's own options by name (`everyformer info NAME`); ``position``, a name or
+            a `Position`, acts inside mixers that compare tokens, ``position_options`` are its own.
 
     Raises:
         UnknownNameError, ConfigError, GeneError: with the nearest name, or both sides named.
@@ -96,14 +97,19 @@ def create_mixer(
             )
         raise unknown("mixer", name, MIXERS.names())
     cls: Any = MIXERS.get(name)
-    position = options.pop("position", None)
-    inside = {} if position is None else {"position": position}
-    if inside and not cls.accepts_positions:
+    position, chosen = options.pop("position", None), options.pop("position_options", {})
+    if position is not None and not cls.accepts_positions:
         raise GeneError(f"mixer '{name}' takes no position inside; '{position}' was given")
     checked = from_dict(cls.Options, options, f"{name}.")
-    return cls(
-        width=width, heads=heads, causal=causal, max_length=max_length, options=checked, **inside
-    )
+    sizes: dict[str, Any] = {"width": width, "heads": heads}
+    sizes |= {"causal": causal, "max_length": max_length}
+    if isinstance(position, str):
+        size = head_size(checked, width, heads)
+        position = make_position(position, chosen, head_dim=size, **sizes)
+    elif chosen:
+        raise ConfigError("position_options are read where 'position' is given as a name")
+    inside = {} if position is None else {"position": position}
+    return cls(options=checked, **sizes, **inside)
 
 
 def create_model(name: str, task: str = LM, **options: Any) -> Model:
@@ -144,8 +150,8 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
         "block": dict(genes.block),
         **genes.model,
     }
-    # the mixer first: it decides which other options there are
-    for key in sorted(options, key=lambda name: name != "mixer"):
+    # mixer and position first: they decide which other options there are
+    for key in sorted(options, key=lambda name: name not in ("mixer", "position")):
         _place(preset, key, options[key])
     config = from_dict(ModelConfig, to_dict(preset))
     return dataclasses.replace(config, causal=_causal(member, config))
@@ -188,8 +194,8 @@ def _place(preset: dict[str, Any], key: str, value: Any) -> None:
         preset["mixer"] = "by-head"
         preset["mixer_options"] = {"mixers": value.mixers, "own": kept | value.own}
         return
-    if key == "mixer" and value != preset["mixer"]:
-        preset["mixer_options"] = {}
+    if key in ("mixer", "position") and value != preset[key]:
+        preset[f"{key}_options"] = {}
     if key in {f.name for f in dataclasses.fields(ModelConfig)}:
         if isinstance(value, dict) and isinstance(preset.get(key), dict):
             value = {**preset[key], **value}

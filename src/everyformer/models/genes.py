@@ -23,10 +23,29 @@ def build_position(config: ModelConfig) -> Position | None:
     return _position(config, config.width // max(config.heads, 1))
 
 
+def make_position(name: str, options: dict[str, Any], **sizes: Any) -> Position:
+    """The position called ``name``; ``sizes`` are those of `Position`'s constructor."""
+    cls: Any = POSITIONS.get(name)
+    return cls(options=from_dict(cls.Options, options, f"{name}."), **sizes)
+
+
+def head_size(options: Any, width: int, heads: int) -> int:
+    """Channels of one head's queries and keys, by the options of a mixer."""
+    widths = getattr(options, "widths", None)
+    return (widths.key_dim if widths else None) or width // max(heads, 1)
+
+
 def build_mixers(config: ModelConfig) -> list[Mixer]:
     """One mixer a layer, each with its own choice from the schedule."""
     _check(config)
-    return [_build_mixer(config, layer) for layer in range(config.layers)]
+    mixers: list[Mixer] = []
+    held: Position | None = None
+    for layer in range(config.layers):
+        mixer, inside = _build_mixer(config, layer, held)
+        if inside is not None and inside.shared:
+            held = inside
+        mixers.append(mixer)
+    return mixers
 
 
 def encoder_config(config: ModelConfig) -> ModelConfig:
@@ -63,14 +82,17 @@ def layer_choice(config: ModelConfig, layer: int) -> tuple[str, dict[str, Any]]:
     return name, {**config.mixer_options, **chosen}
 
 
-def _build_mixer(config: ModelConfig, layer: int) -> Mixer:
+def _build_mixer(
+    config: ModelConfig, layer: int, held: Position | None
+) -> tuple[Mixer, Position | None]:
+    """One layer's mixer and the position inside it: ``held`` where all layers have the same."""
     name, options = layer_choice(config, layer)
     cls: Any = MIXERS.get(name)
     known = {f.name for f in dataclasses.fields(cls.Options)}
     if "mixer" in config.schedule:
         options = {key: value for key, value in options.items() if key in known}
     checked = from_dict(cls.Options, options, f"{name}.")
-    inside: dict[str, Any] = {}
+    inside: Position | None = None
     if config.position is not None and POSITIONS.get(config.position).acts_on != "embeddings":
         if not cls.accepts_positions:
             kind = POSITIONS.get(config.position).acts_on.replace("-", " and ")
@@ -79,27 +101,28 @@ def _build_mixer(config: ModelConfig, layer: int) -> Mixer:
                 "does not compare queries with keys): use position 'sinusoidal', 'learned' or none "
                 f"with '{name}', or a softmax attention with '{config.position}'"
             )
-        widths = getattr(checked, "widths", None)
-        size = (widths.key_dim if widths else None) or config.width // config.heads
-        inside["position"] = _position(config, size)
-    return cls(
+        size = head_size(checked, config.width, config.heads)
+        inside = _position(config, size) if held is None else held
+    mixer = cls(
         width=config.width,
         heads=config.heads,
         causal=bool(config.causal),
         max_length=config.tokens,
         options=checked,
-        **inside,
+        **({} if inside is None else {"position": inside}),
     )
+    return mixer, inside
 
 
 def _position(config: ModelConfig, head_dim: int) -> Position:
-    cls: Any = POSITIONS.get(str(config.position))
-    return cls(
+    return make_position(
+        str(config.position),
+        config.position_options,
         width=config.width,
         heads=config.heads,
         head_dim=head_dim,
         max_length=config.tokens,
-        options=from_dict(cls.Options, config.position_options, f"{config.position}."),
+        causal=bool(config.causal),
     )
 
 

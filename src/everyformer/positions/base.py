@@ -6,24 +6,34 @@ one rule makes every position right with states, left padding, chunks and packed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import ShapeError
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 
 
 class Position(nn.Module):
     """Base of all positions; each overrides the hook of the place it ``acts_on``.
 
     Constructor of every concrete position, keyword-only: ``width`` (of the model), ``heads``,
-    ``head_dim``, ``max_length``, ``options`` (its own frozen dataclass).
+    ``head_dim``, ``max_length``, ``causal`` (whether tokens see the past alone), ``options`` (its
+    own frozen dataclass).
     """
 
     name: ClassVar[str]
     acts_on: ClassVar[Literal["embeddings", "queries-keys", "scores"]]
     max_length: int | None = None
+    heads: int | None = None
+    """heads that a bias is made for (positions that act on scores)"""
+    causal: bool | None = None
+    """the one direction that it was built for; None: either"""
+    shared: bool = False
+    """whether all layers of a stack hold this one module"""
+    streams: str | None = None
+    """why there is no exact state with it; None: there is"""
 
     def embed(self, positions: Tensor) -> Tensor:
         """What is added to the embeddings at ``positions`` (B or 1, L): (B or 1, L, width)."""
@@ -33,9 +43,18 @@ class Position(nn.Module):
         """Queries or keys (B, H, L, D) turned to their ``positions`` (B or 1, L)."""
         raise NotImplementedError(f"{self.name} does not act on queries and keys")
 
-    def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        """Added to the scores of any rectangular block: (B or 1, H, L, S)."""
+    def bias(
+        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Added to the scores of any rectangular block: (B or 1, H, L, S) in ``dtype``.
+
+        Positions are (B or 1, L) of the queries and (B or 1, S) of the keys.
+        """
         raise NotImplementedError(f"{self.name} does not act on scores")
+
+    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        """(H,) m_h if for keys j <= i the bias is -m_h (i - j), which engines add at no cost."""
+        return None
 
     def check(self, positions: Tensor) -> None:
         """Refuse positions beyond a table (eager CPU calls see states too; others, the length)."""
@@ -49,3 +68,51 @@ class Position(nn.Module):
                 f"{longest - 1} was asked for: build it with max_length={longest} or more, or use "
                 "position='sinusoidal' or 'rope', which have no table"
             )
+
+    def check_mixer(self, mixer: str, heads: int, causal: bool) -> None:
+        """Refuse a mixer inside which this position has no meaning."""
+        if self.acts_on == "embeddings":
+            raise GeneError(f"position '{self.name}' acts on embeddings, not inside {mixer}")
+        if self.heads not in (None, heads):
+            raise GeneError(
+                f"position '{self.name}' was built for heads={self.heads}, but {mixer} has "
+                f"heads={heads}: build both with the same number"
+            )
+        if self.causal not in (None, causal):
+            raise GeneError(
+                f"position '{self.name}' was built with causal={self.causal}, but {mixer} has "
+                f"causal={causal}: what it adds depends on the direction; build both alike"
+            )
+
+    def check_streaming(self) -> None:
+        """Refuse to begin a state if what it would hold is wrong later."""
+        if self.streams is not None:
+            raise UnsupportedError(
+                f"position '{self.name}' has no exact streaming form here: {self.streams}; "
+                "recompute the whole sequence instead (generate() does so by itself)"
+            )
+
+    def of_heads(self, chosen: Sequence[int]) -> Position:
+        """What a mixer gets that holds the heads ``chosen`` of a layer's, counted from 0."""
+        return SomeHeads(self, chosen) if self.acts_on == "scores" else self
+
+
+class SomeHeads(Position):
+    """Some heads of a position that acts on scores; what it has learned stays shared."""
+
+    name = "some-heads"
+    acts_on = "scores"
+
+    def __init__(self, whole: Position, chosen: Sequence[int]) -> None:
+        super().__init__()
+        self.whole, self.chosen, self.heads = whole, list(chosen), len(chosen)
+        self.causal = whole.causal
+
+    def bias(
+        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        return self.whole.bias(q_positions, k_positions, dtype)[:, self.chosen]
+
+    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        slopes = self.whole.slopes_of(dtype, device)
+        return None if slopes is None else slopes[self.chosen]

@@ -43,6 +43,7 @@ class Learned(Position):
         heads: int = 1,
         head_dim: int | None = None,
         max_length: int | None = None,
+        causal: bool = False,
         options: Any = None,
     ) -> None:
         super().__init__()

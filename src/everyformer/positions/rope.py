@@ -8,13 +8,15 @@ the head dimension (``fraction``). Two layouts of the pairs exist: ``half`` (m, 
 GPT-NeoX) and ``interleaved`` (2m, 2m+1: the paper, GPT-J); they differ by a fixed permutation of
 each head's channels.
 
+``scaling`` changes the angles for texts longer than those of the training (`_rope_scaling`).
+
 Source: Su et al. 2021, arXiv 2104.09864, eq. 15 and 34. Cost: O(L D) a head, no parameters. A
 stream caches rotated keys with their absolute positions. Angles are built in float32.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -23,6 +25,14 @@ from torch import Tensor
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
+from everyformer.positions._rope_scaling import (
+    BY_LENGTH,
+    RopeScaling,
+    check_scaling,
+    lengths_of,
+    rates,
+    rates_reference,
+)
 from everyformer.positions.base import Position
 
 PairLayout = Literal["half", "interleaved"]
@@ -36,35 +46,67 @@ class RopeOptions:
     """which channels make a pair: (m, m + D_r/2) or (2m, 2m+1)"""
     fraction: float = 1.0
     """part of each head's channels that turns; the rest is left alone"""
+    scaling: RopeScaling = field(default_factory=RopeScaling)
+    """other angles for texts longer than those of the training"""
 
 
 def rotate_reference(
-    x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: PairLayout = "half"
+    x: Tensor,
+    positions: Tensor,
+    *,
+    base: float = 10000.0,
+    layout: PairLayout = "half",
+    scaling: RopeScaling | None = None,
 ) -> Tensor:
     """The definition with complex numbers: ``x`` (B, H, L, D), ``positions`` (B or 1, L)."""
     half = x.shape[-1] // 2
+    chosen = RopeScaling() if scaling is None else scaling
+    check_scaling(chosen, half)
     if layout == "half":
         pairs = torch.complex(x[..., :half].double(), x[..., half:].double())
     else:
         pairs = torch.complex(x[..., 0::2].double(), x[..., 1::2].double())
-    theta = base ** (-2 * torch.arange(half, dtype=torch.float64, device=x.device) / x.shape[-1])
-    angles = positions[:, None, :, None].double() * theta
-    turned = pairs * torch.polar(torch.ones_like(angles), angles)
+    turns: list[list[Tensor]] = []
+    for row, lengths in zip(positions.tolist(), lengths_of(positions).tolist(), strict=True):
+        turns.append([])
+        for position, tokens in zip(row, lengths, strict=True):
+            theta, size = rates_reference(half, base, chosen, tokens)
+            angles = torch.tensor(theta, dtype=torch.float64, device=x.device) * position
+            turns[-1].append(torch.polar(torch.full_like(angles, size), angles))
+    turned = pairs * torch.stack([torch.stack(row) for row in turns])[:, None]
     if layout == "half":
         return torch.cat((turned.real, turned.imag), dim=-1).to(x.dtype)
     return torch.stack((turned.real, turned.imag), dim=-1).flatten(-2).to(x.dtype)
 
 
 def rotate(
-    x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: PairLayout = "half"
+    x: Tensor,
+    positions: Tensor,
+    *,
+    base: float = 10000.0,
+    layout: PairLayout = "half",
+    scaling: RopeScaling | None = None,
 ) -> Tensor:
-    """Turn all channels of ``x`` (B, H, L, D), D even, to ``positions`` (B or 1, L)."""
+    """Turn all channels of ``x`` (B, H, L, D), D even, to ``positions`` (B or 1, L).
+
+    Raises:
+        GeneError: a ``scaling`` whose options do not go together.
+    """
+    chosen = RopeScaling() if scaling is None else scaling
+    check_scaling(chosen, x.shape[-1] // 2)
+    return _rotate(x, positions, base, layout, chosen)
+
+
+def _rotate(
+    x: Tensor, positions: Tensor, base: float, layout: PairLayout, scaling: RopeScaling
+) -> Tensor:
     half = x.shape[-1] // 2
     wide = torch.promote_types(x.dtype, torch.float32)
-    m = torch.arange(half, dtype=torch.float64, device=x.device)
-    theta = (base ** (-m / half)).to(wide)
-    angles = positions[:, None, :, None].to(wide) * theta
+    theta, size = rates(positions, half, base, scaling)
+    angles = positions[:, None, :, None].to(wide) * theta.to(wide)
     cosine, sine = angles.cos(), angles.sin()
+    if size != 1:
+        cosine, sine = cosine * size, sine * size
     if layout == "half":
         first, second = x[..., :half], x[..., half:]
         parts = (first * cosine - second * sine, second * cosine + first * sine)
@@ -89,6 +131,7 @@ class Rope(Position):
         heads: int = 1,
         head_dim: int | None = None,
         max_length: int | None = None,
+        causal: bool = False,
         options: Any = None,
     ) -> None:
         super().__init__()
@@ -101,9 +144,17 @@ class Rope(Position):
                 f"{self.options.fraction} must be an even number >= 2, not {self.rotary_dim}"
             )
 
+        scaling = self.options.scaling
+        check_scaling(scaling, self.rotary_dim // 2)
+        if scaling.kind in BY_LENGTH:
+            self.streams = (
+                f"with scaling '{scaling.kind}' the angles of all tokens change with their "
+                "number, so keys that are turned already would be wrong"
+            )
+
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         o, turned = self.options, self.rotary_dim
         if turned == x.shape[-1]:
-            return rotate(x, positions, base=o.base, layout=o.layout)
-        head = rotate(x[..., :turned], positions, base=o.base, layout=o.layout)
+            return _rotate(x, positions, o.base, o.layout, o.scaling)
+        head = _rotate(x[..., :turned], positions, o.base, o.layout, o.scaling)
         return torch.cat((head, x[..., turned:]), dim=-1)

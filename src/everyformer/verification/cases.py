@@ -53,6 +53,19 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "amlp": ({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
 }
 
+INSIDE: tuple[dict[str, Any], ...] = (
+    {"position": "alibi"},
+    {"position": "alibi", "learned": True, "window": 5, "kv_heads": 1},
+    {"position": "t5-relative", "buckets": 8, "max_distance": 12},
+    {"position": "rope", "scaling": {"kind": "yarn", "factor": 4.0, "original_length": 8}},
+    {
+        "position": "alibi",
+        "mixer": "by-head",
+        "mixer_options": {"mixers": ("attention", "aft-conv", "attention")},
+    },
+)
+"""positions inside softmax attention that have no row of their own"""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -77,7 +90,8 @@ class Case:
 
 def cases(member: Member) -> Iterator[Case]:
     """Every variant of a member, causal and bidirectional where it can be."""
-    for options in VARIANTS.get(member.genes.mixer, ({},)):
+    inside = INSIDE if member.name == "attention" else ()
+    for options in (*VARIANTS.get(member.genes.mixer, ({},)), *inside):
         for causal in (True, False):
             if member.can("causal" if causal else "bidirectional"):
                 yield Case(member, options, causal)

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from everyformer.core.config import to_dict
+from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import (
     CheckpointError,
     MissingExtraError,
@@ -211,7 +211,7 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
             flat |= {f"mixer.{key}": inner for key, inner in chosen.items()}
         elif name == "position_options" and config.position is not None:
             where: Any = POSITIONS.get(config.position)
-            chosen = to_dict(where.Options()) | value
+            chosen = to_dict(from_dict(where.Options, value))
             flat |= {f"position.{key}": inner for key, inner in chosen.items()}
         else:
             flat[name] = value

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import UnsupportedError
 from everyformer.interop.convert.architecture import ALL_BIASES, Architecture, refuse
 from everyformer.interop.convert.rules import Rule, heads
 from everyformer.models.config import ModelConfig
+from everyformer.positions._rope_scaling import RopeScaling
 
 PARTS = ("q_proj", "k_proj", "v_proj")
+NAMES: dict[str, dict[str, str]] = {
+    "linear": {"factor": "factor"},
+    "dynamic": {"factor": "factor"},
+    "yarn": {
+        name: name for name in ("factor", "attention_factor", "beta_fast", "beta_slow", "truncate")
+    },
+    "llama3": {
+        "factor": "factor",
+        "low_frequency": "low_freq_factor",
+        "high_frequency": "high_freq_factor",
+    },
+    "longrope": {
+        "factor": "factor",
+        "attention_factor": "attention_factor",
+        "short": "short_factor",
+        "long": "long_factor",
+    },
+}
+"""kinds of scaling that both sides have: our options and theirs"""
 
 
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     refuse(config, hidden_act="silu", pretraining_tp=1)
     width, count = config["hidden_size"], config["num_attention_heads"]
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rotary.get("rope_type", rotary.get("type", "default"))
-    if kind != "default":
-        raise UnsupportedError(
-            f"the checkpoint scales its rotary positions by '{kind}', which is not built yet; only "
-            "'default' is"
-        )
     size = config.get("head_dim") or width // count
     bias: tuple[str, ...] = ALL_BIASES if config.get("attention_bias") else ()
     if config["model_type"] == "qwen2":
@@ -44,6 +60,7 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
         "widths": {"key_dim": size} if size * count != width else {},
         "window": window if config["model_type"] == "mistral" else None,
         "base": float(rotary.get("rope_theta", config.get("rope_theta", 10000.0))),
+        "scaling": _scaling(rotary, config),
         "tie": config.get("tie_word_embeddings", False),
     }
 
@@ -51,6 +68,7 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
 def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
     mixer, place = config.mixer_options, config.position_options
     widths = mixer.get("widths") or {}
+    scaling = _their_scaling(config)
     return {
         "hidden_size": config.width,
         "num_hidden_layers": config.layers,
@@ -65,10 +83,53 @@ def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
         "attention_bias": bool(mixer.get("bias")),
         "rms_norm_eps": config.block.norm_eps,
         "rope_theta": place.get("base", 10000.0),
-        "rope_parameters": {"rope_type": "default", "rope_theta": place.get("base", 10000.0)},
+        "rope_parameters": {"rope_theta": place.get("base", 10000.0), **scaling},
+        # what transformers read before version 5
+        **({} if scaling["rope_type"] == "default" else {"rope_scaling": scaling}),
         "tie_word_embeddings": config.tie,
         **({"sliding_window": mixer.get("window")} if model_type == "mistral" else {}),
     }
+
+
+def _scaling(rotary: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """Their rotary parameters as options of `RopeScaling`; what they leave out as they fill it."""
+    kind = rotary.get("rope_type", rotary.get("type", "default"))
+    if kind == "default":
+        return {}
+    if kind not in NAMES:
+        raise UnsupportedError(
+            f"the checkpoint scales its rotary positions by '{kind}', which has no counterpart "
+            f"here; those that have: default, {', '.join(NAMES)}"
+        )
+    refuse({k: v for k, v in rotary.items() if v is not None}, partial_rotary_factor=1.0)
+    longest = config["max_position_embeddings"]
+    original = config.get("original_max_position_embeddings")
+    original = original or rotary.get("original_max_position_embeddings") or longest
+    found = ((ours, rotary.get(theirs)) for ours, theirs in NAMES[kind].items())
+    made: dict[str, Any] = {
+        "kind": kind,
+        **{ours: value for ours, value in found if value is not None},
+    }
+    made.setdefault("factor", longest / original)
+    if kind != "linear":
+        made["original_length"] = longest if kind == "dynamic" else original
+    above, below = rotary.get("mscale"), rotary.get("mscale_all_dim")
+    if kind == "yarn" and "attention_factor" not in made and above and below:
+        grown = 0.1 * math.log(max(made["factor"], 1))
+        made["attention_factor"] = (grown * above + 1) / (grown * below + 1)
+    return made
+
+
+def _their_scaling(config: ModelConfig) -> dict[str, Any]:
+    """`RopeScaling` as their rotary parameters."""
+    chosen = from_dict(RopeScaling, config.position_options.get("scaling") or {})
+    if chosen.kind not in NAMES:
+        return {"rope_type": "default"}
+    values = to_dict(chosen)
+    made = {theirs: values[ours] for ours, theirs in NAMES[chosen.kind].items()}
+    if chosen.kind not in ("linear", "dynamic"):
+        made["original_max_position_embeddings"] = chosen.original_length
+    return {"rope_type": chosen.kind, **{k: v for k, v in made.items() if v is not None}}
 
 
 def _rules(config: ModelConfig) -> list[Rule]:

@@ -1,0 +1,171 @@
+"""ALiBi: scores fall in proportion to distance, each head at its own rate.
+
+    A_ij = q_i k_j / sqrt(D) - m_h (i - j)          j <= i; the bias is not divided by sqrt(D)
+
+    m_h = 2^(-8 h / H),  h = 1 .. H,  for H a power of two;  any other H takes the slopes of the
+    largest power of two c below it, then every second one of 2c, from the first, until H are there
+
+No vector of position enters anywhere else. In a bidirectional mixer (not in the paper; the three
+forms are its author's): ``symmetric`` -m_h |i - j|; ``asymmetric`` with slopes of their own for
+keys to the right; ``split``, where the first half of the heads sees the left alone and the second
+half the right alone (the token itself is seen by both), each half with the slopes of that many
+heads.
+
+Source: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3; the bidirectional forms are from the
+authors' repository, issue 5. Cost: in a causal mixer nothing beside attention's own (see
+`everyformer.engines.softmax`), else O(H L S) additions; nothing is learned unless ``learned``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import set_options
+from everyformer.positions import POSITIONS
+from everyformer.positions.base import Position
+
+Slopes = Literal["alibi", "geometric"]
+
+
+@dataclass(frozen=True)
+class AlibiOptions:
+    slopes: Slopes | tuple[float, ...] = "alibi"
+    """slope of each head: the paper's rule, 2^(-8h/H) for any H (geometric), or one number a head;
+    0 leaves a head without positions"""
+    sides: Literal["symmetric", "asymmetric", "split"] = "symmetric"
+    """of a bidirectional mixer: one slope for both sides, one a side, or half the heads a side"""
+    right_slopes: tuple[float, ...] | None = None
+    """slopes of keys to the right (sides=asymmetric; default: as to the left, and learned)"""
+    learned: bool = False
+    """whether the slopes are trained (as logarithms), from these at the start"""
+
+
+def alibi_slopes(heads: int, rule: Slopes = "alibi") -> tuple[float, ...]:
+    """Slopes m_1 .. m_H of ``heads`` heads, by the paper's rule or 2^(-8h/H) for any number."""
+    if rule == "geometric":
+        return tuple(2.0 ** (-8 * h / heads) for h in range(1, heads + 1))
+    below = 1 << (heads.bit_length() - 1)
+    between = alibi_slopes(2 * below, "geometric")[0::2]
+    return alibi_slopes(below, "geometric") + between[: heads - below]
+
+
+def alibi_reference(q_positions: Tensor, k_positions: Tensor, slopes: tuple[float, ...]) -> Tensor:
+    """The definition, one number at a time, in float64: -m_h |i - j| as (B or 1, H, L, S)."""
+    rows = max(len(q_positions), len(k_positions))
+    queries = q_positions.expand(rows, -1).tolist()
+    keys = k_positions.expand(rows, -1).tolist()
+    bias = [
+        [[[-m * abs(i - j) for j in seen] for i in asked] for m in slopes]
+        for asked, seen in zip(queries, keys, strict=True)
+    ]
+    return torch.tensor(bias, dtype=torch.float64)
+
+
+@POSITIONS.register("alibi")
+class Alibi(Position):
+    """Adds ``-m_h |i - j|`` to the scores of softmax attention; any length, any stream.
+
+    Raises:
+        GeneError: slopes that are not one a head or negative, sides without meaning.
+    """
+
+    name = "alibi"
+    acts_on = "scores"
+    Options = AlibiOptions
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        max_length: int | None = None,
+        causal: bool = False,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.options: AlibiOptions = set_options(AlibiOptions, self.name, options)
+        o = self.options
+        if o.sides != "symmetric":
+            self._check_sides(causal)
+            self.causal = False
+        self.slopes = self._slopes_of_heads()
+        self.right_slopes = self.slopes if o.right_slopes is None else o.right_slopes
+        both = (self.slopes, self.right_slopes)
+        for slopes in both:
+            if len(slopes) != heads or min(slopes) < 0:
+                raise GeneError(
+                    f"position 'alibi' needs one slope >= 0 for each of heads={heads}, not {slopes}"
+                )
+        self.logarithms: nn.Parameter | None = None
+        if o.learned:
+            starts = both if o.sides == "asymmetric" else both[:1]
+            if min(min(slopes) for slopes in starts) == 0:
+                raise GeneError("learned slopes of 'alibi' are kept as logarithms: start above 0")
+            self.logarithms = nn.Parameter(torch.tensor(starts).log())
+            self.logarithms.no_decay = True  # type: ignore[attr-defined]
+
+    def bias(
+        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        behind = (q_positions[:, :, None] - k_positions[:, None, :])[:, None]
+        left, right = self._rates(dtype, behind.device)
+        distance = behind.abs().to(dtype)
+        if self.options.sides == "asymmetric":
+            return -torch.where(behind >= 0, left, right) * distance
+        if self.options.sides == "split":
+            to_right = torch.arange(len(left), device=behind.device).view(-1, 1, 1) >= self._left
+            hidden = torch.where(to_right, behind > 0, behind < 0)
+            return (-left * distance).masked_fill(hidden, -math.inf)
+        return -left * distance
+
+    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        if self.options.sides != "symmetric":
+            return None
+        return self._rates(dtype, device)[0].flatten()
+
+    def _rates(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Slopes to the left and to the right, (H, 1, 1) each."""
+        if self.logarithms is None:
+            rates = torch.tensor((self.slopes, self.right_slopes), dtype=dtype, device=device)
+        else:
+            rates = self.logarithms.to(dtype).exp()
+        rates = rates[..., None, None]
+        return rates[0], rates[-1]
+
+    @property
+    def _left(self) -> int:
+        """How many heads see the left, where each sees one side."""
+        assert self.heads is not None
+        return (self.heads + 1) // 2
+
+    def _slopes_of_heads(self) -> tuple[float, ...]:
+        o, heads = self.options, self.heads
+        assert heads is not None
+        if isinstance(o.slopes, tuple):
+            return o.slopes
+        if o.sides == "split":
+            return alibi_slopes(self._left, o.slopes) + alibi_slopes(heads - self._left, o.slopes)
+        return alibi_slopes(heads, o.slopes)
+
+    def _check_sides(self, causal: bool) -> None:
+        o = self.options
+        if causal:
+            raise GeneError(
+                f"position 'alibi' with sides='{o.sides}' says how keys to the right are seen, but "
+                "causal=True hides them all: use sides='symmetric'"
+            )
+        if o.sides == "asymmetric" and o.right_slopes is None and not o.learned:
+            raise GeneError(
+                "position 'alibi' with sides='asymmetric' has the same slopes on both sides for "
+                "ever: give right_slopes=..., or learned=True"
+            )
+        if o.sides == "split" and self.heads == 1:
+            raise GeneError("position 'alibi' with sides='split' needs a head for each side")

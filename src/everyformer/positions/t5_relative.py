@@ -1,0 +1,130 @@
+"""T5's relative positions: a learned number for every range of distances and head.
+
+    A_ij = q_i k_j / sqrt(D) + b[bucket(i - j), h]
+
+    causal, n buckets, e = n/2:  bucket(d) = d for 0 <= d < e, and 0 for d < 0 (hidden anyway);
+      bucket(d) = min(e + floor(ln(d/e) / ln(M/e) (n - e)), n - 1) beyond
+    bidirectional: n/2 buckets by the same rule for |d| on each side, keys to the right in the upper
+      half
+
+n = ``buckets``, M = ``max_distance``: near distances have a number each, farther ones share by
+logarithmic ranges, all from M on share the last. One table serves all layers, as published. T5
+itself does not divide scores by sqrt(D): give attention ``scale=1.0`` for that.
+
+Source: Raffel et al. 2020, arXiv 1910.10683, section 2.1; edges of the ranges as in Hugging Face's
+T5, which computes the logarithms in float32. Table at the start: N(0, 1/width), as there. Cost:
+O(H L S) look-ups, n H parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import set_options
+from everyformer.positions import POSITIONS
+from everyformer.positions.base import Position
+
+
+@dataclass(frozen=True)
+class T5RelativeOptions:
+    buckets: int = 32
+    """rows of the table (bidirectional: half of them for each side)"""
+    max_distance: int = 128
+    """distances from here on share one row"""
+    shared: bool = True
+    """one table for all layers of a stack, as published, or one a layer"""
+    std: float | None = None
+    """standard deviation of the table at the start (default: 1/sqrt(width))"""
+
+
+def buckets_reference(distance: int, buckets: int, max_distance: int, causal: bool) -> int:
+    """The definition for one distance d = i - j, logarithms in float64."""
+    upper = 0
+    if not causal:
+        buckets //= 2
+        upper = buckets if distance < 0 else 0
+        distance = abs(distance)
+    exact = buckets // 2
+    if distance < exact:
+        return upper + max(distance, 0)
+    share = math.log(distance / exact) / math.log(max_distance / exact)
+    return upper + min(exact + int(share * (buckets - exact)), buckets - 1)
+
+
+def bucket_table(buckets: int, max_distance: int) -> tuple[int, ...]:
+    """Rows of the distances 0 .. max_distance on one side.
+
+    Made once, on the CPU and in float32, so that edges are where T5 has them on every device.
+    """
+    exact = buckets // 2
+    distance = torch.arange(max_distance + 1, device="cpu")
+    share = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
+    far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return tuple(torch.where(distance < exact, distance, far).tolist())
+
+
+@POSITIONS.register("t5-relative")
+class T5Relative(Position):
+    """Adds a learned number by range of distance to the scores; any length, any stream.
+
+    Raises:
+        GeneError: too few buckets, or a max_distance inside the exact ones.
+    """
+
+    name = "t5-relative"
+    acts_on = "scores"
+    Options = T5RelativeOptions
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        max_length: int | None = None,
+        causal: bool = False,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.options: T5RelativeOptions = set_options(T5RelativeOptions, self.name, options)
+        o = self.options
+        self.shared = o.shared
+        side = o.buckets if causal else o.buckets // 2
+        if side < 2 or (not causal and o.buckets % 2):
+            raise GeneError(
+                f"position 't5-relative' needs at least 2 buckets, or an even number of at least 4 "
+                f"where both sides are seen (causal={causal}), not buckets={o.buckets}"
+            )
+        if o.max_distance <= side // 2:
+            raise GeneError(
+                f"max_distance={o.max_distance} lies within the {side // 2} distances that have a "
+                f"bucket each: give a larger one, or fewer buckets than {o.buckets}"
+            )
+        self.side = side
+        self.rows = bucket_table(side, o.max_distance)
+        self.table = nn.Parameter(torch.empty(o.buckets, heads))
+        nn.init.normal_(self.table, std=width**-0.5 if o.std is None else o.std)
+        self.table.no_decay = True  # type: ignore[attr-defined]
+
+    def buckets(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        """Rows of the table for every pair: (B or 1, L, S) int64."""
+        behind = q_positions[:, :, None] - k_positions[:, None, :]
+        reach = self.options.max_distance
+        rows = torch.tensor(self.rows, device=behind.device)
+        if self.causal:
+            return rows[behind.clamp(0, reach)]
+        return rows[behind.abs().clamp(max=reach)] + (behind < 0) * self.side
+
+    def bias(
+        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        chosen = self.buckets(q_positions, k_positions)
+        values = self.table.to(dtype).t().index_select(1, chosen.flatten())
+        return values.unflatten(1, chosen.shape).transpose(0, 1)

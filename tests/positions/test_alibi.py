@@ -1,0 +1,276 @@
+"""ALiBi by its identities, and against Bloom and MPT."""
+
+import math
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.engines.softmax import Visibility, attention_weights, softmax_attention
+from everyformer.mixers.attention import attention_reference
+from everyformer.positions.alibi import Alibi, alibi_reference, alibi_slopes
+
+HEADS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 20)
+Q, K = torch.tensor([[4, 5, 9]]), torch.tensor([[0, 3, 4, 5, 9, 11, 300]])
+DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
+
+
+def mixer(causal, seed=0, heads=3, **options):
+    torch.manual_seed(seed)
+    sizes = {"width": 4 * heads, "heads": heads, "causal": causal}
+    return ef.create_mixer("attention", **sizes, **options).double().eval()
+
+
+def with_alibi(causal, seed=0, heads=3, more=None, **position):
+    chosen = {"position": "alibi", "position_options": position}
+    return mixer(causal, seed, heads, **chosen, **(more or {}))
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_slopes_are_those_of_bloom_and_mpt(heads):
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
+    mpt = pytest.importorskip("transformers.models.mpt.modeling_mpt")
+    ours = torch.tensor(alibi_slopes(heads))
+    table = bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)
+    torch.testing.assert_close(ours, table[:, 0, 1])
+    torch.testing.assert_close(ours, -mpt.build_mpt_alibi_tensor(heads, 2)[:, 0, 0])
+
+
+def test_slopes_are_the_printed_ones():
+    assert alibi_slopes(8) == tuple(2.0**-h for h in range(1, 9))
+    assert alibi_slopes(16)[:2] == (2**-0.5, 0.5)
+    assert alibi_slopes(12)[8:] == tuple(2**-h for h in (0.5, 1.5, 2.5, 3.5))
+    assert alibi_slopes(12, "geometric")[11] == 2**-8
+
+
+@pytest.mark.parametrize("heads", [1, 3, 8])
+def test_bias_equals_its_definition_on_any_block(heads):
+    bias = Alibi(width=8, heads=heads).bias(Q, K, torch.float64)
+    torch.testing.assert_close(bias, alibi_reference(Q, K, alibi_slopes(heads)))
+    assert bias.shape == (1, heads, 3, 7)
+    assert (bias[:, :, 0, 2] == 0).all()
+    assert (bias[:, :, 2, :5].diff(dim=-1) > 0).all()
+    rows = torch.tensor([[0, 1], [7, 8]])
+    both = Alibi(width=8, heads=heads).bias(rows, K, torch.float64)
+    torch.testing.assert_close(both[1:], Alibi(width=8, heads=heads).bias(rows[1:], K).double())
+
+
+@DIRECTIONS
+def test_attention_with_alibi_equals_the_equation(causal):
+    made, x = with_alibi(causal), torch.randn(2, 7, 12).double()
+    q, k, v = made.project(x)
+    here = torch.arange(7)[None]
+    bias = alibi_reference(here, here, alibi_slopes(3))
+    expected = attention_reference(q, k, v, causal=causal, bias=bias)
+    y = made(x).y
+    torch.testing.assert_close(y, made.out(expected.transpose(1, 2).flatten(2)))
+
+
+@DIRECTIONS
+def test_slopes_of_zero_are_attention_without_positions(causal):
+    plain, flat = mixer(causal), with_alibi(causal, slopes=(0, 0, 0))
+    x = torch.randn(2, 9, 12).double()
+    torch.testing.assert_close(flat(x).y, plain(x).y)
+    if not causal:
+        order = torch.randperm(9)
+        torch.testing.assert_close(flat(x[:, order]).y, flat(x).y[:, order])
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize(("heads", "groups", "values"), [(3, 3, 4), (4, 2, 4), (6, 1, 11)])
+def test_one_more_channel_equals_the_bias_written_out(heads, groups, values, learned):
+    torch.manual_seed(0)
+    length, scale = 300, 0.7
+    shapes = ((heads, 5), (groups, 5), (groups, values))
+    q, k, v = (torch.randn(2, h, length, d).double().requires_grad_() for h, d in shapes)
+    slopes = torch.tensor(alibi_slopes(heads)).double().requires_grad_(learned)
+    behind = torch.arange(length)[:, None] - torch.arange(length)
+    bias = (-slopes[:, None, None] * behind).masked_fill(behind < 0, -math.inf)[None]
+    got = softmax_attention(q, k, v, Visibility(causal=True, slopes=slopes), scale=scale)
+    expected = softmax_attention(q, k, v, Visibility(mask=bias), scale=scale)
+    torch.testing.assert_close(got, expected)
+    inputs = [q, k, v, *([slopes] if learned else [])]
+    weight = torch.randn_like(got)
+    first = torch.autograd.grad((got * weight).sum(), inputs)
+    second = torch.autograd.grad((expected * weight).sum(), inputs)
+    torch.testing.assert_close(first, second)
+    weights = attention_weights(q, k, Visibility(causal=True, slopes=slopes), scale=scale)
+    torch.testing.assert_close(weights @ v.repeat_interleave(heads // groups, 1), expected)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
+def test_long_texts_lose_no_distance_in_small_dtypes(dtype, bound):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 8, 4096, 8).to(dtype) for _ in range(3))
+    slopes = torch.tensor(alibi_slopes(8), dtype=torch.float64)
+    visible = Visibility(causal=True, slopes=slopes)
+    late = [4000, 4095]
+    behind = torch.tensor(late)[:, None] - torch.arange(4096)
+    bias = (-slopes[:, None, None] * behind).masked_fill(behind < 0, -math.inf)[None]
+    exact = softmax_attention(q[:, :, late].double(), k.double(), v.double(), Visibility(mask=bias))
+    got = softmax_attention(q, k, v, visible)[:, :, late].double()
+    torch.testing.assert_close(got, exact, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"window": 3}, {"softcap": 2.0, "sink": True}, {"kv_heads": 1}, {"scale": 1.0}],
+    ids=str,
+)
+@pytest.mark.parametrize("learned", [False, True])
+def test_pieces_equal_the_whole(more, learned):
+    made = with_alibi(True, more=more, learned=learned)
+    x = torch.randn(2, 11, 12).double()
+    whole = made(x).y
+    torch.testing.assert_close(whole, made.reference(x))
+    for sizes in ([1] * 11, [3, 1, 7], [11], [10, 1]):
+        state, parts = made.init_state(2), []
+        for piece in x.split(sizes, 1):
+            y, state, _ = made(piece, state=state)
+            parts.append(y)
+        torch.testing.assert_close(torch.cat(parts, 1), whole)
+
+
+@DIRECTIONS
+def test_left_padding_and_packing_change_nothing(causal):
+    options = {} if causal else {"sides": "split"}
+    made, x = with_alibi(causal, **options), torch.randn(1, 8, 12).double()
+    keep = torch.tensor([[False] * 3 + [True] * 5])
+    torch.testing.assert_close(made(x, mask=Mask(keep=keep)).y[:, 3:], made(x[:, 3:]).y)
+    packed = made(x, mask=Mask(documents=torch.tensor([[1] * 3 + [2] * 5]))).y
+    torch.testing.assert_close(packed[:, 3:], made(x[:, 3:]).y)
+    torch.testing.assert_close(packed[:, :3], made(x[:, :3]).y)
+
+
+def test_a_common_shift_of_all_positions_changes_nothing():
+    made = Alibi(width=8, heads=3)
+    assert torch.equal(made.bias(Q + 1000, K + 1000), made.bias(Q, K))
+
+
+def test_asymmetric_sides_have_slopes_of_their_own():
+    made = Alibi(
+        width=8, heads=2, options={"sides": "asymmetric", "slopes": (1, 2), "right_slopes": (3, 4)}
+    )
+    here = torch.arange(3)[None]
+    expected = torch.tensor([[0.0, -3, -6], [-1, 0, -3], [-2, -1, 0]])
+    torch.testing.assert_close(made.bias(here, here)[0, 0], expected)
+    mirrored = Alibi(width=8, heads=2, options={"sides": "asymmetric", "learned": True})
+    assert torch.allclose(mirrored.bias(Q, K), Alibi(width=8, heads=2).bias(Q, K))
+    assert mirrored.logarithms.shape == (2, 2)
+
+
+def test_split_heads_see_one_side_each():
+    made = with_alibi(False, sides="split")
+    x = torch.randn(1, 5, 12).double().requires_grad_()
+    bias = made.position.bias(*[torch.arange(5)[None]] * 2)
+    future = torch.ones(5, 5).triu(1).bool()
+    assert (bias[0, :2, future] == -math.inf).all()
+    assert (bias[0, 2, future.T] == -math.inf).all()
+    assert torch.isfinite(bias[0, :2, future.T]).all()
+    assert torch.isfinite(bias[0, 2, future]).all()
+    assert made.position.slopes == (*alibi_slopes(2), *alibi_slopes(1))
+    torch.testing.assert_close(made(x).y, made.reference(x))
+
+
+@DIRECTIONS
+def test_learned_slopes_start_at_the_rule_and_have_the_gradient_of_the_equation(causal):
+    fixed, made = with_alibi(causal), with_alibi(causal, learned=True)
+    x = torch.randn(2, 7, 12).double()
+    torch.testing.assert_close(made(x).y, fixed(x).y, rtol=1e-6, atol=1e-7)
+    slow, fast = made.reference(x).square().sum(), made(x).y.square().sum()
+    parameter = [made.position.logarithms]
+    first, second = (torch.autograd.grad(side, parameter)[0] for side in (fast, slow))
+    assert (first != 0).all()
+    torch.testing.assert_close(first, second)
+
+
+def test_the_bias_is_kept_exact_in_models_of_small_dtypes():
+    model = Alibi(width=8, heads=12).to(torch.bfloat16)
+    assert torch.equal(model.bias(Q, K), Alibi(width=8, heads=12).bias(Q, K))
+
+
+@DIRECTIONS
+def test_autocast_changes_little(causal):
+    made, x = with_alibi(causal).float(), torch.randn(2, 200, 12)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = made(x).y
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), made(x).y, rtol=0, atol=2e-2)
+
+
+def test_heads_of_a_mixed_layer_keep_their_slopes():
+    heads = ef.by_head("aft-simple", "attention", "aft-simple", "attention")
+    model = ef.create_model("attention", width=16, heads=4, layers=1, position="alibi", mixer=heads)
+    part = model.stack.blocks[0].mixer.parts[1]
+    bias = part.position.bias(Q, K)
+    torch.testing.assert_close(bias, Alibi(width=16, heads=4).bias(Q, K)[:, [1, 3]])
+    tokens = torch.randint(0, 256, (2, 9))
+    assert torch.isfinite(model(tokens).logits).all()
+
+
+def test_layers_of_other_mixers_may_stand_between():
+    model = ef.create_model(
+        "attention", width=16, heads=2, layers=2, position="alibi", window=ef.by_layer(4, None)
+    ).double()
+    tokens = torch.randint(0, 256, (2, 9))
+    state = model.init_state(2)
+    steps = []
+    for t in range(9):
+        out = model(tokens[:, t : t + 1], state=state)
+        state = out.state
+        steps.append(out.logits)
+    torch.testing.assert_close(torch.cat(steps, 1), model(tokens).logits)
+
+
+def test_bloom_with_our_slopes_gives_its_own_attention():
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
+    torch.manual_seed(0)
+    keep = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1] * 7])
+    table = bloom.build_alibi_tensor(keep, 3, torch.float64).view(2, 3, 1, 7)
+    q, k, v = (torch.randn(2, 3, 7, 4).double() for _ in range(3))
+    hidden = ~(keep[:, None, None, :].bool() & torch.ones(7, 7).bool().tril())
+    theirs = torch.where(hidden, -math.inf, table)
+    positions = (keep.cumsum(1) - 1).clamp(min=0)
+    ours = Alibi(width=12, heads=3).bias(positions, positions, torch.float64)
+    ours = ours.masked_fill(hidden, -math.inf)
+    got, expected = (softmax_attention(q, k, v, Visibility(mask=m)) for m in (ours, theirs))
+    real = keep.bool()
+    torch.testing.assert_close(got.transpose(1, 2)[real], expected.transpose(1, 2)[real])
+
+
+@pytest.mark.parametrize(
+    ("causal", "options", "message"),
+    [
+        (False, {"slopes": (1.0,)}, "one slope >= 0 for each of heads=3"),
+        (False, {"slopes": (1.0, -1.0, 1.0)}, "one slope >= 0"),
+        (True, {"sides": "split"}, "causal=True hides them all"),
+        (True, {"sides": "asymmetric", "learned": True}, "causal=True hides them all"),
+        (False, {"sides": "asymmetric"}, "right_slopes"),
+        (False, {"slopes": (1, 0, 1), "learned": True}, "start above 0"),
+        (False, {"side": "split"}, "did you mean 'sides'"),
+    ],
+)
+def test_slopes_and_sides_without_meaning_are_refused(causal, options, message):
+    with pytest.raises(ef.EveryformerError, match=message):
+        with_alibi(causal, **options)
+
+
+def test_combinations_without_meaning_are_refused_with_the_reason():
+    with pytest.raises(GeneError, match=r"'alibi' acts on scores, but mixer 'aft-full' has none"):
+        ef.create_model("aft-full", position="alibi")
+    with pytest.raises(GeneError, match="takes no position inside"):
+        ef.create_mixer("gmlp", width=8, max_length=9, position="alibi")
+    with pytest.raises(GeneError, match=r"acts on scores, which none of aft-simple"):
+        ef.create_model(
+            "attention", heads=2, mixer=ef.by_head(*["aft-simple"] * 2), position="alibi"
+        )
+    with pytest.raises(GeneError, match=r"heads=3, but attention has heads=2"):
+        ef.create_mixer("attention", width=8, heads=2, position=Alibi(width=8, heads=3))
+    split = Alibi(width=8, heads=2, options={"sides": "split"})
+    with pytest.raises(GeneError, match=r"causal=False, but attention has causal=True"):
+        ef.create_mixer("attention", width=8, heads=2, causal=True, position=split)
+    made = with_alibi(False)
+    with pytest.raises(UnsupportedError, match="between tokens of one sequence"):
+        made(torch.zeros(1, 3, 12).double(), context=torch.zeros(1, 4, 12).double())

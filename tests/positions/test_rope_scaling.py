@@ -1,0 +1,264 @@
+"""Scaled rotations by their identities, and against Hugging Face's tables of frequencies."""
+
+import math
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.generation.config import Sampling
+from everyformer.generation.sampling import generate
+from everyformer.positions._rope_scaling import RopeScaling, lengths_of, rates, rates_reference
+from everyformer.positions.rope import Rope, rotate, rotate_reference
+
+SHORT, LONG = tuple(1 + m / 8 for m in range(8)), tuple(2.0 + m for m in range(8))
+KINDS = {
+    "linear": {"factor": 4.0},
+    "ntk": {"factor": 4.0},
+    "dynamic": {"factor": 3.0, "original_length": 10},
+    "yarn": {"factor": 4.0, "original_length": 64},
+    "yarn, whole ramp": {"factor": 4.0, "original_length": 64, "truncate": False},
+    "yarn, sharp": {"factor": 8.0, "original_length": 512, "beta_fast": 4.0, "beta_slow": 3.9}
+    | {"attention_factor": 1.3},
+    "llama3": {"factor": 8.0, "original_length": 100},
+    "llama3, narrow": {"factor": 3.0, "original_length": 64}
+    | {"low_frequency": 2.0, "high_frequency": 2.5},
+    "longrope": {"factor": 4.0, "original_length": 10, "short": SHORT, "long": LONG},
+}
+NAMES = {
+    "original_length": "original_max_position_embeddings",
+    "low_frequency": "low_freq_factor",
+    "high_frequency": "high_freq_factor",
+    "short": "short_factor",
+    "long": "long_factor",
+}
+LENGTHS = (3, 10, 11, 47)
+BY_LENGTH = ("dynamic", "longrope")
+
+
+def scaling(case):
+    return RopeScaling(kind=case.split(",")[0], **KINDS[case])
+
+
+def their_config(case, longest=10):
+    from transformers import LlamaConfig
+
+    given = {NAMES.get(k, k): v for k, v in KINDS[case].items()}
+    given |= {k: list(v) for k, v in given.items() if isinstance(v, tuple)}
+    given |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0} | given
+    return LlamaConfig(
+        hidden_size=48,
+        num_attention_heads=3,
+        max_position_embeddings=longest,
+        rope_parameters={"rope_type": scaling(case).kind, "rope_theta": 500.0, **given},
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("case", [case for case in KINDS if case != "ntk"])
+def test_angles_are_those_of_hugging_face(case, length):
+    utils = pytest.importorskip("transformers.modeling_rope_utils")
+    chosen = scaling(case)
+    theirs, size = utils.ROPE_INIT_FUNCTIONS[chosen.kind](their_config(case), seq_len=length)
+    theta, ours = rates(torch.arange(length)[None], 8, 500.0, chosen)
+    theta = theta[0, 0, -1] if theta.dim() > 1 else theta
+    torch.testing.assert_close(theta.float(), theirs, rtol=2e-6, atol=0)
+    assert ours == pytest.approx(size)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("case", [case for case in KINDS if case != "ntk"])
+def test_rotations_are_those_of_llama(case, length):
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    positions = torch.arange(length)[None]
+    q = torch.randn(1, 3, length, 16)
+    cos, sin = llama.LlamaRotaryEmbedding(their_config(case))(q, positions)
+    expected, _ = llama.apply_rotary_pos_emb(q, q, cos, sin)
+    ours = rotate(q, positions, base=500.0, scaling=scaling(case))
+    torch.testing.assert_close(ours, expected, rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("case", KINDS)
+def test_angles_equal_their_definition(case, length):
+    theta, size = rates(torch.arange(length)[None], 8, 500.0, scaling(case))
+    theta = theta[0, 0, 0] if theta.dim() > 1 else theta
+    expected, wanted = rates_reference(8, 500.0, scaling(case), length)
+    torch.testing.assert_close(theta, torch.tensor(expected, dtype=torch.float64))
+    assert size == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("case", KINDS)
+def test_rotation_equals_its_definition_with_gradients(case, layout):
+    positions = torch.tensor([[0, 1, 2, 17, 30], [0, 1, 2, 3, 4]])
+    q = torch.randn(2, 3, 5, 16).double().requires_grad_()
+    turned = [
+        form(q, positions, layout=layout, scaling=scaling(case))
+        for form in (rotate, rotate_reference)
+    ]
+    torch.testing.assert_close(turned[0], turned[1])
+    weight = torch.randn_like(q)
+    first, second = (torch.autograd.grad((side * weight).sum(), q)[0] for side in turned)
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("case", [case for case in KINDS if scaling(case).kind not in BY_LENGTH])
+def test_scores_see_distance_alone_and_norms_are_scaled_by_one_factor(case):
+    q, k = torch.randn(2, 3, 5, 16).double(), torch.randn(2, 3, 5, 16).double()
+    positions, chosen = torch.tensor([[0, 1, 2, 17, 500]]), scaling(case)
+
+    def scores(shift):
+        moved = rotate(k, positions + shift, scaling=chosen).transpose(-1, -2)
+        return rotate(q, positions + shift, scaling=chosen) @ moved
+
+    torch.testing.assert_close(scores(37), scores(0))
+    _, size = rates(positions, 8, 1e4, chosen)
+    torch.testing.assert_close(
+        rotate(q, positions, scaling=chosen).norm(dim=-1), size * q.norm(dim=-1)
+    )
+
+
+@pytest.mark.parametrize("kind", ["linear", "ntk", "dynamic", "yarn", "llama3", "longrope"])
+def test_a_factor_of_one_is_no_scaling(kind):
+    flat = {"short": (1.0,) * 8, "long": (1.0,) * 8}
+    # the formula of dynamic scaling has T/L beside the factor, so that it is one up to L alone
+    length = 50 if kind == "dynamic" else 20
+    more = {} if kind in ("linear", "ntk") else {"original_length": length}
+    more |= flat if kind == "longrope" else {}
+    q, positions = torch.randn(1, 2, 50, 16).double(), torch.arange(50)[None]
+    scaled = rotate(q, positions, scaling=RopeScaling(kind=kind, factor=1.0, **more))
+    torch.testing.assert_close(scaled, rotate(q, positions))
+
+
+def test_linear_scaling_is_interpolated_positions():
+    q, positions = torch.randn(1, 2, 5, 16).double(), torch.tensor([[0, 4, 8, 12, 400]])
+    scaled = rotate(q, positions, scaling=scaling("linear"))
+    torch.testing.assert_close(scaled, rotate(q, positions // 4))
+
+
+def test_ntk_keeps_the_fastest_pair_and_divides_the_slowest_by_the_factor():
+    plain, _ = rates(torch.zeros(1, 1), 8, 1e4, RopeScaling())
+    theta, _ = rates(torch.zeros(1, 1), 8, 1e4, scaling("ntk"))
+    assert theta[0] == plain[0]
+    assert float(plain[-1] / theta[-1]) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(("length", "same"), [(1, True), (10, True), (11, False), (30, False)])
+def test_dynamic_scaling_begins_beyond_the_original_length(length, same):
+    q, positions = torch.randn(1, 2, length, 16).double(), torch.arange(length)[None]
+    scaled = rotate(q, positions, scaling=scaling("dynamic"))
+    assert torch.allclose(scaled, rotate(q, positions)) == same
+    grown = RopeScaling(kind="ntk", factor=max(3 * length / 10 - 2, 1.0))
+    torch.testing.assert_close(scaled, rotate(q, positions, scaling=grown))
+
+
+def test_yarn_sharpens_by_its_factor():
+    theta, size = rates(torch.zeros(1, 1), 8, 1e4, scaling("yarn"))
+    assert size == pytest.approx(0.1 * math.log(4) + 1) == pytest.approx(1.1386, abs=1e-4)
+    plain, _ = rates(torch.zeros(1, 1), 8, 1e4, RopeScaling())
+    assert float(plain[-1] / theta[-1]) == pytest.approx(4.0)
+    assert float(plain[0] / theta[0]) == pytest.approx(1.0)
+
+
+def test_llama3_has_the_released_numbers_where_none_are_given():
+    assert RopeScaling(kind="llama3") == RopeScaling("llama3", 8.0, 8192)
+
+
+@pytest.mark.parametrize(
+    ("positions", "lengths"),
+    [
+        ([0, 1, 2, 3], [4, 4, 4, 4]),
+        ([0, 0, 0, 1, 2], [3, 3, 3, 3, 3]),
+        ([0, 1, 1, 2, 0, 1, 0, 0, 5], [3, 3, 3, 3, 2, 2, 6, 6, 6]),
+        ([7], [8]),
+    ],
+)
+def test_lengths_are_counted_in_every_document(positions, lengths):
+    assert lengths_of(torch.tensor([positions])).tolist() == [lengths]
+
+
+@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_and_packing_change_nothing(case, causal):
+    options = {"scaling": {"kind": scaling(case).kind, **KINDS[case]}}
+    sizes = {"width": 32, "heads": 2, "causal": causal}
+    made = ef.create_mixer("attention", position="rope", position_options=options, **sizes).double()
+    x = torch.randn(1, 31, 32).double()
+    keep = (torch.arange(31) >= 13)[None]
+    torch.testing.assert_close(made(x, mask=Mask(keep=keep)).y[:, 13:], made(x[:, 13:]).y)
+    documents = (torch.arange(31) >= 19).long()[None]
+    packed = made(x, mask=Mask(documents=documents)).y
+    apart = torch.cat((made(x[:, :19]).y, made(x[:, 19:]).y), 1)
+    torch.testing.assert_close(packed, apart)
+    torch.testing.assert_close(made(x).y, made.reference(x))
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_pieces_equal_the_whole_or_a_state_is_refused(case):
+    options = {"scaling": {"kind": scaling(case).kind, **KINDS[case]}}
+    sizes = {"width": 32, "heads": 2, "causal": True}
+    made = ef.create_mixer("attention", position="rope", position_options=options, **sizes).double()
+    if scaling(case).kind in BY_LENGTH:
+        with pytest.raises(UnsupportedError, match=r"angles of all tokens change.*recompute"):
+            made.init_state(1)
+        return
+    x, parts, state = torch.randn(1, 31, 32).double(), [], made.init_state(1)
+    for piece in x.split([17, 1, 13], 1):
+        y, state, _ = made(piece, state=state)
+        parts.append(y)
+    torch.testing.assert_close(torch.cat(parts, 1), made(x).y)
+
+
+def test_generation_recomputes_where_angles_change_with_the_length():
+    torch.manual_seed(0)
+    options = {"kind": "dynamic", "factor": 3.0, "original_length": 6}
+    model = ef.create_model("rope", width=16, layers=2, heads=2, scaling=options).eval()
+    tokens = torch.randint(0, 256, (1, 4))
+    got = generate(model, tokens, tokens=6, sampling=Sampling(temperature=0.0))
+    for _ in range(6):
+        tokens = torch.cat((tokens, model(tokens).logits[:, -1:].argmax(-1)), 1)
+    assert torch.equal(got, tokens[:, 4:])
+
+
+def test_a_part_of_the_channels_is_scaled_by_its_own_size():
+    options = {"fraction": 0.5, "scaling": {"kind": "yarn", "factor": 4.0, "original_length": 64}}
+    rope = Rope(width=32, heads=2, options=options)
+    q, positions = torch.randn(1, 2, 9, 16).double(), torch.arange(9)[None]
+    turned = rope.rotate(q, positions)
+    assert torch.equal(turned[..., 8:], q[..., 8:])
+    expected = rotate(q[..., :8], positions, scaling=rope.options.scaling)
+    torch.testing.assert_close(turned[..., :8], expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kind": "linear"}, "'linear' needs 'factor'"),
+        ({"kind": "yarn", "factor": 2.0}, "'yarn' needs 'original_length'"),
+        ({"kind": "dynamic", "original_length": 9}, "'dynamic' needs 'factor'"),
+        ({"kind": "linear", "factor": 0.5}, "must be >= 1"),
+        (
+            {"kind": "linear", "factor": 2.0, "beta_fast": 8.0},
+            "reads no 'beta_fast'; it reads factor",
+        ),
+        ({"factor": 2.0}, "'none' reads no 'factor'"),
+        ({"kind": "llama3", "low_frequency": 4.0}, "must be less than high_frequency"),
+        (
+            {"kind": "longrope", "factor": 2.0, "original_length": 9, "short": (1.0,)},
+            "one divisor for each of 4 pairs",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(given, message):
+    with pytest.raises(GeneError, match=message):
+        ef.create_model("rope", width=16, heads=2, scaling=given)
+
+
+def test_an_unknown_kind_offers_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'yarn'"):
+        ef.create_model("rope", width=16, heads=2, scaling={"kind": "yaren", "factor": 2.0})

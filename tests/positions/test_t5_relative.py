@@ -1,0 +1,220 @@
+"""T5's relative positions by their identities, and against Hugging Face's T5."""
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import GeneError
+from everyformer.core.mask import Mask
+from everyformer.mixers.attention import attention_reference
+from everyformer.positions.t5_relative import T5Relative, buckets_reference
+
+SIZES = [(32, 128), (8, 12), (4, 5), (14, 100), (64, 300)]
+DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
+DISTANCES = torch.arange(-700, 701)
+
+
+def position(causal, buckets=32, max_distance=128, heads=3):
+    torch.manual_seed(0)
+    options = {"buckets": buckets, "max_distance": max_distance}
+    return T5Relative(width=12, heads=heads, causal=causal, options=options)
+
+
+def mixer(causal, **more):
+    torch.manual_seed(1)
+    chosen = {"position": "t5-relative", "position_options": {"buckets": 8, "max_distance": 12}}
+    sizes = {"width": 12, "heads": 3, "causal": causal}
+    return ef.create_mixer("attention", **sizes, **chosen, **more).double().eval()
+
+
+def rows_of(made):
+    """Rows of all `DISTANCES` from query to key, one query at 0."""
+    return made.buckets(torch.zeros(1, 1).long(), -DISTANCES[None])[0, 0]
+
+
+@DIRECTIONS
+@pytest.mark.parametrize(("buckets", "reach"), SIZES)
+def test_buckets_are_those_of_t5(buckets, reach, causal):
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    find = t5.T5Attention._relative_position_bucket
+    theirs = find(-DISTANCES, not causal, num_buckets=buckets, max_distance=reach)
+    assert torch.equal(rows_of(position(causal, buckets, reach)), theirs)
+
+
+@DIRECTIONS
+@pytest.mark.parametrize(("buckets", "reach"), SIZES)
+def test_buckets_equal_their_definition(buckets, reach, causal):
+    expected = [buckets_reference(int(d), buckets, reach, causal) for d in DISTANCES]
+    differing = rows_of(position(causal, buckets, reach)) - torch.tensor(expected)
+    # float32 puts an edge that falls on a whole number one bucket lower, as T5 itself has it
+    assert differing.abs().sum() <= 2
+    assert differing.max() <= 0
+
+
+@pytest.mark.parametrize(
+    ("causal", "distance", "row"),
+    [
+        *((True, d, d) for d in (0, 1, 15)),
+        *((True, d, r) for d, r in ((16, 16), (18, 16), (19, 17), (32, 21), (64, 26), (113, 31))),
+        *((True, d, r) for d, r in ((128, 31), (699, 31), (-1, 0), (-50, 0))),
+        *((False, d, r) for d, r in ((8, 8), (11, 8), (12, 9), (90, 14), (91, 15), (-1, 17))),
+        *((False, d, r) for d, r in ((-12, 25), (-91, 31), (0, 0))),
+    ],
+)
+def test_buckets_are_the_known_ones(causal, distance, row):
+    made = position(causal)
+    assert made.buckets(torch.tensor([[distance + 5]]), torch.tensor([[5]])).item() == row
+
+
+@DIRECTIONS
+def test_bias_is_that_of_t5(causal):
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    from transformers import T5Config
+
+    config = T5Config(d_model=12, num_heads=3, d_kv=4, is_decoder=causal)
+    theirs, ours = t5.T5Attention(config, has_relative_attention_bias=True), position(causal)
+    theirs.relative_attention_bias.weight.data = ours.table.data
+    keys = torch.arange(201)[None]
+    torch.testing.assert_close(
+        ours.bias(keys[:, 150:], keys), theirs.compute_bias(51, 201, past_seen_tokens=150)
+    )
+
+
+@DIRECTIONS
+def test_attention_with_it_equals_the_equation(causal):
+    made, x = mixer(causal), torch.randn(2, 17, 12).double()
+    q, k, v = made.project(x)
+    where = made.position
+    bias = torch.empty(1, 3, 17, 17).double()
+    for i in range(17):
+        for j in range(17):
+            bias[0, :, i, j] = where.table[buckets_reference(i - j, 8, 12, causal)]
+    expected = attention_reference(q, k, v, causal=causal, bias=bias)
+    torch.testing.assert_close(made(x).y, made.out(expected.transpose(1, 2).flatten(2)))
+
+
+@DIRECTIONS
+def test_a_table_of_one_number_is_attention_without_positions(causal):
+    made = mixer(causal)
+    made.position.table.data.fill_(0.7)
+    torch.manual_seed(1)
+    plain = ef.create_mixer("attention", width=12, heads=3, causal=causal).double()
+    plain.load_state_dict(made.state_dict(), strict=False)
+    x = torch.randn(2, 9, 12).double()
+    torch.testing.assert_close(made(x).y, plain(x).y)
+
+
+@DIRECTIONS
+def test_gradients_go_to_the_table_alone_and_to_the_rows_in_reach(causal):
+    made = position(causal)
+    here = torch.arange(10)[None]
+    made.bias(here, here).square().sum().backward()
+    used = made.table.grad.abs().sum(1) > 0
+    expected = torch.zeros(32, dtype=torch.bool)
+    expected[made.buckets(here, here).unique()] = True
+    assert torch.equal(used, expected)
+    assert [name for name, _ in made.named_parameters()] == ["table"]
+    assert list(made.state_dict()) == ["table"]
+
+
+@DIRECTIONS
+def test_gradients_equal_those_of_the_equation(causal):
+    made, x = mixer(causal), torch.randn(2, 9, 12).double()
+    sides = made(x).y.square().sum(), made.reference(x).square().sum()
+    first, second = (torch.autograd.grad(side, list(made.parameters())) for side in sides)
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("more", [{}, {"window": 3}, {"sink": True}, {"kv_heads": 1}], ids=str)
+def test_pieces_equal_the_whole(more):
+    made, x = mixer(True, **more), torch.randn(2, 19, 12).double()
+    whole = made(x).y
+    for sizes in ([1] * 19, [3, 1, 15], [19]):
+        state, parts = made.init_state(2), []
+        for piece in x.split(sizes, 1):
+            y, state, _ = made(piece, state=state)
+            parts.append(y)
+        torch.testing.assert_close(torch.cat(parts, 1), whole)
+
+
+@DIRECTIONS
+def test_left_padding_and_packing_change_nothing(causal):
+    made, x = mixer(causal), torch.randn(1, 8, 12).double()
+    keep = torch.tensor([[False] * 3 + [True] * 5])
+    torch.testing.assert_close(made(x, mask=Mask(keep=keep)).y[:, 3:], made(x[:, 3:]).y)
+    packed = made(x, mask=Mask(documents=torch.tensor([[1] * 3 + [2] * 5]))).y
+    torch.testing.assert_close(packed[:, 3:], made(x[:, 3:]).y)
+
+
+def test_a_common_shift_of_all_positions_changes_nothing():
+    made, here = position(False), torch.arange(9)[None]
+    assert torch.equal(made.bias(here + 500, here + 500), made.bias(here, here))
+
+
+@pytest.mark.parametrize(("shared", "tables"), [(True, 1), (False, 3)])
+def test_one_table_serves_all_layers_or_each_has_its_own(shared, tables, tmp_path):
+    sizes = {"width": 8, "heads": 2, "layers": 3}
+    model = ef.create_model("attention", position="t5-relative", shared=shared, **sizes).eval()
+    kept = {id(p) for name, p in model.named_parameters() if "table" in name}
+    assert len(kept) == tables
+    tokens = torch.randint(0, 256, (2, 9))
+    model(tokens, targets=tokens).loss.backward()
+    ef.save(model, tmp_path / "model")
+    loaded = ef.load(tmp_path / "model").eval()
+    torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=0, atol=0)
+    assert len({id(p) for name, p in loaded.named_parameters() if "table" in name}) == tables
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_the_shared_table_comes_back_as_one_from_a_folder_of_hugging_face(tie, tmp_path):
+    hf = pytest.importorskip("everyformer.interop.hf")
+    sizes = {"width": 8, "heads": 2, "layers": 2, "tie": tie}
+    model = ef.create_model("attention", position="t5-relative", **sizes).eval()
+    hf.EveryformerForCausalLM.wrap(model).save_pretrained(tmp_path)
+    loaded = hf.EveryformerForCausalLM.from_pretrained(tmp_path).eval().model
+    tables = [block.mixer.position.table for block in loaded.stack.blocks]
+    assert tables[0] is tables[1]
+    tokens = torch.randint(0, 256, (2, 9))
+    torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits)
+
+
+def test_heads_of_a_mixed_layer_share_the_table_too():
+    heads = ef.by_head("aft-simple", "attention")
+    model = ef.create_model(
+        "attention", width=8, heads=2, layers=2, position="t5-relative", mixer=heads
+    )
+    kept = {id(p) for name, p in model.named_parameters() if "table" in name}
+    assert len(kept) == 1
+    tokens = torch.randint(0, 256, (2, 9))
+    model(tokens, targets=tokens).loss.backward()
+    gradient = next(p.grad for n, p in model.named_parameters() if "table" in n)
+    assert (gradient[:, 0] == 0).all()
+    assert (gradient[:9, 1] != 0).all()
+
+
+def test_layers_that_differ_share_the_table_and_those_without_scores_are_refused():
+    sizes = {"width": 8, "heads": 2, "layers": 3, "position": "t5-relative"}
+    model = ef.create_model("attention", window=ef.by_layer(None, 4, 2), **sizes)
+    assert len({id(p) for name, p in model.named_parameters() if "table" in name}) == 1
+    mixers = ef.by_layer("attention", "aft-simple", "attention")
+    with pytest.raises(GeneError, match=r"'t5-relative' acts on scores, but mixer 'aft-simple'"):
+        ef.create_model("attention", mixer=mixers, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("causal", "options", "message"),
+    [
+        (False, {"buckets": 7}, "an even number of at least 4"),
+        (True, {"buckets": 1}, "at least 2 buckets"),
+        (True, {"max_distance": 16}, r"within the 16 distances"),
+        (False, {"max_distance": 8}, r"within the 8 distances"),
+    ],
+)
+def test_tables_that_cannot_be_are_refused(causal, options, message):
+    with pytest.raises(GeneError, match=message):
+        T5Relative(width=8, heads=2, causal=causal, options=options)
+
+
+def test_a_table_of_the_other_direction_is_refused():
+    with pytest.raises(GeneError, match=r"built with causal=False, but attention has causal=True"):
+        ef.create_mixer("attention", width=12, heads=3, causal=True, position=position(False))
