@@ -140,6 +140,19 @@ FAMILY: tuple[Member, ...] = (
         cross="rotations are defined between tokens of one sequence",
     ),
     Member(
+        "alibi", "ALiBi: attention with linear biases", "Press et al.", 2022, "2108.12409",
+        Genes(position="alibi"), ALL_TASKS, _SOFTMAX,
+        "trained on short texts it reads long ones at no loss, where waves and rotations fail",
+        cross="distances are defined between tokens of one sequence",
+    ),
+    Member(
+        "t5-relative", "T5's relative position biases", "Raffel et al.", 2020, "1910.10683",
+        Genes(position="t5-relative"), ALL_TASKS,
+        Cost(2, 2, "O(L^2 d) time, O(L^2) memory for the biases", "2 t d"),
+        "learned biases of buckets of distances stand longer texts than those of the training",
+        cross="distances are defined between tokens of one sequence",
+    ),
+    Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
         Genes(mixer="aft-full"), ALL_TASKS,
         Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),

@@ -83,6 +83,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "masked": ("fill-in",),
     "sequences": ("sequences",),
     "norms": ("norms",),
+    "extrapolation": ("extrapolation",),
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
 }
