@@ -226,7 +226,7 @@ def test_show_draws_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["show", str(run), "weights"]) == 2
     assert "it has spatial and masks" in capsys.readouterr().err
     assert main(["show", str(run), "spatial", "--text", "abc"]) == 2
-    assert "reads no text" in capsys.readouterr().err
+    assert "reads no text; --text cannot be used" in capsys.readouterr().err
 
 
 def test_show_draws_a_member(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

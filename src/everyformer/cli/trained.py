@@ -66,7 +66,7 @@ class TrainedRun:
                 f"the model in {self.path} was saved without a tokenizer, so it reads no text: put "
                 "one beside it with ef.save(model, folder, tokenizer=...)"
             )
-        return f"the run in {self.path} learned a generated task without text: nothing to print"
+        return f"the run in {self.path} learned a generated task: it reads no text"
 
     def dataset(self, config: DataConfig) -> Dataset:
         """Data read with the run's own tokenizer; refused if it does not fit the model."""
