@@ -195,6 +195,27 @@ def test_evaluation_is_that_of_the_run_or_of_other_data(
     assert "cannot serve the task lm" in refused("eval", str(run), "--data", "digits")
 
 
+def test_the_curve_over_lengths_is_the_evaluation_at_each(
+    say: Say, trained: Train, refused: Refused
+) -> None:
+    run = str(trained("alibi"))
+    code, out, _ = say("eval", run, "--lengths", "48", "8", "16", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert [one["window"] for one in found["evaluations"]] == [8, 16, 48]
+    alone = json.loads(say("eval", run, "--length", "48", "--json")[1])
+    assert found["evaluations"][2]["loss"] == pytest.approx(alone["evaluation"]["loss"], rel=1e-6)
+    assert Path(found["figure"]).stat().st_size > 1000
+    sliding = ("--lengths", "16", "--mode", "sliding", "--stride", "4", "--out", "curve.svg")
+    printed = say("eval", run, *sliding)[1]
+    assert printed.splitlines()[-1] == "curve.svg"
+    assert "</svg>" in Path("curve.svg").read_text(encoding="utf-8")
+    assert "--out" in refused("eval", run, "--out", "curve.svg")
+    assert "translations" in refused("eval", run, "--lengths", "8", "--bleu")
+    # the verb tells what it measured before the table ends it
+    assert "max_length=16" in say("eval", str(trained("learned")), "--lengths", "16", "32")[2]
+
+
 def test_generation_continues_and_repeats_itself(
     say: Say, trained: Train, refused: Refused
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from everyformer.cli.console import emit, facts
+from everyformer.cli.console import emit, facts, table
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, say
 from everyformer.core.errors import ConfigError, UnsupportedError
@@ -18,6 +18,7 @@ from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
 
 if TYPE_CHECKING:
+    from everyformer.cli.trained import TrainedRun
     from everyformer.data.base import Dataset
     from everyformer.models.base import Model
 
@@ -43,6 +44,10 @@ class EvalOptions(BeamConfig):
     scoring what is new in it"""
     stride: int | None = None
     """tokens between sliding windows (default: half a window)"""
+    lengths: tuple[int, ...] = ()
+    """measure windows of each of these lengths in turn and draw the loss against them (lm)"""
+    out: str | None = None
+    """with --lengths: the picture to write (default: RUN/lengths.png)"""
     average: int | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     bleu: bool = False
@@ -69,8 +74,8 @@ def run(words: Sequence[str]) -> int:
         verb="eval",
         about="Measure a trained run on its validation data, or on other data.",
         examples=(
-            "everyformer eval runs/aft-local",
             "everyformer eval runs/gmlp --data other.txt",
+            "everyformer eval runs/aft-local --lengths 64 256 1024",
         ),
         default=None if place is None else EvalOptions(run=place, data=known or DataConfig()),
     )
@@ -89,6 +94,10 @@ def run(words: Sequence[str]) -> int:
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     model = trained.model(options.average)
+    if options.lengths:
+        return _lengths(trained, model, options)
+    if options.out is not None:
+        raise ConfigError("--out is where the picture of --lengths goes: leave it out")
     translations = _translations(model, dataset, options)
     rules: dict[str, Any] = {
         "batch": options.batch,
@@ -113,6 +122,40 @@ def run(words: Sequence[str]) -> int:
                 span = f"   {signature}"
             rows[name] = f"{value:.6g}{span}"
     print(facts(rows))
+    return 0
+
+
+def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
+    """Evaluate at every length, print the table, draw the curve."""
+    from everyformer.report.lengths import draw_lengths
+    from everyformer.training.long_evaluation import evaluate_long
+
+    if options.bleu or options.translations is not None:
+        raise ConfigError("--lengths measures a language model: leave out the translations")
+    found = []
+    for length in sorted(set(options.lengths)):
+        dataset = trained.dataset(dataclasses.replace(options.data, length=length))
+        one = evaluate_long(
+            model, dataset, mode=options.mode, stride=options.stride, batch=options.batch,
+            limit=options.sequences, precision=options.precision,
+        )  # fmt: skip
+        assert one is not None
+        found.append(one)
+        say(f"{length:,} tokens a window: loss {one['loss']:.4f}")
+    out = Path(options.out) if options.out is not None else trained.path / "lengths.png"
+    known = None if trained.saved else int(trained.values["data"]["length"])
+    draw_lengths(found, known, out)
+    if options.json:
+        emit({"run": options.run, "evaluations": found, "figure": str(out)})
+        return 0
+    names = [name for name in ("loss", "perplexity", "bits_per_byte") if name in found[0]]
+    rows = [
+        [f"{one['window']:,}", f"{one['stride']:,}", f"{one['scored']:,}"]
+        + [f"{one[name]:.4f}" for name in names]
+        for one in found
+    ]
+    print(table(["window", "stride", "scored", *names], rows))
+    print(out)
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,8 @@ def run(words: Sequence[str]) -> int:
     )
     member = info(options.member)
     if options.json:
-        emit({**describe(member), "options": [dict(o) for o in mixer_options(member)]})
+        own = {"options": mixer_options(member), "position_options": position_options(member)}
+        emit({**describe(member), **own})
         return 0
     print(f"{member.name}: {member.title}")
     print(f"{member.authors} {member.year}" + (f", arXiv {member.arxiv}" if member.arxiv else ""))
@@ -46,21 +47,36 @@ def run(words: Sequence[str]) -> int:
     for ability in ABILITIES:
         value = getattr(member, ability)
         print(f"{ability:<14}{'yes' if value is True else f'no: {value}'}")
-    rows = [(o["option"], o["default"], o["meaning"]) for o in mixer_options(member)]
-    print("\noptions of the mixer (--mixer.OPTION)")
-    print(table(("option", "default", "meaning"), rows))
+    for title, found in (
+        ("options of the mixer (--mixer.OPTION)", mixer_options(member)),
+        ("options of the position (--place.OPTION)", position_options(member)),
+    ):
+        if found:
+            rows = [(o["option"], o["default"], o["meaning"]) for o in found]
+            print(f"\n{title}\n{table(('option', 'default', 'meaning'), rows)}")
     print(f"\ntry     everyformer train {member.name} --data mytext.txt --steps 500")
     return 0
 
 
 def mixer_options(member: Member) -> list[dict[str, Any]]:
     """Option, default and meaning of every field, from the options' own dataclass."""
-    from everyformer.core.config import field_docs
     from everyformer.mixers import MIXERS
 
-    cls: Any = MIXERS.get(member.genes.mixer)
+    return _fields(MIXERS.get(member.genes.mixer), member.genes.mixer_options)
+
+
+def position_options(member: Member) -> list[dict[str, Any]]:
+    """The same of the member's position; none where it has none."""
+    from everyformer.positions import POSITIONS
+
+    name = member.genes.position
+    return [] if name is None else _fields(POSITIONS.get(name), member.genes.position_options)
+
+
+def _fields(cls: Any, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
+    from everyformer.core.config import field_docs
+
     docs, default = field_docs(cls.Options), cls.Options()
-    chosen = member.genes.mixer_options
     rows = []
     for f in dataclasses.fields(cls.Options):
         value = chosen.get(f.name, getattr(default, f.name))

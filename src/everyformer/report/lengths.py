@@ -1,0 +1,37 @@
+"""Loss against the length of the window: what a longer context is worth to a trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from everyformer.report.style import new_figure, save_figure, styled
+
+
+@styled
+def draw_lengths(found: Sequence[dict[str, Any]], trained: int | None, path: Path) -> Path:
+    """The curve with its 95% intervals as a picture.
+
+    Args:
+        found: evaluations with ``window``, ``loss`` and ``loss_interval``, in nats a token.
+        trained: tokens of a training window, where known.
+        path: .png, .svg or .pdf; written whole.
+    """
+    figure, axes = new_figure()
+    windows = [one["window"] for one in found]
+    losses = [one["loss"] for one in found]
+    axes.plot(windows, losses, marker="o")
+    spans = [one.get("loss_interval") or (one["loss"], one["loss"]) for one in found]
+    axes.fill_between(windows, [low for low, _ in spans], [high for _, high in spans], alpha=0.2)
+    if trained is not None:
+        axes.axvline(trained, color="grey", linestyle=":")
+        axes.annotate(
+            f"trained on {trained}", (trained, 1), (3, -3), xycoords=("data", "axes fraction"),
+            textcoords="offset points", va="top", fontsize="small",
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_xticks(windows, [f"{window:,}" for window in windows])
+    axes.minorticks_off()
+    axes.set(xlabel="tokens in a window", ylabel="loss (nats a token)")
+    return save_figure(figure, path)
