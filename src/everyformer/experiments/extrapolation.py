@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from everyformer.data import load_dataset
+from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
 from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
 from everyformer.models.base import Model
@@ -34,19 +35,19 @@ SAME, KEPT, LOST = 1.01, 1.1, 1.1
 
 def extrapolation(setting: Setting) -> Outcome:
     """Loss against the length of the window, for models that differ in their positions alone."""
-    data = load_dataset(DataConfig(length=TRAINED))
+    texts = {length: load_dataset(DataConfig(length=length)) for length in LENGTHS}
     losses: dict[tuple[str, str, int], list[float]] = {}
     for seed in range(setting.seeds):
         for arm in TRAINED_ARMS:
             torch.manual_seed(seed)
             model = build(arm)
-            batches = dataset_batches(data, 32, seed)
-            fit(model, batches, steps=setting.steps(1000), lr=2e-3, seed=seed)
-            measure(setting, losses, arm, dict.fromkeys(LENGTHS, model))
+            batches = dataset_batches(texts[TRAINED], 32, seed)
+            fit(model, batches, steps=setting.steps(600), lr=2e-3, seed=seed)
+            measure(setting, texts, losses, arm, dict.fromkeys(LENGTHS, model))
             if arm == "rope":
                 for kind in SCALINGS:
                     scaled = {n: rescaled(model, kind, n / TRAINED) for n in LENGTHS}
-                    measure(setting, losses, f"rope, {kind}", scaled)
+                    measure(setting, texts, losses, f"rope, {kind}", scaled)
         shown = ", ".join(
             f"{arm} {losses[arm, 'side by side', LENGTHS[-1]][-1]:.2f}" for arm in TRAINED_ARMS
         )
@@ -99,17 +100,17 @@ def rescaled(model: Model, kind: str, factor: float) -> Model:
 
 def measure(
     setting: Setting,
+    texts: dict[int, Dataset],
     losses: dict[tuple[str, str, int], list[float]],
     arm: str,
     models: dict[int, Model],
 ) -> None:
     """Add the loss of every length in both modes, each over equally many bytes."""
     for length, model in models.items():
-        data = load_dataset(DataConfig(length=length))
         for mode, stride in MODES.items():
             step = length if stride is None else stride
             found = evaluate_long(
-                model, data, mode="nonoverlapping" if stride is None else "sliding",
+                model, texts[length], mode="nonoverlapping" if stride is None else "sliding",
                 stride=stride, limit=max(2, setting.steps(SCORED) // step),
             )  # fmt: skip
             assert found is not None
