@@ -22,7 +22,15 @@ from everyformer.training.long_evaluation import evaluate_long
 
 TRAINED, LENGTHS = 64, (64, 96, 128, 256, 512)
 """bytes of a training window, and of those that are measured"""
-TRAINED_ARMS = ("alibi", "t5-relative", "rope", "sinusoidal", "learned")
+TRAINED_ARMS: dict[str, dict[str, Any]] = {
+    "alibi": {},
+    "t5-relative": {"buckets": 16, "max_distance": 32},
+    "rope": {},
+    "sinusoidal": {},
+    "learned": {},
+}
+"""position -> its options. T5 was trained on texts four times as long as its largest distance, so
+that every bucket was seen; with the published 128 those from 64 on would stay as they started"""
 SCALINGS = ("linear", "ntk", "yarn")
 """of the trained rotations, each by the length over `TRAINED`; nothing is trained again"""
 MODES = {"side by side": None, "sliding": 16}
@@ -40,7 +48,7 @@ def extrapolation(setting: Setting) -> Outcome:
     for seed in range(setting.seeds):
         for arm in TRAINED_ARMS:
             torch.manual_seed(seed)
-            model = build(arm)
+            model = build(arm, **TRAINED_ARMS[arm])
             batches = dataset_batches(texts[TRAINED], 32, seed)
             fit(model, batches, steps=setting.steps(600), lr=2e-3, seed=seed)
             measure(setting, texts, losses, arm, dict.fromkeys(LENGTHS, model))
