@@ -177,10 +177,12 @@ def _experiment(experiment: Experiment, result: dict[str, Any] | None) -> list[s
         lines.append(f"| {name} | {values['mean']:.4g} | {span} |")
     lines += ["", *(f"![{n}](../results/{n})" for n in result["figures"]), ""]
     used = result["environment"]
-    lines.append(
-        f"`{result['command']}`: {result['seeds']} seeds, {result['minutes']} minutes, torch "
-        f"{used.get('torch')}."
-    )
+    facts = [f"{result['seeds']} seeds", f"{result['minutes']} minutes"]
+    if "torch_threads" in used:
+        facts[-1] += f" on {used['torch_threads']} of {used['cores']} cores"
+    if torch := used.get("packages", {}).get("torch"):
+        facts.append(f"torch {torch}")
+    lines.append(f"`{result['command']}`: {', '.join(facts)}.")
     return [*lines, ""]
 
 
