@@ -50,6 +50,7 @@ def shown(figure: Any) -> list[np.ndarray]:
         ("gmlp", ["spatial", "masks"]),
         ("amlp", ["weights", "spatial", "masks"]),
         ("aft-full", ["weights", "position-bias", "encodings", "masks"]),
+        ("alibi", ["weights", "position-bias", "masks"]),
         ("aft-simple", ["weights", "encodings", "masks"]),
     ],
 )

@@ -85,17 +85,10 @@ class AttentionOptions:
 
 
 def attention_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    bias: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False,
+    bias: Tensor | None = None, scale: float | None = None, softcap: float | None = None,
     sink: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The definition, one query at a time: q (B, H, L, D), k and v (B, H_kv, S, ...).
 
     ``mask`` is bool, ``bias`` is added after scaling; both broadcast to (B, H, L, S).
@@ -229,6 +222,8 @@ class Attention(Mixer):
             positions = self._positions(x, mask, None)
             q, k = self._turn(q, positions), self._turn(k, positions)
             visible = self._visible(mask, positions, positions, None if mask is None else mask.keep)
+            if tracing() and self._scored:
+                self._show_bias(positions)
             return MixerOutput(self._attend(q, k, v, visible), None, {})
         assert isinstance(state, KeyValueState)
         simple = mask is None and state.keep is None and self._all_alike(q.shape[2], state)
@@ -365,6 +360,11 @@ class Attention(Mixer):
         if self.position is None or not self._scored:
             return None
         return self.position.bias(q_positions, k_positions, self._wide)
+
+    def _show_bias(self, positions: Tensor) -> None:
+        bias = self._bias(positions, positions)
+        if bias is not None:
+            record(self, "position_bias", lambda: bias)
 
     @property
     def _wide(self) -> torch.dtype:
