@@ -156,8 +156,8 @@ EXPERIMENTS = (
         ("alibi", "t5-relative"),
         "trained on 64 bytes and read on 512, ALiBi's loss is within 1% of that at 64 or better, "
         "and T5's biases lose less than half of what rotations lose, side by side and sliding; "
-        "side by side waves, a learned table and rotations lose more than 10%, scaled rotations "
-        "less than plain ones",
+        "side by side waves, a learned table and rotations lose more than 10%, rotations less "
+        "with the best scaling than with none",
         15,
         extrapolation,
     ),
