@@ -211,7 +211,8 @@ def test_the_curve_over_lengths_is_the_evaluation_at_each(
     assert printed.splitlines()[-1] == "curve.svg"
     assert "</svg>" in Path("curve.svg").read_text(encoding="utf-8")
     assert "--out" in refused("eval", run, "--out", "curve.svg")
-    assert "translations" in refused("eval", run, "--lengths", "8", "--bleu")
+    for words in (("--bleu",), ("--beam", "2")):
+        assert "translations" in refused("eval", run, "--lengths", "8", *words)
     # the verb tells what it measured before the table ends it
     assert "max_length=16" in say("eval", str(trained("learned")), "--lengths", "16", "32")[2]
 

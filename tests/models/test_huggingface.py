@@ -9,11 +9,18 @@ transformers = pytest.importorskip("transformers")
 torch.manual_seed(0)
 
 
+def with_random_weights(model):
+    """All of them: biases start at zero and norms at one, which would hide an exchange."""
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model.double().eval()
+
+
 def test_gpt_equals_huggingface_gpt2():
     config = transformers.GPT2Config(
         vocab_size=50, n_positions=20, n_embd=24, n_layer=2, n_head=3, initializer_range=0.2
     )
-    theirs = transformers.GPT2LMHeadModel(config).double().eval()
+    theirs = with_random_weights(transformers.GPT2LMHeadModel(config))
     ours = ef.create_model("gpt", vocabulary=50, width=24, layers=2, heads=3, max_length=20)
     ours = ours.double().eval()
     old = theirs.transformer.state_dict()
@@ -66,7 +73,7 @@ def test_vit_equals_huggingface_vit():
         image_size=8, patch_size=4, num_channels=3, num_labels=5, layer_norm_eps=1e-6,
         initializer_range=0.2,
     )  # fmt: skip
-    theirs = transformers.ViTForImageClassification(config).double().eval()
+    theirs = with_random_weights(transformers.ViTForImageClassification(config))
     ours = ef.create_model(
         "vit", "classify-image", width=24, layers=2, heads=3, image=(3, 8, 8), patch=4, classes=5
     )

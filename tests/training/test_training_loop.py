@@ -22,6 +22,13 @@ from everyformer.training.schedule import schedule_factor
 pytestmark = pytest.mark.usefixtures("without_tensorboard")
 
 
+def test_noam_gives_the_first_step_the_published_rate(tmp_path: Path) -> None:
+    options = {"schedule": "noam", "warmup_steps": 4, "lr": 8e-3, "steps": 8, "log_every": 1}
+    train_tiny(tmp_path / "run", **options)
+    rates = [row["lr"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "lr" in row]
+    assert rates == pytest.approx([8e-3 * min(s / 4, (4 / s) ** 0.5) for s in range(1, 9)])
+
+
 def test_a_model_learns() -> None:
     result = train_tiny(None, steps=300, lr=0.03, log_every=50)
     assert result.evaluation is not None

@@ -57,11 +57,6 @@ class EvalOptions(BeamConfig):
     json: bool = False
     """machine output"""
 
-    @property
-    def search(self) -> BeamConfig:
-        """The part that beam search takes."""
-        return BeamConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(BeamConfig)})
-
 
 def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
@@ -130,8 +125,10 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
     from everyformer.report.lengths import draw_lengths
     from everyformer.training.long_evaluation import evaluate_long
 
-    if options.bleu or options.translations is not None:
-        raise ConfigError("--lengths measures a language model: leave out the translations")
+    if options.bleu or options.translations is not None or options.search != BeamConfig():
+        raise ConfigError(
+            "--lengths measures a language model: leave out the translations and their search"
+        )
     found = []
     for length in sorted(set(options.lengths)):
         dataset = trained.dataset(dataclasses.replace(options.data, length=length))

@@ -52,11 +52,6 @@ class GenerateOptions(Sampling, BeamConfig):
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(Sampling)}
         return Sampling(**{**values, "stop": tuple(_with_lines(text) for text in self.stop)})
 
-    @property
-    def search(self) -> BeamConfig:
-        """The part that beam search takes."""
-        return BeamConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(BeamConfig)})
-
     def texts(self) -> list[str]:
         """All prompts, in order."""
         if self.prompts is None:

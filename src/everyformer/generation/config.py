@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from everyformer.core.errors import ConfigError, nearest
@@ -73,6 +73,11 @@ class BeamConfig:
                 f"'penalty' must be gnmt or length, not {self.penalty!r}; "
                 f"{nearest(self.penalty, ('gnmt', 'length'))}"
             )
+
+    @property
+    def search(self) -> BeamConfig:
+        """These options alone, of a class that has more (a verb's)."""
+        return BeamConfig(**{f.name: getattr(self, f.name) for f in fields(BeamConfig)})
 
     def normaliser(self, count: int) -> float:
         """What the log-probability of ``count`` tokens is divided by."""
