@@ -148,7 +148,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "t5-relative", "T5's relative position biases", "Raffel et al.", 2020, "1910.10683",
         Genes(position="t5-relative"), ALL_TASKS,
-        Cost(2, 2, "O(L^2 d) time, O(L^2) memory for the biases", "2 t d"),
+        Cost(2, 1, "O(L^2 d) time, O(L d) memory", "2 t d"),
         "learned biases of buckets of distances stand longer texts than those of the training",
         cross="distances are defined between tokens of one sequence",
     ),

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
-from everyformer.positions.base import Position
+from everyformer.positions.scores import ScorePosition
 
 Slopes = Literal["alibi", "geometric"]
 
@@ -68,7 +68,7 @@ def alibi_reference(q_positions: Tensor, k_positions: Tensor, slopes: tuple[floa
 
 
 @POSITIONS.register("alibi")
-class Alibi(Position):
+class Alibi(ScorePosition):
     """Adds ``-m_h |i - j|`` to the scores of softmax attention; any length, any stream.
 
     Raises:
@@ -76,7 +76,6 @@ class Alibi(Position):
     """
 
     name = "alibi"
-    acts_on = "scores"
     Options = AlibiOptions
 
     def __init__(
@@ -112,32 +111,30 @@ class Alibi(Position):
             self.logarithms = nn.Parameter(torch.tensor(starts).log())
             self.logarithms.no_decay = True  # type: ignore[attr-defined]
 
-    def bias(
-        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        behind = (q_positions[:, :, None] - k_positions[:, None, :])[:, None]
-        left, right = self._rates(dtype, behind.device)
-        distance = behind.abs().to(dtype)
+    def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        left, right = self._rates(dtype, distance)
+        away = distance.abs().to(dtype)
         if self.options.sides == "asymmetric":
-            return -torch.where(behind >= 0, left, right) * distance
+            return -torch.where(distance >= 0, left, right) * away
         if self.options.sides == "split":
-            to_right = torch.arange(len(left), device=behind.device).view(-1, 1, 1) >= self._left
-            hidden = torch.where(to_right, behind > 0, behind < 0)
-            return (-left * distance).masked_fill(hidden, -math.inf)
-        return -left * distance
+            heads = torch.arange(len(left), device=distance.device).view(left.shape)
+            hidden = torch.where(heads >= self._left, distance > 0, distance < 0)
+            return (-left * away).masked_fill(hidden, -math.inf)
+        return -left * away
 
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         if self.options.sides != "symmetric":
             return None
-        return self._rates(dtype, device)[0].flatten()
+        return self._rates(dtype, torch.empty((), device=device))[0]
 
-    def _rates(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Slopes to the left and to the right, (H, 1, 1) each."""
+    def _rates(self, dtype: torch.dtype, against: Tensor) -> tuple[Tensor, Tensor]:
+        """Slopes to the left and to the right, (H, 1 ... 1) each, to be laid ``against`` this."""
         if self.logarithms is None:
-            rates = torch.tensor((self.slopes, self.right_slopes), dtype=dtype, device=device)
+            both = (self.slopes, self.right_slopes)
+            rates = torch.tensor(both, dtype=dtype, device=against.device)
         else:
             rates = self.logarithms.to(dtype).exp()
-        rates = rates[..., None, None]
+        rates = rates.view(*rates.shape, *[1] * against.dim())
         return rates[0], rates[-1]
 
     @property

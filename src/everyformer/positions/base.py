@@ -43,15 +43,6 @@ class Position(nn.Module):
         """Queries or keys (B, H, L, D) turned to their ``positions`` (B or 1, L)."""
         raise NotImplementedError(f"{self.name} does not act on queries and keys")
 
-    def bias(
-        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        """Added to the scores of any rectangular block: (B or 1, H, L, S) in ``dtype``.
-
-        Positions are (B or 1, L) of the queries and (B or 1, S) of the keys.
-        """
-        raise NotImplementedError(f"{self.name} does not act on scores")
-
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         """(H,) m_h if for keys j <= i the bias is -m_h (i - j), which engines add at no cost."""
         return None
@@ -94,25 +85,4 @@ class Position(nn.Module):
 
     def of_heads(self, chosen: Sequence[int]) -> Position:
         """What a mixer gets that holds the heads ``chosen`` of a layer's, counted from 0."""
-        return SomeHeads(self, chosen) if self.acts_on == "scores" else self
-
-
-class SomeHeads(Position):
-    """Some heads of a position that acts on scores; what it has learned stays shared."""
-
-    name = "some-heads"
-    acts_on = "scores"
-
-    def __init__(self, whole: Position, chosen: Sequence[int]) -> None:
-        super().__init__()
-        self.whole, self.chosen, self.heads = whole, list(chosen), len(chosen)
-        self.causal = whole.causal
-
-    def bias(
-        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        return self.whole.bias(q_positions, k_positions, dtype)[:, self.chosen]
-
-    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        slopes = self.whole.slopes_of(dtype, device)
-        return None if slopes is None else slopes[self.chosen]
+        return self

@@ -9,6 +9,7 @@ from everyformer.blocks.block import Block
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.engines.visibility import visibility
+from everyformer.mixers.attention import Attention
 from everyformer.models.base import Model
 from everyformer.positions.learned import Learned
 from everyformer.positions.rope import Rope
@@ -98,7 +99,8 @@ def draw_masks(model: Model, length: int | None) -> dict[str, Figure]:
 def _kinds(mixer: Mixer) -> list[tuple[str, bool, int | None]]:
     """Title, causality and window of each different kind of head."""
     kinds = []
-    for window in dict.fromkeys(getattr(mixer, "windows", (None,))):
+    windows = mixer.sight.windows if isinstance(mixer, Attention) else (None,)
+    for window in dict.fromkeys(windows):
         name = "causal" if mixer.causal else "all"
         kinds.append((name if window is None else f"window {window}", mixer.causal, window))
     return kinds

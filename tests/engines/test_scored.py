@@ -1,0 +1,115 @@
+"""Scores by position: tables over distances, and blocks of queries against the whole."""
+
+import itertools
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.mask import Mask
+from everyformer.engines import scored
+from everyformer.engines.places import Places
+
+SIZES = [(1, 1), (1, 5), (4, 4), (3, 7), (5, 5), (2, 9)]
+
+
+def places(queries, keys, regular):
+    slots = torch.arange(keys)[None] + 11
+    return Places.of(slots[:, keys - queries :], slots, regular=regular)
+
+
+@pytest.mark.parametrize("regular", [True, False])
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+def test_a_pair_gets_the_column_of_its_distance(queries, keys, regular):
+    where = places(queries, keys, regular)
+    column = where.farthest - where.distances()[0]
+    assert torch.equal(where.span()[column], where.distances()[0])
+    table = torch.randn(2, where.columns)
+    assert torch.equal(where.lay(table)[0], table[:, column])
+    by_query = torch.randn(3, 2, queries, where.columns)
+    expected = by_query.gather(-1, column.expand(3, 2, -1, -1))
+    assert torch.equal(where.lay(by_query), expected)
+
+
+@pytest.mark.parametrize("regular", [True, False])
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+def test_collect_is_the_adjoint_of_lay(queries, keys, regular):
+    where = places(queries, keys, regular)
+    columns = torch.randn(3, 2, queries, where.columns, dtype=torch.float64, requires_grad=True)
+    pairs = torch.randn(3, 2, queries, keys, dtype=torch.float64)
+    (adjoint,) = torch.autograd.grad((where.lay(columns) * pairs).sum(), columns)
+    torch.testing.assert_close(where.collect(pairs), adjoint)
+
+
+@pytest.mark.parametrize("regular", [True, False])
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+def test_a_block_reads_its_part_of_the_tables(queries, keys, regular):
+    where = places(queries, keys, regular)
+    table = torch.randn(2, where.columns)
+    by_query = torch.randn(3, 2, queries, where.columns)
+    for first, last in itertools.combinations(range(queries + 1), 2):
+        seen = keys - queries + last
+        part = where.block(first, last, seen)
+        whole = where.lay(table)[..., first:last, :seen]
+        assert torch.equal(part.lay(part.take(table)), whole)
+        rows = part.take(by_query[:, :, first:last])
+        assert torch.equal(part.lay(rows), where.lay(by_query)[..., first:last, :seen])
+
+
+def mixed(mixer, x, mask=None):
+    inputs = [x, *mixer.parameters()]
+    y = mixer(x, mask=mask).y
+    return y, torch.autograd.grad(y.square().sum(), inputs)
+
+
+MASKS = {
+    "plain": lambda: None,
+    "holes": lambda: Mask(keep=torch.rand(2, 37) > 0.3),
+    "left": lambda: Mask(keep=torch.arange(37) >= torch.tensor([[0], [9]])),
+    "documents": lambda: Mask(documents=(torch.arange(37) // 15).expand(2, -1)),
+    "allowed": lambda: Mask(allowed=torch.rand(2, 1, 37, 37) > 0.4),
+    "bias": lambda: Mask(bias=torch.randn(37, 37).double()),
+}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("options", [{}, {"window": 5}, {"softcap": 2.0, "sink": True}])
+@pytest.mark.parametrize("kind", MASKS)
+def test_blocks_equal_the_whole_with_gradients(kind, options, causal, monkeypatch):
+    torch.manual_seed(0)
+    mixer = ef.create_mixer(
+        "attention", width=12, heads=3, causal=causal, position="t5-relative",
+        position_options={"buckets": 8, "max_distance": 12}, **options,
+    ).double()  # fmt: skip
+    x, mask = torch.randn(2, 37, 12).double().requires_grad_(), MASKS[kind]()
+    whole, gradients = mixed(mixer, x, mask)
+    monkeypatch.setattr(scored, "BLOCK", 2 * 3 * 37 * 5)
+    blocks, same = mixed(mixer, x, mask)
+    torch.testing.assert_close(blocks, whole)
+    for a, b in zip(same, gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_replayed_block_drops_the_same_weights(monkeypatch):
+    """The gradient of a function with dropout is that of the very draw that was made."""
+    mixer = ef.create_mixer(
+        "attention", width=6, heads=1, causal=True, position="t5-relative", attention_dropout=0.4
+    ).double()
+    monkeypatch.setattr(scored, "BLOCK", 40)
+    x = torch.randn(1, 13, 6).double().requires_grad_()
+
+    def drawn(x):
+        torch.manual_seed(5)
+        return mixer(x).y
+
+    assert torch.autograd.gradcheck(drawn, (x,))
+
+
+def test_no_scores_are_kept_for_the_backward_pass():
+    mixer = ef.create_mixer("attention", width=8, heads=2, causal=True, position="t5-relative")
+    x, kept = torch.randn(1, 2048, 8), []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t.numel()) or t, lambda t: t
+    ):
+        mixer(x)
+    assert max(kept) <= 2048 * 8 * 3
