@@ -1,8 +1,8 @@
 """The family: every member, its paper, its genes, what it can do and what it claims.
 
 A reader who opens only this file sees the whole family. A member is a named choice of genes (mixer,
-position, block, model); each builds with `create_model`, those whose mixer bears their name also
-with `create_mixer`. Where something is not supported, the reason stands in place of True.
+position, memory, block, model); each builds with `create_model`, those whose mixer bears their name
+also with `create_mixer`. Where something is not supported, the reason stands in place of True.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ class Genes:
 
     mixer: str = "attention"
     position: str | None = "sinusoidal"
+    memory: str | None = None
     mixer_options: Mapping[str, Any] = field(default_factory=dict)
     position_options: Mapping[str, Any] = field(default_factory=dict)
+    memory_options: Mapping[str, Any] = field(default_factory=dict)
     block: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
 

@@ -36,14 +36,16 @@ class Places:
     """columns of the whole call's tables before this block's first"""
 
     @classmethod
-    def of(cls, queries: Tensor, keys: Tensor, *, regular: bool) -> Places:
+    def of(
+        cls, queries: Tensor, keys: Tensor, *, regular: bool, farthest: int | None = None
+    ) -> Places:
         """All distances that L queries and S keys can have, if the keys end with the queries.
 
         ``regular``: the last query stands where the last key does and both count up by one. Any
-        other positions may be given if visible pairs are at most S - 1 apart.
+        other positions may be given if visible pairs are at most S - 1 apart, or ``farthest``.
         """
-        length, source = queries.shape[-1], keys.shape[-1]
-        return cls(queries, keys, source - 1, length + source - 1, regular)
+        length, far = queries.shape[-1], keys.shape[-1] - 1 if farthest is None else farthest
+        return cls(queries, keys, far, length + far, regular)
 
     def span(self) -> Tensor:
         """(columns,) int64: the distance of each column."""

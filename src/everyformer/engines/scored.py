@@ -33,6 +33,12 @@ BLOCK = 1 << 20
 class Scorer(Protocol):
     """What a position does to a block of scores; q (B, H, L, D) is already scaled."""
 
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
+        """What all blocks of a call share."""
+
+    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        """(H,) m_h if for keys j <= i all it does is to add -m_h (i - j)."""
+
     def content(self, q: Tensor, held: Held) -> Tensor:
         """The queries that are compared with the keys."""
 

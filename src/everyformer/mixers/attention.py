@@ -8,7 +8,8 @@ Symbols: n = ``heads``; i_q, i_k, i_v, d_o = ``widths.query/key/value/output``; 
 grouped-query attention (1: multi-query); query head h reads key-value head floor(h H_kv / H).
 
 Cost: O(L S (D + D_v)) time a head, O(L + S) memory (fused softmax). State: keys and values of all
-positions seen (of the last ``window`` when every head has one), rotated if RoPE is in use.
+positions seen (of the last ``window`` when every head has one), rotated if RoPE is in use; with a
+memory, what that keeps.
 
 Sources: Vaswani et al. 2017, arXiv 1706.03762, section 3.2; Shazeer 2019, arXiv 1911.02150 (one
 key-value head); Ainslie et al. 2023, arXiv 2305.13245 (groups). Differences from
@@ -17,7 +18,6 @@ key-value head); Ainslie et al. 2023, arXiv 2305.13245 (groups). Differences fro
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,10 +36,12 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.cache import ContextState, KeyValueState
 from everyformer.engines.places import Places
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.scored import How, scored_attention, scored_weights
-from everyformer.engines.softmax import Visibility, attention_weights, softmax_attention
+from everyformer.engines.softmax import Visibility, softmax_attention
 from everyformer.engines.visibility import Sight, counts_up, visibility
+from everyformer.engines.weighing import Weighing
+from everyformer.memory.base import Memory
 from everyformer.mixers import MIXERS
+from everyformer.mixers._recurrent import recur
 from everyformer.positions.base import Position
 from everyformer.positions.scores import ScorePosition
 
@@ -173,6 +175,7 @@ class Attention(Mixer):
     name = "attention"
     honours = frozenset({"keep", "allowed", "bias", "documents", "grid"})
     accepts_positions = True
+    accepts_memory = True
     crosses = True
     shares_heads = True
     Options = AttentionOptions
@@ -186,6 +189,7 @@ class Attention(Mixer):
         max_length: int | None = None,
         channels: int | None = None,
         position: Position | None = None,
+        memory: Memory | None = None,
         options: Any = None,
     ) -> None:
         super().__init__()
@@ -202,8 +206,13 @@ class Attention(Mixer):
             raise GeneError(f"window={o.window} must be positive: one number, or one for each head")
         if position is not None:
             position.check_mixer(self.name, heads, causal)
-        self.sight = Sight(causal, windows)
-        self.position = position
+        self._sight = Sight(causal, windows)
+        self.position, self.memory = position, memory
+        if memory is not None and not (causal and windows == (None,)):
+            raise GeneError(
+                f"memory '{memory.name}' carries the past of causal attention without a window, "
+                f"not with causal={causal} and window={o.window}"
+            )
         self.scale = o.scale if o.scale is not None else 1 / math.sqrt(self.key_dim)
         self.project = HeadProjections(
             (w.query or width, w.key or width, w.value or width),
@@ -229,15 +238,17 @@ class Attention(Mixer):
         self.check_input(x, context, mask, continued)
         if context is not None or isinstance(state, ContextState):
             return self._cross(x, context, mask, state)
+        if state is not None and self.memory is not None:
+            return recur(self, x, mask, state)
         assert state is None or isinstance(state, KeyValueState)
         q, k, v = self.project(x)
         keep = None if mask is None else mask.keep
         packed = mask is not None and mask.documents is not None
         holes = keep is not None or packed or (state is not None and state.keep is not None)
         positions: Tensor | None = None
-        if holes or self._turns:
+        if holes or self.turns:
             positions = self._positions(x, mask, None if state is None else state.seen)
-            q, k = self._turn(q, positions), self._turn(k, positions)
+            q, k = self.turn(q, positions), self.turn(k, positions)
         slots, new = positions, None
         if state is not None:
             new = state.append(k, v, positions, keep)
@@ -251,7 +262,7 @@ class Attention(Mixer):
         assert slots is not None
         regular = not packed and counts_up(keep)
         visible = self.sight.of(mask, positions, slots, keep, regular)
-        y = self._attend(q, k, v, visible, Places.of(positions, slots, regular=regular))
+        y = self.attend(q, k, v, visible, Places.of(positions, slots, regular=regular))
         return MixerOutput(y, None if new is None else new.last(self.sight.reach), {})
 
     def reference(
@@ -263,7 +274,7 @@ class Attention(Mixer):
         q_positions = k_positions = torch.arange(x.shape[1])[None]
         if context is None:
             q_positions = k_positions = self._positions(x, mask, None)
-            q, k = self._turn(q, q_positions), self._turn(k, k_positions)
+            q, k = self.turn(q, q_positions), self.turn(k, k_positions)
         else:
             k_positions = torch.arange(k.shape[2])[None]
         sight = self.sight if context is None else Sight(causal=False)
@@ -286,16 +297,17 @@ class Attention(Mixer):
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ) -> KeyValueState:
+    ) -> State:
         if not self.causal:
             super().init_state(batch_size)
         if self.position is not None:
             self.position.check_streaming()
-        like = self.out.weight
-        return KeyValueState.empty(
-            (batch_size, self.kv_heads), self.key_dim, self.value_dim,
-            device=device or like.device, dtype=dtype or like.dtype,
-        )  # fmt: skip
+        own = self.out.weight
+        like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
+        if self.memory is not None and self.memory.ring() is None:
+            return self.memory.init_state(batch_size, self.width, **like)
+        rows = batch_size, self.kv_heads
+        return KeyValueState.empty(rows, self.key_dim, self.value_dim, **like)
 
     def read_context(self, context: Context, mask: Mask | None = None) -> ContextState:
         """Project a context once; `forward` takes the result as ``state`` at every step."""
@@ -308,11 +320,13 @@ class Attention(Mixer):
         return ContextState(seen=seen, keys=k, values=v, keep=keep)
 
     def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
+        if self.memory is not None:
+            return super().extend(x, mask=mask, state=state)
         assert isinstance(state, KeyValueState)
         positions = self._positions(x, mask, state.seen)
         k, v = self.project.one(x, "key"), self.project.one(x, "value")
         keep = None if mask is None else mask.keep
-        return state.append(self._turn(k, positions), v, positions, keep).last(self.sight.reach)
+        return state.append(self.turn(k, positions), v, positions, keep).last(self.sight.reach)
 
     def _cross(
         self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
@@ -333,58 +347,47 @@ class Attention(Mixer):
         here = torch.arange(q.shape[2], device=x.device)[None]
         there = torch.arange(held.keys.shape[2], device=x.device)[None]
         visible = visibility(mask, here, there, causal=False, keep=held.keep if hides else None)
-        return MixerOutput(self._attend(q, held.keys, held.values, visible), state, {})
+        return MixerOutput(self.attend(q, held.keys, held.values, visible), state, {})
+
+    @property
+    def sight(self) -> Sight:
+        """What queries see; with a memory, in training or evaluation as it says."""
+        return self._sight if self.memory is None else self.memory.sight(self._sight)
 
     def _positions(self, x: Tensor, mask: Mask | None, seen: Tensor | None) -> Tensor:
         return positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
 
     @property
-    def _turns(self) -> bool:
+    def turns(self) -> bool:
         return self.position is not None and self.position.acts_on == "queries-keys"
 
-    def _turn(self, x: Tensor, positions: Tensor) -> Tensor:
-        if self.position is None or not self._turns:
+    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+        if self.position is None or not self.turns:
             return x
         return self.position.rotate(x, positions)
 
-    def _attend(
+    def attend(
         self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility, places: Places | None = None
     ) -> Tensor:
         """Mixed values through the output layer; without ``places`` nothing depends on order."""
-        o, position = self.options, self.position
-        dropout = o.attention_dropout if self.training else 0.0
-        if isinstance(position, ScorePosition) and places is not None:
-            if tracing() and position.additive:
+        position, weighing = self.position, self._weighing
+        if tracing():
+            record(self, "weights", lambda: weighing.weights(q, k, visible, places))
+            if isinstance(position, ScorePosition) and position.additive and places is not None:
                 record(self, "position_bias", lambda: _added(position, places, q.dtype))
-            slopes = self._slopes(visible, places)
-            if slopes is None:
-                own = How(position, places, visible, self.scale, o.softcap, dropout)
-                return self._score(q, k, v, own)
-            visible = dataclasses.replace(visible, slopes=slopes)
-        how: dict[str, Any] = {"scale": self.scale, "softcap": o.softcap, "sink": self.sink}
-        if tracing():
-            record(self, "weights", lambda: attention_weights(q, k, visible, **how))
-        return self._join(softmax_attention(q, k, v, visible, dropout=dropout, **how))
-
-    def _score(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
-        """The same with scores that the position makes."""
-        assert isinstance(self.position, ScorePosition)
-        wide = torch.promote_types(q.dtype, torch.float32)
-        held = self.position.prepare(how.places, self.scale, wide)
-        if tracing():
-            record(self, "weights", lambda: scored_weights(q, k, held, how, self.sink))
-        return self._join(scored_attention(q, k, v, held, how, self.sink))
-
-    def _join(self, heads: Tensor) -> Tensor:
+        dropout = self.options.attention_dropout if self.training else 0.0
+        heads = weighing.heads(q, k, v, visible, places, dropout)
         return self.out(heads.transpose(1, 2).flatten(2))
 
-    def _slopes(self, visible: Visibility, places: Places) -> Tensor | None:
-        """Of a bias that is linear in distance, where no later key is seen and indices tell it."""
-        bare = visible.mask is None or visible.mask.dtype == torch.bool
-        if self.position is None or not (self.causal and places.regular and bare):
-            return None
-        wide = torch.promote_types(self.out.weight.dtype, torch.float32)
-        return self.position.slopes_of(wide, self.out.weight.device)
+    def received(self, q: Tensor, k: Tensor, visible: Visibility, places: Places) -> Tensor:
+        """Attention that every key of self-attention gets, over heads and queries: (B, S)."""
+        return self._weighing.weights(q, k, visible, places).sum((1, 2))
+
+    @property
+    def _weighing(self) -> Weighing:
+        o, position = self.options, self.position
+        scorer = position if isinstance(position, ScorePosition) else None
+        return Weighing(self.scale, o.softcap, self.sink, scorer, self.causal)
 
 
 def _added(position: ScorePosition, places: Places, dtype: torch.dtype) -> Tensor:

@@ -20,6 +20,7 @@ from everyformer.family import (
     info,
     list_members,
 )
+from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
 from everyformer.models.classifier import ImageClassifier, TextClassifier
@@ -39,6 +40,9 @@ MODELS: dict[str, type[Model]] = {
     PIXELS: PixelModel,
     SEQ2SEQ: EncoderDecoder,
 }
+
+GENES = ("mixer", "position", "memory")
+"""choices that have options of their own"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +123,9 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
         name: a member (`list_members()`).
         task: 'lm', 'mlm', 'classify-text', 'classify-image', 'seq2seq' or 'pixels'.
         options: fields of `ModelConfig` (width, layers, heads, max_length, vocabulary ...), of
-            `BlockOptions` (wiring, feedforward, dropout ...), of the mixer or of the position, by
-            their names; ``by_layer(...)`` values differ by layer, a mixer ``by_head(...)`` by head.
+            `BlockOptions` (wiring, feedforward, dropout ...), of the mixer, the position or the
+            memory, by their names; ``by_layer(...)`` values differ by layer, a mixer
+            ``by_head(...)`` by head.
 
     Raises:
         UnknownNameError, ConfigError, GeneError, UnsupportedError: what clashes with what, and why.
@@ -147,11 +152,13 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
         "mixer_options": dict(genes.mixer_options),
         "position": genes.position,
         "position_options": dict(genes.position_options),
+        "memory": genes.memory,
+        "memory_options": dict(genes.memory_options),
         "block": dict(genes.block),
         **genes.model,
     }
-    # mixer and position first: they decide which other options there are
-    for key in sorted(options, key=lambda name: name not in ("mixer", "position")):
+    # these genes first: they decide which other options there are
+    for key in sorted(options, key=lambda name: name not in GENES):
         _place(preset, key, options[key])
     config = from_dict(ModelConfig, to_dict(preset))
     return dataclasses.replace(config, causal=_causal(member, config))
@@ -194,7 +201,7 @@ def _place(preset: dict[str, Any], key: str, value: Any) -> None:
         preset["mixer"] = "by-head"
         preset["mixer_options"] = {"mixers": value.mixers, "own": kept | value.own}
         return
-    if key in ("mixer", "position") and value != preset[key]:
+    if key in GENES and value != preset[key]:
         preset[f"{key}_options"] = {}
     if key in {f.name for f in dataclasses.fields(ModelConfig)}:
         if isinstance(value, dict) and isinstance(preset.get(key), dict):
@@ -228,6 +235,9 @@ def _homes(preset: dict[str, Any]) -> dict[str, set[str]]:
     if preset["position"] is not None:
         position: Any = POSITIONS.get(preset["position"])
         homes["position_options"] = {f.name for f in dataclasses.fields(position.Options)}
+    if preset["memory"] is not None:
+        memory: Any = MEMORIES.get(preset["memory"])
+        homes["memory_options"] = {f.name for f in dataclasses.fields(memory.Options)}
     return homes
 
 

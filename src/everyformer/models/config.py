@@ -37,6 +37,8 @@ class Architecture:
     """between its two layers (tanh with as many channels as width: BERT's pooler)"""
     position: str | None = "sinusoidal"
     """how order enters; none leaves it to the mixer"""
+    memory: str | None = None
+    """what is carried from one segment of a text to the next; none: texts are read by themselves"""
     block: BlockOptions = field(default_factory=BlockOptions)
     """wiring of the layers"""
     tie: bool = True
@@ -102,6 +104,8 @@ class ModelConfig(Architecture):
     """options that differ by layer: name -> one value a layer ('mixer' itself is allowed)"""
     position_options: dict[str, Any] = field(default_factory=dict)
     """the position's own options"""
+    memory_options: dict[str, Any] = field(default_factory=dict)
+    """the memory's own options"""
 
     @property
     def tokens(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, nearest
 from everyformer.core.mixer import Mixer
+from everyformer.memory import MEMORIES, Memory
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
 from everyformer.positions import POSITIONS, Position
@@ -27,6 +28,12 @@ def make_position(name: str, options: dict[str, Any], **sizes: Any) -> Position:
     """The position called ``name``; ``sizes`` are those of `Position`'s constructor."""
     cls: Any = POSITIONS.get(name)
     return cls(options=from_dict(cls.Options, options, f"{name}."), **sizes)
+
+
+def make_memory(name: str, options: dict[str, Any], width: int) -> Memory:
+    """The memory called ``name`` of one layer of ``width`` channels."""
+    cls: Any = MEMORIES.get(name)
+    return cls(width=width, options=from_dict(cls.Options, options, f"{name}."))
 
 
 def head_size(options: Any, width: int, heads: int) -> int:
@@ -103,15 +110,40 @@ def _build_mixer(
             )
         size = head_size(checked, config.width, config.heads)
         inside = _position(config, size) if held is None else held
+    genes: dict[str, Any] = {} if inside is None else {"position": inside}
+    if config.memory is not None:
+        _check_memory(config, name, bool(cls.accepts_memory))
+        genes["memory"] = make_memory(config.memory, config.memory_options, config.width)
     mixer = cls(
         width=config.width,
         heads=config.heads,
         causal=bool(config.causal),
         max_length=config.tokens,
         options=checked,
-        **({} if inside is None else {"position": inside}),
+        **genes,
     )
     return mixer, inside
+
+
+def _check_memory(config: ModelConfig, mixer: str, able: bool) -> None:
+    """Refuse a memory that nothing can read, or whose rows would be mistaken for one another."""
+    MEMORIES.get(str(config.memory))
+    if not able:
+        raise GeneError(
+            f"memory '{config.memory}' is read as further keys and values, which mixer '{mixer}' "
+            "has not: use it with 'attention'"
+        )
+    if config.task != "lm":
+        raise GeneError(
+            f"memory '{config.memory}' carries a text from segment to segment (task lm); task "
+            f"'{config.task}' reads each input by itself"
+        )
+    if config.position is not None and POSITIONS.get(config.position).acts_on == "embeddings":
+        raise GeneError(
+            f"position '{config.position}' is added to the embeddings and so would be remembered "
+            f"with them: memory '{config.memory}' needs distances, as positions 'xl-relative', "
+            "'t5-relative', 'alibi' or 'rope' give them"
+        )
 
 
 def _position(config: ModelConfig, head_dim: int) -> Position:
