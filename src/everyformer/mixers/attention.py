@@ -42,8 +42,8 @@ from everyformer.engines.weighing import Weighing
 from everyformer.memory.base import Memory
 from everyformer.mixers import MIXERS
 from everyformer.mixers._recurrent import recur
+from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position
-from everyformer.positions.scores import ScorePosition
 
 
 @dataclass(frozen=True)

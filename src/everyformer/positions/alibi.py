@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
-from everyformer.positions.scores import ScorePosition
+from everyformer.positions._scores import ScorePosition
 
 Slopes = Literal["alibi", "geometric"]
 
