@@ -31,7 +31,8 @@ class Mask:
     bias: Tensor | None = None
     """float, broadcastable to (B, H, L, S): added to the scores (-inf hides)."""
     documents: Tensor | None = None
-    """(B, L) int: packed rows; tokens see only tokens of the same id, positions restart."""
+    """(B, L) int: packed rows; tokens see only tokens of the same id, positions restart. With the
+    state of a memory, id 0 goes on with the document that the state is in."""
     global_tokens: Tensor | None = None
     """(B, L) bool: tokens that see all and are seen by all (sparse patterns)."""
     grid: tuple[int, int] | None = None

@@ -59,6 +59,11 @@ class Memory(nn.Module):
     slots: int
     """rows of the past that a layer keeps; may be changed for evaluation"""
 
+    @property
+    def reach(self) -> int:
+        """How many tokens back a layer reads."""
+        return self.slots
+
     def sight(self, sight: Sight) -> Sight:
         """What queries see, given what the attention itself lets them see."""
         return sight
@@ -93,3 +98,8 @@ def with_segment(rows: KeyValueState, segment: Segment) -> KeyValueState:
     x = segment.x.detach()[:, None]
     rows = rows.detach().append(x, x[..., :0], segment.positions, segment.keep)
     return rows if segment.shown is None else rows.only(segment.shown)
+
+
+def memories_of(model: nn.Module) -> list[Memory]:
+    """The memories of a model's layers, first layer first; none of most models."""
+    return [module for module in model.modules() if isinstance(module, Memory)]

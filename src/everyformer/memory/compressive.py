@@ -61,7 +61,7 @@ class CompressiveOptions:
     """what a function that learns is to keep: attention's outputs, or the rows themselves"""
     reconstruction_weight: float = 1.0
     """factor on that loss"""
-    norm: Literal["mean", "sum"] = "mean"
+    reconstruction_norm: Literal["mean", "sum"] = "mean"
     """squared differences averaged over all numbers, or added up as printed"""
     gradient: Literal["none", "one-segment"] = "none"
     """whether the model's own loss reaches the function through what it compressed last"""
@@ -181,6 +181,10 @@ class CompressiveMemory(Memory):
         decodes = self.reconstruction == "auto-encoding"
         self.compress = Compression(width, o.rate, o.function, decodes)
 
+    @property
+    def reach(self) -> int:
+        return self.slots + self.options.rate * self.options.compressed
+
     def init_state(self, batch_size: int, width: int, **like: Any) -> CompressiveState:
         rows = no_rows(batch_size, width, **like)
         nothing = torch.zeros(batch_size, 0, device=rows.seen.device)
@@ -259,5 +263,5 @@ class CompressiveMemory(Memory):
             restored = self.compress.restore(new.x.transpose(1, 2)).transpose(1, 2)
             difference = (old.x - restored) * old.keep[..., None]
         square = difference.square()
-        total = square.mean() if o.norm == "mean" else square.sum()
+        total = square.mean() if o.reconstruction_norm == "mean" else square.sum()
         return {"compression": o.reconstruction_weight * total}
