@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +12,20 @@ from torch.utils.checkpoint import checkpoint
 from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.mask import Mask
+from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import Losses, MixerOutput, StackOutput, add_losses
 from everyformer.core.state import StackState, State
+from everyformer.positions.base import Position
 
 
 class Stack(nn.Module):
-    """Layers in order, then a final norm when they are pre-norm."""
+    """Layers in order, then a final norm when they are pre-norm.
+
+    Args:
+        cross: of a decoder, the mixers that read the context.
+        before: positions whose `embed` is added to each layer's input.
+    """
 
     def __init__(
         self,
@@ -26,6 +33,7 @@ class Stack(nn.Module):
         width: int,
         options: BlockOptions,
         cross: Sequence[Mixer] | None = None,
+        before: Sequence[Position] | None = None,
     ) -> None:
         super().__init__()
         last = max(len(mixers) - 1, 1)
@@ -35,6 +43,7 @@ class Stack(nn.Module):
             for i, (mixer, reader) in enumerate(zip(mixers, readers, strict=True))
         )
         self.norm = make_norm(width, options) if options.wiring == "pre" else nn.Identity()
+        self.before = None if before is None else nn.ModuleList(before)
         self.checkpointing = False
 
     def forward(
@@ -55,7 +64,10 @@ class Stack(nn.Module):
         losses: Losses = {}
         states: list[State] = []
         kept = {0: x} if 0 in hidden else {}
+        added = self._positions(x, mask, state)
         for n, block in enumerate(self.blocks):
+            if added is not None:
+                x = x + added[n]
             before = None if state is None else state.layers[n]
             read = None if context is None else context[n]
             if self.checkpointing and self.training and state is None:
@@ -86,13 +98,23 @@ class Stack(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> StackState:
-        """States of all layers before the first token; raises where a mixer has none."""
+        """States of all layers before the first token; raises where a layer has none."""
+        for position in () if self.before is None else self.before:
+            cast(Position, position).check_streaming()
         layers = tuple(
             block.mixer.init_state(batch_size, device=device, dtype=dtype)
             for block in self.blocks
             if isinstance(block, Block)
         )
         return StackState(seen=torch.zeros_like(layers[0].seen), layers=layers)
+
+    def _positions(self, x: Tensor, mask: Mask | None, state: State | None) -> list[Tensor] | None:
+        """What is added before every layer, (B or 1, L, width) each."""
+        if self.before is None:
+            return None
+        seen = None if state is None else state.seen
+        where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
+        return [cast(Position, position).embed(where).to(x.dtype) for position in self.before]
 
 
 def _real(x: Tensor, mask: Mask | None) -> Tensor | int:

@@ -59,11 +59,11 @@ def softmax_attention(
             q, k, v = _with_slopes_in(q, k, v, visible.slopes / scale)
         elif visible.slopes is not None:
             visible = _with_bias(visible, q.shape[2], k.shape[2])
-        mask, square = visible.mask, False
-        if visible.causal and q.shape[2] == k.shape[2]:
-            square = True
-        elif visible.causal and q.shape[2] > 1:
-            mask = causal_mask(q.shape[2], k.shape[2], q.device)
+        mask, causal = visible.mask, visible.causal
+        if causal and q.shape[2] != k.shape[2]:
+            causal = False
+            if q.shape[2] > 1:
+                mask = causal_mask(q.shape[2], k.shape[2], q.device)
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(q.dtype)
         y = F.scaled_dot_product_attention(
@@ -72,7 +72,7 @@ def softmax_attention(
             v,
             attn_mask=mask,
             dropout_p=dropout,
-            is_causal=square,
+            is_causal=causal,
             scale=scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )

@@ -61,10 +61,15 @@ def counts_up(keep: Tensor | None) -> bool:
     """
     if keep is None:
         return True
-    if keep.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
     begins = keep[:, 1:] & ~keep[:, :-1]
-    return bool((begins.sum(1) + keep[:, 0] <= 1).all())
+    return surely(begins.sum(1) + keep[:, 0] <= 1)
+
+
+def surely(flags: Tensor) -> bool:
+    """Whether all ``flags`` are True; False where asking would stop a device or a compiler."""
+    if flags.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return bool(flags.all())
 
 
 def visibility(

@@ -38,6 +38,7 @@ class Weighing:
                 q, k, v, visible,
                 scale=self.scale, dropout=dropout, softcap=self.softcap, sink=self.sink,
             )  # fmt: skip
+        how = how.for_sizes(q, k)
         held = how.scorer.prepare(how.places, self.scale, _wide(q.dtype))
         return scored_attention(q, k, v, held, replace(how, dropout=dropout), self.sink)
 
@@ -48,6 +49,7 @@ class Weighing:
             return attention_weights(
                 q, k, visible, scale=self.scale, softcap=self.softcap, sink=self.sink
             )
+        how = how.for_sizes(q, k)
         held = how.scorer.prepare(how.places, self.scale, _wide(q.dtype))
         return scored_weights(q, k, held, how, self.sink)
 

@@ -40,6 +40,7 @@ from everyformer.core.outputs import Losses
 from everyformer.core.state import State, state
 from everyformer.engines.cache import KeyValueState
 from everyformer.engines.rows import gather_rows
+from everyformer.engines.visibility import surely
 from everyformer.memory import MEMORIES
 from everyformer.memory.base import Memory, Recalled, Segment, no_rows, with_segment
 
@@ -195,7 +196,7 @@ class CompressiveMemory(Memory):
         rows, packed = state.rows, self._packed(state)
         count = packed.x.shape[1]
         keys = torch.cat((packed.x[:, None], rows.keys), 2)
-        if self.options.distance == "index" and rows.keep is None and bool(packed.keep.all()):
+        if self.options.distance == "index" and rows.keep is None and surely(packed.keep):
             return Recalled(KeyValueState(rows.seen, keys, keys[..., :0]))
         keep, positions = rows.slots()
         far = None
@@ -222,7 +223,8 @@ class CompressiveMemory(Memory):
         keep, positions = rows.slots()
         x = rows.keys[:, 0, :over] * keep[:, :over, None]
         old = Rows(rows.seen, x, keep[:, :over], positions[:, :over])
-        leaving, losses = Rows(rows.seen, x[:, :0], keep[:, :0], positions[:, :0]), Losses()
+        losses: Losses = {}
+        leaving = Rows(rows.seen, x[:, :0], keep[:, :0], positions[:, :0])
         if over and o.compressed:
             new = self.compress(old, usage[:, :over])
             losses = self._losses(old, new, segment)

@@ -21,7 +21,7 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.cache import KeyValueState
 from everyformer.engines.places import Places
 from everyformer.engines.softmax import Visibility, softmax_attention
-from everyformer.engines.visibility import counts_up
+from everyformer.engines.visibility import counts_up, surely
 from everyformer.memory.base import Recalled, Segment
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def recur(attention: Attention, x: Tensor, mask: Mask | None, state: State) -> M
         slots = torch.arange(new.keys.shape[2], device=x.device)[None]
         here = slots[:, new.keys.shape[2] - x.shape[1] :]
     visible = attention.sight.of(mask, here, slots, held, regular)
-    places = Places.of(here, slots, regular=regular, farthest=far)
+    places = Places.of(here, slots, regular=regular, causal=True, farthest=far)
 
     def received() -> Tensor:
         return attention.received(q, new.keys, visible, places)
@@ -102,7 +102,7 @@ def _contents(attention: Attention, x: Tensor, rows: Tensor, real: Tensor) -> Te
     call = torch.func.functional_call
     q, _, _ = call(attention.project, frozen, (x,))
     _, k, v = call(attention.project, frozen, (rows,))
-    seen = None if bool(real.all()) else real[:, None, None, :]
+    seen = None if surely(real) else real[:, None, None, :]
     return softmax_attention(q, k, v, Visibility(mask=seen), scale=attention.scale)
 
 

@@ -206,6 +206,7 @@ class Attention(Mixer):
             raise GeneError(f"window={o.window} must be positive: one number, or one for each head")
         if position is not None:
             position.check_mixer(self.name, heads, causal)
+            position.check_sizes(self.name, self.key_dim, self.value_dim)
         self._sight = Sight(causal, windows)
         self.position, self.memory = position, memory
         if memory is not None and not (causal and windows == (None,)):
@@ -262,7 +263,8 @@ class Attention(Mixer):
         assert slots is not None
         regular = not packed and counts_up(keep)
         visible = self.sight.of(mask, positions, slots, keep, regular)
-        y = self.attend(q, k, v, visible, Places.of(positions, slots, regular=regular))
+        places = Places.of(positions, slots, regular=regular, causal=self.causal)
+        y = self.attend(q, k, v, visible, places)
         return MixerOutput(y, None if new is None else new.last(self.sight.reach), {})
 
     def reference(

@@ -25,7 +25,13 @@ from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
 from everyformer.models.classifier import ImageClassifier, TextClassifier
 from everyformer.models.config import ModelConfig
-from everyformer.models.genes import decoder_config, encoder_config, head_size, make_position
+from everyformer.models.genes import (
+    decoder_config,
+    encoder_config,
+    head_sizes,
+    make_memory,
+    make_position,
+)
 from everyformer.models.language import LanguageModel
 from everyformer.models.masked import MaskedLanguageModel
 from everyformer.models.pixels import PixelModel
@@ -87,7 +93,8 @@ def create_mixer(
         width: channels of x. heads: number of heads. causal: each token sees only the past.
         max_length: longest sequence, needed by members with a table over positions.
         options: the mixer's own options by name (`everyformer info NAME`); ``position``, a name or
-            a `Position`, acts inside mixers that compare tokens, ``position_options`` are its own.
+            a `Position`, acts inside mixers that compare tokens, ``position_options`` are its own;
+            ``memory``, a name, is read beside the tokens, ``memory_options`` are its own.
 
     Raises:
         UnknownNameError, ConfigError, GeneError: with the nearest name, or both sides named.
@@ -104,15 +111,22 @@ def create_mixer(
     position, chosen = options.pop("position", None), options.pop("position_options", {})
     if position is not None and not cls.accepts_positions:
         raise GeneError(f"mixer '{name}' takes no position inside; '{position}' was given")
+    memory, kept = options.pop("memory", None), options.pop("memory_options", {})
+    if memory is not None and not cls.accepts_memory:
+        raise GeneError(f"mixer '{name}' reads no memory; '{memory}' was given")
     checked = from_dict(cls.Options, options, f"{name}.")
     sizes: dict[str, Any] = {"width": width, "heads": heads}
     sizes |= {"causal": causal, "max_length": max_length}
     if isinstance(position, str):
-        size = head_size(checked, width, heads)
-        position = make_position(position, chosen, head_dim=size, **sizes)
+        inside_sizes = sizes | head_sizes(checked, width, heads)
+        position = make_position(position, chosen, **inside_sizes)
     elif chosen:
         raise ConfigError("position_options are read where 'position' is given as a name")
-    inside = {} if position is None else {"position": position}
+    inside: dict[str, Any] = {} if position is None else {"position": position}
+    if memory is not None:
+        inside["memory"] = make_memory(memory, kept, width)
+    elif kept:
+        raise ConfigError("memory_options are read where 'memory' is given as a name")
     return cls(options=checked, **sizes, **inside)
 
 

@@ -62,6 +62,12 @@ class Architecture:
     """part of the target that is spread evenly over classes or tokens"""
     smoothing_over: Literal["all", "others"] = "all"
     """over all classes (torch) or over all but the true one (tensor2tensor)"""
+    layer_losses: bool = False
+    """while training, inner layers predict the targets too, layer l of N until l / 2N of it is over
+    (lm)"""
+    lookahead: float = 0.0
+    """weight of a second output layer that predicts the token after the next, while training (lm;
+    Al-Rfou et al. 2018: 0.5; 0: there is none)"""
     decoder_layers: int | None = None
     """blocks of the decoder (seq2seq; default: as many as the encoder has)"""
 

@@ -7,7 +7,6 @@ that adds a number for every distance and head overrides `by_distance` alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,18 +16,18 @@ from everyformer.engines.scored import Held
 from everyformer.positions.base import Position
 
 Cap = Callable[[Tensor], Tensor]
-"""bounds scores of contents, or leaves them"""
+"""what bounds the scores of contents"""
 
 
 class ScorePosition(Position):
     """Base of positions inside attention that change its scores (and maybe its values)."""
 
     acts_on = "scores"
-    additive: ClassVar[bool] = True
+    additive: bool = True
     """whether `by_distance` says all that it does"""
 
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
-        """What is added to scores of pairs ``distance`` (any shape) apart: (H, ...)."""
+        """What is added to scores of pairs that are ``distance`` (any shape) apart: (H, ...)."""
         raise NotImplementedError(f"{self.name} adds nothing that depends on the distance alone")
 
     def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
@@ -36,15 +35,19 @@ class ScorePosition(Position):
 
         ``scale`` is the factor that queries carry already when `score` gets them.
         """
-        return (self.by_distance(places.span(), dtype),)
+        return (places.tile(self.by_distance(places.span(), dtype)),)
+
+    def cut(self, held: Held, places: Places) -> Held:
+        """A block's part of what the call holds, all of it views."""
+        return (places.cut(held[0]),)
 
     def content(self, q: Tensor, held: Held) -> Tensor:
         """The queries (B, H, L, D), scaled, that are compared with the keys."""
         return q
 
-    def score(self, products: Tensor, q: Tensor, held: Held, places: Places) -> Tensor:
-        """Scores (B, H, L, S) of a block from its scaled products of queries and keys."""
-        return products + places.lay(places.take(held[0]))
+    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
+        """Scores (B, H, L, S) of a block from its scaled products, which it may overwrite."""
+        return products.add_(places.pairs(held[0]))
 
     def values(self, weights: Tensor, held: Held, places: Places) -> Tensor | None:
         """What is added to the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
@@ -58,8 +61,8 @@ class ScorePosition(Position):
         q (B, D) is not scaled, k is (B, S, D), ``distance`` (B or 1, S) i - j; ``cap`` bounds the
         scores of contents.
         """
-        contents = cap(scale * (k @ q[:, :, None]).squeeze(-1))
-        return contents + self.by_distance(distance, q.dtype)[head]
+        content = cap(scale * (k @ q[:, :, None]).squeeze(-1))
+        return content + self.by_distance(distance, q.dtype)[head]
 
     def literal_values(self, weights: Tensor, distance: Tensor, head: int) -> Tensor | None:
         """The definition of what is added to one query's output (B, Dv) under weights (B, S)."""
@@ -77,7 +80,8 @@ class SomeHeads(ScorePosition):
     def __init__(self, whole: ScorePosition, chosen: Sequence[int]) -> None:
         super().__init__()
         self.whole, self.chosen, self.heads = whole, list(chosen), len(chosen)
-        self.causal = whole.causal
+        self.causal, self.additive = whole.causal, whole.additive
+        self.key_dim, self.value_dim = whole.key_dim, whole.value_dim
 
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
         return self.whole.by_distance(distance, dtype)[self.chosen]
@@ -86,11 +90,14 @@ class SomeHeads(ScorePosition):
         held = self.whole.prepare(places, scale, dtype)
         return tuple(t if t.shape[0] == 1 else t[self.chosen] for t in held)
 
+    def cut(self, held: Held, places: Places) -> Held:
+        return self.whole.cut(held, places)
+
     def content(self, q: Tensor, held: Held) -> Tensor:
         return self.whole.content(q, held)
 
-    def score(self, products: Tensor, q: Tensor, held: Held, places: Places) -> Tensor:
-        return self.whole.score(products, q, held, places)
+    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
+        return self.whole.score(products, q, k, held, places)
 
     def values(self, weights: Tensor, held: Held, places: Places) -> Tensor | None:
         return self.whole.values(weights, held, places)

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import GeneError
+from everyformer.core.mask import lengths_of
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
 from everyformer.positions._rope_scaling import (
     BY_LENGTH,
     RopeScaling,
     check_scaling,
-    lengths_of,
     rates,
     rates_reference,
 )

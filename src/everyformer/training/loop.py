@@ -184,6 +184,7 @@ class _Job:
         lr = learning_rate(config, self._done(), state.steps + 1)
         set_learning_rate(self.optimiser, lr)
         self.optimiser.zero_grad()
+        self._tell_progress()
         losses = self._gradient(batch)
         norm = clip_gradients(self.model.parameters(), config.clip)
         self._check_finite({**losses, "norm of the gradient": norm}, f"in step {state.steps + 1}")
@@ -198,6 +199,11 @@ class _Job:
             self._report(losses, lr, norm)
         if state.steps - self.first == WARM_UP_STEPS and self._done() < 1:
             self.begun = state.tokens, state.seconds
+
+    def _tell_progress(self) -> None:
+        tell: Any = getattr(self.model, "set_progress", None)
+        if tell is not None:
+            tell(self._done())
 
     def _gradient(self, batch: Batch) -> dict[str, float]:
         """The gradient in the parameters; the first step of a run counts its operations too."""

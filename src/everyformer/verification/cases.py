@@ -53,11 +53,32 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "amlp": ({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
 }
 
+MEMORIES: dict[str, tuple[dict[str, Any], ...]] = {
+    "segment": (
+        {"slots": 4},
+        {"slots": 4, "store": "inputs", "untie": False},
+        {"slots": LONGEST, "store": "inputs", "same_length": "never", "position": "rope"},
+        {"slots": 3, "position": "alibi"},
+        {"slots": 5, "position": "t5-relative", "kv_heads": 1},
+    ),
+    "compressive": (
+        {"slots": 4, "compressed": 3, "rate": 2},
+        {"slots": 2, "compressed": 3, "rate": 2, "function": "most-used", "distance": "time"},
+        {"slots": 3, "compressed": 6, "rate": 3, "function": "dilated", "gradient": "one-segment"},
+    ),
+}
+"""what is carried beside attention"""
+
 INSIDE: tuple[dict[str, Any], ...] = (
     {"position": "alibi"},
     {"position": "alibi", "learned": True, "window": 5, "kv_heads": 1},
     {"position": "t5-relative", "buckets": 8, "max_distance": 12},
     {"position": "rope", "scaling": {"kind": "yarn", "factor": 4.0, "original_length": 8}},
+    {"position": "shaw", "clip": (2, 4), "per_head": True, "queries": True},
+    {"position": "shaw", "clip": 3, "keys": False, "window": 5, "kv_heads": 1},
+    {"position": "xl-relative", "clamp": 4, "softcap": 2.0},
+    {"position": "xl-relative", "distances": "learned", "reach": 3},
+    {"position": "da-transformer", "distance_scale": 3.0, "window": (2, None, 5)},
     {
         "position": "alibi",
         "mixer": "by-head",
@@ -91,7 +112,10 @@ class Case:
 def cases(member: Member) -> Iterator[Case]:
     """Every variant of a member, causal and bidirectional where it can be."""
     inside = INSIDE if member.name == "attention" else ()
-    for options in (*VARIANTS.get(member.genes.mixer, ({},)), *inside):
+    variants = VARIANTS.get(member.genes.mixer, ({},))
+    if member.genes.memory is not None:
+        variants = MEMORIES[member.genes.memory]
+    for options in (*variants, *inside):
         for causal in (True, False):
             if member.can("causal" if causal else "bidirectional"):
                 yield Case(member, options, causal)
