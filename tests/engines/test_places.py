@@ -1,4 +1,4 @@
-"""Scores by position: tables over distances, and blocks of queries against the whole."""
+"""Tables over distances in blocks, and blocks of queries under every mask."""
 
 import itertools
 
@@ -29,16 +29,6 @@ def test_a_pair_gets_the_column_of_its_distance(queries, keys, regular):
     assert torch.equal(where.lay(by_query), expected)
     table = torch.randn(2, where.columns)
     assert torch.equal(where.pairs(where.cut(where.tile(table)))[0], table[:, column])
-
-
-@pytest.mark.parametrize("regular", [True, False])
-@pytest.mark.parametrize(("queries", "keys"), SIZES)
-def test_collect_is_the_adjoint_of_lay(queries, keys, regular):
-    where = places(queries, keys, regular)
-    columns = torch.randn(3, 2, queries, where.columns, dtype=torch.float64, requires_grad=True)
-    pairs = torch.randn(3, 2, queries, keys, dtype=torch.float64)
-    (adjoint,) = torch.autograd.grad((where.lay(columns) * pairs).sum(), columns)
-    torch.testing.assert_close(where.collect(pairs), adjoint)
 
 
 @pytest.mark.parametrize("regular", [True, False])
@@ -90,30 +80,3 @@ def test_blocks_equal_the_whole_with_gradients(kind, options, causal, monkeypatc
     torch.testing.assert_close(blocks, whole)
     for a, b in zip(same, gradients, strict=True):
         torch.testing.assert_close(a, b)
-
-
-def test_a_replayed_block_drops_the_same_weights(monkeypatch):
-    """The gradient of a function with dropout is that of the very draw that was made."""
-    mixer = ef.create_mixer(
-        "attention", width=6, heads=1, causal=True, position="t5-relative", attention_dropout=0.4
-    ).double()
-    monkeypatch.setattr(scored, "BLOCK", 40)
-    x = torch.randn(1, 13, 6).double().requires_grad_()
-
-    def drawn(x):
-        torch.manual_seed(5)
-        return mixer(x).y
-
-    assert torch.autograd.gradcheck(drawn, (x,))
-
-
-@pytest.mark.parametrize(("room", "kept"), [(0, 0), (1 << 20, 1 << 20)])
-def test_no_more_weights_are_kept_for_the_backward_pass_than_there_is_room(room, kept, monkeypatch):
-    monkeypatch.setattr(scored, "KEPT", room)
-    mixer = ef.create_mixer("attention", width=8, heads=2, causal=True, position="t5-relative")
-    held = []
-    hooks = lambda t: held.append(t.numel()) or t, lambda t: t
-    with torch.autograd.graph.saved_tensors_hooks(*hooks):
-        mixer(torch.randn(1, 2048, 8))
-    large = [size for size in held if size > 2048 * 64]
-    assert sum(large) <= 3 * kept

@@ -155,11 +155,11 @@ class _Blocks(torch.autograd.Function):
         how: How = ctx.how
         tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
         sums = [torch.zeros_like(t) if n else t for t, n in zip(tensors, needed, strict=True)]
-        plan = list(_plan(tensors[0], tensors[1], how))
-        for block, random in zip(reversed(plan), reversed(ctx.random), strict=True):
-            made = ctx.kept.pop()
+        for n, block in enumerate(_plan(tensors[0], tensors[1], how)):
+            # its graph serves once; a second backward pass makes it again
+            made, ctx.kept[n] = ctx.kept[n], None
             if made is None:
-                with _replayed(random, tensors[0]):
+                with _replayed(ctx.random[n], tensors[0]):
                     made = _weigh(how, ctx.count, block, tensors, needed)
             above = grad[block.rows, :, block.first : block.last]
             parts = _gradients(made, above, needed)

@@ -87,6 +87,9 @@ class Rows(State):
         pairs = ((self.x, more.x), (self.keep, more.keep), (self.times, more.times))
         return Rows(self.seen, *(torch.cat(pair, 1)[:, -most:] for pair in pairs))
 
+    def detach(self) -> Rows:
+        return Rows(self.seen, self.x.detach(), self.keep, self.times)
+
 
 @state
 class CompressiveState(State):

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
+from everyformer.core.trace import record, tracing
 from everyformer.engines.places import Places
 from everyformer.engines.scored import Held
 from everyformer.positions import POSITIONS
@@ -135,7 +136,9 @@ class XlRelative(ScorePosition):
         return q + held[0]
 
     def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
-        _, known, last = held
+        u, known, last = held
+        if self.table is None and tracing():
+            record(self, "terms", lambda: self._terms(q, k, u, known, last, places))
         asked = q if self.table is not None else q + last
         scores = products.add_(places.lay(asked @ known.transpose(-1, -2)))
         return scores if self.table is None else scores.add_(places.pairs(last))
@@ -151,6 +154,15 @@ class XlRelative(ScorePosition):
         assert self.v is not None
         known = self._project(self._waves(distance, q.dtype))[..., head, :]
         return content + scale * (known * (q + self.v[head].to(q.dtype))[:, None]).sum(-1)
+
+    def _terms(
+        self, q: Tensor, k: Tensor, u: Tensor, known: Tensor, v: Tensor, places: Places
+    ) -> Tensor:
+        """(a), (b), (c), (d) of a block as (B, 4, H, L, S), for pictures."""
+        content = ((one.expand_as(q)) @ k.transpose(-1, -2) for one in (q, u))
+        far = (places.lay(one.expand_as(q) @ known.transpose(-1, -2)) for one in (q, v))
+        (a, c), (b, d) = content, far
+        return torch.stack((a, b, c, d), 1)
 
     def _encoded(self, distances: Tensor, nearest: int, dtype: torch.dtype) -> Tensor:
         """W_R r of distances that go down by one to ``nearest``: (H, len(distances), D).
