@@ -61,15 +61,20 @@ def counts_up(keep: Tensor | None) -> bool:
     """
     if keep is None:
         return True
+    if not _may_ask(keep):
+        return False
     begins = keep[:, 1:] & ~keep[:, :-1]
-    return surely(begins.sum(1) + keep[:, 0] <= 1)
+    return bool((begins.sum(1) + keep[:, 0] <= 1).all())
 
 
 def surely(flags: Tensor) -> bool:
-    """Whether all ``flags`` are True; False where asking would stop a device or a compiler."""
-    if flags.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    return bool(flags.all())
+    """Whether all ``flags`` are True; False where it costs something to know."""
+    return _may_ask(flags) and bool(flags.all())
+
+
+def _may_ask(flags: Tensor) -> bool:
+    """Whether reading numbers stops neither a device nor a compiler."""
+    return flags.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def visibility(
