@@ -85,6 +85,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "norms": ("norms",),
     "extrapolation": ("extrapolation",),
     "relative": ("shift", "near-and-far", "four-terms", "inner-losses"),
+    "segments": ("segments",),
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
 }
