@@ -86,6 +86,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "extrapolation": ("extrapolation",),
     "relative": ("shift", "near-and-far", "four-terms", "inner-losses"),
     "segments": ("segments",),
+    "lags": ("lags",),
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
 }
