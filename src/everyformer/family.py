@@ -160,14 +160,16 @@ FAMILY: tuple[Member, ...] = (
         "shaw", "Relative position vectors", "Shaw et al.", 2018, "1803.02155",
         Genes(position="shaw"), ALL_TASKS,
         Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores", "2 t d"),
-        "a text moved on by n is copied once vectors reach n tokens back; those of keys are enough",
+        "the token n places back is found once vectors tell it from all others, and those of keys "
+        "are enough",
         cross=_NO_CROSS_DISTANCE,
     ),
     Member(
         "xl-relative", "Transformer-XL's relative positions", "Dai et al.", 2019, "1901.02860",
         Genes(position="xl-relative"), ALL_TASKS,
         Cost(2, 1, "O(L^2 d) time, its scores twice; O(L d) memory and blocks of scores", "2 t d"),
-        "order enters by the two terms of distance: without them a trained model falls to chance",
+        "order enters by two of its four terms: without them a trained model loses over half a bit "
+        "a byte",
         cross=_NO_CROSS_DISTANCE,
     ),
     Member(

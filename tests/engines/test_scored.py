@@ -77,6 +77,33 @@ def test_blocks_equal_the_whole(position, options, causal, monkeypatch):
             torch.testing.assert_close(got, whole, msg=where)
 
 
+@pytest.mark.parametrize(
+    "trained", ["position.value_table", "position.key_table", "project.weights.0", "sink"]
+)
+@pytest.mark.parametrize("kept", [0, 10**9])
+def test_a_part_that_alone_is_trained_gets_its_gradient(trained, kept, monkeypatch):
+    made, x = mixer("shaw", {"clip": 3}, True, sink=True), torch.randn(1, LENGTH, 12).double()
+    made.requires_grad_(False)
+    part = made.get_parameter(trained).requires_grad_()
+    (whole,) = torch.autograd.grad(made(x).y.square().sum(), part)
+    monkeypatch.setattr(scored, "BLOCK", 60)
+    monkeypatch.setattr(scored, "ROWS", 2)
+    monkeypatch.setattr(scored, "KEPT", kept)
+    (found,) = torch.autograd.grad(made(x).y.square().sum(), part)
+    torch.testing.assert_close(found, whole)
+
+
+def test_a_graph_may_be_walked_twice(monkeypatch):
+    monkeypatch.setattr(scored, "BLOCK", 60)
+    monkeypatch.setattr(scored, "ROWS", 2)
+    made = mixer("xl-relative", {}, True)
+    x = torch.randn(1, LENGTH, 12).double().requires_grad_()
+    loss = made(x).y.square().sum()
+    (first,) = torch.autograd.grad(loss, x, retain_graph=True)
+    (second,) = torch.autograd.grad(loss, x)
+    torch.testing.assert_close(second, first)
+
+
 @pytest.mark.parametrize("kept", [0, 300, 10**9])
 def test_dropout_of_the_backward_pass_is_that_of_the_forward_pass(kept, monkeypatch):
     monkeypatch.setattr(scored, "BLOCK", 60)

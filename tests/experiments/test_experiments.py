@@ -34,9 +34,13 @@ def test_quick_claims_are_seen(name, tmp_path):
         assert (tmp_path / figure).stat().st_size > 1000
 
 
-@pytest.mark.parametrize(
-    "name", ["addressing", "kernel-length", "toeplitz", "recall", "alignment", "fill-in"]
+TRAINED = (
+    *("addressing", "kernel-length", "toeplitz", "recall", "alignment", "fill-in"),
+    *("shift", "near-and-far", "four-terms", "inner-losses"),
 )
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_trained_experiments_run_from_end_to_end(name, tmp_path):
     (experiment,) = base.find(name)
     setting = base.Setting(seeds=1, scale=0.002, say=lambda text: None)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
 from everyformer.positions import POSITIONS
 from everyformer.verification.cases import stir
@@ -35,7 +36,9 @@ TABLE = [
     ("learned-per-layer", {}, ABSOLUTE, zeros),
     ("rope", {}, RELATIVE, None),
     ("rope", {"scaling": {"kind": "linear", "factor": 3.0}}, RELATIVE, None),
+    ("rope", {"learned": True, "layout": "interleaved"}, RELATIVE, zeros),
     ("alibi", {"learned": True}, RELATIVE, None),
+    ("alibi", {"lowest": 0.3, "stretch": 2.0}, RELATIVE, None),
     ("alibi", {"slopes": (0.0, 0.0, 0.0)}, RELATIVE, zeros),
     ("t5-relative", {"buckets": 8, "max_distance": 9}, RELATIVE, same_numbers),
     ("shaw", {"clip": 4}, RELATIVE, zeros),
@@ -137,3 +140,10 @@ def test_packed_documents_equal_documents_alone(name, options, relative, blind, 
     packed = made(tokens, mask=Mask(documents=documents)).logits
     alone = [made(piece).logits for piece in tokens.split([5, 1, 7], 1)]
     torch.testing.assert_close(packed, torch.cat(alone, 1))
+
+
+@pytest.mark.parametrize("name", ["shaw", "xl-relative", "da-transformer", "alibi", "rope"])
+@pytest.mark.parametrize("mixer", ["aft-simple", "aft-conv", "gmlp"])
+def test_mixers_that_compare_nothing_refuse_positions_inside(name, mixer):
+    with pytest.raises(GeneError, match=f"position '{name}' acts on .* but mixer '{mixer}' has"):
+        ef.create_model("attention", mixer=mixer, position=name, width=8, heads=2)

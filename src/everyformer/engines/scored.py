@@ -171,13 +171,15 @@ class _Blocks(torch.autograd.Function):
 
 def _gradients(made: _Weighed, above: Tensor, needed: tuple[bool, ...]) -> Iterator[Tensor | None]:
     """Of a block's inputs, where they are needed."""
-    v, weights = made.inputs[2].detach(), made.weights
+    v, weights, added = made.inputs[2].detach(), made.weights, made.added
+    results, gradients = [], []
+    if weights.requires_grad:
+        results, gradients = [weights], [above @ v.transpose(-1, -2)]
+    if added is not None and added.requires_grad:
+        results, gradients = [*results, added], [*gradients, above]
     asked = [t for n, t in enumerate(made.inputs) if needed[n] and n != 2]
     found: Iterator[Tensor | None] = iter(())
-    if asked and weights.requires_grad:
-        results, gradients = [weights], [above @ v.transpose(-1, -2)]
-        if made.added is not None:
-            results, gradients = [*results, made.added], [*gradients, above]
+    if asked:
         found = iter(torch.autograd.grad(results, asked, gradients, allow_unused=True))
     for n, need in enumerate(needed):
         if n == 2:

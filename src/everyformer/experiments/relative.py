@@ -91,13 +91,14 @@ def shifted(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-PAIRS_LENGTH, NOISE = 32, 8
-"""tokens of a text, and how many symbols fill it besides the two pairs"""
-CURVES = torch.arange(PAIRS_LENGTH)
+TEXT, NOISE, VALUES = 32, 8, 4
+"""tokens of a text, symbols that fill it, and symbols that may be asked for"""
+PLACES = ((1, 4), (10, 14), (15, 19), (25, 31))
+"""where values stand: one asked for, two in the way, one asked for"""
 
 
 def near_and_far(setting: Setting) -> Outcome:
-    """Four classes: do the first two marks touch, and are the other two far from one another?"""
+    """The first token must tell the nearest and the farthest of four values: sixteen classes."""
     arms = {"da-transformer": {"spread": 0.0, "distance_scale": 8.0}, "no position": {}}
     numbers: dict[str, list[float]] = {name: [] for name in arms}
     numbers |= {"smallest alpha": [], "largest alpha": []}
@@ -105,60 +106,45 @@ def near_and_far(setting: Setting) -> Outcome:
     for seed in range(setting.seeds):
         for name, options in arms.items():
             torch.manual_seed(seed)
-            member = "attention" if name == "no position" else name
-            place = {"position": None} if name == "no position" else {}
+            member, place = (name, {}) if options else ("attention", {"position": None})
             model = create_model(
-                member, "classify-text", width=64, layers=2, heads=4, classes=4,
-                vocabulary=NOISE + 4, max_length=PAIRS_LENGTH, **place, **options,
+                member, "classify-text", width=48, layers=1, heads=4, classes=VALUES**2,
+                vocabulary=1 + NOISE + VALUES, max_length=TEXT, pooling="first", **place, **options,
             )  # fmt: skip
-            fit(model, pairs, steps=setting.steps(1200), lr=2e-3, seed=seed)
+            fit(model, valued, steps=setting.steps(1500), seed=seed)
             with torch.no_grad():
-                x, y = pairs(torch.Generator().manual_seed(99 + seed), 512)
+                x, y = valued(torch.Generator().manual_seed(99 + seed), 1024)
                 numbers[name].append(float((model(x).logits.argmax(-1) == y).float().mean()))
-            if member == "da-transformer":
-                made = [m for m in model.modules() if isinstance(m, DaTransformer)]
+            made = [m for m in model.modules() if isinstance(m, DaTransformer)]
+            if made:
                 alphas = torch.cat([one.alpha.detach() for one in made])
                 numbers["smallest alpha"].append(float(alphas.min()))
                 numbers["largest alpha"].append(float(alphas.max()))
-                learned = learned or made
+            learned = learned or made
         shown = ", ".join(f"{name} {values[-1]:.2f}" for name, values in numbers.items())
         setting.say(f"near-and-far, seed {seed}: {shown}")
     able, blind = min(numbers["da-transformer"]), max(numbers["no position"])
     low, high = max(numbers["smallest alpha"]), min(numbers["largest alpha"])
     sentence = (
-        f"Whether two marks touch and two others are far apart, four classes: an accuracy of "
-        f"{able:.2f} or more with factors of distance, {blind:.2f} or less without positions. From "
-        f"alpha = 0 in all heads, every model ends with a head at {low:.2f} or below and one at "
-        f"{high:.2f} or above."
+        f"Which value stands nearest, which farthest, 16 classes: an accuracy of {able:.2f} or "
+        f"more with factors of distance, {blind:.2f} or less without positions. From alpha = 0 "
+        f"in all heads, every model ends with a head at {low:.2f} or below and one at {high:.2f} "
+        "or above."
     )
-    holds = able > 0.8 and blind < 0.35 and low < -0.1 and high > 0.1
+    holds = able > 0.8 and blind < 0.4 and low < -0.1 and high > 0.1
     return Outcome(numbers, holds, sentence, {"curves": _curves(learned)})
 
 
-def pairs(generator: torch.Generator, rows: int = 64) -> tuple[Tensor, Tensor]:
-    """Texts with marks A, A' that touch or lie 3 to 6 apart, B, B' that lie 16 or more or 8 or
-    fewer apart, in either order; the class says which of the four it is."""
-    x = torch.randint(0, NOISE, (rows, PAIRS_LENGTH), generator=generator)
-    y = torch.randint(0, 4, (rows,), generator=generator)
-    for row, kind in enumerate(y.tolist()):
-        apart = 1 if kind % 2 else _between(3, 6, generator)
-        far = _between(16, PAIRS_LENGTH - 1, generator) if kind // 2 else _between(1, 8, generator)
-        while True:
-            a = _between(0, PAIRS_LENGTH - 1 - apart, generator)
-            b = _between(0, PAIRS_LENGTH - 1 - far, generator)
-            spots = [a, a + apart, b, b + far]
-            if len(set(spots)) == 4:
-                break
-        marks = torch.arange(NOISE, NOISE + 4)
-        flips = torch.randint(0, 2, (2,), generator=generator).tolist()
-        for pair, flip in enumerate(flips):
-            two = marks[2 * pair : 2 * pair + 2]
-            x[row, spots[2 * pair : 2 * pair + 2]] = two.flip(0) if flip else two
-    return x, y
-
-
-def _between(low: int, high: int, generator: torch.Generator) -> int:
-    return int(torch.randint(low, high + 1, (), generator=generator))
+def valued(generator: torch.Generator, rows: int = 64) -> tuple[Tensor, Tensor]:
+    """Texts that begin with a question, with a value somewhere in each of `PLACES`; the class
+    says the first and the last of the values."""
+    x = torch.randint(1, 1 + NOISE, (rows, TEXT), generator=generator)
+    x[:, 0] = 0
+    values = torch.randint(0, VALUES, (rows, len(PLACES)), generator=generator)
+    for n, (first, last) in enumerate(PLACES):
+        spots = torch.randint(first, last + 1, (rows, 1), generator=generator)
+        x.scatter_(1, spots, 1 + NOISE + values[:, n : n + 1])
+    return x, values[:, 0] * VALUES + values[:, -1]
 
 
 def _curves(learned: list[DaTransformer]) -> Figure:
@@ -166,10 +152,10 @@ def _curves(learned: list[DaTransformer]) -> Figure:
     figure = Figure(figsize=(4 * len(learned), 3), layout="constrained")
     axes = figure.subplots(1, len(learned), sharey=True, squeeze=False)[0]
     for n, (axis, position) in enumerate(zip(axes, learned, strict=True)):
-        curves = position.factors(CURVES, torch.float32).detach()
+        curves = position.factors(torch.arange(TEXT), torch.float32).detach()
         for head, curve in enumerate(curves):
             alpha = float(position.alpha[head].detach())
-            axis.plot(CURVES, curve, label=f"head {head + 1}, alpha {alpha:.2f}")
+            axis.plot(curve, label=f"head {head + 1}, alpha {alpha:.2f}")
         axis.axhline(1, color="grey", linestyle=":")
         axis.set(xlabel="distance", title=f"layer {n + 1}")
         axis.legend(fontsize=7)
@@ -231,10 +217,12 @@ def without(model: Model, terms: str) -> Iterator[None]:
                 position.encode.weight.zero_()
             elif "b" in terms:
                 position.score = _distance_alone(position)  # type: ignore[method-assign]
-    yield
-    model.load_state_dict(kept)
-    for position in positions:
-        position.__dict__.pop("score", None)
+    try:
+        yield
+    finally:
+        model.load_state_dict(kept)
+        for position in positions:
+            position.__dict__.pop("score", None)
 
 
 def _distance_alone(position: XlRelative) -> Any:
@@ -266,18 +254,18 @@ def _terms(model: Model, tokens: Tensor) -> Figure:
     return figure
 
 
-DEPTH = 8
+DEPTH = 24
 LOSSES: dict[str, dict[str, Any]] = {
-    "with both": {},
-    "with inner layers": {"lookahead": 0.0},
-    "with neither": {"layer_losses": False, "lookahead": 0.0},
+    "inner layers": {"lookahead": 0.0},
+    "both": {},
+    "neither": {"layer_losses": False, "lookahead": 0.0},
 }
 
 
 def inner_losses(setting: Setting) -> Outcome:
     """Bits per byte of a deep, narrow model after equal steps, with the paper's losses or without.
 
-    Post-norm, as published, where depth is hard to train.
+    Post-norm, as published, where depth makes the first steps slow.
     """
     data = load_dataset(DataConfig(length=64))
     numbers: dict[str, list[float]] = {name: [] for name in LOSSES}
@@ -285,29 +273,30 @@ def inner_losses(setting: Setting) -> Outcome:
         for name, options in LOSSES.items():
             torch.manual_seed(seed)
             model = create_model(
-                "learned-per-layer", width=64, layers=DEPTH, heads=2, vocabulary=data.vocabulary,
+                "learned-per-layer", width=48, layers=DEPTH, heads=2, vocabulary=data.vocabulary,
                 max_length=64, wiring="post", **options,
             )  # fmt: skip
             batches = dataset_batches(data, 16, seed)
-            fit(model, batches, steps=setting.steps(800), lr=1e-3, seed=seed)
-            found = evaluate(model, data, limit=max(8, setting.steps(256)))
+            fit(model, batches, steps=setting.steps(300), lr=1e-3, seed=seed)
+            found = evaluate(model, data, limit=max(8, setting.steps(128)))
             assert found is not None
             numbers[name].append(found["bits_per_byte"])
         shown = ", ".join(f"{name} {values[-1]:.3f}" for name, values in numbers.items())
         setting.say(f"inner-losses, seed {seed}: {shown}")
-    helped, plain = mean(numbers["with both"]), mean(numbers["with neither"])
+    helped, plain = mean(numbers["inner layers"]), mean(numbers["neither"])
     sentence = (
         f"{DEPTH} layers, post-norm, equal steps on the standard library: {helped:.3f} bits per "
-        f"byte with losses of inner layers and of the token after the next, "
-        f"{mean(numbers['with inner layers']):.3f} with the first alone, {plain:.3f} with neither."
+        f"byte with losses of inner layers, {mean(numbers['both']):.3f} with that of the token "
+        f"after the next besides, {plain:.3f} with neither."
     )
-    better = all(a < b for a, b in zip(numbers["with both"], numbers["with neither"], strict=True))
+    pairs = zip(numbers["inner layers"], numbers["neither"], strict=True)
     figure = Figure(figsize=(4, 3))
     axis = figure.subplots()
     axis.boxplot(list(numbers.values()), tick_labels=list(numbers))
     axis.set(ylabel="bits per byte")
     figure.tight_layout()
-    return Outcome(numbers, better and helped < 0.99 * plain, sentence, {"quality": figure})
+    holds = all(a < b for a, b in pairs) and helped < 0.97 * plain
+    return Outcome(numbers, holds, sentence, {"quality": figure})
 
 
 EXPERIMENTS = (
@@ -323,9 +312,10 @@ EXPERIMENTS = (
     Experiment(
         "near-and-far",
         ("da-transformer",),
-        "from alpha = 0 in all heads, a task of near and far pairs makes a head below -0.1 and one "
-        "above 0.1 in every model; accuracy over 80% of four classes, under 35% without positions",
-        8,
+        "from alpha = 0 in all heads, a question after the nearest and the farthest of four values "
+        "makes a head below -0.1 and one above 0.1 in every model; accuracy over 80% of sixteen "
+        "classes, under 40% without positions",
+        5,
         near_and_far,
     ),
     Experiment(
@@ -339,9 +329,9 @@ EXPERIMENTS = (
     Experiment(
         "inner-losses",
         ("learned-per-layer",),
-        "8 post-norm layers are more than 1% better in bits per byte after equal steps with losses "
-        "of inner layers and of the token after the next than without, for every seed",
-        12,
+        "24 post-norm layers are more than 3% better in bits per byte after equal steps with "
+        "losses of inner layers than without, for every seed",
+        15,
         inner_losses,
     ),
 )

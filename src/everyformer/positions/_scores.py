@@ -30,6 +30,12 @@ class ScorePosition(Position):
         """What is added to scores of pairs that are ``distance`` (any shape) apart: (H, ...)."""
         raise NotImplementedError(f"{self.name} adds nothing that depends on the distance alone")
 
+    def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
+        """What depends on distances alone, for pictures: its name and (H, ...); None: nothing."""
+        if not self.additive:
+            return None
+        return "added to the score", self.by_distance(distance, torch.float32)
+
     def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
         """What all blocks of a call share; the first dimension of each tensor is H or 1.
 

@@ -9,11 +9,13 @@ No vector of position enters anywhere else. In a bidirectional mixer (not in the
 forms are its author's): ``symmetric`` -m_h |i - j|; ``asymmetric`` with slopes of their own for
 keys to the right; ``split``, where the first half of the heads sees the left alone and the second
 half the right alone (the token itself is seen by both), each half with the slopes of that many
-heads.
+heads. ``lowest`` c makes the bias max(-m_h (i - j), -c); ``stretch`` s makes the slopes m_h / s,
+for texts s times as long as those of the training.
 
 Source: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3; the bidirectional forms are from the
-authors' repository, issue 5. Cost: in a causal mixer nothing beside attention's own (see
-`everyformer.engines.softmax`), else O(H L S) additions; nothing is learned unless ``learned``.
+authors' repository, issue 5; the bound is found in Google's meliad. Cost: in a causal mixer nothing
+beside attention's own (see `everyformer.engines.softmax`), with a bound or both sides O(H L S)
+additions; nothing is learned unless ``learned``.
 """
 
 from __future__ import annotations
@@ -44,6 +46,10 @@ class AlibiOptions:
     """slopes of keys to the right (sides=asymmetric; default: as to the left, and learned)"""
     learned: bool = False
     """whether the slopes are trained (as logarithms), from these at the start"""
+    lowest: float | None = None
+    """a bias falls no further than to minus this (bounded ALiBi; default: it falls for ever)"""
+    stretch: float = 1.0
+    """how many times longer texts are than those of the training: slopes are divided by it"""
 
 
 def alibi_slopes(heads: int, rule: Slopes = "alibi") -> tuple[float, ...]:
@@ -103,6 +109,10 @@ class Alibi(ScorePosition):
                 raise GeneError(
                     f"position 'alibi' needs one slope >= 0 for each of heads={heads}, not {slopes}"
                 )
+        if o.lowest is not None and o.lowest < 0:
+            raise GeneError(f"lowest={o.lowest} is minus the least bias: it must be 0 or more")
+        if o.stretch < 1:
+            raise GeneError(f"stretch={o.stretch} makes texts longer: it must be at least 1")
         self.logarithms: nn.Parameter | None = None
         if o.learned:
             starts = both if o.sides == "asymmetric" else both[:1]
@@ -115,15 +125,18 @@ class Alibi(ScorePosition):
         left, right = self._rates(dtype, distance)
         away = distance.abs().to(dtype)
         if self.options.sides == "asymmetric":
-            return -torch.where(distance >= 0, left, right) * away
-        if self.options.sides == "split":
-            heads = torch.arange(len(left), device=distance.device).view(left.shape)
-            hidden = torch.where(heads >= self._left, distance > 0, distance < 0)
-            return (-left * away).masked_fill(hidden, -math.inf)
-        return -left * away
+            left = torch.where(distance >= 0, left, right)
+        bias = -left * away
+        if self.options.lowest is not None:
+            bias = bias.clamp(min=-self.options.lowest)
+        if self.options.sides != "split":
+            return bias
+        heads = torch.arange(len(left), device=distance.device).view(left.shape)
+        hidden = torch.where(heads >= self._left, distance > 0, distance < 0)
+        return bias.masked_fill(hidden, -math.inf)
 
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        if self.options.sides != "symmetric":
+        if self.options.sides != "symmetric" or self.options.lowest is not None:
             return None
         return self._rates(dtype, torch.empty((), device=device))[0]
 
@@ -134,6 +147,7 @@ class Alibi(ScorePosition):
             rates = torch.tensor(both, dtype=dtype, device=against.device)
         else:
             rates = self.logarithms.to(dtype).exp()
+        rates = rates / self.options.stretch
         rates = rates.view(*rates.shape, *[1] * against.dim())
         return rates[0], rates[-1]
 

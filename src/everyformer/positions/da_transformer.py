@@ -88,6 +88,9 @@ class DaTransformer(ScorePosition):
         away = alpha * (distance.abs().to(dtype) / self.options.distance_scale)
         return (F.softplus(beta) - F.softplus(beta - away)).exp()
 
+    def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
+        return "factor of the score", self.factors(distance, torch.float32)
+
     def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
         return (places.tile(self.factors(places.span(), dtype)),)
 

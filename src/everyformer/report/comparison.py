@@ -43,7 +43,9 @@ PICTURE_TITLES = {
     "weights": "Weights",
     "position-bias": "Position biases",
     "spatial": "Spatial gate",
+    "terms": "Terms of the scores",
     "encodings": "Learned positions",
+    "distances": "Distances",
 }
 
 

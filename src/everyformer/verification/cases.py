@@ -72,6 +72,8 @@ MEMORIES: dict[str, tuple[dict[str, Any], ...]] = {
 INSIDE: tuple[dict[str, Any], ...] = (
     {"position": "alibi"},
     {"position": "alibi", "learned": True, "window": 5, "kv_heads": 1},
+    {"position": "alibi", "lowest": 0.4, "stretch": 3.0},
+    {"position": "rope", "learned": True, "fraction": 0.5},
     {"position": "t5-relative", "buckets": 8, "max_distance": 12},
     {"position": "rope", "scaling": {"kind": "yarn", "factor": 4.0, "original_length": 8}},
     {"position": "shaw", "clip": (2, 4), "per_head": True, "queries": True},
