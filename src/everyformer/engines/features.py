@@ -65,12 +65,12 @@ def rectified_features(x: Tensor, projection: Tensor) -> Tensor:
 
 
 def stable_exponentials(
-    x: Tensor, projection: Tensor, hyperbolic: bool = False
+    x: Tensor, projection: Tensor, hyperbolic: bool = False, eps: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Positive (or hyperbolic) features over their largest, and the log of what was divided by.
 
     The largest is M^{-1/2}, or (2M)^{-1/2}; e^level times the features are the features proper. It
-    is a token's own maximum: nothing depends on other tokens.
+    is a token's own maximum: nothing depends on other tokens. ``eps`` times it is added.
 
     Returns:
         Features (..., M or 2 M) and levels (...), float32 at least.
@@ -78,9 +78,10 @@ def stable_exponentials(
     with full_precision(x):
         logs = _products(x, projection)
         logs = torch.cat([logs, -logs], -1) if hyperbolic else logs
-        # where the features are divided and the level multiplied, the maximum has no gradient
-        top = logs.detach().amax(-1, keepdim=True)
+        # what features are divided by and levels multiply with needs no gradient, but eps has one
+        top = (logs if eps else logs.detach()).amax(-1, keepdim=True)
         features = torch.exp(logs - (top + 0.5 * math.log(logs.shape[-1])))
+        features = features + eps * logs.shape[-1] ** -0.5 if eps else features
         return features, (top - _half_square(x)).squeeze(-1)
 
 
@@ -117,13 +118,14 @@ class Projection(nn.Module):
         heads: draws side by side; 1 is shared by all heads.
         rows, size, draw: as in `draw_projection`.
         redraw: draw anew at every so many training calls; None never.
-        pool: instead, so many draws are held, each training call picks some, evaluation takes the
-            first; 0 holds one.
+        pool: so many draws are held, and drawing anew is picking some of them; evaluation takes
+            the first. 0 holds no more than are used.
     """
 
     projection: Tensor
     seed: Tensor
     calls: Tensor
+    chosen: Tensor
 
     def __init__(
         self, heads: int, rows: int, size: int, draw: Draw, redraw: int | None, pool: int = 0
@@ -135,46 +137,55 @@ class Projection(nn.Module):
             raise ConfigError(
                 f"features={rows} and redraw={redraw} must be positive (redraw=None never redraws)"
             )
-        if pool and (pool < heads or redraw is not None):
+        if pool and (pool < heads or redraw is None):
             raise ConfigError(
-                f"a pool of {pool} draws needs at least one for each of {heads} heads, and "
-                "redraw=None: it is picked from at every training call"
+                f"pool={pool} with redraw={redraw}: a pool holds at least one draw for each of "
+                f"{heads} heads, and is of use where redraw says when to pick from it"
             )
-        self.heads, self.draw, self.redraw = heads, draw, redraw
+        self.heads, self.draw, self.redraw, self.pool = heads, draw, redraw, pool
         self.register_buffer("projection", draw_projection(pool or heads, rows, size, draw))
         self.register_buffer("seed", torch.randint(2**62, ()))
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("chosen", torch.arange(heads))
 
     def forward(self, carried: bool) -> Tensor:
-        """W (heads, rows, D) of this call.
+        """W (heads, rows, D) of a new call.
 
         Args:
             carried: whether sums of an earlier call go on, which belong to that call's draw.
+
+        Raises:
+            UnsupportedError: they do, and this call would draw anew.
         """
-        pool = self.projection.shape[0] > self.heads
-        if not self.training or not (pool or self.redraw):
-            return self.projection[: self.heads]
+        if not self.training or self.redraw is None:
+            return self.current()
         if carried:
             raise UnsupportedError(
                 "these random features are drawn anew in training, but a state holds sums of the "
                 "features of an earlier call: call eval() before generating, or, to carry states "
-                "in training, build the mixer with redraw=None and without a pool"
+                "in training, build the mixer with redraw=None"
             )
-        if pool:
-            chosen = torch.randperm(self.projection.shape[0], device=self.projection.device)
-            return self.projection[chosen[: self.heads]]
         self.calls = self.calls + 1
-        self.projection = _redrawn(self.projection, self.seed, self.calls, self.redraw, self.draw)
-        return self.projection
+        when = (self.seed, self.calls, self.redraw)
+        if self.pool:
+            self.chosen = _picked(self.chosen, *when, self.pool)
+        else:
+            self.projection = _redrawn(self.projection, *when, self.draw)
+        return self.current()
+
+    def current(self) -> Tensor:
+        """W (heads, rows, D) of the last call."""
+        if self.training and self.pool:
+            return self.projection[self.chosen]
+        return self.projection[: self.heads]
 
 
 @torch.library.custom_op("everyformer::redrawn", mutates_args=())
 def _redrawn(projection: Tensor, seed: Tensor, calls: Tensor, redraw: int, draw: str) -> Tensor:
     """The projection of training call number ``calls``; an operator, so that graphs can hold it."""
-    count = int(calls)
-    if count % redraw:
+    generator = _generator(seed, calls, redraw)
+    if generator is None:
         return projection.clone()
-    generator = torch.Generator().manual_seed((int(seed) + count) % 2**63)
     heads, rows, size = projection.shape
     fresh = draw_projection(heads, rows, size, cast(Draw, draw), generator)
     return fresh.to(projection)
@@ -183,6 +194,28 @@ def _redrawn(projection: Tensor, seed: Tensor, calls: Tensor, redraw: int, draw:
 @_redrawn.register_fake
 def _(projection: Tensor, seed: Tensor, calls: Tensor, redraw: int, draw: str) -> Tensor:
     return torch.empty_like(projection)
+
+
+@torch.library.custom_op("everyformer::picked", mutates_args=())
+def _picked(chosen: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int) -> Tensor:
+    """Which draws of a pool training call number ``calls`` takes."""
+    generator = _generator(seed, calls, redraw)
+    if generator is None:
+        return chosen.clone()
+    return torch.randperm(pool, generator=generator)[: len(chosen)].to(chosen)
+
+
+@_picked.register_fake
+def _(chosen: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int) -> Tensor:
+    return torch.empty_like(chosen)
+
+
+def _generator(seed: Tensor, calls: Tensor, redraw: int) -> torch.Generator | None:
+    """The source of a new draw, None where this call keeps the last one."""
+    count = int(calls)
+    if count % redraw:
+        return None
+    return torch.Generator().manual_seed((int(seed) + count) % 2**63)
 
 
 def _products(x: Tensor, projection: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ from everyformer.training.storage import file_written_whole
 TEXT_TASKS = ("lm", "mlm", "classify-text")
 IMAGE_TASKS = ("classify-image",)
 # their fast forms are operators of our own, their literal equations are not
-LITERAL = ("aft-full", "aft-local", "aft-simple", "aft-conv")
+LITERAL = ("aft-full", "aft-local", "aft-simple", "aft-conv", "linear", "rfa", "performer")
 BAND = torch.ops.everyformer.band_product.default
 TOLERANCE = 1e-4
 """largest difference from the model's own output that passes, relative to the largest output"""
