@@ -196,8 +196,8 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "rfa", "Random feature attention", "Peng et al.", 2021, "2103.02143",
         Genes(mixer="rfa"), ALL_TASKS, _KERNEL,
-        "a language model with the gate needs fewer bits than without it, and that fewer than with "
-        "elu features; a token costs the same after any number of tokens",
+        "a language model with the gate needs fewer bits than without it and than linear attention "
+        "with elu features; a token costs the same after any number of tokens",
     ),
     Member(
         "gmlp", "gMLP: MLPs with a spatial gating unit", "Liu, Dai, So, Le", 2021, "2105.08050",

@@ -273,13 +273,16 @@ def test_the_operator_keeps_its_promises(levels):
     torch.library.opcheck(torch.ops.everyformer.kernel_attention, (*arguments, "positive", 0.0))
 
 
-def test_flops_are_the_products_of_chunks_and_states():
-    given, _ = draw(128)
+def test_flops_are_the_products_that_are_run():
+    """Two segments, of two chunks and of one; the products themselves are counted inside."""
+    given, _ = draw(192)
+    state = M * (D + 1)
+    within, mixed = 192 * 64 * (M + D + 1), (2 * 3 + 1 * 2) * state
     forward = count_flops(lambda: kernel_attention(**given))
-    assert forward == 2 * B * H * 128 * (64 * (M + D + 1) + 2 * M * (D + 1))
+    assert forward == 2 * B * H * (within + 192 * 2 * state + mixed)
     both = count_flops(lambda: kernel_attention(**given)[0].sum().backward())
-    backward = 2 * B * H * 128 * (64 * (3 * M + 2 * (D + 1)) + 5 * M * (D + 1))
-    assert both == forward + backward
+    within = 192 * 64 * (3 * M + 2 * (D + 1))
+    assert both - forward == 2 * B * H * (within + 192 * 5 * state + 2 * mixed)
 
 
 def test_what_has_no_meaning_is_refused():

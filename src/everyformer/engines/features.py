@@ -20,7 +20,7 @@ Sources: Rahimi, Recht 2007; Cho, Saul 2009; Choromanski et al. 2021, arXiv 2009
 from __future__ import annotations
 
 import math
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -53,8 +53,7 @@ def fourier_features(x: Tensor, projection: Tensor) -> Tensor:
     Arguments as in `positive_features`.
     """
     with full_precision(x):
-        angles = _products(x, projection)
-        return torch.cat([angles.sin(), angles.cos()], -1) * angles.shape[-1] ** -0.5
+        return _waves(_products(x, projection))
 
 
 def rectified_features(x: Tensor, projection: Tensor) -> Tensor:
@@ -178,6 +177,33 @@ class Projection(nn.Module):
         if self.training and self.pool:
             return self.projection[self.chosen]
         return self.projection[: self.heads]
+
+
+@torch.library.custom_op("everyformer::waves", mutates_args=())
+def _waves(angles: Tensor) -> Tensor:
+    """[sin, cos] / sqrt(M) of M angles, in one tensor that is all the gradient needs."""
+    count = angles.shape[-1]
+    made = angles.new_empty(*angles.shape[:-1], 2 * count)
+    torch.sin(angles, out=made[..., :count])
+    torch.cos(angles, out=made[..., count:])
+    return made.mul_(count**-0.5)
+
+
+@_waves.register_fake
+def _(angles: Tensor) -> Tensor:
+    return angles.new_empty(*angles.shape[:-1], 2 * angles.shape[-1])
+
+
+def _save_waves(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(output)
+
+
+def _differentiate_waves(ctx: Any, grad: Tensor) -> Tensor:
+    (sines, cosines), (first, second) = ctx.saved_tensors[0].chunk(2, -1), grad.chunk(2, -1)
+    return (cosines * first).addcmul_(sines, second, value=-1)
+
+
+_waves.register_autograd(_differentiate_waves, setup_context=_save_waves)
 
 
 @torch.library.custom_op("everyformer::redrawn", mutates_args=())

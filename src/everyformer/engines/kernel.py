@@ -165,7 +165,8 @@ def divided(sums: Tensor, guard: Guard) -> tuple[Tensor, Tensor]:
         total = total + guard.eps
         total = total.masked_fill(total < _EMPTY[total.dtype], math.inf)
     elif guard.kind == "signed":
-        total = torch.copysign(total.abs().clamp(min=guard.eps), total)
+        size = total.abs().clamp(min=guard.eps)
+        total = torch.where(total < 0, -size, size)
     elif guard.kind == "above":
         total = total.clamp(min=guard.eps)
     else:
@@ -220,21 +221,24 @@ def _kernel_attention(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
     gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """y (B, L, H, D_v), its denominators, the state after, and the states before each segment."""
+    """y (B, L, H, D_v), its denominators, the state after, and the states where segments meet.
+
+    The last of those is the state after once more: a number that is never 1 leaves graphs open.
+    """
     (batch, heads, length, values), guard = v.shape, Guard(kind, eps)  # type: ignore[arg-type]
     given = Inputs(q, k, v, keep, level, gate)
     held = Carried(sums.flatten(0, 1), None if top is None else top.flatten())
     y = v.new_empty(batch, length, heads, values)
     totals = sums.new_empty(batch, length, heads, 1)
-    kept = []
+    kept = [held]
     with full_precision(q):
         for start, stop in _segments(length, k.shape[3], values):
-            kept.append(held)
             part = segment(given, start, stop, held)
             found, total = divided(forward(part), guard)
             y[:, start:stop] = _rows(found, v, start, stop)
             totals[:, start:stop] = _rows(total, v, start, stop)
             held = part.after
+            kept.append(held)
     tops = [h.level for h in kept if h.level is not None]
     return (
         y,
@@ -312,7 +316,7 @@ def _(
     gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     batch, heads, length, values = v.shape
-    count = segment_count(length, k.shape[3], values)
+    count = 1 + segment_count(length, k.shape[3], values)
     none = sums.new_empty(0)
     return (
         v.new_empty(batch, length, heads, values),
@@ -356,21 +360,26 @@ def _differentiate(ctx: Any, grad_y: Tensor | None, *grads: Tensor | None) -> tu
 _kernel_attention.register_autograd(_differentiate, setup_context=_save)
 
 
-def _tokens(v: Any) -> int:
-    """Tokens of all heads, the last chunk whole."""
-    return int(v[0] * v[1] * -(-v[2] // CHUNK) * CHUNK)
+def _counted(v: Any, features: int, within: int, states: int, fades: int) -> int:
+    """Operations of a pass over v (B, H, L, D_v), whose last chunk counts whole.
+
+    Multiplications: ``within`` for each pair of tokens of a chunk; ``states`` times M (D_v + 1) for
+    each token; ``fades`` times as many for each pair of chunks of a segment.
+    """
+    size, parts = features * (v[3] + 1), _segments(v[2], features, v[3])
+    chunks = [-(-(stop - start) // CHUNK) for start, stop in parts]
+    tokens = sum(chunks) * CHUNK
+    mixed = sum(n * (n + 1) for n in chunks) * fades
+    return int(2 * v[0] * v[1] * (tokens * (CHUNK * within + states * size) + mixed * size))
 
 
 @register_flop_formula(torch.ops.everyformer.kernel_attention)
 def _(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
     """Products within chunks, the chunks' sums, and what queries read of them."""
-    features, values = k[3], v[3] + 1
-    return 2 * _tokens(v) * (CHUNK * (features + values) + 2 * features * values)
+    return _counted(v, k[3], within=k[3] + v[3] + 1, states=2, fades=1)
 
 
 @register_flop_formula(torch.ops.everyformer.kernel_attention_backward)
 def _(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
     """The weights and the states again, and two products for each of the forward pass."""
-    features, values = k[3], v[3] + 1
-    within = CHUNK * (3 * features + 2 * values)
-    return 2 * _tokens(v) * (within + 5 * features * values)
+    return _counted(v, k[3], within=3 * k[3] + 2 * (v[3] + 1), states=5, fades=2)

@@ -77,9 +77,7 @@ class Levels(NamedTuple):
     before: Tensor
     """(X n, C, 1) of the state for query i"""
     own: Tensor
-    """(X n, C, 1) of key j in the chunk's sum"""
-    fade: Tensor
-    """(X, n, 1, 1) of the state in the next one"""
+    """(X n, C, 1) of key j in its chunk's sum"""
 
 
 class Segment(NamedTuple):
@@ -93,6 +91,9 @@ class Segment(NamedTuple):
     """(X n, C, D_v + 1), zero at padding"""
     states: Tensor
     """(X n, M, D_v + 1) before each chunk"""
+    fades: Tensor
+    """(X, n + 1, n + 1) of the state before the segment and of each chunk's sum (columns), in the
+    states before each chunk and at the end (rows)"""
     levels: Levels | None
     after: Carried
     """at the end"""
@@ -105,31 +106,35 @@ class Segment(NamedTuple):
         """``pairs`` times their levels, the future left out, in place."""
         return (pairs if self.levels is None else pairs.mul_(self.levels.pairs)).tril_()
 
+    def valued(self) -> Tensor:
+        """V' as each chunk's sum takes it."""
+        return self.v if self.levels is None else self.v * self.levels.own
+
 
 def segment(given: Inputs, start: int, stop: int, before: Carried) -> Segment:
     """Tokens ``start`` to ``stop`` in chunks, with the states before each."""
-    part = [None if t is None else t[..., start:stop, :] for t in given[:3]]
-    q, k = (_chunked(t) for t in part[:2])
-    v = _with_ones(part[2], None if given.keep is None else given.keep[:, start:stop])
-    chunks = q.shape[0] // before.sums.shape[0]
-    levels, level = _levels(given, start, stop, before.level, chunks)
-    products = torch.bmm(k.mT, v if levels is None else v * levels.own)
-    products = products.unflatten(0, (-1, chunks))
-    states = torch.empty_like(products)
-    held = before.sums.clone()
-    for n in range(chunks):
-        states[:, n] = held
-        if levels is not None:
-            held.mul_(levels.fade[:, n])
-        held.add_(products[:, n])
-    return Segment(q, k, v, states.flatten(0, 1), levels, Carried(held, level))
+    q, k = (_chunked(t[:, :, start:stop]) for t in (given.q, given.k))
+    keep = None if given.keep is None else given.keep[:, start:stop]
+    v = _with_ones(given.v[:, :, start:stop], keep)
+    rows = before.sums.shape[0]
+    chunks = q.shape[0] // rows
+    levels, fades, level = _levels(given, start, stop, before.level, chunks)
+    if fades is None:
+        fades = v.new_ones(chunks + 1, chunks + 1).tril_().expand(rows, -1, -1)
+    part = Segment(q, k, v, before.sums, fades, levels, before)
+    sums = torch.bmm(k.mT, part.valued()).view(rows, chunks, -1)
+    states = torch.bmm(fades[:, :, 1:], sums)
+    states.addcmul_(fades[:, :, :1], before.sums.reshape(rows, 1, -1))
+    states = states.unflatten(2, before.sums.shape[1:])
+    after = Carried(states[:, -1].clone(), level)
+    return part._replace(states=states[:, :-1].flatten(0, 1), after=after)
 
 
 def forward(part: Segment) -> Tensor:
     """Y' (X n, C, D_v + 1)."""
-    if part.levels is None:
-        return torch.bmm(part.q, part.states).baddbmm_(part.pairs(), part.v)
-    far = torch.bmm(part.q, part.states).mul_(part.levels.before)
+    far = torch.bmm(part.q, part.states)
+    if part.levels is not None:
+        far.mul_(part.levels.before)
     return far.baddbmm_(part.pairs(), part.v)
 
 
@@ -138,64 +143,63 @@ def backward(part: Segment, g: Tensor, after: Tensor) -> tuple[Tensor, Tensor, T
 
     ``after`` (X, M, D_v + 1) is the gradient of the state at the segment's end.
     """
-    q, k, v, levels = part.q, part.k, part.v, part.levels
-    rows, chunks = after.shape[0], q.shape[0] // after.shape[0]
+    q, k, levels, fades = part.q, part.k, part.levels, part.fades
+    rows, chunks = after.shape[0], fades.shape[1] - 1
     far = g if levels is None else g * levels.before
-    ends = torch.bmm(q.mT, far).unflatten(0, (rows, chunks))
-    held = after.clone()
-    for n in reversed(range(chunks)):
-        own, ends[:, n] = ends[:, n].clone(), held
-        if levels is not None:
-            held.mul_(levels.fade[:, n])
-        held.add_(own)
-    ends = ends.flatten(0, 1)
-    weights = part.weighted(torch.bmm(g, v.mT))
+    states = torch.bmm(q.mT, far).view(rows, chunks, -1)
+    ends, flat = fades[:, -1:].mT, after.reshape(rows, 1, -1)
+    before = torch.bmm(fades[:, :-1, :1].mT, states).addcmul_(ends[:, :1], flat)
+    sums = torch.bmm(fades[:, :-1, 1:].mT, states).addcmul_(ends[:, 1:], flat)
+    sums = sums.view(-1, *after.shape[1:])
+    weights = part.weighted(torch.bmm(g, part.v.mT))
     dq = torch.bmm(weights, k).baddbmm_(far, part.states.mT)
-    owned = v if levels is None else v * levels.own
-    dk = torch.bmm(weights.mT, q).baddbmm_(owned, ends.mT)
-    dv = torch.bmm(k, ends)
+    dk = torch.bmm(weights.mT, q).baddbmm_(part.valued(), sums.mT)
+    dv = torch.bmm(k, sums)
     dv = dv if levels is None else dv.mul_(levels.own)
-    return dq, dk, dv.baddbmm_(part.pairs().mT, g), held
+    return dq, dk, dv.baddbmm_(part.pairs().mT, g), before.view_as(after)
 
 
 def _levels(
     given: Inputs, start: int, stop: int, before: Tensor | None, chunks: int
-) -> tuple[Levels | None, Tensor | None]:
-    """Factors of a segment, and the level of the state at its end."""
+) -> tuple[Levels | None, Tensor | None, Tensor | None]:
+    """Factors of a segment, those of its states, and the level of the state at its end.
+
+    Levels are written less the sum of the log gates since the segment began, so that the level of
+    the state before chunk n is the running maximum over the chunks before it.
+    """
     if before is None:
-        return None, None
-    rows, size = before.shape[0], chunks * CHUNK
+        return None, None, None
+    rows, size, lowest = before.shape[0], chunks * CHUNK, float("-inf")
 
     def chunked(t: Tensor, fill: float) -> Tensor:
-        t = widened(t[..., start:stop]).reshape(rows, -1)
+        t = t[:, :, start:stop].reshape(rows, -1)
         return pad(t, (0, size - t.shape[1]), value=fill).unflatten(1, (chunks, CHUNK))
 
     like = given.level if given.gate is None else given.gate
     assert like is not None
-    gate = None if given.gate is None else chunked(given.gate, 0.0).cumsum(2)
-    level = chunked(torch.zeros_like(like) if given.level is None else given.level, float("-inf"))
+    level = chunked(widened(torch.zeros_like(like) if given.level is None else given.level), lowest)
     if given.keep is not None:
-        hidden = ~given.keep[:, None].expand_as(like)
-        hidden = pad(hidden[..., start:stop].reshape(rows, -1), (0, size - (stop - start)))
-        level = level.masked_fill(hidden.unflatten(1, (chunks, CHUNK)), float("-inf"))
-    level = level if gate is None else level - gate
+        shown = chunked(given.keep[:, None].expand(like.shape), False)
+        level = level.masked_fill(~shown, lowest)
+    total = level.new_zeros(rows, chunks + 1)
+    if given.gate is not None:
+        # summed up within a chunk, so that no digits are lost to what happened long before
+        gate = chunked(widened(given.gate), 0.0).cumsum(2)
+        level = level - gate
+        total[:, 1:] = gate[:, :, -1].cumsum(1)
     highest = level.cummax(2).values
-    starts, tops, held = [], [], before
-    for n in range(chunks):
-        starts.append(held)
-        tops.append(torch.maximum(held, highest[:, n, -1]))
-        held = tops[-1] if gate is None else tops[-1] + gate[:, n, -1]
-    lowest = torch.finfo(level.dtype).min
-    first = torch.stack(starts, 1)
-    top = torch.stack(tops, 1).clamp_(min=lowest)
-    reached = torch.maximum(first[..., None], highest).clamp_(min=lowest)
+    tops = torch.cat([before[:, None], highest[:, :, -1] - total[:, :-1]], 1).cummax(1).values
+    first = (tops + total)[:, :-1, None]
+    ends = (tops[:, 1:] + total[:, :-1])[:, :, None]
+    finite = torch.finfo(level.dtype).min
+    reached = torch.maximum(first, highest).clamp_(min=finite)
     made = Levels(
         pairs=torch.sub(level[..., None, :], reached[..., None]).exp_().flatten(0, 1),
-        before=torch.sub(first[..., None], reached).exp_().flatten(0, 1)[..., None],
-        own=torch.sub(level, top[..., None]).exp_().flatten(0, 1)[..., None],
-        fade=torch.sub(first, top).exp_()[..., None, None],
+        before=torch.sub(first, reached).exp_().flatten(0, 1)[..., None],
+        own=torch.sub(level, ends.clamp(min=finite)).exp_().flatten(0, 1)[..., None],
     )
-    return made, held
+    fades = torch.sub(tops[:, None], tops[..., None].clamp(min=finite)).exp_().tril_()
+    return made, fades, tops[:, -1] + total[:, -1]
 
 
 def _chunked(t: Tensor) -> Tensor:

@@ -186,14 +186,17 @@ def gates(setting: Setting) -> Outcome:
     means = [mean(numbers[name]) for name in ARMS]
     cost = {name: step_cost(member, options) for name, (member, options) in ARMS.items()}
     for name, costs in cost.items():
-        numbers[f"operations of a token, {name}"] = [float(ops) for ops, _ in costs.values()]
+        for tokens, (operations, _) in costs.items():
+            numbers[f"operations of a token after {tokens}, {name}"] = [float(operations)]
     flat = all(len(set(costs.values())) == 1 for costs in cost.values())
     shown = ", ".join(f"{name} {value:.3f}" for name, value in zip(ARMS, means, strict=True))
     ops, size = next(iter(cost["rfa, gate"].values()))
     sentence = (
         f"Bits per byte after equal steps: {shown}. A token of a layer with the gate takes {ops:,} "
         f"operations and a state of {size:,} bytes"
-        f"{', after 64 tokens as after 4,096' if flat else ', and more after more tokens'}."
+        f"{', after 64 tokens as after 4,096' if flat else ', and more after more tokens'}. The "
+        f"paper's large models are better with Fourier features than with elu also without gates: "
+        f"here they are {'better' if means[1] < means[2] else 'not'}."
     )
     figure = Figure(figsize=(5, 3))
     axis = figure.subplots()
@@ -202,7 +205,8 @@ def gates(setting: Setting) -> Outcome:
     axis.set(xlabel="step", ylabel="training loss (nats)")
     axis.legend()
     figure.tight_layout()
-    return Outcome(numbers, flat and means[0] < means[1] < means[2], sentence, {"loss": figure})
+    holds = flat and means[0] < 0.98 * min(means[1:])
+    return Outcome(numbers, holds, sentence, {"loss": figure})
 
 
 def step_cost(member: str, options: dict[str, Any]) -> dict[int, tuple[int, int]]:
@@ -272,8 +276,8 @@ EXPERIMENTS = (
     Experiment(
         "gates",
         ("rfa", "linear"),
-        "bits per byte: RFA with the gate < without it < linear attention with elu features; a "
-        "token costs the same after 64 and after 4,096",
+        "RFA with the gate needs 2% fewer bits per byte than without it and than linear attention "
+        "with elu features; a token costs the same after 64 and after 4,096",
         8,
         gates,
     ),

@@ -10,8 +10,9 @@ image classifier: ``pixels`` (batch, channels, height, width), normalised floats
 
 A program of torch keeps the fast operators of this library, so that it must be imported before
 `torch.export.load`. ONNX has no such operators: softmax attention, gMLP and aMLP are exported as
-they are, the Attention-Free Transformers by their literal equation, which takes O(L^2 d) memory
-whatever the member's own cost. Not exported: streaming states, encoder-decoders, pixel models.
+they are, the Attention-Free Transformers and kernel attention by their literal equation, which
+takes O(L^2) memory or more whatever the member's own cost. Not exported: streaming states,
+encoder-decoders, pixel models.
 """
 
 from __future__ import annotations
