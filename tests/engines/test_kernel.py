@@ -232,9 +232,10 @@ def test_sums_are_taken_in_float32(dtype, kind):
     torch.testing.assert_close(y.double(), exact, rtol=0, atol=8 * torch.finfo(dtype).eps)
 
 
-def test_long_rows_keep_their_digits_and_gradients():
-    """A large start and small rest: gradients by subtraction from the end would lose the start."""
-    given, _ = draw(8192, dtype=torch.float32)
+@pytest.mark.parametrize("kind", [{}, {"levels": True, "gates": True}])
+def test_long_rows_keep_their_digits_and_gradients(kind):
+    """A small start before a large rest: states by subtraction from the end would lose it."""
+    given, _ = draw(8192, dtype=torch.float32, **kind)
     given = {name: t[:1, :1].detach() for name, t in given.items()}
     given["k"][:, :, :64] *= 1e-4
     found = []

@@ -106,10 +106,6 @@ class Segment(NamedTuple):
         """``pairs`` times their levels, the future left out, in place."""
         return (pairs if self.levels is None else pairs.mul_(self.levels.pairs)).tril_()
 
-    def valued(self) -> Tensor:
-        """V' as each chunk's sum takes it."""
-        return self.v if self.levels is None else self.v * self.levels.own
-
 
 def segment(given: Inputs, start: int, stop: int, before: Carried) -> Segment:
     """Tokens ``start`` to ``stop`` in chunks, with the states before each."""
@@ -121,13 +117,12 @@ def segment(given: Inputs, start: int, stop: int, before: Carried) -> Segment:
     levels, fades, level = _levels(given, start, stop, before.level, chunks)
     if fades is None:
         fades = v.new_ones(chunks + 1, chunks + 1).tril_().expand(rows, -1, -1)
-    part = Segment(q, k, v, before.sums, fades, levels, before)
-    sums = torch.bmm(k.mT, part.valued()).view(rows, chunks, -1)
+    sums = torch.bmm(k.mT, _owned(v, levels)).view(rows, chunks, -1)
     states = torch.bmm(fades[:, :, 1:], sums)
     states.addcmul_(fades[:, :, :1], before.sums.reshape(rows, 1, -1))
     states = states.unflatten(2, before.sums.shape[1:])
     after = Carried(states[:, -1].clone(), level)
-    return part._replace(states=states[:, :-1].flatten(0, 1), after=after)
+    return Segment(q, k, v, states[:, :-1].flatten(0, 1), fades, levels, after)
 
 
 def forward(part: Segment) -> Tensor:
@@ -153,10 +148,15 @@ def backward(part: Segment, g: Tensor, after: Tensor) -> tuple[Tensor, Tensor, T
     sums = sums.view(-1, *after.shape[1:])
     weights = part.weighted(torch.bmm(g, part.v.mT))
     dq = torch.bmm(weights, k).baddbmm_(far, part.states.mT)
-    dk = torch.bmm(weights.mT, q).baddbmm_(part.valued(), sums.mT)
+    dk = torch.bmm(weights.mT, q).baddbmm_(_owned(part.v, levels), sums.mT)
     dv = torch.bmm(k, sums)
     dv = dv if levels is None else dv.mul_(levels.own)
     return dq, dk, dv.baddbmm_(part.pairs().mT, g), before.view_as(after)
+
+
+def _owned(v: Tensor, levels: Levels | None) -> Tensor:
+    """V' as each chunk's own sum takes it."""
+    return v if levels is None else v * levels.own
 
 
 def _levels(
