@@ -322,6 +322,17 @@ def test_rotations_before_the_features_see_distances_alone(name):
     assert (still(x).y - y).abs().max() > 0.05 * y.abs().max()
 
 
+def test_training_with_new_draws_is_one_graph():
+    for name, options in (("performer", {"redraw": 2}), ("rfa", {"pool": 9, "gate": True})):
+        mixer = build(name, options, dtype=torch.float32).train()
+        compiled = torch.compile(mixer, backend="aot_eager", fullgraph=True)
+        x = draw(2, 9, WIDTH, dtype=torch.float32)
+        outputs = [compiled(x).y for _ in range(3)]
+        outputs[-1].sum().backward()
+        assert int(mixer.random.calls) == 3
+        assert not torch.equal(outputs[0], outputs[1])
+
+
 def test_heads_of_a_layer_are_shared_with_other_mixers():
     heads = ef.by_head("linear", "attention", "performer", "rfa")
     model = ef.create_model("attention", width=16, heads=4, layers=1, mixer=heads).eval()
@@ -375,6 +386,8 @@ def test_calls_that_cannot_be_are_refused():
         mixer(x, mask=Mask(documents=ids), state=mixer.init_state(2))
     with pytest.raises(UnsupportedError, match="no exact streaming form when it is bidirectional"):
         build("linear", causal=False).init_state(1)
+    with pytest.raises(UnsupportedError, match=r"gate=True.*reads no context"):
+        build("rfa", {"gate": True})(x, context=x)
     rotated = build("rfa", width=24, position="rope")
     with pytest.raises(UnsupportedError, match="position=None"):
         rotated(draw(2, 6, 24), context=draw(2, 6, 24))

@@ -31,8 +31,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.errors import ConfigError, GeneError
-from everyformer.core.mixer import set_options
+from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Context, set_options
 from everyformer.engines.features import (
     DRAWS,
     Draw,
@@ -40,7 +41,7 @@ from everyformer.engines.features import (
     fourier_features,
     rectified_features,
 )
-from everyformer.engines.kernel import POSITIVE, Guard
+from everyformer.engines.kernel import POSITIVE, ContextSums, Guard
 from everyformer.engines.ranges import widened
 from everyformer.mixers import MIXERS
 from everyformer.mixers._kernel import Bias, KernelAttention, KernelOptions, Keys
@@ -142,6 +143,16 @@ class RFA(KernelAttention):
         self.gate = nn.Linear(width, heads) if o.gate else None
         if self.gate is not None:
             nn.init.constant_(self.gate.bias, math.log(o.gate_start / (1 - o.gate_start)))
+
+    def read_context(self, context: Context, mask: Mask | None = None) -> ContextSums:
+        """Sum up a context once; gates and the causal code's clamp have no place there."""
+        for name in ("gate", "compat_clamp"):
+            if getattr(self.options, name):
+                raise UnsupportedError(
+                    f"rfa with {name}=True is causal self-attention and reads no context: build "
+                    f"cross-attention with causal=False and {name} at its default"
+                )
+        return super().read_context(context, mask)
 
     def draw(self, carried: bool, again: bool = True) -> Tensor:
         drawn = self.random(carried) if again else self.random.current()
