@@ -81,6 +81,7 @@ class Member:
 
 _SOFTMAX = Cost(2, 1, "O(L^2 d) time, O(L d) memory when fused", "2 t d")
 _NO_CROSS_DISTANCE = "distances are defined between tokens of one sequence"
+_KERNEL = Cost(1, 1, "O(L M d) time, O(L (M + d)) memory; M features a head", "M (d + h), constant")
 _NO_CROSS_AFT = "published with w over one sequence; a cross form would need a table of its own"
 _NO_PAST = "what is carried from segment to segment is the past of a text read in order"
 _NO_CROSS_SGU = "the spatial matrix mixes the tokens of one sequence"
@@ -237,6 +238,24 @@ FAMILY: tuple[Member, ...] = (
         Cost(1, 1, "O(L s d) time, O(L d) memory", "s (d + h), constant"),
         "one shared kernel a head keeps the local bias at any length",
         cross=_NO_CROSS_AFT,
+    ),
+    Member(
+        "linear", "Linear attention", "Katharopoulos et al.", 2020, "2006.16236",
+        Genes(mixer="linear"), ALL_TASKS, _KERNEL,
+        "copies a sequence that it has read into a state of constant size, at a cost for each "
+        "token that does not grow with what was read",
+    ),
+    Member(
+        "performer", "Performer: softmax attention by FAVOR+", "Choromanski et al.", 2021,
+        "2009.14794", Genes(mixer="performer"), ALL_TASKS, _KERNEL,
+        "positive features estimate softmax attention better than trigonometric ones, orthogonal "
+        "rows better than independent ones where norms are small, with an error like 1/M",
+    ),
+    Member(
+        "rfa", "Random feature attention", "Peng et al.", 2021, "2103.02143",
+        Genes(mixer="rfa"), ALL_TASKS, _KERNEL,
+        "a language model with the gate needs fewer bits than without it and than linear attention "
+        "with elu features; a token costs the same after any number of tokens",
     ),
     Member(
         "gmlp", "gMLP: MLPs with a spatial gating unit", "Liu, Dai, So, Le", 2021, "2105.08050",

@@ -4,12 +4,14 @@ Heads' tensors are (batch, heads, length, head_dim); AFT and the spatial gate ta
 width). Each function has a twin of the same name, the literal equation, in `everyformer.reference`.
 """
 
+from everyformer.engines.features import fourier_features, positive_features
 from everyformer.mixers.aft_conv import aft_conv
 from everyformer.mixers.aft_full import aft_full
 from everyformer.mixers.aft_local import aft_local
 from everyformer.mixers.aft_simple import aft_simple
 from everyformer.mixers.attention import attention
 from everyformer.mixers.gmlp import spatial_gate
+from everyformer.mixers.linear import linear_attention
 from everyformer.positions.rope import rotate
 from everyformer.positions.sinusoidal import sinusoid
 
@@ -19,6 +21,9 @@ __all__ = [
     "aft_local",
     "aft_simple",
     "attention",
+    "fourier_features",
+    "linear_attention",
+    "positive_features",
     "rotate",
     "sinusoid",
     "spatial_gate",

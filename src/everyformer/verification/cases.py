@@ -42,6 +42,31 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"kernel": 3, "tied": False},
         {"kernel": 7, "reparameterise": False},
     ),
+    "linear": (
+        {},
+        {"eps": 1e-6, "bias": ("query", "key", "value", "output")},
+        {"feature_map": "relu"},
+        {"feature_map": "exp"},
+        {"feature_map": "softmax"},
+        {"feature_map": "identity", "normalise": "rms"},
+        {"feature_map": "t2r"},
+        {"feature_map": "product", "normalise": "rms"},
+        {"feature_map": "hedgehog"},
+        {"feature_map": "dpfp", "nu": 2},
+    ),
+    "performer": (
+        {},
+        {"features": 16, "draw": "iid", "per_head": True, "eps": 1e-3},
+        {"features": 8, "feature_map": "hyperbolic", "draw": "regularised"},
+        {"features": 256, "feature_map": "trigonometric"},
+        {"features": 8, "feature_map": "relu", "bias": ("query", "value")},
+        {"features": 0, "feature_map": "relu"},
+    ),
+    "rfa": (
+        {},
+        {"draw": "orthogonal", "pool": 4, "learned_scale": False},
+        {"feature_map": "arccos", "temperature": 0.5},
+    ),
     "gmlp": (
         {},
         {"gate": "multiplicative", "sgu_heads": 2},
@@ -89,6 +114,15 @@ INSIDE: tuple[dict[str, Any], ...] = (
 )
 """positions inside softmax attention that have no row of their own"""
 
+ORDERED: dict[str, tuple[dict[str, Any], ...]] = {
+    "rfa": (
+        {"gate": True},
+        {"gate": True, "feature_map": "arccos", "features": 16, "temperature": 2.0},
+        {"compat_clamp": True},
+    ),
+}
+"""options that only causal mixers have"""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -121,6 +155,8 @@ def cases(member: Member) -> Iterator[Case]:
         for causal in (True, False):
             if member.can("causal" if causal else "bidirectional"):
                 yield Case(member, options, causal)
+    for options in ORDERED.get(member.genes.mixer, ()):
+        yield Case(member, options)
 
 
 def stir(module: nn.Module) -> None:
