@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     from everyformer.data.text import encode_prompt
     from everyformer.generation.sampling import ENDED, generate, initial_state, stream
     from everyformer.generation.state_file import load_state, save_state
+    from everyformer.training.signals import StopSignals
 
     model = trained.model(options.average)
     exact = initial_state(model, 1) is not None
@@ -148,16 +150,17 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     write = _writer(tokenizer, ids[0])
     drawn = stream(model, ids, tokens=options.tokens, **rules)
     count, token = 0, None
+    # an endless text ends by a signal, and one that is kept is kept then too
+    watched = options.tokens is None or options.state is not None
     try:
-        for token in drawn:
-            count += 1
-            if int(token) not in hidden:
-                write(int(token), False)
+        with StopSignals("stopping after this token") if watched else nullcontext() as stop:
+            for token in drawn:
+                count += 1
+                if int(token) not in hidden:
+                    write(int(token), False)
+                if stop is not None and stop.received is not None:
+                    break
         write(None, True)
-    except KeyboardInterrupt:
-        # the only end that an endless text has
-        if options.tokens is not None:
-            raise
     finally:
         print(flush=True)
     if drawn.state is not None:

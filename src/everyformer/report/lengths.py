@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from everyformer.report.style import WIDE, new_figure, save_figure, styled
+from everyformer.report.style import new_figure, save_figure, styled
 
 
 @styled
@@ -47,13 +47,16 @@ def draw_places(found: dict[str, Any], path: Path) -> Path:
         found: what `evaluate_long` gives.
         path: .png, .svg or .pdf; written whole.
     """
-    figure = Figure(figsize=(WIDE, 0.42 * WIDE), layout="constrained")
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     places, contexts = found["by_place"], found["by_context"]
     middles = [(one["from"] + one["to"]) / 2 for one in places]
     left.plot(middles, [one["loss"] for one in places], marker="o", markersize=3)
     left.set(xlabel=f"place in a segment of {found['window']:,}", ylabel="loss (nats a token)")
     right.plot([one["from"] for one in contexts], [one["loss"] for one in contexts], marker="o")
-    right.set_xscale("log", base=2)
-    right.set(xlabel="tokens read before (from)")
+    right.set_xscale("log")
+    ticks = [one["from"] for one in contexts][:: -(-len(contexts) // 6)]
+    right.set_xticks(ticks, [f"{count:,}" for count in ticks])
+    right.minorticks_off()
+    right.set(xlabel="tokens read before, from")
     return save_figure(figure, path)

@@ -8,16 +8,18 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-_ASKED = b"\nstopping after this step, with a checkpoint; press Ctrl-C again to stop at once\n"
+STEP = "stopping after this step, with a checkpoint"
 
 
 class StopSignals:
     """Context manager; ``received`` is the number of the signal that asked for a stop, or None.
 
-    Signals can only be caught in the main thread; in another one nothing is ever received.
+    Signals can only be caught in the main thread; in another one nothing is ever received. ``what``
+    tells the user what happens now.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = STEP) -> None:
+        self._told = f"\n{what}; press Ctrl-C again to stop at once\n".encode()
         self.received: int | None = None
         self._previous: dict[int, Any] = {}
 
@@ -39,6 +41,6 @@ class StopSignals:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             # print() could re-enter a buffer that the signal found half-written
-            os.write(2, _ASKED)
+            os.write(2, self._told)
         self.received = number
         signal.signal(signal.SIGINT, signal.default_int_handler)

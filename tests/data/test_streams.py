@@ -1,0 +1,97 @@
+"""Text in order: nothing dropped, nothing read twice, rows that go on, documents that end."""
+
+import numpy as np
+import pytest
+import torch
+
+from everyformer.core.errors import DataError
+from everyformer.data.batch import IGNORED
+from everyformer.data.streams import held_out_segments, training_segment, warmed_windows
+from everyformer.data.text import TextDataset
+from everyformer.data.tokenizers import ByteTokenizer
+
+
+def text(tokens: int, length: int, stride: int | None = None, **more: object) -> TextDataset:
+    row = np.arange(tokens).astype(np.int32)
+    return TextDataset(
+        name="text", task="lm", kind="text", vocabulary=tokens, length=length, split="",
+        fingerprint="", train=row, validation=row, stride=stride, **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def real_tokens(batch):
+    return torch.ones_like(batch.inputs, dtype=torch.bool) if batch.keep is None else batch.keep
+
+
+SIZES = [(41, 4, 3), (41, 4, 1), (100, 7, 5), (9, 8, 2), (30, 5, 7)]
+
+
+@pytest.mark.parametrize(("tokens", "length", "rows"), SIZES)
+def test_training_reads_every_token_equally_often_and_goes_on_row_by_row(tokens, length, rows):
+    data, steps = text(tokens, length), tokens - 1
+    batches = [training_segment(data, step, rows) for step in range(steps)]
+    inputs = torch.cat([batch.inputs for batch in batches], 1)
+    targets = torch.cat([batch.targets for batch in batches], 1)
+    # after as many steps as there are targets every row has gone round ``length`` times
+    counts = torch.bincount(targets.flatten(), minlength=tokens)
+    assert counts[0] == 0
+    assert set(counts[1:].tolist()) == {rows * length}
+    assert torch.equal(targets, inputs + 1)
+    assert torch.equal(inputs[:, 1:], (inputs[:, :-1] + 1) % (tokens - 1))
+
+
+def test_a_document_begins_where_a_stream_comes_to_the_start_of_the_text():
+    batch = training_segment(text(11, 4), 2, 1)
+    assert batch.inputs.tolist() == [[8, 9, 0, 1]]
+    assert batch.documents.tolist() == [[0, 0, 1, 1]]
+    assert training_segment(text(11, 4), 1, 1).documents is None
+
+
+@pytest.mark.parametrize(("tokens", "length", "streams"), [*SIZES, (41, 4, 100)])
+def test_held_out_text_is_scored_once(tokens, length, streams):
+    scored: list[int] = []
+    before = None
+    for batch in held_out_segments(text(tokens, length), streams):
+        assert batch.inputs.shape == (streams, length)
+        real = batch.targets != IGNORED
+        assert torch.equal(batch.targets[real], batch.inputs[real] + 1)
+        scored += batch.targets[real].tolist()
+        if before is not None:
+            goes_on = batch.inputs[:, 0] == before[:, -1] + 1
+            assert bool((goes_on | ~real[:, 0]).all())
+        before = batch.inputs
+    assert sorted(scored) == list(range(1, tokens))
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+@pytest.mark.parametrize("stride", [None, 2])
+def test_windows_are_the_usual_ones_with_the_text_before_them(stride, limit):
+    data = text(43, 5, stride)
+    plain = list(data.validation_batches(4, limit))
+    warmed = list(warmed_windows(data, 4, limit, 2))
+    for usual, (ahead, batch) in zip(plain, warmed, strict=True):
+        assert torch.equal(usual.inputs, batch.inputs)
+        assert torch.equal(usual.targets, batch.targets)
+        rows = torch.cat([*(part.inputs for part in ahead), batch.inputs], 1)
+        kept = torch.cat([real_tokens(part) for part in (*ahead, batch)], 1)
+        for row, real, start in zip(rows, kept, batch.inputs[:, 0].tolist(), strict=True):
+            first = max(0, start - 5 * len(ahead))
+            assert row[real].tolist() == list(range(first, start + 5))
+
+
+def test_packed_documents_keep_their_ids():
+    row = np.frombuffer(b"ab\0cde\0fg\0hij", dtype=np.uint8)
+    data = TextDataset(
+        name="text", task="lm", kind="text", vocabulary=256, length=4, split="", fingerprint="",
+        train=row, validation=row, packed=True, tokenizer=ByteTokenizer(),
+    )  # fmt: skip
+    ids = [batch.documents[0].tolist() for batch in held_out_segments(data, 1)]
+    # the text's own start begins a document too: only id 0 goes on with what was before
+    assert ids == [[1, 1, 2, 2], [0, 0, 1, 1], [0, 1, 1, 1]]
+
+
+def test_all_held_out_leaves_nothing_to_train_on():
+    data = text(9, 4)
+    empty = TextDataset(**{**data.__dict__, "train": data.train[:0]})
+    with pytest.raises(DataError, match="nothing to train on"):
+        training_segment(empty, 0, 2)

@@ -1,0 +1,201 @@
+"""Training and evaluating with a memory: what is carried, kept, gone on from and measured."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import everyformer as ef
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.state import named_tensors
+from everyformer.data.streams import training_segment
+from everyformer.data.text import TextDataset
+from everyformer.memory.base import memories_of
+from everyformer.training.carry import Carry
+from everyformer.training.config import TrainingConfig
+from everyformer.training.distributed import World
+from everyformer.training.evaluate import evaluate
+from everyformer.training.long_evaluation import evaluate_long
+from everyformer.training.loop import train
+from everyformer.training.optimiser import clip_gradients, parameter_groups
+from everyformer.training.run import RunDirectory
+from everyformer.training.step import backward
+
+WORLD = World(torch.device("cpu"))
+MEMBERS = {
+    "transformer-xl": {"slots": 6},
+    "compressive": {"slots": 4, "compressed": 3, "rate": 2},
+}
+BOTH = pytest.mark.parametrize("name", MEMBERS)
+
+
+def text(length: int = 5, tokens: int = 203) -> TextDataset:
+    row = np.random.default_rng(0).integers(0, 11, tokens).astype(np.uint8)
+    return TextDataset(
+        name="text", task="lm", kind="text", vocabulary=11, length=length, split="", fingerprint="",
+        train=row, validation=row[:68],
+    )  # fmt: skip
+
+
+def model(name: str, seed: int = 0, **more: object) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    options = {**MEMBERS[name], "dropout": 0.0, "embedding_dropout": 0.0, **more}
+    sizes = {"width": 16, "heads": 2, "layers": 2, "vocabulary": 11}
+    made = ef.create_model(name, **{**sizes, **options})
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return made.double()
+
+
+@BOTH
+def test_a_step_goes_on_where_the_rows_of_the_last_ended(name):
+    made, data = model(name).train(), text()
+    carry = Carry(made)
+    state = made.init_state(4)
+    for step in range(4):
+        batch = training_segment(data, step, 4)
+        made.zero_grad()
+        backward(made, batch, WORLD, carry=carry)
+        gradients = [None if p.grad is None else p.grad.clone() for p in made.parameters()]
+        made.zero_grad()
+        out = made(batch.inputs, targets=batch.targets, mask=batch.mask, state=state)
+        out.loss.backward()
+        state = out.state.detach()
+        for ours, p in zip(gradients, made.parameters(), strict=True):
+            assert (ours is None) == (p.grad is None)
+            if ours is not None:
+                torch.testing.assert_close(ours, p.grad)
+        for a, b in zip(carry.states[0].tensors(), state.tensors(), strict=True):
+            torch.testing.assert_close(a, b)
+            assert not a.requires_grad
+
+
+@BOTH
+def test_slices_carry_their_own_rows(name):
+    made, data = model(name).train(), text()
+    whole, halves = Carry(made), Carry(made)
+    for step in range(4):
+        batch = training_segment(data, step, 4)
+        sums = []
+        for carry, slices in ((whole, 1), (halves, 2)):
+            made.zero_grad()
+            backward(made, batch, WORLD, slices=slices, carry=carry)
+            own = [p for p in made.parameters() if not getattr(p, "apart", False)]
+            sums.append(torch.cat([p.grad.flatten() for p in own if p.grad is not None]))
+        torch.testing.assert_close(*sums)
+
+
+@BOTH
+def test_what_is_carried_is_saved_and_taken_up(name):
+    made, data = model(name).train(), text()
+    carry, other = Carry(made), Carry(made)
+    for step in range(3):
+        backward(made, training_segment(data, step, 4), WORLD, slices=2, carry=carry)
+    other.fill({k: v.clone() for k, v in carry.tensors().items()})
+    assert other.states.keys() == carry.states.keys() == {0, 1}
+    for number, state in carry.states.items():
+        again = named_tensors(other.states[number])
+        for path, value in named_tensors(state).items():
+            assert torch.equal(again[path], value)
+
+
+@BOTH
+def test_a_resumed_run_is_the_run_that_never_stopped(name, tmp_path: Path):
+    def run(folder: str, steps: int, resume: bool) -> torch.nn.Module:
+        made = model(name).float()
+        config = TrainingConfig(
+            steps=steps, batch=4, accumulate=2, schedule="constant", warmup=0.0, keep=9,
+            evaluate_every=None, checkpoint_every=2, device="cpu",
+        )  # fmt: skip
+        train(
+            made,
+            text(),
+            config,
+            RunDirectory(tmp_path / folder, resume=resume),
+            resume=resume,
+            show=False,
+        )
+        return made
+
+    whole = run("whole", 6, False)
+    run("parts", 4, False)
+    parts = run("parts", 6, True)
+    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+        assert torch.equal(a, b)
+    saved = sorted((tmp_path / "parts" / "checkpoints").glob("*/memory.safetensors"))
+    assert len(saved) == 3
+
+
+@BOTH
+def test_reading_in_order_is_reading_segment_by_segment(name):
+    made, data = model(name).eval(), text()
+    found = evaluate_long(made, data, mode="recurrent")
+    state, total = made.init_state(1), 0.0
+    tokens = torch.from_numpy(data.validation.astype(np.int64))[None]
+    for first in range(0, 67, 5):
+        out = made(tokens[:, first : min(first + 5, 67)], state=state)
+        state = out.state
+        goals = tokens[0, first + 1 : first + 6]
+        loss = F.cross_entropy(out.logits[0, : len(goals)], goals, reduction="sum")
+        total += float(loss.detach())
+    assert found["scored"] == 67
+    assert found["loss"] == pytest.approx(total / 67)
+    assert sum(one["targets"] for one in found["by_place"]) == 67
+    contexts = {one["from"]: one["targets"] for one in found["by_context"]}
+    assert contexts == {1: 1, 2: 2, 4: 4, 8: 8, 16: 16, 32: 32, 64: 4}
+
+
+def test_all_modes_score_as_many_targets():
+    made, data = model("transformer-xl").eval(), text()
+    modes = [{"mode": m} for m in ("nonoverlapping", "sliding", "recurrent")]
+    modes += [{"mode": "recurrent", "streams": n} for n in (2, 3, 50)]
+    assert {evaluate_long(made, data, **mode)["scored"] for mode in modes} == {67}
+
+
+def test_a_window_is_scored_with_what_the_memory_would_hold():
+    """With one layer and a whole memory of context, windows are the text read in order."""
+    made, data = model("transformer-xl", layers=1).eval(), text()
+    ordered = evaluate_long(made, data, mode="recurrent")
+    warmed = evaluate(made, data, batch=3)
+    assert warmed["loss"] == pytest.approx(ordered["loss"])
+    cold = evaluate(made, data, batch=3, remember=False)
+    assert abs(cold["loss"] - ordered["loss"]) > 1e-3
+    for memory in memories_of(made):
+        memory.slots = 0
+    # no memory: nothing is carried, and nothing hides the segment from itself
+    assert evaluate(made, data)["loss"] == pytest.approx(
+        evaluate_long(made, data, mode="nonoverlapping")["loss"]
+    )
+
+
+def test_a_compression_is_clipped_and_optimised_apart():
+    made = model("compressive").train()
+    apart = [p for p in made.parameters() if getattr(p, "apart", False)]
+    groups = parameter_groups(made, 0.1)
+    assert all(
+        {id(p) for p in group["params"]} <= {id(p) for p in apart}
+        or not {id(p) for p in group["params"]} & {id(p) for p in apart}
+        for group in groups
+    )
+    for parameter in made.parameters():
+        parameter.grad = torch.ones_like(parameter) * (100 if parameter in set(apart) else 1e-3)
+    common = [p for p in made.parameters() if not getattr(p, "apart", False)]
+    norm = clip_gradients(made.parameters(), 1.0)
+    assert norm == pytest.approx(1e-3 * sum(p.numel() for p in common) ** 0.5)
+    assert all((p.grad == 1e-3).all() for p in common)
+    own = torch.cat([p.grad.flatten() for p in apart])
+    assert float(own.norm()) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_wrong_modes_are_refused():
+    made, data = model("transformer-xl"), text()
+    with pytest.raises(ConfigError, match="streams"):
+        evaluate_long(made, data, mode="sliding", streams=2)
+    with pytest.raises(ConfigError, match="side by side have no 'stride'"):
+        evaluate_long(made, data, mode="recurrent", stride=2)
+    bert = ef.create_model("attention", "mlm", width=16, heads=2, layers=1, vocabulary=11)
+    with pytest.raises(UnsupportedError):
+        evaluate_long(bert, data, mode="recurrent")
