@@ -24,7 +24,7 @@ def test_a_broken_member_breaks_the_laws(monkeypatch):
     """The laws can fail: a leak of the future, a remembered padding, a wrong scale are seen."""
     from everyformer.mixers.attention import Attention
 
-    honest = Attention._attend
+    honest = Attention.attend
 
     def leaking(self, q, k, v, visible):
         y = honest(self, q, k, v, visible)
@@ -33,7 +33,7 @@ def test_a_broken_member_breaks_the_laws(monkeypatch):
             + 1e-3 * v.mean(dim=(1, 2))[:, None, : y.shape[-1]].repeat(1, 1, 9)[..., : y.shape[-1]]
         )
 
-    monkeypatch.setattr(Attention, "_attend", leaking)
+    monkeypatch.setattr(Attention, "attend", leaking)
     member = list_members()[0]
     for law in ("equation", "causality", "chunks", "padding"):
         assert check_law(member, law).status == "failed", law

@@ -148,7 +148,7 @@ def fit(model: Model, steps: int, seed: int) -> list[float]:
 
 @torch.no_grad()
 def answered(model: Model, count: int, seed: int) -> np.ndarray:
-    """Share of questions answered at each lag in facts, read in order; nan where none was asked."""
+    """(2, `REACH`): questions answered and asked at each lag in facts, read in order."""
     model.train(False)
     hits, asked = np.zeros(REACH + KEYS), np.zeros(REACH + KEYS)
     # the memory that training had: its own form, not keys and values
@@ -161,18 +161,23 @@ def answered(model: Model, count: int, seed: int) -> np.ndarray:
         where = (lag[scored] // PERIOD).numpy()
         np.add.at(hits, where, right)
         np.add.at(asked, where, 1)
-    with np.errstate(invalid="ignore"):
-        return (hits / asked)[:REACH]
+    return np.stack((hits, asked))[:, :REACH]
 
 
 def near(curve: np.ndarray) -> float:
     """Of questions up to `NEAR` tokens back."""
-    return float(np.nanmean(curve[: NEAR // PERIOD]))
+    return share(curve[:, : NEAR // PERIOD])
 
 
 def far(curve: np.ndarray) -> float:
     """Of questions from `FAR` tokens back on."""
-    return float(np.nanmean(curve[FAR // PERIOD :]))
+    return share(curve[:, FAR // PERIOD :])
+
+
+def share(counts: np.ndarray) -> float:
+    """Of questions asked, those answered."""
+    hits, asked = counts.sum(-1)
+    return float(hits / max(asked, 1))
 
 
 def curve_figure(curves: dict[str, list[np.ndarray]]) -> Figure:
@@ -182,7 +187,8 @@ def curve_figure(curves: dict[str, list[np.ndarray]]) -> Figure:
     where = np.arange(REACH) * PERIOD + 4
     for name, found in curves.items():
         look = "k-" if name == "transformer-xl" else "-"
-        axes.plot(where, np.nanmean(np.stack(found), 0), look, marker=".", label=name)
+        hits, asked = np.sum(found, 0)
+        axes.plot(where, hits / np.maximum(asked, 1), look, marker=".", label=name)
     axes.axhline(1 / VALUES, color="grey", linestyle=":")
     axes.axvspan(FAR, where[-1], color="grey", alpha=0.12, lw=0)
     axes.set(xlabel="tokens from fact to question", ylabel="share answered", ylim=(0, 1.02))

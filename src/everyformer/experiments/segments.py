@@ -82,11 +82,14 @@ def segments(setting: Setting) -> Outcome:
 
 
 def trained(text: TextDataset, slots: int, seed: int, setting: Setting) -> Model:
-    """A small model of bytes, trained on ordered streams."""
+    """A small model of bytes, trained on ordered streams.
+
+    Distances beyond those of the training count as its longest, as in the paper's evaluations.
+    """
     torch.manual_seed(seed)
     model = create_model(
         "transformer-xl", width=128, layers=3, heads=4, vocabulary=256, max_length=LENGTH,
-        slots=slots, dropout=0.0, embedding_dropout=0.0,
+        slots=slots, clamp=LENGTH + SLOTS - 1, dropout=0.0, embedding_dropout=0.0,
     )  # fmt: skip
     config = TrainingConfig(
         steps=setting.steps(1500), batch=16, lr=1e-3, weight_decay=0.01, seed=seed,
