@@ -1,8 +1,10 @@
 """States: rows reset, reordered and counted without touching the original."""
 
+import pytest
 import torch
 
 from everyformer import create_mixer, create_model
+from everyformer.core.errors import ShapeError
 from everyformer.core.state import StackState
 
 
@@ -17,6 +19,17 @@ def test_a_state_counts_tokens_and_bytes():
     assert state.position.tolist() == [5, 5, 5]
     per_row = 5 * (8 + 8) * 4 + 8
     assert state.nbytes == 3 * per_row
+
+
+def test_a_reset_of_the_wrong_shape_is_refused():
+    state = TEST_STATE
+    for where in (
+        torch.tensor([True]),
+        torch.tensor([1, 0, 1]),
+        torch.ones(3, 1, dtype=torch.bool),
+    ):
+        with pytest.raises(ShapeError, match="one bool for each of the state's 3 rows"):
+            state.reset(where)
 
 
 def test_reset_clears_only_the_rows_asked_for_and_keeps_the_original():

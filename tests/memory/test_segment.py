@@ -180,6 +180,11 @@ def test_contradictions_are_refused():
     made = model(slots=4)
     with pytest.raises(ShapeError, match="holds 2 rows, but x has 1"):
         made(IDS[:1], state=made.init_state(2))
+    wider = ef.create_model(
+        "attention", position="alibi", memory="segment", width=30, heads=3, layers=3, vocabulary=20
+    )
+    with pytest.raises(ShapeError, match="30 channels, but this layer's have 24"):
+        made.train()(IDS, state=wider.double().init_state(2))
     other = ef.create_model("aft-simple", width=24, heads=3, layers=3, vocabulary=20)
     with pytest.raises(ShapeError, match="state of another model"):
         made(IDS, state=other.double().init_state(2))

@@ -19,6 +19,8 @@ from typing import Any, Self, TypeVar, dataclass_transform
 import torch
 from torch import Tensor
 
+from everyformer.core.errors import ShapeError
+
 S = TypeVar("S", bound="State")
 
 
@@ -74,6 +76,7 @@ class State:
 
     def reset(self, where: Tensor) -> Self:
         """A new document or episode starts in the batch rows where ``where`` (batch,) is True."""
+        check_rows(where, self.seen)
         fields = {
             f.name: _cleared(getattr(self, f.name), where, f.metadata.get("empty", 0))
             for f in dataclasses.fields(self)  # type: ignore[arg-type]
@@ -114,6 +117,15 @@ def filled(like: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     if isinstance(like, tuple | list):
         return type(like)(filled(part, tensors, f"{path}.{n}") for n, part in enumerate(like))
     return tensors.get(path[1:])
+
+
+def check_rows(where: Tensor, seen: Tensor) -> None:
+    """Refuse anything but one flag for each batch row of a state."""
+    if where.dtype != torch.bool or where.shape != seen.shape:
+        raise ShapeError(
+            f"a reset takes one bool for each of the state's {seen.shape[0]} rows, not "
+            f"{tuple(where.shape)} {str(where.dtype).removeprefix('torch.')}"
+        )
 
 
 @state

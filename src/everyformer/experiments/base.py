@@ -87,6 +87,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "relative": ("shift", "near-and-far", "four-terms", "inner-losses"),
     "segments": ("segments",),
     "lags": ("lags",),
+    "regions": ("regions",),
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
     "kernels": ("random-features", "gates", "constant-state"),

@@ -79,6 +79,11 @@ class Memory(nn.Module):
         """Nothing remembered yet; ``like``: device and dtype."""
         raise NotImplementedError
 
+    def rows_of(self, state: Any) -> KeyValueState:
+        """The rows in a state that stand for one token each."""
+        rows: KeyValueState = state.rows
+        return rows
+
     def recall(self, state: Any, length: int) -> Recalled:
         """The rows that stand before the next segment, of ``length`` tokens."""
         raise NotImplementedError

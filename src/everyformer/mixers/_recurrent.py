@@ -114,6 +114,14 @@ def _check(attention: Attention, x: Tensor, state: State) -> None:
             f"a layer with memory '{memory.name}' continues a state that its own init_state began, "
             f"not {type(state).__name__} (the state of another model?)"
         )
+    projected = isinstance(state, KeyValueState)
+    rows = state if isinstance(state, KeyValueState) else memory.rows_of(state)
+    held, expected = rows.keys.shape[-1], attention.key_dim if projected else attention.width
+    if held != expected:
+        raise ShapeError(
+            f"the state holds rows of {held} channels, but this layer's have {expected}: it is the "
+            "state of another model"
+        )
     if state.seen.shape[0] != x.shape[0]:
         raise ShapeError(
             f"the state holds {state.seen.shape[0]} rows, but x has {x.shape[0]}: begin a state of "
