@@ -22,12 +22,9 @@ def test_a_state_counts_tokens_and_bytes():
 
 
 def test_a_reset_of_the_wrong_shape_is_refused():
-    state = TEST_STATE
-    for where in (
-        torch.tensor([True]),
-        torch.tensor([1, 0, 1]),
-        torch.ones(3, 1, dtype=torch.bool),
-    ):
+    _, state = held_state()
+    wrong = (torch.tensor([True]), torch.tensor([1, 0, 1]), torch.ones(3, 1, dtype=torch.bool))
+    for where in wrong:
         with pytest.raises(ShapeError, match="one bool for each of the state's 3 rows"):
             state.reset(where)
 

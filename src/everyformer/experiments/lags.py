@@ -21,19 +21,19 @@ from everyformer.experiments.base import Experiment, Outcome, Setting, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 
-KEYS, VALUES, NOISE = 24, 4, 4
+KEYS, VALUES, NOISE = 12, 4, 4
 FACTS, QUESTIONS, ANSWERS = 0, KEYS * VALUES, KEYS * (VALUES + 1)
 VOCABULARY = ANSWERS + VALUES + NOISE
 """facts, then questions, then answers, then noise"""
-PERIOD = 8
+PERIOD = 16
 """tokens from one fact to the next"""
-ASKED = (2, 4, 6)
+ASKED = range(2, PERIOD, 2)
 """places of questions between them, each with its answer behind"""
 LENGTH, SLOTS, COMPRESSED, RATE = 32, 32, 32, 4
 """tokens of a segment, rows of either memory, tokens to a compressed row"""
-REACH = 20
+REACH = 10
 """facts back that a question asks for at most, all of different keys"""
-NEAR, FAR = 24, 104
+NEAR, FAR = 32, 96
 """lags in tokens: up to ``NEAR`` the segment and every memory reach, from ``FAR`` on plain memories
 do not (64 rows and a segment of 32)"""
 ROWS = 16
@@ -67,7 +67,7 @@ def lags(setting: Setting) -> Outcome:
                 width=64, layers=1, heads=2, vocabulary=VOCABULARY, max_length=LENGTH,
                 dropout=0.0, embedding_dropout=0.0, **options,
             )  # fmt: skip
-            terms = fit(model, setting.steps(2500), seed)
+            terms = fit(model, setting.steps(4000), seed)
             if terms:
                 ends = max(1, len(terms) // 20)
                 fallen = mean(terms[-ends:]) / mean(terms[ends : 2 * ends])
