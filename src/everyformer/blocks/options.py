@@ -8,8 +8,11 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class BlockOptions:
-    wiring: Literal["pre", "post"] = "pre"
-    """where the norm stands: x + f(norm(x)), or norm(x + f(x)) as published in 2017"""
+    wiring: Literal["pre", "post", "reversible"] = "pre"
+    """where the norm stands: x + f(norm(x)), or norm(x + f(x)) as published in 2017; reversible:
+    x1 + f(norm(x2)), whose activations are not kept but computed again"""
+    reversible_output: Literal["concat", "mean"] = "concat"
+    """what a reversible stack gives: both halves side by side (2 width), or their mean"""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """normalisation over channels"""
     norm_eps: float = 1e-5

@@ -1,4 +1,8 @@
-"""A stack of layers: passes states and losses through, and can offer any layer's output."""
+"""A stack of layers: passes states and losses through, and can offer any layer's output.
+
+A reversible one (`everyformer.blocks.reversible`) gives both its halves side by side, twice the
+width, or their mean.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
+from everyformer.blocks.reversible import Halves, run_reversible
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import Losses, MixerOutput, StackOutput, add_losses
@@ -18,7 +23,10 @@ from everyformer.core.state import StackState, State
 
 
 class Stack(nn.Module):
-    """Layers in order, then a final norm when they are pre-norm."""
+    """Layers in order, then a final norm unless they are post-norm.
+
+    ``out_width`` is the number of channels that come out.
+    """
 
     def __init__(
         self,
@@ -34,7 +42,12 @@ class Stack(nn.Module):
             Block(mixer, options, options.drop_path * i / last, reader)
             for i, (mixer, reader) in enumerate(zip(mixers, readers, strict=True))
         )
-        self.norm = make_norm(width, options) if options.wiring == "pre" else nn.Identity()
+        self.reversible = options.wiring == "reversible"
+        self.joined = options.reversible_output
+        doubled = self.reversible and self.joined == "concat"
+        self.out_width = 2 * width if doubled else width
+        bare = options.wiring == "post"
+        self.norm = nn.Identity() if bare else make_norm(self.out_width, options)
         self.checkpointing = False
 
     def forward(
@@ -46,12 +59,14 @@ class Stack(nn.Module):
         state: StackState | None = None,
         hidden: Sequence[int] = (),
     ) -> StackOutput:
-        """`x` (batch, length, width) through all layers.
+        """`x` (batch, length, width) through all layers: (batch, length, out_width).
 
         Args:
             context: of a decoder, what `read_context` made of the encoder's output.
             hidden: layers whose outputs are wanted, counted from 1; 0 is the input.
         """
+        if self.reversible:
+            return self._reversibly(x, context, mask, state, hidden)
         losses: Losses = {}
         states: list[State] = []
         kept = {0: x} if 0 in hidden else {}
@@ -73,6 +88,27 @@ class Stack(nn.Module):
         if state is not None:
             after = StackState(seen=state.seen + _real(x, mask), layers=tuple(states))
         return StackOutput(self.norm(x), after, losses, tuple(kept[n] for n in hidden))
+
+    def _reversibly(
+        self,
+        x: Tensor,
+        context: Sequence[State] | None,
+        mask: Mask | None,
+        state: StackState | None,
+        hidden: Sequence[int],
+    ) -> StackOutput:
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        out = run_reversible(blocks, x, context=context, mask=mask, state=state, hidden=hidden)
+        after = None
+        if state is not None:
+            after = StackState(seen=state.seen + _real(x, mask), layers=out.states)
+        y = self.norm(self._join(out.halves, x.dtype))
+        kept = tuple(self._join(out.hidden[n], x.dtype) for n in hidden)
+        return StackOutput(y, after, out.losses, kept)
+
+    def _join(self, halves: Halves, dtype: torch.dtype) -> Tensor:
+        a, b = halves
+        return (torch.cat(halves, -1) if self.joined == "concat" else (a + b) / 2).to(dtype)
 
     def read_context(self, encoded: Tensor, mask: Mask | None = None) -> tuple[State, ...]:
         """The encoder's output (batch, source, width), taken in once by every layer's reader."""

@@ -146,8 +146,26 @@ def _check(config: ModelConfig) -> None:
                 f"unknown option '{name}' for mixer {', '.join(sorted(used))}; "
                 f"{nearest(name, known)}"
             )
+    _check_reversible(config)
     if config.causal and config.pooling in ("class", "first"):
         raise GeneError(
             f"pooling='{config.pooling}' reads the first token, but causal=True lets it see only "
             "itself: use pooling='mean' or 'last' with a causal mixer"
+        )
+
+
+def _check_reversible(config: ModelConfig) -> None:
+    """Two halves side by side fit neither tied embeddings nor a decoder that reads them."""
+    if config.block.wiring != "reversible" or config.block.reversible_output == "mean":
+        return
+    if config.task == "seq2seq":
+        raise GeneError(
+            "reversible_output='concat' gives twice the width, which a decoder does not read: use "
+            "reversible_output='mean' with task 'seq2seq'"
+        )
+    tied = config.tie and config.task in ("lm", "mlm")
+    if tied and not (config.task == "mlm" and config.head_transform):
+        raise GeneError(
+            "reversible_output='concat' gives twice the width, but tie=True makes the output layer "
+            "as wide as the embeddings: use tie=False, or reversible_output='mean'"
         )

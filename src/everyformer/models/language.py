@@ -27,7 +27,7 @@ class LanguageModel(Model):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
+        self.head = nn.Linear(self.stack.out_width, config.vocabulary, bias=config.head_bias)
         self.start_weights([self.embedding])
         if config.tie:
             self.head.weight = self.embedding.weight

@@ -34,11 +34,13 @@ class MaskedLanguageModel(Model):
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.transform: nn.Linear | None = None
         self.transform_norm: nn.Module | None = None
+        channels = self.stack.out_width
         if config.head_transform:
-            self.transform = nn.Linear(config.width, config.width)
+            self.transform = nn.Linear(channels, config.width)
+            channels = config.width
             self.transform_norm = make_norm(config.width, config.block)
             nn.init.zeros_(self.transform.bias)
-        self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
+        self.head = nn.Linear(channels, config.vocabulary, bias=config.head_bias)
         self.start_weights([self.embedding])
         if config.tie:
             self.head.weight = self.embedding.weight

@@ -39,7 +39,7 @@ class PixelModel(Model):
         self.row = nn.Embedding(height, config.width)
         self.column = nn.Embedding(width, config.width)
         self.channel = nn.Embedding(channels, config.width)
-        self.head = nn.Linear(config.width, 256, bias=False)
+        self.head = nn.Linear(self.stack.out_width, 256, bias=False)
         self.start_weights([self.embedding, self.row, self.column, self.channel])
 
     def forward(
