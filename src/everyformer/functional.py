@@ -4,6 +4,8 @@ Heads' tensors are (batch, heads, length, head_dim); AFT and the spatial gate ta
 width). Each function has a twin of the same name, the literal equation, in `everyformer.reference`.
 """
 
+from everyformer.engines.hashing import lsh_buckets
+from everyformer.mixers._lsh import lsh_attention
 from everyformer.mixers.aft_conv import aft_conv
 from everyformer.mixers.aft_full import aft_full
 from everyformer.mixers.aft_local import aft_local
@@ -19,6 +21,8 @@ __all__ = [
     "aft_local",
     "aft_simple",
     "attention",
+    "lsh_attention",
+    "lsh_buckets",
     "rotate",
     "sinusoid",
     "spatial_gate",

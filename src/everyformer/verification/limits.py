@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from everyformer.core.mixer import Mixer
 from everyformer.family import Member
 from everyformer.models.build import create_mixer
+from everyformer.positions.axial import Axial
 from everyformer.positions.rope import rotate
 from everyformer.verification.cases import HEADS, LONGEST, WIDTH, draw, stir
 from everyformer.verification.laws import TOLERANCE
@@ -166,9 +167,45 @@ def _rope(make: Make) -> list[Pair]:
     ]
 
 
+def _reformer(make: Make) -> list[Pair]:
+    """Where one window holds all tokens it is dense attention among others with shared keys."""
+    wide, cut = make("reformer", chunk=LENGTH), make("reformer", chunk=6, look_ahead=1)
+    cut.load_state_dict(wide.state_dict())
+
+    def dense(x: Tensor) -> Tensor:
+        heads = (2, LENGTH, HEADS, WIDTH // HEADS)
+        qk, v = (w(x).view(heads).transpose(1, 2) for w in (wide.query_key, wide.value))
+        k = qk / (qk.square().sum(-1, keepdim=True) + qk.shape[-1] * 1e-6).sqrt()
+        places = torch.arange(LENGTH, device=x.device)
+        others = places[:, None] > places if wide.causal else places[:, None] != places
+        weights = (qk @ k.mT).masked_fill(~others, -torch.inf).softmax(-1)
+        y = weights.nan_to_num(0.0) @ v
+        if wide.causal:
+            y = torch.cat((v[:, :, :1], y[:, :, 1:]), 2)
+        return wide.out(y.transpose(1, 2).flatten(2))
+
+    return [
+        ("chunk >= L is dense", lambda x: wide(x).y, dense),
+        ("a window of all chunks is dense, in any number of rounds", lambda x: cut(x).y, dense),
+    ]
+
+
+def _axial(make: Make) -> list[Pair]:
+    """One axis is a learned table."""
+    one = Axial(width=WIDTH, max_length=LONGEST, options={"shape": (LONGEST,)})
+    places = torch.arange(LENGTH)[None]
+
+    def table(x: Tensor) -> Tensor:
+        return one.tables[0][:LENGTH].to(x)[None]
+
+    return [("one axis is a table", lambda x: one.embed(places).to(x), table)]
+
+
 LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "attention": _attention,
     "rope": _rope,
+    "axial": _axial,
+    "reformer": _reformer,
     "aft-full": _aft_full,
     "aft-local": _aft_local,
     "aft-simple": _aft_simple,
