@@ -23,6 +23,9 @@ class BlockOptions:
     """hidden channels of the feed-forward, times width"""
     feedforward_bias: bool = True
     """whether the feed-forward's linear layers have biases"""
+    feedforward_chunk: int | None = None
+    """tokens that the feed-forward works on at a time; its hidden channels are then not kept, but
+    made again in the backward pass (default: all, kept)"""
     dropout: float = 0.0
     """dropout on what each sub-layer adds, and inside the feed-forward"""
     drop_path: float = 0.0

@@ -127,11 +127,17 @@ def _position(config: ModelConfig, head_dim: int) -> Position:
 
 
 def _check(config: ModelConfig) -> None:
-    counts = ("width", "layers", "decoder_layers", "heads", "max_length", "vocabulary", "patch")
-    for name in counts:
-        value = getattr(config, name)
+    names = ("width", "layers", "decoder_layers", "heads", "max_length", "vocabulary", "patch")
+    counts = {name: getattr(config, name) for name in (*names, "loss_chunk")}
+    counts["feedforward_chunk"] = config.block.feedforward_chunk
+    for name, value in counts.items():
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, not {value}")
+    if config.loss_chunk is not None and config.task.startswith("classify"):
+        raise GeneError(
+            f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
+            "predicts once for a whole row: leave it out"
+        )
     for name, values in config.schedule.items():
         if len(values) != config.layers:
             raise GeneError(

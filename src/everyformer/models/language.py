@@ -8,11 +8,12 @@ Radford et al. 2019 (GPT-2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput
@@ -58,9 +59,34 @@ class LanguageModel(Model):
         y = out.y
         if last is not None:
             y, targets = y[:, -last:], None if targets is None else targets[:, -last:]
-        logits = self.head(y)
-        loss, losses = total_loss(logits, targets, out.losses, self.config)
-        return ModelOutput(logits, loss, losses, out.state)
+        made = predict(self.head, y, targets, out.losses, self.config, self.training)
+        return ModelOutput(*made, out.state)
+
+
+def predict(
+    head: Callable[[Tensor], Tensor],
+    y: Tensor,
+    targets: Tensor | None,
+    terms: Losses,
+    config: ModelConfig,
+    training: bool,
+) -> tuple[Tensor, Tensor | None, Losses]:
+    """Logits ``head(y)`` of ``y`` (B, L, channels), and their loss as `total_loss` gives it.
+
+    In training with ``config.loss_chunk`` the loss is summed over pieces of so many tokens, whose
+    logits are made again in the backward pass; the logits are then those of no token (B, 0, V).
+    """
+    if config.loss_chunk is None or targets is None or not training:
+        logits = head(y)
+        return logits, *total_loss(logits, targets, terms, config)
+
+    def piece(part: Tensor, goals: Tensor) -> Tensor:
+        return _summed(head(part), goals, config)
+
+    goals = targets.flatten().long()
+    cut = (y.flatten(0, -2).split(config.loss_chunk), goals.split(config.loss_chunk))
+    sums = [checkpoint(piece, *both, use_reentrant=False) for both in zip(*cut, strict=True)]
+    return head(y[:, :0]), *_with_terms(torch.stack(sums).sum(), goals, terms)
 
 
 def total_loss(
@@ -73,15 +99,22 @@ def total_loss(
     """
     if targets is None:
         return None, dict(terms)
+    goals = targets.flatten().long()
+    return _with_terms(_summed(logits.flatten(0, -2), goals, config), goals, terms)
+
+
+def _summed(logits: Tensor, goals: Tensor, config: ModelConfig) -> Tensor:
+    """Cross-entropy of logits (N, V) with ``goals`` (N,), summed over those that are scored."""
     smoothing = config.label_smoothing
     if config.smoothing_over == "others":
         smoothing *= logits.shape[-1] / (logits.shape[-1] - 1)
     wide = torch.promote_types(logits.dtype, torch.float32)
-    flat, goals = logits.flatten(0, -2).to(wide), targets.flatten().long()
-    summed = F.cross_entropy(flat, goals, reduction="sum", label_smoothing=smoothing)
+    return F.cross_entropy(logits.to(wide), goals, reduction="sum", label_smoothing=smoothing)
+
+
+def _with_terms(summed: Tensor, goals: Tensor, terms: Losses) -> tuple[Tensor, Losses]:
     task = summed / (goals != -100).sum().clamp(min=1)
-    losses = {"task": task, **terms}
     total = task
     for term in terms.values():
         total = total + term
-    return total, losses
+    return total, {"task": task, **terms}
