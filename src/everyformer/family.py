@@ -201,7 +201,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "axial", "Axial positions", "Kitaev et al.", 2020, "2001.04451",
         Genes(position="axial"), ALL_TASKS, _SOFTMAX,
-        "two tables of 32 rows in place of one of 1,024 learn a text as well",
+        "two short tables serve as well as one with a row for every position",
     ),
     Member(
         "reformer", "Reformer: attention among tokens of like hash", "Kitaev et al.", 2020,

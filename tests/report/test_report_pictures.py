@@ -51,6 +51,8 @@ def shown(figure: Any) -> list[np.ndarray]:
         ("amlp", ["weights", "spatial", "masks"]),
         ("aft-full", ["weights", "position-bias", "encodings", "masks"]),
         ("alibi", ["weights", "position-bias", "masks"]),
+        ("axial", ["weights", "encodings", "masks"]),
+        ("reformer", ["weights", "buckets", "encodings", "masks"]),
         ("aft-simple", ["weights", "encodings", "masks"]),
     ],
 )

@@ -86,6 +86,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "extrapolation": ("extrapolation",),
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
+    "reformer": ("rounds", "reversible", "axes"),
 }
 
 

@@ -43,6 +43,7 @@ PICTURE_TITLES = {
     "weights": "Weights",
     "position-bias": "Position biases",
     "spatial": "Spatial gate",
+    "buckets": "Buckets",
     "encodings": "Learned positions",
 }
 

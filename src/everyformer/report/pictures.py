@@ -20,6 +20,7 @@ from everyformer.core.trace import Trace, trace
 from everyformer.generation.pixels import draw_images
 from everyformer.models.base import Model
 from everyformer.models.seq2seq import EncoderDecoder
+from everyformer.positions.axial import Axial
 from everyformer.positions.learned import Learned
 from everyformer.positions.sinusoidal import Sinusoidal
 from everyformer.report.inside import draw_traced, recorded
@@ -27,7 +28,7 @@ from everyformer.report.places import draw_encodings, draw_masks, draw_rotary, r
 from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
 
-PICTURES = ("weights", "position-bias", "spatial", "encodings", "rotary", "masks")
+PICTURES = ("weights", "position-bias", "spatial", "buckets", "encodings", "rotary", "masks")
 
 
 def learned_pictures(
@@ -48,8 +49,8 @@ def learned_pictures(
         most: at most so many layers and heads of each (default: all).
     """
     found: dict[str, Figure] = {}
-    for what in ("weights", "position-bias", "spatial", "encodings"):
-        if what == "encodings" and not isinstance(model.position, Learned):
+    for what in ("weights", "position-bias", "spatial", "buckets", "encodings"):
+        if what == "encodings" and not isinstance(model.position, Learned | Axial):
             continue
         try:
             found |= draw_pictures(model, inputs, what, start=start, labels=labels, most=most)
@@ -78,7 +79,7 @@ def draw_pictures(
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    if what in ("weights", "position-bias", "spatial"):
+    if what in ("weights", "position-bias", "spatial", "buckets"):
         traced = _traced(model, inputs)
         before = None if start is None else _traced(start, inputs)
         causal = bool(model.config.causal) and not isinstance(model, EncoderDecoder)
@@ -167,7 +168,7 @@ def _traced(model: Model, inputs: Tensor) -> Trace:
 
 def _applies(model: Model, inputs: Tensor, what: str) -> bool:
     if what == "encodings":
-        return isinstance(model.position, Sinusoidal | Learned)
+        return isinstance(model.position, Sinusoidal | Learned | Axial)
     if what == "rotary":
         return bool(rotations(model))
     return what == "masks" or bool(recorded(_traced(model, inputs), what))
