@@ -129,9 +129,9 @@ def sorted_rows(
     real = None
     # the compiler gets one graph for all lengths
     if torch.compiler.is_compiling() or keep is not None or more:
-        flags = torch.ones(1, length, dtype=torch.bool, device=qk.device) if keep is None else keep
-        flags = F.pad(flags, (0, more))
-        real = flags[:, None].expand(batch, heads, -1).reshape(batch * heads, -1)
+        flags = torch.ones(batch, length, dtype=torch.bool, device=qk.device)
+        rows = torch.arange(batch * heads, device=qk.device) // heads
+        real = F.pad(flags if keep is None else keep, (0, more))[rows]
     codes = F.pad(buckets.long().flatten(0, 1), (0, more))
     sorted_by = codes
     if real is not None:

@@ -254,7 +254,7 @@ class Reformer(Mixer):
             record(self, "buckets", lambda: buckets)
             record(self, "weights", lambda: lsh_weights_reference(qk, buckets, self.pattern, **how))
         dropout = o.attention_dropout if self.training else 0.0
-        one = qk.shape[2] <= o.chunk and o.across_buckets and not torch.compiler.is_compiling()
+        one = not torch.compiler.is_compiling() and qk.shape[2] <= o.chunk and o.across_buckets
         if one:
             y = dense_attention(qk, v, self.pattern, dropout=dropout, **how)
         else:
