@@ -13,6 +13,7 @@ from everyformer.core.errors import EveryformerError, GeneError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
+from everyformer.engines.flops import count_flops
 from everyformer.family import list_members
 from everyformer.models.build import create_mixer
 from everyformer.verification.cases import stir
@@ -323,6 +324,16 @@ def test_the_compiler_gets_one_graph_with_the_same_gradients():
     ours, theirs = stack(x).y, compiled(x).y
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-10)
     close(gradients(stack, x, theirs), gradients(stack, x, ours))
+
+
+@pytest.mark.parametrize("task", ["lm", "seq2seq"])
+def test_operations_are_counted_those_of_the_second_computation_too(task):
+    sizes = {"width": WIDTH, "heads": 3, "layers": 2, "vocabulary": 20, "max_length": 9}
+    tokens, found = torch.randint(0, 20, (2, 9)), {}
+    for wiring in ("pre", "reversible"):
+        model = ef.create_model("attention", task, wiring=wiring, reversible_output="mean", **sizes)
+        found[wiring] = count_flops(lambda m=model: m(tokens, targets=tokens).loss.backward())
+    assert 1.1 * found["pre"] < found["reversible"] < 1.34 * found["pre"]
 
 
 REFUSED = [

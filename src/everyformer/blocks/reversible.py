@@ -236,7 +236,9 @@ class _Reversible(torch.autograd.Function):
         inputs = [
             t.detach().requires_grad_(needed) for t, needed in zip(run.tensors, wanted, strict=True)
         ]
-        context, mask = run.around(inputs[i] for i in run.outside)
+        # views, since hooks on what modules read (of torch's counters) cannot stand on leaves here
+        with torch.enable_grad():
+            context, mask = run.around(inputs[i].view_as(inputs[i]) for i in run.outside)
         found: list[Tensor | None] = [None] * len(inputs)
         with _same_random_numbers_after(a), torch.autocast(**ctx.autocast), untraced():
             for step, kept in zip(reversed(run.steps), reversed(run.kept), strict=True):
@@ -244,7 +246,7 @@ class _Reversible(torch.autograd.Function):
                 source = a.detach().requires_grad_()
                 with torch.enable_grad(), repeat_choices(kept.choices):
                     weights = [inputs[i] for i in step.weights]
-                    out = run.call(step, source, context, mask, weights=weights)
+                    out = run.call(step, source.view_as(source), context, mask, weights=weights)
                 a, b = b - out.y.detach(), a
                 cut = len(terms) - kept.terms
                 pairs = zip(

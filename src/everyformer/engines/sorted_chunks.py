@@ -38,6 +38,8 @@ from everyformer.engines.chunk_lists import (
 )
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 
+_BITS = math.log2(math.e)
+"""of one nat"""
 _CPU_SCORES, _DEVICE_SCORES = 2**19, 2**26
 """scores that are held at a time"""
 
@@ -93,11 +95,11 @@ def chunked_queries(
         if held is not None:
             ask = ask._replace(**{name: _taken(held, asks)})
             seen = seen._replace(**{name: _taken(held, tokens)})
-    queries, keys = _taken(_rows(q, order), asks), _taken(_rows(k, order), tokens)
+    queries, keys = _taken(_rows(q * _BITS, order), asks), _taken(_rows(k, order), tokens)
     scores = hide_(queries @ keys.transpose(1, 2), ask, seen, layout.total[window], pattern)
     scores = scores.view(len(q), len(where), 1, -1)
     alone = (scores == -math.inf).all(-1, keepdim=True)
-    weights = scores.masked_fill(alone, 0.0).softmax(-1)
+    weights = (scores.masked_fill(alone, 0.0) / _BITS).softmax(-1)
     values = _taken(_rows(v, order), tokens).view(len(q), len(where), -1, v.shape[-1])
     own = v[:, where, None].to(weights.dtype)
     return torch.where(alone, own, weights @ values).squeeze(2).to(v.dtype)
@@ -120,7 +122,7 @@ class _Tile:
         return windows_of(_taken(rows, self.layout.tokens[self.keys]), self.pattern)
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        """(T, C, width C), hidden ones -inf."""
+        """(T, C, width C) in bits, hidden ones -inf; ``q`` in bits too."""
         layout, pattern = self.layout, self.pattern
         shut = layout.hidden[self.start : self.stop].repeat_interleave(pattern.chunk, 1)
         place = windows_of(layout.place[self.keys], pattern).masked_fill(shut, NEVER)
@@ -183,20 +185,21 @@ def _forward(
     with full_precision(q):
         layout = lay_out(order, real, buckets, pattern)
         queries, keys, values = (_rows(t, order) for t in (q, k, v))
+        queries = queries * _BITS
         listed = values.new_empty(*layout.tokens.shape, v.shape[-1])
         sums = values.new_empty(layout.tokens.shape)
         lowest = torch.finfo(values.dtype).min
         for tile in _tiles(layout, pattern):
             made = tile.scores(tile.queries(queries), tile.windows(keys))
             top = made.amax(-1, keepdim=True).clamp_(min=lowest)
-            weights = made.sub_(top).exp_()
+            weights = made.sub_(top).exp2_()
             total = weights.sum(-1, keepdim=True)
             kept = tile.dropout(weights, seed, dropout)
             weights = weights if kept is None else weights.mul_(kept)
             part = torch.bmm(weights, tile.windows(values))
             listed[tile.start : tile.stop] = part.div_(total.clamp(min=1e-30))
-            sums[tile.start : tile.stop] = total.log_().add_(top).squeeze(-1)
-        by_round = _taken(sums.flatten(), layout.slots)
+            sums[tile.start : tile.stop] = total.log2_().add_(top).squeeze(-1)
+        by_round = _taken(sums.flatten(), layout.slots).div_(_BITS)
         z = by_round.logsumexp(1)
         alone = z == -math.inf
         share = (by_round - z.masked_fill(alone, 0.0)[:, None]).exp_()
@@ -214,8 +217,9 @@ def _backward(
     with full_precision(q):
         layout = lay_out(order, real, buckets, pattern)
         queries, keys, values, grown, made = (_rows(t, order) for t in (q, k, v, g, o))
+        queries = queries * _BITS
         alone = z == -math.inf
-        sums = z.masked_fill(alone, 0.0).flatten()[:, None]
+        sums = z.masked_fill(alone, 0.0).flatten()[:, None] * _BITS
         level = (grown * made).sum(-1, keepdim=True)
         shape, size = layout.tokens.shape, pattern.chunk
         dq = values.new_empty(*shape, q.shape[-1])
@@ -223,7 +227,7 @@ def _backward(
         for tile in _tiles(layout, pattern):
             start, stop = tile.start, tile.stop
             asks, shown, upper = tile.queries(queries), tile.windows(keys), tile.queries(grown)
-            weights = tile.scores(asks, shown).sub_(tile.queries(sums)).exp_()
+            weights = tile.scores(asks, shown).sub_(tile.queries(sums)).exp2_()
             slopes = torch.bmm(upper, tile.windows(values).transpose(1, 2))
             kept = tile.dropout(weights, seed, dropout)
             thinned = weights if kept is None else weights * kept
@@ -242,6 +246,7 @@ def _backward(
             found.append(_gathered(listed.flatten(0, 1), behind))
         if real is not None:
             found = [t.masked_fill_(~real[..., None], 0.0) for t in found]
+        found[1] /= _BITS
         found[2] += grown.view_as(found[2]) * alone[..., None]
     dq, dk, dv = (t[:, : q.shape[1]] for t in found)
     return returned(dq, q), returned(dk, k), returned(dv, v)
