@@ -159,11 +159,25 @@ def test_the_inverse_rebuilds_the_input_of_24_layers(dtype, bound):
     x = draw(2, 9, WIDTH).to(dtype)
     run = reversible.Run(list(stack.blocks), dtype, None, None)
     with torch.no_grad():
-        a, b = run.plainly(x, None, ()).halves
+        a, b = reversible.run_plainly(list(stack.blocks), x).halves
         for step in reversed(run.steps):
             a, b = b - run.call(step, a, None, None).y, a
     for half in (a, b):
         assert (half - x).abs().max() < bound
+
+
+def test_in_bfloat16_halves_are_rebuilt_in_float32(plainly):
+    stack = make_stack("attention", depth=8).bfloat16()
+    x = draw(2, 9, WIDTH).bfloat16()
+    weights = list(stack.parameters())
+    found = []
+    for run in (stack, lambda x: plainly(stack, x)):
+        y = run(x).y
+        assert y.dtype == torch.bfloat16
+        found.append(torch.autograd.grad(y.float().square().sum(), weights, allow_unused=True))
+    for a, b in zip(*found, strict=True):
+        if a is not None:
+            assert (a - b).float().norm() <= 0.02 * b.float().norm() + 1e-3
 
 
 def saved_bytes(stack, x, run):

@@ -13,7 +13,7 @@ number of steps the two halves have changed names.
 Memory beside the weights is O(L d) at any depth, for one more forward pass. What repeats a step
 exactly is kept: the state of the random generators where a step has used them, and what mixers have
 chosen (`everyformer.core.choices`; of Reformer its buckets, 2 or 4 bytes a token, head and round).
-The halves are float32 at least: their sums are what rounding enters the rebuilt inputs through.
+The halves are held in float32 at least, since rounding enters through their sums and differences.
 
 One `autograd.Function` spans the stack, with the weights among its inputs: frozen inputs or
 weights, accumulation and hooks work as ever. Without gradients, with a state, where hidden layers
@@ -67,17 +67,46 @@ def run_reversible(
     hidden: Sequence[int] = (),
 ) -> Passed:
     """`x` (batch, length, width) through all ``blocks``; arguments as in `Stack.forward`."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    run = Run(blocks, x.dtype, context, mask)
-    plain = state is not None or bool(hidden) or torch.compiler.is_compiling()
-    inputs = [x, *run.tensors]
-    if plain or not torch.is_grad_enabled() or not any(t.requires_grad for t in inputs):
-        return run.plainly(wide, state, hidden)
+    plain = torch.compiler.is_compiling() or not torch.is_grad_enabled()
+    if plain or state is not None or hidden:
+        return run_plainly(blocks, x, context, mask, state, hidden)
+    run, wide = Run(blocks, x.dtype, context, mask), _widened(x)
     a, b, *terms = _Reversible.apply(run, wide, wide, *run.tensors)
     losses: Losses = {}
     for name, term in zip(run.names, terms, strict=True):
         add_losses(losses, {name: term})
     return Passed((a, b), (), losses, {})
+
+
+def run_plainly(
+    blocks: Sequence[Block],
+    x: Tensor,
+    context: Sequence[State] | None = None,
+    mask: Mask | None = None,
+    state: StackState | None = None,
+    hidden: Sequence[int] = (),
+) -> Passed:
+    """The equations as they stand, whatever autograd keeps of them."""
+    a = b = _widened(x)
+    losses: Losses = {}
+    states = []
+    found = {0: (a, b)} if 0 in hidden else {}
+    for n, block in enumerate(blocks):
+        before = None if state is None else state.layers[n]
+        read = None if context is None else context[n]
+        for part in block.parts:
+            out = block.added(part, b.to(x.dtype), context=read, mask=mask, state=before)
+            a, b = b, a + out.y
+            add_losses(losses, out.losses)
+            if out.state is not None:
+                states.append(out.state)
+        if n + 1 in hidden:
+            found[n + 1] = (a, b)
+    return Passed((a, b), tuple(states), losses, found)
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class Step(NamedTuple):
@@ -133,35 +162,17 @@ class Run:
         self.tensors += read
         self.outside = range(self.outside.start, len(self.tensors))
 
-    def plainly(self, x: Tensor, state: StackState | None, hidden: Sequence[int]) -> Passed:
-        """The equations as they stand, whatever autograd keeps of them."""
-        a, b = x, x
-        losses: Losses = {}
-        states = []
-        found = {0: (a, b)} if 0 in hidden else {}
-        for step in self.steps:
-            before = None if state is None else state.layers[step.layer]
-            out = self.call(step, b, self.context, self.mask, before)
-            a, b = b, a + out.y
-            add_losses(losses, out.losses)
-            if out.state is not None:
-                states.append(out.state)
-            if step.part == step.block.parts[-1] and step.layer + 1 in hidden:
-                found[step.layer + 1] = (a, b)
-        return Passed((a, b), tuple(states), losses, found)
-
     def call(
         self,
         step: Step,
         b: Tensor,
         context: Sequence[State] | None,
         mask: Mask | None,
-        state: State | None = None,
         weights: Sequence[Tensor] | None = None,
     ) -> MixerOutput:
         """f(b) of one step, with ``weights`` in place of its own."""
         read = None if context is None else context[step.layer]
-        given: dict[str, Any] = {"context": read, "mask": mask, "state": state}
+        given: dict[str, Any] = {"context": read, "mask": mask}
         if weights is None:
             return step.block.added(step.part, b.to(self.dtype), **given)
         named = {f"block.{name}": w for name, w in zip(step.names, weights, strict=True)}
