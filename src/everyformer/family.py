@@ -1,8 +1,8 @@
 """The family: every member, its paper, its genes, what it can do and what it claims.
 
 A reader who opens only this file sees the whole family. A member is a named choice of genes (mixer,
-position, block, model); each builds with `create_model`, those whose mixer bears their name also
-with `create_mixer`. Where something is not supported, the reason stands in place of True.
+position, memory, block, model); each builds with `create_model`, those whose mixer bears their name
+also with `create_mixer`. Where something is not supported, the reason stands in place of True.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ class Genes:
 
     mixer: str = "attention"
     position: str | None = "sinusoidal"
+    memory: str | None = None
     mixer_options: Mapping[str, Any] = field(default_factory=dict)
     position_options: Mapping[str, Any] = field(default_factory=dict)
+    memory_options: Mapping[str, Any] = field(default_factory=dict)
     block: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
 
@@ -78,11 +80,14 @@ class Member:
 
 
 _SOFTMAX = Cost(2, 1, "O(L^2 d) time, O(L d) memory when fused", "2 t d")
+_NO_CROSS_DISTANCE = "distances are defined between tokens of one sequence"
+_KERNEL = Cost(1, 1, "O(L M d) time, O(L (M + d)) memory; M features a head", "M (d + h), constant")
 _MOVING_CHUNKS = (
     "later tokens move the borders of the chunks, and so which earlier ones a token sees (their "
     "content never enters)"
 )
 _NO_CROSS_AFT = "published with w over one sequence; a cross form would need a table of its own"
+_NO_PAST = "what is carried from segment to segment is the past of a text read in order"
 _NO_CROSS_SGU = "the spatial matrix mixes the tokens of one sequence"
 
 FAMILY: tuple[Member, ...] = (
@@ -147,14 +152,68 @@ FAMILY: tuple[Member, ...] = (
         "alibi", "ALiBi: attention with linear biases", "Press et al.", 2022, "2108.12409",
         Genes(position="alibi"), ALL_TASKS, _SOFTMAX,
         "trained on short texts it reads long ones at no loss, where waves and rotations fail",
-        cross="distances are defined between tokens of one sequence",
+        cross=_NO_CROSS_DISTANCE,
     ),
     Member(
         "t5-relative", "T5's relative position biases", "Raffel et al.", 2020, "1910.10683",
         Genes(position="t5-relative"), ALL_TASKS,
-        Cost(2, 2, "O(L^2 d) time, O(L^2) memory for the biases", "2 t d"),
+        Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores", "2 t d"),
         "learned biases of buckets of distances stand longer texts than those of the training",
-        cross="distances are defined between tokens of one sequence",
+        cross=_NO_CROSS_DISTANCE,
+    ),
+    Member(
+        "shaw", "Relative position vectors", "Shaw et al.", 2018, "1803.02155",
+        Genes(position="shaw"), ALL_TASKS,
+        Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores", "2 t d"),
+        "the token n places back is found once vectors tell it from all others, and those of keys "
+        "are enough",
+        cross=_NO_CROSS_DISTANCE,
+    ),
+    Member(
+        "xl-relative", "Transformer-XL's relative positions", "Dai et al.", 2019, "1901.02860",
+        Genes(position="xl-relative"), ALL_TASKS,
+        Cost(2, 1, "O(L^2 d) time, its scores twice; O(L d) memory and blocks of scores", "2 t d"),
+        "order enters by two of its four terms: without them a trained model loses over half a bit "
+        "a byte",
+        cross=_NO_CROSS_DISTANCE,
+    ),
+    Member(
+        "da-transformer", "Distance-aware Transformer", "Wu, Wu, Huang", 2021, "2010.06925",
+        Genes(position="da-transformer"), ALL_TASKS,
+        Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores", "2 t d"),
+        "heads part by the sign of alpha where near order and far matches both matter",
+        cross=_NO_CROSS_DISTANCE,
+    ),
+    Member(
+        "learned-per-layer", "Learned positions before every layer", "Al-Rfou et al.", 2018,
+        "1808.04444",
+        Genes(position="learned-per-layer", model={"layer_losses": True, "lookahead": 0.5}),
+        ALL_TASKS, _SOFTMAX,
+        "with losses of its inner layers a deep model of characters learns faster",
+    ),
+    Member(
+        "transformer-xl", "Transformer-XL: a memory of segments", "Dai et al.", 2019, "1901.02860",
+        Genes(position="xl-relative", memory="segment", block={"wiring": "post", "dropout": 0.1},
+              model={"embedding_dropout": 0.1, "scale_embedding": True}),
+        (LM,),
+        Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, L (L + M) flags",
+             "M d, constant"),
+        "the loss falls with a longer memory in evaluation than in training, and the first tokens "
+        "of a segment lose no more than the others",
+        bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
+    ),
+    Member(
+        "compressive", "Compressive Transformer", "Rae et al.", 2020, "1911.05507",
+        Genes(position="xl-relative", memory="compressive",
+              block={"wiring": "post", "dropout": 0.1},
+              model={"embedding_dropout": 0.1, "scale_embedding": True}),
+        (LM,),
+        Cost(2, 1, "O(L (L + m + n) d) time a segment, m rows remembered and n compressed",
+             "(m + n) d, constant"),
+        "recalls what lies further back than Transformer-XL with as many rows of memory reaches",
+        bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
+        exempt={"chunks": "what is compressed when depends on where segments begin; equal segments "
+                "give equal results, and at rate 1 any do"},
     ),
     Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
@@ -183,6 +242,24 @@ FAMILY: tuple[Member, ...] = (
         Cost(1, 1, "O(L s d) time, O(L d) memory", "s (d + h), constant"),
         "one shared kernel a head keeps the local bias at any length",
         cross=_NO_CROSS_AFT,
+    ),
+    Member(
+        "linear", "Linear attention", "Katharopoulos et al.", 2020, "2006.16236",
+        Genes(mixer="linear"), ALL_TASKS, _KERNEL,
+        "copies a sequence that it has read into a state of constant size, at a cost for each "
+        "token that does not grow with what was read",
+    ),
+    Member(
+        "performer", "Performer: softmax attention by FAVOR+", "Choromanski et al.", 2021,
+        "2009.14794", Genes(mixer="performer"), ALL_TASKS, _KERNEL,
+        "positive features estimate softmax attention better than trigonometric ones, orthogonal "
+        "rows better than independent ones where norms are small, with an error like 1/M",
+    ),
+    Member(
+        "rfa", "Random feature attention", "Peng et al.", 2021, "2103.02143",
+        Genes(mixer="rfa"), ALL_TASKS, _KERNEL,
+        "a language model with the gate needs fewer bits than without it and than linear attention "
+        "with elu features; a token costs the same after any number of tokens",
     ),
     Member(
         "gmlp", "gMLP: MLPs with a spatial gating unit", "Liu, Dai, So, Le", 2021, "2105.08050",

@@ -4,6 +4,7 @@ Heads' tensors are (batch, heads, length, head_dim); AFT and the spatial gate ta
 width). Each function has a twin of the same name, the literal equation, in `everyformer.reference`.
 """
 
+from everyformer.engines.features import fourier_features, positive_features
 from everyformer.engines.hashing import lsh_buckets
 from everyformer.mixers._lsh import lsh_attention
 from everyformer.mixers.aft_conv import aft_conv
@@ -12,6 +13,7 @@ from everyformer.mixers.aft_local import aft_local
 from everyformer.mixers.aft_simple import aft_simple
 from everyformer.mixers.attention import attention
 from everyformer.mixers.gmlp import spatial_gate
+from everyformer.mixers.linear import linear_attention
 from everyformer.positions.rope import rotate
 from everyformer.positions.sinusoidal import sinusoid
 
@@ -21,8 +23,11 @@ __all__ = [
     "aft_local",
     "aft_simple",
     "attention",
+    "fourier_features",
+    "linear_attention",
     "lsh_attention",
     "lsh_buckets",
+    "positive_features",
     "rotate",
     "sinusoid",
     "spatial_gate",

@@ -8,6 +8,9 @@ from everyformer.mixers.aft_local import aft_local_reference as aft_local
 from everyformer.mixers.aft_simple import aft_simple_reference as aft_simple
 from everyformer.mixers.attention import attention_reference as attention
 from everyformer.mixers.gmlp import spatial_gate_reference as spatial_gate
+from everyformer.mixers.linear import linear_attention_reference as linear_attention
+from everyformer.mixers.performer import positive_features_reference as positive_features
+from everyformer.mixers.rfa import fourier_features_reference as fourier_features
 from everyformer.positions.rope import rotate_reference as rotate
 from everyformer.positions.sinusoidal import sinusoid_reference as sinusoid
 
@@ -17,8 +20,11 @@ __all__ = [
     "aft_local",
     "aft_simple",
     "attention",
+    "fourier_features",
+    "linear_attention",
     "lsh_attention",
     "lsh_buckets",
+    "positive_features",
     "rotate",
     "sinusoid",
     "spatial_gate",

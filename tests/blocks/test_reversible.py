@@ -1,5 +1,7 @@
 """Reversible stacks: the equations, the same gradients as autograd's, memory without depth."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -49,13 +51,13 @@ def plainly(monkeypatch):
 
 
 def _kept_by_autograd(run, a, b, *tensors):
-    losses = []
-    for step in run.steps:
-        out = run.call(step, b, run.context, run.mask)
-        a, b = b, a + out.y
-        run.names += out.losses
-        losses += out.losses.values()
-    return a, b, *losses
+    out = reversible.run_plainly(
+        run.blocks, a.to(run.dtype), run.added, run.context, run.mask, run.state, run.hidden
+    )
+    run.names += out.losses
+    run.states += out.states
+    inner = [half for n in run.hidden for half in out.hidden[n]]
+    return *out.halves, *inner, *out.losses.values()
 
 
 def gradients(stack, x, y):
@@ -95,14 +97,19 @@ def test_gradients_equal_autograds_with_dropout_on(mixer, plainly):
     x = draw(3, 11, WIDTH).requires_grad_()
     keep = torch.ones(3, 11, dtype=torch.bool)
     keep[0, 7:] = False
+    start = copy.deepcopy(stack.state_dict())
     for mask in (None, Mask(keep=keep)):
+        stack.load_state_dict(start)
         torch.manual_seed(4)
         ours = stack(x, mask=mask).y
         after = torch.get_rng_state()
         got = gradients(stack, x, ours)
         assert torch.equal(torch.get_rng_state(), after)
+        drawn = copy.deepcopy(stack.state_dict())
+        stack.load_state_dict(start)
         torch.manual_seed(4)
         kept = plainly(stack, x, mask=mask).y
+        assert all(torch.equal(t, drawn[name]) for name, t in stack.state_dict().items())
         torch.testing.assert_close(ours, kept, rtol=0, atol=0)
         close(got, gradients(stack, x, kept))
 
@@ -157,7 +164,7 @@ def test_a_table_of_positions_that_layers_share_gets_the_sum_of_their_gradients(
 def test_the_inverse_rebuilds_the_input_of_24_layers(dtype, bound):
     stack = make_stack("attention", depth=24).to(dtype)
     x = draw(2, 9, WIDTH).to(dtype)
-    run = reversible.Run(list(stack.blocks), dtype, None, None)
+    run = reversible.Run(list(stack.blocks), dtype)
     with torch.no_grad():
         a, b = reversible.run_plainly(list(stack.blocks), x).halves
         for step in reversed(run.steps):

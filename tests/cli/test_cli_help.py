@@ -40,6 +40,7 @@ def test_help_explains_every_option_and_ends_in_two_examples(
 def test_examples_in_help_are_understood(say: Callable, tree, trained: Callable) -> None:
     trained("aft-local")
     trained("gmlp")
+    trained("transformer-xl")
     _, out, _ = say("--help")
     lines = re.findall(r"^  everyformer (\w+ .*)$", out, re.MULTILINE)
     for verb in VERBS:

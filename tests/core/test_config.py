@@ -8,6 +8,7 @@ from everyformer import create_model
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import field_docs, from_dict, to_dict
 from everyformer.core.errors import ConfigError
+from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
 from everyformer.mixers.attention import AttentionOptions
 from everyformer.models.build import configure
@@ -40,7 +41,7 @@ def test_wrong_values_say_what_was_expected(values, message):
 
 def test_every_option_is_explained():
     undocumented = []
-    for registry in (MIXERS, POSITIONS):
+    for registry in (MIXERS, POSITIONS, MEMORIES):
         for name in registry.names():
             options = registry.get(name).Options
             docs = field_docs(options)
@@ -52,7 +53,7 @@ def test_every_option_is_explained():
 def test_every_option_has_a_name_of_its_own():
     """Loose options of create_model find their home by name, so no two homes share one."""
     shared = set(to_dict(ModelConfig())) | set(to_dict(BlockOptions()))
-    for registry in (MIXERS, POSITIONS):
+    for registry in (MIXERS, POSITIONS, MEMORIES):
         for name in registry.names():
             assert not shared & set(to_dict(registry.get(name).Options())), name
 

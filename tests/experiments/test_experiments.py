@@ -34,15 +34,40 @@ def test_quick_claims_are_seen(name, tmp_path):
         assert (tmp_path / figure).stat().st_size > 1000
 
 
-@pytest.mark.parametrize(
-    "name", ["addressing", "kernel-length", "toeplitz", "recall", "alignment", "fill-in", "rounds"]
+TRAINED = (
+    *("addressing", "kernel-length", "toeplitz", "recall", "alignment", "fill-in"),
+    *("shift", "near-and-far", "four-terms", "inner-losses"),
+    *("gates", "constant-state", "lags", "rounds"),
 )
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_trained_experiments_run_from_end_to_end(name, tmp_path):
     (experiment,) = base.find(name)
     setting = base.Setting(seeds=1, scale=0.002, say=lambda text: None)
     result = base.perform(experiment, setting, tmp_path)
     assert all(math.isfinite(v) for n in result["numbers"].values() for v in n["values"])
     assert not result["holds"], "two steps of training cannot show the claim"
+
+
+def test_estimates_are_measured_against_attention_itself():
+    """Many rows estimate the output, few do not; equal draws have equal errors."""
+    from everyformer.experiments.kernels import (
+        estimated,
+        orthogonal_over_independent,
+        relative_error,
+    )
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 64, 16) / 4 for _ in range(3))
+    exact = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    for kind in ("positive", "trigonometric"):
+        errors = [
+            relative_error(estimated(q, k, v, kind, "iid", rows), exact) for rows in (16, 4096)
+        ]
+        assert errors[1] < errors[0] / 50
+        assert orthogonal_over_independent(kind, 0.5, 4000) < 1
+    assert relative_error(exact, exact) == 0
 
 
 def test_an_experiment_without_its_data_says_what_it_wants(tmp_path):

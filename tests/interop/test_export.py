@@ -14,9 +14,11 @@ from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
 
 AFTS = ("aft-full", "aft-local", "aft-simple", "aft-conv")
+KERNELS = ("linear", "performer", "rfa")
 MODELS = {
     "attention": ("attention", "lm", {}),
     "causal AFTs": ("aft-simple", "lm", {"layers": 4, "mixer": ef.by_layer(*AFTS)}),
+    "kernel attention": ("linear", "lm", {"layers": 3, "mixer": ef.by_layer(*KERNELS)}),
     "aMLP": ("amlp", "classify-text", {}),
     "BERT": ("bert", "mlm", {}),
     "AFT of pictures": ("aft-conv", "classify-image", {"dims": 2, "kernel": 3}),

@@ -17,6 +17,11 @@ Q, K = torch.tensor([[4, 5, 9]]), torch.tensor([[0, 3, 4, 5, 9, 11, 300]])
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
 
 
+def bias(position, queries, keys, dtype=torch.float32):
+    """What is added to the scores of a block: (B, H, L, S)."""
+    return position.by_distance(queries[:, :, None] - keys[:, None, :], dtype).transpose(0, 1)
+
+
 def mixer(causal, seed=0, heads=3, **options):
     torch.manual_seed(seed)
     sizes = {"width": 4 * heads, "heads": heads, "causal": causal}
@@ -47,14 +52,14 @@ def test_slopes_are_the_printed_ones():
 
 @pytest.mark.parametrize("heads", [1, 3, 8])
 def test_bias_equals_its_definition_on_any_block(heads):
-    bias = Alibi(width=8, heads=heads).bias(Q, K, torch.float64)
-    torch.testing.assert_close(bias, alibi_reference(Q, K, alibi_slopes(heads)))
-    assert bias.shape == (1, heads, 3, 7)
-    assert (bias[:, :, 0, 2] == 0).all()
-    assert (bias[:, :, 2, :5].diff(dim=-1) > 0).all()
+    added = bias(Alibi(width=8, heads=heads), Q, K, torch.float64)
+    torch.testing.assert_close(added, alibi_reference(Q, K, alibi_slopes(heads)))
+    assert added.shape == (1, heads, 3, 7)
+    assert (added[:, :, 0, 2] == 0).all()
+    assert (added[:, :, 2, :5].diff(dim=-1) > 0).all()
     rows = torch.tensor([[0, 1], [7, 8]])
-    both = Alibi(width=8, heads=heads).bias(rows, K, torch.float64)
-    torch.testing.assert_close(both[1:], Alibi(width=8, heads=heads).bias(rows[1:], K).double())
+    both = bias(Alibi(width=8, heads=heads), rows, K, torch.float64)
+    torch.testing.assert_close(both[1:], bias(Alibi(width=8, heads=heads), rows[1:], K).double())
 
 
 @DIRECTIONS
@@ -146,7 +151,7 @@ def test_left_padding_and_packing_change_nothing(causal):
 
 def test_a_common_shift_of_all_positions_changes_nothing():
     made = Alibi(width=8, heads=3)
-    assert torch.equal(made.bias(Q + 1000, K + 1000), made.bias(Q, K))
+    assert torch.equal(bias(made, Q + 1000, K + 1000), bias(made, Q, K))
 
 
 def test_asymmetric_sides_have_slopes_of_their_own():
@@ -155,21 +160,21 @@ def test_asymmetric_sides_have_slopes_of_their_own():
     )
     here = torch.arange(3)[None]
     expected = torch.tensor([[0.0, -3, -6], [-1, 0, -3], [-2, -1, 0]])
-    torch.testing.assert_close(made.bias(here, here)[0, 0], expected)
+    torch.testing.assert_close(bias(made, here, here)[0, 0], expected)
     mirrored = Alibi(width=8, heads=2, options={"sides": "asymmetric", "learned": True})
-    assert torch.allclose(mirrored.bias(Q, K), Alibi(width=8, heads=2).bias(Q, K))
+    assert torch.allclose(bias(mirrored, Q, K), bias(Alibi(width=8, heads=2), Q, K))
     assert mirrored.logarithms.shape == (2, 2)
 
 
 def test_split_heads_see_one_side_each():
     made = with_alibi(False, sides="split")
     x = torch.randn(1, 5, 12).double().requires_grad_()
-    bias = made.position.bias(*[torch.arange(5)[None]] * 2)
+    added = bias(made.position, *[torch.arange(5)[None]] * 2)
     future = torch.ones(5, 5).triu(1).bool()
-    assert (bias[0, :2, future] == -math.inf).all()
-    assert (bias[0, 2, future.T] == -math.inf).all()
-    assert torch.isfinite(bias[0, :2, future.T]).all()
-    assert torch.isfinite(bias[0, 2, future]).all()
+    assert (added[0, :2, future] == -math.inf).all()
+    assert (added[0, 2, future.T] == -math.inf).all()
+    assert torch.isfinite(added[0, :2, future.T]).all()
+    assert torch.isfinite(added[0, 2, future]).all()
     assert made.position.slopes == (*alibi_slopes(2), *alibi_slopes(1))
     torch.testing.assert_close(made(x).y, made.reference(x))
 
@@ -188,7 +193,7 @@ def test_learned_slopes_start_at_the_rule_and_have_the_gradient_of_the_equation(
 
 def test_the_bias_is_kept_exact_in_models_of_small_dtypes():
     model = Alibi(width=8, heads=12).to(torch.bfloat16)
-    assert torch.equal(model.bias(Q, K), Alibi(width=8, heads=12).bias(Q, K))
+    assert torch.equal(bias(model, Q, K), bias(Alibi(width=8, heads=12), Q, K))
 
 
 @DIRECTIONS
@@ -204,8 +209,8 @@ def test_heads_of_a_mixed_layer_keep_their_slopes():
     heads = ef.by_head("aft-simple", "attention", "aft-simple", "attention")
     model = ef.create_model("attention", width=16, heads=4, layers=1, position="alibi", mixer=heads)
     part = model.stack.blocks[0].mixer.parts[1]
-    bias = part.position.bias(Q, K)
-    torch.testing.assert_close(bias, Alibi(width=16, heads=4).bias(Q, K)[:, [1, 3]])
+    added = bias(part.position, Q, K)
+    torch.testing.assert_close(added, bias(Alibi(width=16, heads=4), Q, K)[:, [1, 3]])
     tokens = torch.randint(0, 256, (2, 9))
     assert torch.isfinite(model(tokens).logits).all()
 
@@ -233,7 +238,7 @@ def test_bloom_with_our_slopes_gives_its_own_attention():
     hidden = ~(keep[:, None, None, :].bool() & torch.ones(7, 7).bool().tril())
     theirs = torch.where(hidden, -math.inf, table)
     positions = (keep.cumsum(1) - 1).clamp(min=0)
-    ours = Alibi(width=12, heads=3).bias(positions, positions, torch.float64)
+    ours = bias(Alibi(width=12, heads=3), positions, positions, torch.float64)
     ours = ours.masked_fill(hidden, -math.inf)
     got, expected = (softmax_attention(q, k, v, Visibility(mask=m)) for m in (ours, theirs))
     real = keep.bool()

@@ -14,6 +14,7 @@ from report_results import made_up
 from everyformer.cli import main
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.trace import trace
 from everyformer.data import DataConfig, load_dataset
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure, create_model
@@ -50,9 +51,14 @@ def shown(figure: Any) -> list[np.ndarray]:
         ("gmlp", ["spatial", "masks"]),
         ("amlp", ["weights", "spatial", "masks"]),
         ("aft-full", ["weights", "position-bias", "encodings", "masks"]),
-        ("alibi", ["weights", "position-bias", "masks"]),
+        ("alibi", ["weights", "position-bias", "distances", "masks"]),
         ("axial", ["weights", "encodings", "masks"]),
         ("reformer", ["weights", "buckets", "encodings", "masks"]),
+        ("t5-relative", ["weights", "position-bias", "distances", "masks"]),
+        ("da-transformer", ["weights", "distances", "masks"]),
+        ("xl-relative", ["weights", "terms", "masks"]),
+        ("shaw", ["weights", "masks"]),
+        ("learned-per-layer", ["weights", "encodings", "masks"]),
         ("aft-simple", ["weights", "encodings", "masks"]),
     ],
 )
@@ -252,3 +258,25 @@ def test_wrong_usage_says_what_is_right(
 ) -> None:
     assert main(["show", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_four_terms_add_up_to_the_scores_behind_the_weights() -> None:
+    model = tiny("xl-relative").double()
+    with trace(model) as traced, torch.no_grad():
+        model(IDS)
+    for path, terms in traced.find("terms").items():
+        scores = terms.sum(1).masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf)
+        weights = traced.find("weights")[path.removesuffix(".position")]
+        torch.testing.assert_close(scores.softmax(-1), weights)
+    panels = shown(draw_pictures(model, IDS, "terms")["terms"])
+    assert len(panels) == 8
+    assert np.isnan(panels[0][np.triu_indices(12, 1)]).all()
+
+
+def test_curves_are_those_of_the_position() -> None:
+    model = tiny("da-transformer", spread=0.5)
+    figure = draw_pictures(model, IDS, "distances", length=10)["distances"]
+    for axes, block in zip(figure.axes, model.stack.blocks, strict=True):
+        expected = block.mixer.position.factors(torch.arange(10), torch.float32)
+        lines = torch.tensor(np.array([line.get_ydata() for line in axes.lines]))
+        torch.testing.assert_close(lines, expected.detach())

@@ -79,6 +79,7 @@ def _decode(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
     longest = dataclasses.replace(asked, length=asked.length + steps)
     mixer = _build(longest, setting, options)
     assert isinstance(mixer, Mixer)
+    mixer.eval()
     keep_freed_memory()
     size = (setting.batch, asked.length + steps, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])

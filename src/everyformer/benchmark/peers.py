@@ -6,6 +6,8 @@ is not installed, or that lacks what is asked for, says so; nothing else takes i
 
 from __future__ import annotations
 
+import contextlib
+import io
 from typing import Any
 
 import torch.nn.functional as F
@@ -17,12 +19,13 @@ from everyformer.core.errors import MissingExtraError, UnsupportedError
 PEERS: dict[str, tuple[str, ...]] = {
     "torch sdpa": (
         *("attention", "aft-full", "aft-local", "aft-simple", "aft-conv", "gmlp", "amlp"),
-        "reformer",
+        *("linear", "performer", "rfa", "reformer"),
     ),
     "torch nn.MultiheadAttention": ("attention",),
     "x-transformers": ("attention", "rope"),
     "aft-pytorch": ("aft-full", "aft-local", "aft-simple"),
     "g-mlp-pytorch": ("gmlp", "amlp"),
+    "performer-pytorch": ("performer",),
     "reformer-pytorch": ("reformer",),
 }
 """package -> the members that it is a peer of"""
@@ -120,6 +123,15 @@ def _g_mlp_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn.Mod
     )
 
 
+def _performer_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    """Its causal form without CUDA is slow and, by its own sums, inexact: timings alone count."""
+    from performer_pytorch import SelfAttention
+
+    # it prints that it takes that form
+    with contextlib.redirect_stdout(io.StringIO()):
+        return SelfAttention(width, heads=heads, dim_head=width // heads, causal=causal)
+
+
 def _reformer_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
     from reformer_pytorch import Autopadder, LSHSelfAttention
 
@@ -135,5 +147,6 @@ _PACKAGES = {
     "x-transformers": _x_transformers,
     "aft-pytorch": _aft_pytorch,
     "g-mlp-pytorch": _g_mlp_pytorch,
+    "performer-pytorch": _performer_pytorch,
     "reformer-pytorch": _reformer_pytorch,
 }

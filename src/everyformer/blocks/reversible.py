@@ -15,9 +15,12 @@ exactly is kept: the state of the random generators where a step has used them, 
 chosen (`everyformer.core.choices`; of Reformer its buckets, 2 or 4 bytes a token, head and round).
 The halves are held in float32 at least, since rounding enters through their sums and differences.
 
+Positions that are added before a layer are added to both halves and taken off again; they are kept.
+
 One `autograd.Function` spans the stack, with the weights among its inputs: frozen inputs or
-weights, accumulation and hooks work as ever. Without gradients, with a state, where hidden layers
-are asked for and under the compiler the same equations run as they stand.
+weights, accumulation and hooks work as ever. A memory (`everyformer.memory`) is read and comes out
+as a constant. Without gradients, with a state that gradients pass through and under the compiler
+the same equations run as they stand.
 
 Sources: Gomez et al. 2017, arXiv 1707.04585; Kitaev et al. 2020 (Reformer), arXiv 2001.04451,
 section 3.
@@ -40,7 +43,7 @@ from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.errors import EveryformerError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
-from everyformer.core.state import StackState, State
+from everyformer.core.state import State
 from everyformer.core.trace import untraced
 
 Halves = tuple[Tensor, Tensor]
@@ -60,30 +63,40 @@ class Passed(NamedTuple):
 def run_reversible(
     blocks: Sequence[Block],
     x: Tensor,
-    *,
+    added: Sequence[Tensor] | None = None,
     context: Sequence[State] | None = None,
     mask: Mask | None = None,
-    state: StackState | None = None,
+    state: Sequence[State] | None = None,
     hidden: Sequence[int] = (),
 ) -> Passed:
-    """`x` (batch, length, width) through all ``blocks``; arguments as in `Stack.forward`."""
+    """`x` (batch, length, width) through all ``blocks``.
+
+    Args:
+        added: (batch or 1, length, width) for each block, added before it to both halves.
+        state: of each block's mixer.
+        (others as in `Stack.forward`)
+    """
     plain = torch.compiler.is_compiling() or not torch.is_grad_enabled()
-    if plain or state is not None or hidden:
-        return run_plainly(blocks, x, context, mask, state, hidden)
-    run, wide = Run(blocks, x.dtype, context, mask), _widened(x)
-    a, b, *terms = _Reversible.apply(run, wide, wide, *run.tensors)
+    if plain or not all(layer.cut for layer in state or ()):
+        return run_plainly(blocks, x, added, context, mask, state, hidden)
+    inner = tuple(n for n in range(1, len(blocks) + 1) if n in hidden)
+    run = Run(blocks, x.dtype, added, context, mask, state, inner)
+    wide = _widened(x)
+    a, b, *rest = _Reversible.apply(run, wide, wide, *run.tensors)
+    found = {n: (rest[2 * i], rest[2 * i + 1]) for i, n in enumerate(inner)}
     losses: Losses = {}
-    for name, term in zip(run.names, terms, strict=True):
+    for name, term in zip(run.names, rest[2 * len(inner) :], strict=True):
         add_losses(losses, {name: term})
-    return Passed((a, b), (), losses, {})
+    return Passed((a, b), tuple(run.states), losses, {0: (wide, wide), **found})
 
 
 def run_plainly(
     blocks: Sequence[Block],
     x: Tensor,
+    added: Sequence[Tensor] | None = None,
     context: Sequence[State] | None = None,
     mask: Mask | None = None,
-    state: StackState | None = None,
+    state: Sequence[State] | None = None,
     hidden: Sequence[int] = (),
 ) -> Passed:
     """The equations as they stand, whatever autograd keeps of them."""
@@ -92,7 +105,9 @@ def run_plainly(
     states = []
     found = {0: (a, b)} if 0 in hidden else {}
     for n, block in enumerate(blocks):
-        before = None if state is None else state.layers[n]
+        if added is not None:
+            a, b = a + added[n], b + added[n]
+        before = None if state is None else state[n]
         read = None if context is None else context[n]
         for part in block.parts:
             out = block.added(part, b.to(x.dtype), context=read, mask=mask, state=before)
@@ -120,6 +135,10 @@ class Step(NamedTuple):
     """of its parameters in the block"""
     weights: range
     """where they stand among `Run.tensors`"""
+    first: bool
+    """of its block"""
+    last: bool
+    """of its block"""
 
 
 @dataclass
@@ -139,11 +158,19 @@ class Run:
 
     blocks: Sequence[Block]
     dtype: torch.dtype
-    context: Sequence[State] | None
-    mask: Mask | None
+    added: Sequence[Tensor] | None = None
+    context: Sequence[State] | None = None
+    mask: Mask | None = None
+    state: Sequence[State] | None = None
+    """of the mixers, constants"""
+    hidden: Sequence[int] = ()
+    """layers whose halves come out too, counted from 1"""
+    states: list[State] = field(default_factory=list)
+    """of the mixers after this pass"""
     steps: list[Step] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
-    """weights of all steps, then what ``context`` and ``mask`` hold: all that may want gradients"""
+    """weights of all steps, ``added``, then what ``context`` and ``mask`` hold: all that may want
+    gradients"""
     kept: list[Kept] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     """of the losses, step by step"""
@@ -154,7 +181,10 @@ class Run:
                 named, first = block.weights_of(part), len(self.tensors)
                 self.tensors += named.values()
                 weights = range(first, len(self.tensors))
-                self.steps.append(Step(block, part, layer, tuple(named), weights))
+                ends = (part == block.parts[0], part == block.parts[-1])
+                self.steps.append(Step(block, part, layer, tuple(named), weights, *ends))
+        self.places = range(len(self.tensors), len(self.tensors) + len(self.added or ()))
+        self.tensors += self.added or ()
         self.outside = range(len(self.tensors), len(self.tensors))
         read = [t for one in self.context or () for t in one.tensors()]
         if self.mask is not None and self.mask.bias is not None:
@@ -172,7 +202,8 @@ class Run:
     ) -> MixerOutput:
         """f(b) of one step, with ``weights`` in place of its own."""
         read = None if context is None else context[step.layer]
-        given: dict[str, Any] = {"context": read, "mask": mask}
+        state = None if self.state is None else self.state[step.layer]
+        given: dict[str, Any] = {"context": read, "mask": mask, "state": state}
         if weights is None:
             return step.block.added(step.part, b.to(self.dtype), **given)
         named = {f"block.{name}": w for name, w in zip(step.names, weights, strict=True)}
@@ -203,7 +234,8 @@ class _Added(nn.Module):
 
 
 class _Reversible(torch.autograd.Function):
-    """All steps at once: (run, a, b, *run.tensors) to the last (a, b) and the steps' losses."""
+    """All steps at once: (run, a, b, *run.tensors) to the last (a, b), those of ``run.hidden`` and
+    the steps' losses."""
 
     @staticmethod
     def forward(ctx: Any, run: Run, a: Tensor, b: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -216,10 +248,13 @@ class _Reversible(torch.autograd.Function):
             "cache_enabled": False,
         }
         ctx.versions = [t._version for t in tensors]
+        found: list[Tensor] = []
         terms: list[Tensor] = []
         context, mask = run.around(tensors[i] for i in run.outside)
         with torch.autocast(**ctx.autocast):
             for step in run.steps:
+                if step.first and run.places:
+                    a, b = a + tensors[run.places[step.layer]], b + tensors[run.places[step.layer]]
                 random = _random_states(a)
                 if run.kept and _same(run.kept[-1].random, random):
                     random = run.kept[-1].random
@@ -229,8 +264,13 @@ class _Reversible(torch.autograd.Function):
                 run.names += out.losses
                 terms += out.losses.values()
                 a, b = b, a + out.y
+                if out.state is not None:
+                    run.states.append(out.state)
+                if step.last and step.layer + 1 in run.hidden:
+                    # an output of its own, even where it is a half of a later layer too
+                    found += (a.clone(), b.clone())
         ctx.save_for_backward(a, b)
-        return a, b, *terms
+        return a, b, *found, *terms
 
     @staticmethod
     @once_differentiable
@@ -241,7 +281,8 @@ class _Reversible(torch.autograd.Function):
                 "a weight of a reversible stack was changed in place between its forward and its "
                 "backward pass, which computes the layers again: step the optimiser afterwards"
             )
-        (a, b), (da, db, *terms) = ctx.saved_tensors, gradients
+        (a, b), (da, db, *rest) = ctx.saved_tensors, gradients
+        inner, terms = rest[: 2 * len(run.hidden)], rest[2 * len(run.hidden) :]
         wanted = ctx.needs_input_grad[3:]
         # copies, since hooks of the weights themselves are for the finished gradient alone
         inputs = [
@@ -253,6 +294,9 @@ class _Reversible(torch.autograd.Function):
         found: list[Tensor | None] = [None] * len(inputs)
         with _same_random_numbers_after(a), torch.autocast(**ctx.autocast), untraced():
             for step, kept in zip(reversed(run.steps), reversed(run.kept), strict=True):
+                if step.last and step.layer + 1 in run.hidden:
+                    *inner, first, second = inner
+                    da, db = da + first, db + second
                 _restore(kept.random, a)
                 source = a.detach().requires_grad_()
                 with torch.enable_grad(), repeat_choices(kept.choices):
@@ -267,12 +311,18 @@ class _Reversible(torch.autograd.Function):
                 terms = terms[:cut]
                 places = [i for i in (*step.weights, *run.outside) if wanted[i]]
                 ends, starts = [y for y, _ in graded], [source, *(inputs[i] for i in places)]
-                first, *rest = torch.autograd.grad(
+                source_grad, *others = torch.autograd.grad(
                     ends, starts, [dy for _, dy in graded], allow_unused=True
                 )
-                da, db = db, da if first is None else da + first
-                for i, part in zip(places, rest, strict=True):
+                da, db = db, da if source_grad is None else da + source_grad
+                for i, part in zip(places, others, strict=True):
                     found[i] = _sum(found[i], part)
+                if step.first and run.places:
+                    place = run.places[step.layer]
+                    moved = inputs[place].detach()
+                    a, b = a - moved, b - moved
+                    if wanted[place]:
+                        found[place] = (da + db).sum_to_size(moved.shape).to(moved.dtype)
         return None, da, db, *found
 
 

@@ -7,6 +7,7 @@ width, or their mean.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +17,22 @@ from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.reversible import Halves, run_reversible
-from everyformer.core.mask import Mask
+from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import Losses, MixerOutput, StackOutput, add_losses
 from everyformer.core.state import StackState, State
+from everyformer.positions.base import Position
 
 
 class Stack(nn.Module):
     """Layers in order, then a final norm unless they are post-norm.
 
     ``out_width`` is the number of channels that come out.
+
+    Args:
+        cross: of a decoder, the mixers that read the context.
+        before: positions whose `embed` is added to each layer's input, to both halves of a
+            reversible one.
     """
 
     def __init__(
@@ -34,6 +41,7 @@ class Stack(nn.Module):
         width: int,
         options: BlockOptions,
         cross: Sequence[Mixer] | None = None,
+        before: Sequence[Position] | None = None,
     ) -> None:
         super().__init__()
         last = max(len(mixers) - 1, 1)
@@ -48,6 +56,7 @@ class Stack(nn.Module):
         self.out_width = 2 * width if doubled else width
         bare = options.wiring == "post"
         self.norm = nn.Identity() if bare else make_norm(self.out_width, options)
+        self.before = None if before is None else nn.ModuleList(before)
         self.checkpointing = False
 
     def forward(
@@ -65,12 +74,15 @@ class Stack(nn.Module):
             context: of a decoder, what `read_context` made of the encoder's output.
             hidden: layers whose outputs are wanted, counted from 1; 0 is the input.
         """
+        added = self._positions(x, mask, state)
         if self.reversible:
-            return self._reversibly(x, context, mask, state, hidden)
+            return self._reversibly(x, added, context, mask, state, hidden)
         losses: Losses = {}
         states: list[State] = []
         kept = {0: x} if 0 in hidden else {}
         for n, block in enumerate(self.blocks):
+            if added is not None:
+                x = x + added[n]
             before = None if state is None else state.layers[n]
             read = None if context is None else context[n]
             if self.checkpointing and self.training and state is None:
@@ -92,13 +104,15 @@ class Stack(nn.Module):
     def _reversibly(
         self,
         x: Tensor,
+        added: Sequence[Tensor] | None,
         context: Sequence[State] | None,
         mask: Mask | None,
         state: StackState | None,
         hidden: Sequence[int],
     ) -> StackOutput:
         blocks = [block for block in self.blocks if isinstance(block, Block)]
-        out = run_reversible(blocks, x, context=context, mask=mask, state=state, hidden=hidden)
+        layers = None if state is None else state.layers
+        out = run_reversible(blocks, x, added, context, mask, layers, hidden)
         after = None
         if state is not None:
             after = StackState(seen=state.seen + _real(x, mask), layers=out.states)
@@ -122,13 +136,23 @@ class Stack(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> StackState:
-        """States of all layers before the first token; raises where a mixer has none."""
+        """States of all layers before the first token; raises where a layer has none."""
+        for position in () if self.before is None else self.before:
+            cast(Position, position).check_streaming()
         layers = tuple(
             block.mixer.init_state(batch_size, device=device, dtype=dtype)
             for block in self.blocks
             if isinstance(block, Block)
         )
         return StackState(seen=torch.zeros_like(layers[0].seen), layers=layers)
+
+    def _positions(self, x: Tensor, mask: Mask | None, state: State | None) -> list[Tensor] | None:
+        """What is added before every layer, (B or 1, L, width) each."""
+        if self.before is None:
+            return None
+        seen = None if state is None else state.seen
+        where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
+        return [cast(Position, position).embed(where).to(x.dtype) for position in self.before]
 
 
 def _real(x: Tensor, mask: Mask | None) -> Tensor | int:

@@ -39,15 +39,20 @@ class EvalOptions(BeamConfig):
     """sequences a forward pass"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes under autocast"""
-    mode: Literal["nonoverlapping", "sliding"] = "nonoverlapping"
+    mode: Literal["nonoverlapping", "sliding", "recurrent"] | None = None
     """how windows of --length tokens lie over a text (lm): side by side, or a stride apart, each
-    scoring what is new in it"""
+    scoring what is new in it, or in order, each going on from the one before; draws the loss by
+    place and by context (default: side by side, with what a memory needs before each)"""
     stride: int | None = None
     """tokens between sliding windows (default: half a window)"""
+    streams: int = 1
+    """stretches of the text that are read side by side in mode recurrent"""
+    memory: int | None = None
+    """tokens of the past that each layer's memory holds (default: as in training)"""
     lengths: tuple[int, ...] = ()
     """measure windows of each of these lengths in turn and draw the loss against them (lm)"""
     out: str | None = None
-    """with --lengths: the picture to write (default: RUN/lengths.png)"""
+    """with --lengths or --mode: the picture to write (default: RUN/lengths.png or RUN/MODE.png)"""
     average: int | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     bleu: bool = False
@@ -70,7 +75,7 @@ def run(words: Sequence[str]) -> int:
         about="Measure a trained run on its validation data, or on other data.",
         examples=(
             "everyformer eval runs/gmlp --data other.txt",
-            "everyformer eval runs/aft-local --lengths 64 256 1024",
+            "everyformer eval runs/transformer-xl --mode recurrent --memory 512",
         ),
         default=None if place is None else EvalOptions(run=place, data=known or DataConfig()),
     )
@@ -78,7 +83,6 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError(f"batch must be at least 1, not {options.batch}")
     from everyformer.cli.trained import open_run
     from everyformer.training.evaluate import evaluate
-    from everyformer.training.long_evaluation import evaluate_long
 
     trained = open_run(options.run)
     if trained.saved and options.data.source == UNSAID:
@@ -89,20 +93,22 @@ def run(words: Sequence[str]) -> int:
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     model = trained.model(options.average)
+    if options.memory is not None:
+        set_memory(model, options.memory)
     if options.lengths:
         return _lengths(trained, model, options)
-    if options.out is not None:
-        raise ConfigError("--out is where the picture of --lengths goes: leave it out")
+    laid = options.mode is not None or options.stride is not None or options.streams != 1
+    if options.out is not None and not laid:
+        raise ConfigError("--out is where the picture of --lengths or --mode goes: leave it out")
     translations = _translations(model, dataset, options)
     rules: dict[str, Any] = {
         "batch": options.batch,
         "limit": options.sequences,
         "precision": options.precision,
     }
-    if options.mode == "nonoverlapping" and options.stride is None:
+    found = _laid(trained, model, dataset, options, rules) if laid else None
+    if found is None:
         found = evaluate(model, dataset, **rules)
-    else:
-        found = evaluate_long(model, dataset, mode=options.mode, stride=options.stride, **rules)
     assert found is not None
     found |= translations
     if options.json:
@@ -120,6 +126,42 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
+def set_memory(model: Model, slots: int) -> None:
+    """Let every layer remember ``slots`` tokens, however many it was trained with."""
+    from everyformer.memory.base import memories_of
+
+    memories = memories_of(model)
+    if not memories or slots < 0:
+        raise ConfigError(
+            f"--memory {slots} says how many tokens of the past the layers hold, 0 or more, but "
+            f"{model.config.member} has {'a memory' if memories else 'no memory'}"
+        )
+    for memory in memories:
+        memory.slots = slots
+
+
+def _laid(
+    trained: TrainedRun,
+    model: Model,
+    dataset: Dataset,
+    options: EvalOptions,
+    rules: dict[str, Any],
+) -> dict[str, Any]:
+    """Evaluate with the windows laid as asked, and draw where the loss falls."""
+    from everyformer.report.lengths import draw_places
+    from everyformer.training.long_evaluation import evaluate_long
+
+    mode = options.mode or "nonoverlapping"
+    found = evaluate_long(
+        model, dataset, mode=mode, stride=options.stride, streams=options.streams, **rules
+    )
+    assert found is not None
+    out = Path(options.out) if options.out is not None else trained.path / f"{mode}.png"
+    draw_places(found, out)
+    say(f"loss by place and by context: {out}")
+    return found
+
+
 def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
     """Evaluate at every length, print the table, draw the curve."""
     from everyformer.report.lengths import draw_lengths
@@ -133,7 +175,8 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
     for length in sorted(set(options.lengths)):
         dataset = trained.dataset(dataclasses.replace(options.data, length=length))
         one = evaluate_long(
-            model, dataset, mode=options.mode, stride=options.stride, batch=options.batch,
+            model, dataset, mode=options.mode or "nonoverlapping", stride=options.stride,
+            streams=options.streams, batch=options.batch,
             limit=options.sequences, precision=options.precision,
         )  # fmt: skip
         assert one is not None

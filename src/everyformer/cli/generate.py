@@ -37,8 +37,11 @@ class GenerateOptions(Sampling, BeamConfig):
     times"""
     average: int | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
-    tokens: int = 200
-    """how many tokens to make; of a pixel model, how many images"""
+    tokens: int | None = 200
+    """how many tokens to make, none: until it is stopped; of a pixel model, how many images"""
+    state: str | None = None
+    """file that a text is kept in between two commands: what a stream came to is saved there, and
+    gone on from if it exists (the prompt is then read after it)"""
     out: str | None = None
     """of a pixel model: the picture to write (default: RUN/samples.png)"""
 
@@ -78,7 +81,7 @@ def run(words: Sequence[str]) -> int:
             "everyformer generate runs/aft-local --temperature 0.7 --top-p 0.9 --stop '\\n\\n'",
         ),
     )
-    if options.tokens < 0:
+    if options.tokens is not None and options.tokens < 0:
         raise ConfigError(f"tokens must be 0 or more, not {options.tokens}")
     from everyformer.cli.trained import open_run
 
@@ -110,15 +113,31 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
             raise ConfigError(f"{which} is empty: give at least one character")
     from everyformer.data.text import encode_prompt
     from everyformer.generation.sampling import ENDED, generate, initial_state, stream
+    from everyformer.generation.state_file import load_state, save_state
 
     model = trained.model(options.average)
     exact = initial_state(model, 1) is not None
     kind = "a state" if exact else "recomputing (the member has no exact state)"
-    say(f"{options.tokens} tokens with {kind}")
-    ids = [encode_prompt(tokenizer, text)[0].tolist() for text in texts]
+    say(f"{'endless' if options.tokens is None else options.tokens} tokens with {kind}")
     rules: dict[str, Any] = {"sampling": options.sampling, "tokenizer": tokenizer}
+    if options.state is not None:
+        if not exact or len(texts) > 1:
+            raise ConfigError(
+                "--state keeps one text of a member with an exact state: leave it out"
+                + (", or give one prompt" if exact else "")
+            )
+        if Path(options.state).exists():
+            rules["state"], last = load_state(options.state, model)
+            texts = texts if options.prompts or options.prompt else [""]
+    ids = [encode_prompt(tokenizer, text)[0].tolist() if text else [] for text in texts]
+    if "state" in rules:
+        ids[0] = [*last.tolist(), *ids[0]]
     hidden = (ENDED, options.end_token)
     if len(ids) > 1:
+        if options.tokens is None:
+            raise ConfigError(
+                "several prompts are continued by a number of --tokens, not endlessly"
+            )
         made = generate(model, ids, tokens=options.tokens, **rules)
         for text, before, row in zip(texts, ids, made.tolist(), strict=True):
             kept = [token for token in row if token not in hidden]
@@ -127,13 +146,24 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
         return 0
     print(texts[0], end="", flush=True)
     write = _writer(tokenizer, ids[0])
+    drawn = stream(model, ids, tokens=options.tokens, **rules)
+    count, token = 0, None
     try:
-        for token in stream(model, ids, tokens=options.tokens, **rules):
+        for token in drawn:
+            count += 1
             if int(token) not in hidden:
                 write(int(token), False)
         write(None, True)
+    except KeyboardInterrupt:
+        # the only end that an endless text has
+        if options.tokens is not None:
+            raise
     finally:
         print(flush=True)
+    if drawn.state is not None:
+        say(f"{count:,} tokens; the state holds {drawn.state.nbytes:,} bytes")
+        if options.state is not None and token is not None:
+            save_state(options.state, drawn.state, token)
     return 0
 
 
@@ -209,6 +239,8 @@ def _images(trained: TrainedRun, options: GenerateOptions) -> int:
     from everyformer.report.pictures import save_images
 
     out = Path(options.out) if options.out is not None else trained.path / "samples.png"
+    if options.tokens is None:
+        raise ConfigError("a pixel model draws a number of images: give --tokens")
     images = draw_images(trained.model(options.average), options.tokens, options.sampling)
     save_images(images, out)
     print(out)

@@ -35,7 +35,7 @@ def run(words: Sequence[str]) -> int:
     member = info(options.member)
     if options.json:
         own = {"options": mixer_options(member), "position_options": position_options(member)}
-        emit({**describe(member), **own})
+        emit({**describe(member), **own, "memory_options": memory_options(member)})
         return 0
     print(f"{member.name}: {member.title}")
     print(f"{member.authors} {member.year}" + (f", arXiv {member.arxiv}" if member.arxiv else ""))
@@ -43,13 +43,15 @@ def run(words: Sequence[str]) -> int:
     print(f"time    {member.cost.formula}\nstate   {member.cost.state}")
     print(f"tasks   {', '.join(member.tasks)}")
     genes = member.genes
-    print(f"genes   mixer {genes.mixer}, position {genes.position or 'none'}\n")
+    carried = f", memory {genes.memory}" if genes.memory else ""
+    print(f"genes   mixer {genes.mixer}, position {genes.position or 'none'}{carried}\n")
     for ability in ABILITIES:
         value = getattr(member, ability)
         print(f"{ability:<14}{'yes' if value is True else f'no: {value}'}")
     for title, found in (
         ("options of the mixer (--mixer.OPTION)", mixer_options(member)),
         ("options of the position (--place.OPTION)", position_options(member)),
+        ("options of the memory (--memory.OPTION)", memory_options(member)),
     ):
         if found:
             rows = [(o["option"], o["default"], o["meaning"]) for o in found]
@@ -71,6 +73,14 @@ def position_options(member: Member) -> list[dict[str, Any]]:
 
     name = member.genes.position
     return [] if name is None else _fields(POSITIONS.get(name), member.genes.position_options)
+
+
+def memory_options(member: Member) -> list[dict[str, Any]]:
+    """The same of the member's memory; none where it has none."""
+    from everyformer.memory import MEMORIES
+
+    name = member.genes.memory
+    return [] if name is None else _fields(MEMORIES.get(name), member.genes.memory_options)
 
 
 def _fields(cls: Any, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:

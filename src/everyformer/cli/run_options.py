@@ -23,6 +23,9 @@ from everyformer.training.config import TrainingConfig
 if TYPE_CHECKING:
     from everyformer.data.base import Dataset
 
+GENES = {"position": "--position", "memory": "--model.memory"}
+"""genes that decide which options a run has, and the flags that name them"""
+
 ABOUT = "Train a member on your data."
 EXAMPLES = (
     "everyformer train aft-local --data mytext.txt --steps 2000",
@@ -45,6 +48,8 @@ class RunConfig:
     """the mixer's own options"""
     place: Any
     """the position's own options"""
+    memory: Any
+    """the memory's own options"""
     task: str | None = None
     """lm, mlm, classify-text, classify-image, seq2seq or pixels (default: what the data suggests,
     of what the member can do)"""
@@ -86,9 +91,9 @@ def read_run(words: Sequence[str], default: RunConfig | None = None) -> RunConfi
         if member is None and {"--help", "-h"}.isdisjoint(words):
             known = ", ".join(m.name for m in list_members())
             raise ConfigError(f"name the member to train; one of: {known}")
-        place = peek(words, "--position") or _position_in(table)
+        chosen = {gene: peek(words, flag) or _gene_in(table, gene) for gene, flag in GENES.items()}
         if default is None:
-            default = _nothing() if member is None else preset(str(member), place)
+            default = _nothing() if member is None else preset(str(member), **chosen)
     about = ABOUT
     if member is None and default.member is tyro.MISSING:
         about += " `everyformer train MEMBER --help` lists that member's own options too."
@@ -109,29 +114,34 @@ def named_member(words: Sequence[str]) -> str | None:
     return placed[0]
 
 
-def _position_in(table: dict[str, Any]) -> str | None:
-    """What a config file says about the position; None if it says nothing."""
+def _gene_in(table: dict[str, Any], gene: str) -> str | None:
+    """What a config file says about the position or the memory; None if it says nothing."""
     model = table.get("model")
-    if not isinstance(model, dict) or "position" not in model:
+    if not isinstance(model, dict) or gene not in model:
         return None
-    return NONE[0] if model["position"] is None else str(model["position"])
+    return NONE[0] if model[gene] is None else str(model[gene])
 
 
 def _nothing() -> RunConfig:
     """No member chosen yet: the options that all have."""
-    return RunConfig(tyro.MISSING, NoOptions(), NoOptions())
+    return RunConfig(tyro.MISSING, NoOptions(), NoOptions(), NoOptions())
 
 
-def preset(member: str, position: str | None = None, mixer: str | None = None) -> RunConfig:
+def preset(
+    member: str,
+    position: str | None = None,
+    memory: str | None = None,
+    mixer: str | None = None,
+) -> RunConfig:
     """The run that a member's own row describes, before anything is changed.
 
     Args:
-        mixer: stands in the place of the member's own.
+        position, memory, mixer: stand in the place of the member's own.
     """
     from everyformer.models.build import configure
 
     other = {} if mixer in (None, info(member).genes.mixer) else {"mixer": mixer}
-    return _described(configure(member, info(member).tasks[0], **other), position)
+    return _described(configure(member, info(member).tasks[0], **other), position, memory)
 
 
 def inherited(place: str, member: str | None = None) -> RunConfig:
@@ -159,8 +169,11 @@ def inherited(place: str, member: str | None = None) -> RunConfig:
     return dataclasses.replace(_described(config), schedule=schedule, by_head=heads)
 
 
-def _described(config: ModelConfig, position: str | None = None) -> RunConfig:
-    """A model as the options of a run; ``position`` stands in for its own."""
+def _described(
+    config: ModelConfig, position: str | None = None, memory: str | None = None
+) -> RunConfig:
+    """A model as the options of a run; ``position`` and ``memory`` stand in for its own."""
+    from everyformer.memory import MEMORIES
     from everyformer.mixers import MIXERS
     from everyformer.positions import POSITIONS
 
@@ -168,12 +181,16 @@ def _described(config: ModelConfig, position: str | None = None) -> RunConfig:
     where = config.position if position is None else None if position in NONE else position
     place: Any = POSITIONS.get(where).Options if where is not None else NoOptions  # type: ignore[attr-defined]
     chosen = config.position_options if where == config.position else {}
+    held = config.memory if memory is None else None if memory in NONE else memory
+    store: Any = MEMORIES.get(held).Options if held is not None else NoOptions  # type: ignore[attr-defined]
+    kept = config.memory_options if held == config.memory else {}
     shape = {f.name: getattr(config, f.name) for f in dataclasses.fields(Architecture)}
     return RunConfig(
         member=config.member,
         mixer=from_dict(mixer.Options, config.mixer_options),
         place=from_dict(place, chosen),
-        model=Architecture(**{**shape, "position": where}),
+        memory=from_dict(store, kept),
+        model=Architecture(**{**shape, "position": where, "memory": held}),
     )
 
 
@@ -207,6 +224,7 @@ def model_config(
         run.member,
         dataset.task,
         position_options=to_dict(run.place),
+        memory_options=to_dict(run.memory),
         schedule=dict(_schedule(item) for item in run.schedule),
         vocabulary=dataset.vocabulary,
         classes=max(len(dataset.classes), 1),

@@ -122,6 +122,7 @@ def _options(words: list[str]) -> RunConfig:
     known = preset(
         values["member"],
         values["model"]["position"] or "none",
+        values["model"].get("memory") or "none",
         None if mixer == "by-head" else mixer,
     )
     return read_run(words, from_dict(RunConfig, {**values, "out": out}, "", known))

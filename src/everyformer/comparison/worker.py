@@ -118,6 +118,7 @@ def as_run(config: ModelConfig, job: dict[str, Any]) -> dict[str, Any]:
         "member": config.member,
         "mixer": to_dict(config.mixer_options),
         "place": to_dict(config.position_options),
+        "memory": to_dict(config.memory_options),
         "model": {f.name: to_dict(getattr(config, f.name)) for f in fields(Architecture)},
         **{name: job[name] for name in ("task", "data", "training")},
     }

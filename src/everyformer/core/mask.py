@@ -31,7 +31,8 @@ class Mask:
     bias: Tensor | None = None
     """float, broadcastable to (B, H, L, S): added to the scores (-inf hides)."""
     documents: Tensor | None = None
-    """(B, L) int: packed rows; tokens see only tokens of the same id, positions restart."""
+    """(B, L) int: packed rows; tokens see only tokens of the same id, positions restart. With the
+    state of a memory, id 0 goes on with the document that the state is in."""
     global_tokens: Tensor | None = None
     """(B, L) bool: tokens that see all and are seen by all (sparse patterns)."""
     grid: tuple[int, int] | None = None
@@ -100,3 +101,15 @@ def document_positions(documents: Tensor, keep: Tensor | None = None) -> Tensor:
     before = count - real.long()
     at_start = torch.where(starts, before, torch.zeros_like(before)).cummax(1).values
     return (count - 1 - at_start).clamp(min=0)
+
+
+def lengths_of(positions: Tensor) -> Tensor:
+    """How many tokens the sequence of every token has: (B or 1, L) as ``positions``.
+
+    A sequence ends where positions fall back: there the next packed document begins.
+    """
+    starts = torch.zeros_like(positions)
+    starts[:, 1:] = (positions[:, 1:] < positions[:, :-1]).long()
+    document = starts.cumsum(1)
+    last = torch.zeros_like(positions).scatter_reduce(1, document, positions, "amax")
+    return last.gather(1, document) + 1

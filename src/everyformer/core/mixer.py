@@ -30,6 +30,8 @@ class Mixer(nn.Module):
     """parts of `Mask` that this mixer applies; any other part given is an error"""
     accepts_positions: ClassVar[bool] = False
     """whether positions that act on queries, keys or scores can live inside this mixer"""
+    accepts_memory: ClassVar[bool] = False
+    """whether it can read rows of the past beside its own tokens (`everyformer.memory`)"""
     crosses: ClassVar[bool] = False
     """whether ``context`` may be given"""
     with_feedforward: ClassVar[bool] = True

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ class State:
     """
 
     seen: Tensor
+    cut: ClassVar[bool] = False
+    """whether what it holds never was part of a graph, so that no gradient passes through it"""
 
     @property
     def position(self) -> Tensor:
@@ -88,6 +90,32 @@ class State:
     def reorder(self, index: Tensor) -> Self:
         """Batch rows picked by ``index`` (new_batch,): beam search, repeats, compaction."""
         return self.map(lambda t, _: t.index_select(0, index.to(t.device)))
+
+
+def named_tensors(held: Any, path: str = "") -> dict[str, Tensor]:
+    """Every tensor in a state by its path of field names and places, to be saved."""
+    if isinstance(held, Tensor):
+        return {path[1:]: held}
+    if isinstance(held, State):
+        parts = [(f.name, getattr(held, f.name)) for f in dataclasses.fields(held)]  # type: ignore[arg-type]
+    elif isinstance(held, tuple | list):
+        parts = [(str(n), part) for n, part in enumerate(held)]
+    else:
+        return {}
+    return {k: v for name, part in parts for k, v in named_tensors(part, f"{path}.{name}").items()}
+
+
+def filled(like: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
+    """A state of the kind of ``like`` that holds what `named_tensors` gave."""
+    if isinstance(like, State):
+        parts = {
+            f.name: filled(getattr(like, f.name), tensors, f"{path}.{f.name}")
+            for f in dataclasses.fields(like)  # type: ignore[arg-type]
+        }
+        return type(like)(**parts)
+    if isinstance(like, tuple | list):
+        return type(like)(filled(part, tensors, f"{path}.{n}") for n, part in enumerate(like))
+    return tensors.get(path[1:])
 
 
 @state

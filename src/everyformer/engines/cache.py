@@ -60,7 +60,7 @@ class KeyValueState(State):
     ) -> KeyValueState:
         """No slots yet, for ``rows`` = (batch, key-value heads); ``like``: device and dtype."""
         return cls(
-            seen=torch.zeros(rows[0], dtype=torch.long, device=like["device"]),
+            seen=torch.zeros(rows[0], dtype=torch.long, device=like.get("device")),
             keys=torch.zeros(*rows, 0, key_dim, **like),
             values=torch.zeros(*rows, 0, value_dim, **like),
         )
@@ -120,6 +120,18 @@ class KeyValueState(State):
             keep=keep.gather(1, order),
             positions=positions.gather(1, order),
         )
+
+    def part(self, first: int) -> KeyValueState:
+        """The slots from ``first`` on."""
+        keep = None if self.keep is None else self.keep[:, first:]
+        positions = None if self.positions is None else self.positions[:, first:]
+        keys, values = self.keys[:, :, first:], self.values[:, :, first:]
+        return KeyValueState(self.seen, keys, values, keep, positions)
+
+    def only(self, shown: Tensor) -> KeyValueState:
+        """With the slots that ``shown`` (B, S) leaves out marked as holding nothing."""
+        keep, positions = self.slots()
+        return KeyValueState(self.seen, self.keys, self.values, keep & shown, positions)
 
     def reset(self, where: Tensor) -> KeyValueState:
         keep, positions = self.slots()

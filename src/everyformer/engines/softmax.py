@@ -28,7 +28,7 @@ class Visibility:
     """Which keys each query may see, in the form an attention call takes."""
 
     causal: bool = False
-    """the plain lower triangle of a square call; then ``mask`` is None"""
+    """query i sees keys up to i + (S - L) and nothing else is hidden; then ``mask`` is None"""
     mask: Tensor | None = None
     """bool (True = may be seen) or additive float, broadcastable to (B, H, L, S)"""
     slopes: Tensor | None = None
@@ -59,7 +59,11 @@ def softmax_attention(
             q, k, v = _with_slopes_in(q, k, v, visible.slopes / scale)
         elif visible.slopes is not None:
             visible = _with_bias(visible, q.shape[2], k.shape[2])
-        mask = visible.mask
+        mask, causal = visible.mask, visible.causal
+        if causal and q.shape[2] != k.shape[2]:
+            causal = False
+            if q.shape[2] > 1:
+                mask = causal_mask(q.shape[2], k.shape[2], q.device)
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(q.dtype)
         y = F.scaled_dot_product_attention(
@@ -68,7 +72,7 @@ def softmax_attention(
             v,
             attn_mask=mask,
             dropout_p=dropout,
-            is_causal=visible.causal,
+            is_causal=causal,
             scale=scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
@@ -106,17 +110,6 @@ def attention_weights(
         return torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]
     empty = (scores == -math.inf).all(-1, keepdim=True)
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
-
-
-def continued_visibility(
-    queries: int, keys: int, device: torch.device, slopes: Tensor | None = None
-) -> Visibility:
-    """The last ``queries`` of ``keys`` tokens see what came before them, and themselves."""
-    if queries == 1:
-        return Visibility(slopes=slopes)
-    if queries == keys:
-        return Visibility(causal=True, slopes=slopes)
-    return Visibility(mask=causal_mask(queries, keys, device), slopes=slopes)
 
 
 def _with_slopes_in(

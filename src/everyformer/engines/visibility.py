@@ -3,12 +3,78 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax import Visibility
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a mixer lets its queries see, whatever the call."""
+
+    causal: bool
+    windows: tuple[int | None, ...] = (None,)
+    """keys seen: i-j < W when causal, |i-j| < W when not; None: all; one entry or one a head"""
+
+    @property
+    def reach(self) -> int | None:
+        """How many past keys a window can still show; None where some head sees all."""
+        widths = [w for w in self.windows if w is not None]
+        return max(widths) - 1 if len(widths) == len(self.windows) else None
+
+    def of(
+        self,
+        mask: Mask | None,
+        q_positions: Tensor,
+        k_positions: Tensor,
+        keep: Tensor | None,
+        regular: bool,
+    ) -> Visibility:
+        """Hidden keys of self-attention whose keys end with the queries.
+
+        Args:
+            keep: (B, S) bool, which keys are real.
+            regular: whether positions of both count up by one.
+
+        Returns:
+            No tensor at all where queries see what came before them and themselves.
+        """
+        plain = mask is None or not {"allowed", "bias", "documents"} & set(mask.parts())
+        if plain and keep is None and regular and self.causal and self._shows_all(k_positions):
+            return Visibility(causal=True)
+        return visibility(
+            mask, q_positions, k_positions, causal=self.causal, windows=self.windows, keep=keep
+        )
+
+    def _shows_all(self, k_positions: Tensor) -> bool:
+        return all(w is None or k_positions.shape[-1] <= w for w in self.windows)
+
+
+def counts_up(keep: Tensor | None) -> bool:
+    """Whether real tokens of every row stand side by side, so that indices tell their distances.
+
+    True tells it for sure; it is asked of the flags themselves only where that costs nothing.
+    """
+    if keep is None:
+        return True
+    if not _may_ask(keep):
+        return False
+    begins = keep[:, 1:] & ~keep[:, :-1]
+    return bool((begins.sum(1) + keep[:, 0] <= 1).all())
+
+
+def surely(flags: Tensor) -> bool:
+    """Whether all ``flags`` are True; False where it costs something to know."""
+    return _may_ask(flags) and bool(flags.all())
+
+
+def _may_ask(flags: Tensor) -> bool:
+    """Whether reading numbers stops neither a device nor a compiler."""
+    return flags.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def visibility(

@@ -84,8 +84,12 @@ FILES: dict[str, tuple[str, ...]] = {
     "sequences": ("sequences",),
     "norms": ("norms",),
     "extrapolation": ("extrapolation",),
+    "relative": ("shift", "near-and-far", "four-terms", "inner-losses"),
+    "segments": ("segments",),
+    "lags": ("lags",),
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
+    "kernels": ("random-features", "gates", "constant-state"),
     "reformer": ("rounds", "reversible", "axes"),
 }
 
@@ -175,7 +179,9 @@ def fit(
     warm = max(1, steps // 20)
     losses = []
     model.train()
+    tell: Callable[[float], None] = getattr(model, "set_progress", lambda done: None)
     for step in range(steps):
+        tell(step / steps)
         rate = min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
         for group in optimiser.param_groups:
             group["lr"] = lr * rate

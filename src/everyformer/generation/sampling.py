@@ -8,6 +8,7 @@ Scores are changed in this order: repetition penalty, minimum length, temperatur
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -69,7 +70,35 @@ def penalised(logits: Tensor, had: Tensor, penalty: float) -> Tensor:
     return torch.where(had, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
-@torch.inference_mode()
+class TokenStream(Iterator[Tensor]):
+    """New tokens (B,) as they are drawn, and the state that the next one will be drawn from."""
+
+    def __init__(self, model: Model, held: _Held, drawn: Iterator[Tensor]) -> None:
+        self._model, self._held, self._drawn = model, held, drawn
+
+    def __next__(self) -> Tensor:
+        # between two tokens the caller's model is as the caller left it
+        training = self._model.training
+        if training:
+            self._model.eval()
+        try:
+            with torch.inference_mode():
+                return next(self._drawn)
+        finally:
+            if training:
+                self._model.train()
+
+    @property
+    def state(self) -> StackState | None:
+        """What the texts so far came to, less the newest tokens; None where all is recomputed."""
+        return self._held.state
+
+
+@dataclass
+class _Held:
+    state: StackState | None = None
+
+
 def stream(
     model: Model,
     prompt: Prompt,
@@ -78,7 +107,8 @@ def stream(
     mask: Mask | None = None,
     sampling: Sampling | None = None,
     tokenizer: Tokenizer | None = None,
-) -> Iterator[Tensor]:
+    state: StackState | None = None,
+) -> TokenStream:
     """Continue ``prompt`` and yield each new token (B,) as it is drawn.
 
     A row whose text has ended (by ``sampling.end_token``, which is yielded, or a stop string) is
@@ -92,6 +122,7 @@ def stream(
         mask: ``keep`` of the prompt, when it is padded.
         sampling: how tokens are drawn (default: temperature 1, seed 0).
         tokenizer: what reads the tokens, for stop strings.
+        state: what came before the prompt (of as many rows), as an earlier stream left it.
 
     Raises:
         ShapeError: an empty prompt, or a text that outgrows the member's table over positions.
@@ -101,37 +132,46 @@ def stream(
         raise ConfigError(f"'tokens' must be 0 or more, not {tokens}")
     sampling = sampling or Sampling()
     ids, keep = _rows_of(prompt, mask, next(model.parameters()).device)
-    rows = ids.shape[0]
     texts = _Texts(ids, keep, model.config.vocabulary, sampling, tokenizer)
+    held = _Held(state)
+    return TokenStream(model, held, _drawn(model, ids, keep, tokens, texts, held))
+
+
+def _drawn(
+    model: Model,
+    ids: Tensor,
+    keep: Tensor | None,
+    tokens: int | None,
+    texts: _Texts,
+    held: _Held,
+) -> Iterator[Tensor]:
+    """The loop of `stream`."""
+    rows, sampling = ids.shape[0], texts.sampling
     generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
-    training = model.training
-    model.eval()
-    try:
-        state, new = initial_state(model, rows), ids
-        alive = torch.arange(rows, device=ids.device)
-        while len(alive) and (tokens is None or texts.made < tokens):
-            part = None if keep is None else Mask(keep=keep)
-            if state is None:
-                out = model(ids, mask=part, last=1)
-            else:
-                out = model(new, mask=part, state=state, last=1)
-                state = out.state
-            token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
-            yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
-            new = token[:, None]
-            if state is None:
-                ids = torch.cat((ids, new), 1)
-                if keep is not None:
-                    keep = torch.cat((keep, torch.ones_like(new, dtype=torch.bool)), 1)
-            else:
-                keep = None
-            going = texts.add(token)
-            if len(going) < len(alive):
-                alive, ids, new = alive[going], ids[going], new[going]
-                keep = None if keep is None else keep[going]
-                state = None if state is None else state.reorder(going)
-    finally:
-        model.train(training)
+    held.state = initial_state(model, rows) if held.state is None else held.state.reserve(64)
+    new = ids
+    alive = torch.arange(rows, device=ids.device)
+    while len(alive) and (tokens is None or texts.made < tokens):
+        part = None if keep is None else Mask(keep=keep)
+        if held.state is None:
+            out = model(ids, mask=part, last=1)
+        else:
+            out = model(new, mask=part, state=held.state, last=1)
+            held.state = out.state
+        token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
+        yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
+        new = token[:, None]
+        if held.state is None:
+            ids = torch.cat((ids, new), 1)
+            if keep is not None:
+                keep = torch.cat((keep, torch.ones_like(new, dtype=torch.bool)), 1)
+        else:
+            keep = None
+        going = texts.add(token)
+        if len(going) < len(alive):
+            alive, ids, new = alive[going], ids[going], new[going]
+            keep = None if keep is None else keep[going]
+            held.state = None if held.state is None else held.state.reorder(going)
 
 
 def generate(

@@ -10,8 +10,9 @@ image classifier: ``pixels`` (batch, channels, height, width), normalised floats
 
 A program of torch keeps the fast operators of this library, so that it must be imported before
 `torch.export.load`. ONNX has no such operators: softmax attention, gMLP and aMLP are exported as
-they are, the Attention-Free Transformers by their literal equation, which takes O(L^2 d) memory
-whatever the member's own cost. Not exported: streaming states, encoder-decoders, pixel models.
+they are, the Attention-Free Transformers and kernel attention by their literal equation, which
+takes O(L^2) memory or more whatever the member's own cost. Not exported: streaming states,
+encoder-decoders, pixel models.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from everyformer.training.storage import file_written_whole
 TEXT_TASKS = ("lm", "mlm", "classify-text")
 IMAGE_TASKS = ("classify-image",)
 # their fast forms are operators of our own, their literal equations are not
-LITERAL = ("aft-full", "aft-local", "aft-simple", "aft-conv")
+LITERAL = ("aft-full", "aft-local", "aft-simple", "aft-conv", "linear", "rfa", "performer")
 BAND = torch.ops.everyformer.band_product.default
 TOLERANCE = 1e-4
 """largest difference from the model's own output that passes, relative to the largest output"""

@@ -8,7 +8,8 @@ Symbols: n = ``heads``; i_q, i_k, i_v, d_o = ``widths.query/key/value/output``; 
 grouped-query attention (1: multi-query); query head h reads key-value head floor(h H_kv / H).
 
 Cost: O(L S (D + D_v)) time a head, O(L + S) memory (fused softmax). State: keys and values of all
-positions seen (of the last ``window`` when every head has one), rotated if RoPE is in use.
+positions seen (of the last ``window`` when every head has one), rotated if RoPE is in use; with a
+memory, what that keeps.
 
 Sources: Vaswani et al. 2017, arXiv 1706.03762, section 3.2; Shazeer 2019, arXiv 1911.02150 (one
 key-value head); Ainslie et al. 2023, arXiv 2305.13245 (groups). Differences from
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -32,15 +34,15 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.cache import ContextState, KeyValueState
+from everyformer.engines.places import Places
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.softmax import (
-    Visibility,
-    attention_weights,
-    continued_visibility,
-    softmax_attention,
-)
-from everyformer.engines.visibility import visibility
+from everyformer.engines.softmax import Visibility, softmax_attention
+from everyformer.engines.visibility import Sight, counts_up, visibility
+from everyformer.engines.weighing import Weighing
+from everyformer.memory.base import Memory
 from everyformer.mixers import MIXERS
+from everyformer.mixers._recurrent import recur
+from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position
 
 
@@ -87,28 +89,33 @@ class AttentionOptions:
 def attention_reference(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False,
     bias: Tensor | None = None, scale: float | None = None, softcap: float | None = None,
-    sink: Tensor | None = None,
+    sink: Tensor | None = None, position: ScorePosition | None = None,
+    distance: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The definition, one query at a time: q (B, H, L, D), k and v (B, H_kv, S, ...).
 
-    ``mask`` is bool, ``bias`` is added after scaling; both broadcast to (B, H, L, S).
+    ``mask`` is bool, ``bias`` is added after scaling; both broadcast to (B, H, L, S). A
+    ``position`` that acts on scores makes them of q, k and ``distance`` (B or 1, L, S).
     """
     batch, heads, queries, size = q.shape
     keys, groups = k.shape[2], heads // k.shape[1]
     full = (batch, heads, queries, keys)
     seen = torch.ones(full, dtype=torch.bool) if mask is None else mask.expand(full)
     added = torch.zeros(full, dtype=q.dtype) if bias is None else bias.expand(full)
+    scale = 1 / math.sqrt(size) if scale is None else scale
+    cap = partial(_capped, softcap)
     rows = []
     for i in range(queries):
         last = i + keys - queries + 1 if causal else keys
         heads_out = []
         for h in range(heads):
-            scores = (k[:, h // groups] @ q[:, h, i, :, None]).squeeze(-1)
-            scores = scores * (1 / math.sqrt(size) if scale is None else scale)
-            if softcap is not None:
-                scores = softcap * torch.tanh(scores / softcap)
+            asked, read = q[:, h, i], k[:, h // groups]
+            if position is None or distance is None:
+                scores = cap(scale * (read @ asked[:, :, None]).squeeze(-1))
+            else:
+                scores = position.literal(asked, read, distance[:, i], h, scale, cap)
             scores = scores + added[:, h, i]
-            shown = seen[:, h, i] & (torch.arange(keys) < last) & (added[:, h, i] > -math.inf)
+            shown = seen[:, h, i] & (torch.arange(keys) < last) & (scores > -math.inf)
             top = scores.masked_fill(~shown, -1e30).amax(-1, keepdim=True)
             if sink is not None:
                 top = torch.maximum(top, sink[h])
@@ -117,9 +124,17 @@ def attention_reference(
             if sink is not None:
                 total = total + (sink[h] - top).exp()
             weight = weight / total.masked_fill(total == 0, 1)
-            heads_out.append((weight[:, None] @ v[:, h // groups]).squeeze(1))
+            y = (weight[:, None] @ v[:, h // groups]).squeeze(1)
+            if position is not None and distance is not None:
+                more = position.literal_values(weight, distance[:, i], h)
+                y = y if more is None else y + more
+            heads_out.append(y)
         rows.append(torch.stack(heads_out, 1))
     return torch.stack(rows, 2)
+
+
+def _capped(softcap: float | None, scores: Tensor) -> Tensor:
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
 def attention(
@@ -142,7 +157,7 @@ def attention(
     """
     if isinstance(mask, Tensor):
         mask = Mask(allowed=mask)
-    if mask is None and bias is None and (not causal or q.shape[2] == k.shape[2]):
+    if mask is None and bias is None and (not causal or q.shape[2] <= k.shape[2]):
         return softmax_attention(q, k, v, Visibility(causal=causal), scale=scale)
     keys = torch.arange(k.shape[2], device=q.device)[None]
     queries = keys[:, -q.shape[2] :] if q.shape[2] <= k.shape[2] else None
@@ -160,6 +175,7 @@ class Attention(Mixer):
     name = "attention"
     honours = frozenset({"keep", "allowed", "bias", "documents", "grid"})
     accepts_positions = True
+    accepts_memory = True
     crosses = True
     shares_heads = True
     Options = AttentionOptions
@@ -173,6 +189,7 @@ class Attention(Mixer):
         max_length: int | None = None,
         channels: int | None = None,
         position: Position | None = None,
+        memory: Memory | None = None,
         options: Any = None,
     ) -> None:
         super().__init__()
@@ -184,14 +201,19 @@ class Attention(Mixer):
         w = o.widths
         self.key_dim = w.key_dim or heads_divide(channels or width, heads, self.name)
         self.value_dim = w.value_dim or self.key_dim
-        self.windows = o.window if isinstance(o.window, tuple) else (o.window,)
-        if len(self.windows) not in (1, heads) or any(
-            n is not None and n < 1 for n in self.windows
-        ):
+        windows = o.window if isinstance(o.window, tuple) else (o.window,)
+        if len(windows) not in (1, heads) or any(n is not None and n < 1 for n in windows):
             raise GeneError(f"window={o.window} must be positive: one number, or one for each head")
         if position is not None:
             position.check_mixer(self.name, heads, causal)
-        self.position = position
+            position.check_sizes(self.name, self.key_dim, self.value_dim)
+        self._sight = Sight(causal, windows)
+        self.position, self.memory = position, memory
+        if memory is not None and not (causal and windows == (None,)):
+            raise GeneError(
+                f"memory '{memory.name}' carries the past of causal attention without a window, "
+                f"not with causal={causal} and window={o.window}"
+            )
         self.scale = o.scale if o.scale is not None else 1 / math.sqrt(self.key_dim)
         self.project = HeadProjections(
             (w.query or width, w.key or width, w.value or width),
@@ -217,30 +239,33 @@ class Attention(Mixer):
         self.check_input(x, context, mask, continued)
         if context is not None or isinstance(state, ContextState):
             return self._cross(x, context, mask, state)
+        if state is not None and self.memory is not None:
+            return recur(self, x, mask, state)
+        assert state is None or isinstance(state, KeyValueState)
         q, k, v = self.project(x)
-        if state is None:
-            positions = self._positions(x, mask, None)
-            q, k = self._turn(q, positions), self._turn(k, positions)
-            visible = self._visible(mask, positions, positions, None if mask is None else mask.keep)
-            if tracing() and self._scored:
-                self._show_bias(positions)
-            return MixerOutput(self._attend(q, k, v, visible), None, {})
-        assert isinstance(state, KeyValueState)
-        simple = mask is None and state.keep is None and self._all_alike(q.shape[2], state)
-        if simple and self.position is None:
-            new = state.append(k, v, None, None)
-        else:
-            positions = self._positions(x, mask, state.seen)
-            q, k = self._turn(q, positions), self._turn(k, positions)
-            new = state.append(k, v, positions, None if mask is None else mask.keep)
-        if simple:
-            visible = continued_visibility(q.shape[2], new.keys.shape[2], q.device, self._slopes())
-        else:
-            keep, slots = new.slots()
-            visible = self._visible(mask, positions, slots, keep, square=False)
-        return MixerOutput(
-            self._attend(q, new.keys, new.values, visible), new.last(self._reach()), {}
-        )
+        keep = None if mask is None else mask.keep
+        packed = mask is not None and mask.documents is not None
+        holes = keep is not None or packed or (state is not None and state.keep is not None)
+        positions: Tensor | None = None
+        if holes or self.turns:
+            positions = self._positions(x, mask, None if state is None else state.seen)
+            q, k = self.turn(q, positions), self.turn(k, positions)
+        slots, new = positions, None
+        if state is not None:
+            new = state.append(k, v, positions, keep)
+            k, v = new.keys, new.values
+            keep, slots = new.slots() if holes else (None, None)
+        if not holes:
+            # distances are all that is asked of positions from here on
+            slots = torch.arange(k.shape[2], device=x.device)[None]
+            positions = slots[:, k.shape[2] - q.shape[2] :]
+        assert positions is not None
+        assert slots is not None
+        regular = not packed and counts_up(keep)
+        visible = self.sight.of(mask, positions, slots, keep, regular)
+        places = Places.of(positions, slots, regular=regular, causal=self.causal)
+        y = self.attend(q, k, v, visible, places)
+        return MixerOutput(y, None if new is None else new.last(self.sight.reach), {})
 
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
@@ -251,22 +276,21 @@ class Attention(Mixer):
         q_positions = k_positions = torch.arange(x.shape[1])[None]
         if context is None:
             q_positions = k_positions = self._positions(x, mask, None)
-            q, k = self._turn(q, q_positions), self._turn(k, k_positions)
+            q, k = self.turn(q, q_positions), self.turn(k, k_positions)
         else:
             k_positions = torch.arange(k.shape[2])[None]
-        causal = self.causal and context is None
-        windows = self.windows if context is None else (None,)
+        sight = self.sight if context is None else Sight(causal=False)
         shown = visibility(
             None if mask is None else mask.without("bias"),
-            q_positions, k_positions, causal=causal, windows=windows, keep=keep,
+            q_positions, k_positions, causal=sight.causal, windows=sight.windows, keep=keep,
         ).mask  # fmt: skip
-        given = None if mask is None else mask.bias
-        bias = self._bias(q_positions, k_positions) if context is None else None
-        bias = given if bias is None else bias if given is None else bias + given
-        o = self.options
+        o, inside = self.options, self.position if context is None else None
         y = attention_reference(
-            q, k, v, mask=shown, bias=bias, scale=self.scale, softcap=o.softcap, sink=self.sink
-        )
+            q, k, v, mask=shown, bias=None if mask is None else mask.bias, scale=self.scale,
+            softcap=o.softcap, sink=self.sink,
+            position=inside if isinstance(inside, ScorePosition) else None,
+            distance=q_positions[:, :, None] - k_positions[:, None, :],
+        )  # fmt: skip
         return self.out(rearrange(y, "b h l d -> b l (h d)"))
 
     def init_state(
@@ -275,16 +299,17 @@ class Attention(Mixer):
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ) -> KeyValueState:
+    ) -> State:
         if not self.causal:
             super().init_state(batch_size)
         if self.position is not None:
             self.position.check_streaming()
-        like = self.out.weight
-        return KeyValueState.empty(
-            (batch_size, self.kv_heads), self.key_dim, self.value_dim,
-            device=device or like.device, dtype=dtype or like.dtype,
-        )  # fmt: skip
+        own = self.out.weight
+        like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
+        if self.memory is not None and self.memory.ring() is None:
+            return self.memory.init_state(batch_size, self.width, **like)
+        rows = batch_size, self.kv_heads
+        return KeyValueState.empty(rows, self.key_dim, self.value_dim, **like)
 
     def read_context(self, context: Context, mask: Mask | None = None) -> ContextState:
         """Project a context once; `forward` takes the result as ``state`` at every step."""
@@ -297,11 +322,13 @@ class Attention(Mixer):
         return ContextState(seen=seen, keys=k, values=v, keep=keep)
 
     def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
+        if self.memory is not None:
+            return super().extend(x, mask=mask, state=state)
         assert isinstance(state, KeyValueState)
         positions = self._positions(x, mask, state.seen)
         k, v = self.project.one(x, "key"), self.project.one(x, "value")
         keep = None if mask is None else mask.keep
-        return state.append(self._turn(k, positions), v, positions, keep).last(self._reach())
+        return state.append(self.turn(k, positions), v, positions, keep).last(self.sight.reach)
 
     def _cross(
         self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
@@ -322,78 +349,50 @@ class Attention(Mixer):
         here = torch.arange(q.shape[2], device=x.device)[None]
         there = torch.arange(held.keys.shape[2], device=x.device)[None]
         visible = visibility(mask, here, there, causal=False, keep=held.keep if hides else None)
-        return MixerOutput(self._attend(q, held.keys, held.values, visible), state, {})
+        return MixerOutput(self.attend(q, held.keys, held.values, visible), state, {})
+
+    @property
+    def sight(self) -> Sight:
+        """What queries see; with a memory, in training or evaluation as it says."""
+        return self._sight if self.memory is None else self.memory.sight(self._sight)
 
     def _positions(self, x: Tensor, mask: Mask | None, seen: Tensor | None) -> Tensor:
         return positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
 
-    def _turn(self, x: Tensor, positions: Tensor) -> Tensor:
-        if self.position is None or self.position.acts_on != "queries-keys":
+    @property
+    def turns(self) -> bool:
+        return self.position is not None and self.position.acts_on == "queries-keys"
+
+    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+        if self.position is None or not self.turns:
             return x
         return self.position.rotate(x, positions)
 
-    def _visible(
-        self,
-        mask: Mask | None,
-        q_positions: Tensor,
-        k_positions: Tensor,
-        keep: Tensor | None,
-        square: bool = True,
-    ) -> Visibility:
-        """Hidden keys of self-attention; a plain causal square needs no tensor at all."""
-        plain = mask is None or not {"keep", "allowed", "bias", "documents"} & set(mask.parts())
-        windowed = any(w is not None for w in self.windows)
-        slopes = self._slopes()
-        alike = slopes is not None or not self._scored
-        if plain and keep is None and square and not windowed and alike:
-            return Visibility(causal=self.causal, slopes=slopes)
-        return visibility(
-            mask, q_positions, k_positions, causal=self.causal, windows=self.windows,
-            keep=keep, bias=self._bias(q_positions, k_positions),
-        )  # fmt: skip
-
-    @property
-    def _scored(self) -> bool:
-        return self.position is not None and self.position.acts_on == "scores"
-
-    def _bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        if self.position is None or not self._scored:
-            return None
-        return self.position.bias(q_positions, k_positions, self._wide)
-
-    def _show_bias(self, positions: Tensor) -> None:
-        bias = self._bias(positions, positions)
-        if bias is not None:
-            record(self, "position_bias", lambda: bias)
-
-    @property
-    def _wide(self) -> torch.dtype:
-        return torch.promote_types(self.out.weight.dtype, torch.float32)
-
-    def _slopes(self) -> Tensor | None:
-        """Of a bias that is linear in distance, under a causal mask."""
-        where = self.position if self.causal else None
-        return None if where is None else where.slopes_of(self._wide, self.out.weight.device)
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Tensor:
-        o = self.options
-        how: dict[str, Any] = {"scale": self.scale, "softcap": o.softcap, "sink": self.sink}
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility, places: Places | None = None
+    ) -> Tensor:
+        """Mixed values through the output layer; without ``places`` nothing depends on order."""
+        position, weighing = self.position, self._weighing
         if tracing():
-            record(self, "weights", lambda: attention_weights(q, k, visible, **how))
-        dropout = o.attention_dropout if self.training else 0.0
-        y = softmax_attention(q, k, v, visible, dropout=dropout, **how)
-        return self.out(y.transpose(1, 2).flatten(2))
+            record(self, "weights", lambda: weighing.weights(q, k, visible, places))
+            if isinstance(position, ScorePosition) and position.additive and places is not None:
+                record(self, "position_bias", lambda: _added(position, places, q.dtype))
+        dropout = self.options.attention_dropout if self.training else 0.0
+        heads = weighing.heads(q, k, v, visible, places, dropout)
+        return self.out(heads.transpose(1, 2).flatten(2))
 
-    def _all_alike(self, length: int, state: KeyValueState) -> bool:
-        """Whether ``length`` new tokens see all that came before, by their order alone."""
-        if self._scored and self._slopes() is None:
-            return False
-        reach = self._reach()
-        if reach is None:
-            return all(w is None for w in self.windows)
-        return length == 1 and len(set(self.windows)) == 1 and state.keys.shape[2] <= reach
+    def received(self, q: Tensor, k: Tensor, visible: Visibility, places: Places) -> Tensor:
+        """Attention that every key of self-attention gets, over heads and queries: (B, S)."""
+        return self._weighing.weights(q, k, visible, places).sum((1, 2))
 
-    def _reach(self) -> int | None:
-        """How many past keys a window can still show; None where some head sees all."""
-        widths = [w for w in self.windows if w is not None]
-        return max(widths) - 1 if len(widths) == len(self.windows) else None
+    @property
+    def _weighing(self) -> Weighing:
+        o, position = self.options, self.position
+        scorer = position if isinstance(position, ScorePosition) else None
+        return Weighing(self.scale, o.softcap, self.sink, scorer, self.causal)
+
+
+def _added(position: ScorePosition, places: Places, dtype: torch.dtype) -> Tensor:
+    """A bias by distance, written out for a picture: (B or 1, H, L, S)."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return position.by_distance(places.distances(), wide).transpose(0, 1)

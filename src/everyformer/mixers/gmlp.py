@@ -31,7 +31,6 @@ from everyformer.core.mixer import Context, Mixer, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
-from everyformer.engines.cache import KeyValueState
 from everyformer.engines.rows import compact, repack, spread, unpack
 from everyformer.engines.toeplitz import toeplitz_matrix, toeplitz_mix
 from everyformer.mixers import MIXERS
@@ -116,7 +115,7 @@ class SpatialState(State):
     seen: Tensor
     rows: Tensor
     """(B, T, c); with ``taps``, the last taps - 1 rows instead, newest last"""
-    attention: KeyValueState | None
+    attention: State | None
     """keys and values of the tiny attention (aMLP)"""
 
 

@@ -16,7 +16,7 @@ from everyformer.core.mask import Mask, positions_of
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, State
 from everyformer.models.config import ModelConfig
-from everyformer.models.genes import build_mixers, build_position
+from everyformer.models.genes import build_before, build_mixers, build_position
 from everyformer.positions.base import Position
 
 
@@ -36,7 +36,7 @@ class Model(nn.Module):
 
     def build_stack(self, config: ModelConfig) -> Stack:
         """The layers; an encoder-decoder's read a context too."""
-        return Stack(build_mixers(config), config.width, config.block)
+        return Stack(build_mixers(config), config.width, config.block, before=build_before(config))
 
     def forward(
         self,
@@ -58,6 +58,12 @@ class Model(nn.Module):
     ) -> StackState:
         """The state before the first token; raises where a mixer has no exact streaming form."""
         return self.stack.init_state(batch_size, device=device, dtype=dtype)
+
+    def set_progress(self, done: float) -> None:
+        """Told before every training step what share of the training is over (0 before the first).
+
+        Models with losses that end before the training does change them by it.
+        """
 
     def enable_checkpointing(self, on: bool = True) -> None:
         """Keep only each layer's input for the backward pass and compute the rest again."""

@@ -20,11 +20,18 @@ from everyformer.family import (
     info,
     list_members,
 )
+from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
 from everyformer.models.classifier import ImageClassifier, TextClassifier
 from everyformer.models.config import ModelConfig
-from everyformer.models.genes import decoder_config, encoder_config, head_size, make_position
+from everyformer.models.genes import (
+    decoder_config,
+    encoder_config,
+    head_sizes,
+    make_memory,
+    make_position,
+)
 from everyformer.models.language import LanguageModel
 from everyformer.models.masked import MaskedLanguageModel
 from everyformer.models.pixels import PixelModel
@@ -39,6 +46,9 @@ MODELS: dict[str, type[Model]] = {
     PIXELS: PixelModel,
     SEQ2SEQ: EncoderDecoder,
 }
+
+GENES = ("mixer", "position", "memory")
+"""choices that have options of their own"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +93,8 @@ def create_mixer(
         width: channels of x. heads: number of heads. causal: each token sees only the past.
         max_length: longest sequence, needed by members with a table over positions.
         options: the mixer's own options by name (`everyformer info NAME`); ``position``, a name or
-            a `Position`, acts inside mixers that compare tokens, ``position_options`` are its own.
+            a `Position`, acts inside mixers that compare tokens, ``position_options`` are its own;
+            ``memory``, a name, is read beside the tokens, ``memory_options`` are its own.
 
     Raises:
         UnknownNameError, ConfigError, GeneError: with the nearest name, or both sides named.
@@ -100,15 +111,22 @@ def create_mixer(
     position, chosen = options.pop("position", None), options.pop("position_options", {})
     if position is not None and not cls.accepts_positions:
         raise GeneError(f"mixer '{name}' takes no position inside; '{position}' was given")
+    memory, kept = options.pop("memory", None), options.pop("memory_options", {})
+    if memory is not None and not cls.accepts_memory:
+        raise GeneError(f"mixer '{name}' reads no memory; '{memory}' was given")
     checked = from_dict(cls.Options, options, f"{name}.")
     sizes: dict[str, Any] = {"width": width, "heads": heads}
     sizes |= {"causal": causal, "max_length": max_length}
     if isinstance(position, str):
-        size = head_size(checked, width, heads)
-        position = make_position(position, chosen, head_dim=size, **sizes)
+        inside_sizes = sizes | head_sizes(checked, width, heads)
+        position = make_position(position, chosen, **inside_sizes)
     elif chosen:
         raise ConfigError("position_options are read where 'position' is given as a name")
-    inside = {} if position is None else {"position": position}
+    inside: dict[str, Any] = {} if position is None else {"position": position}
+    if memory is not None:
+        inside["memory"] = make_memory(memory, kept, width)
+    elif kept:
+        raise ConfigError("memory_options are read where 'memory' is given as a name")
     return cls(options=checked, **sizes, **inside)
 
 
@@ -119,8 +137,9 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
         name: a member (`list_members()`).
         task: 'lm', 'mlm', 'classify-text', 'classify-image', 'seq2seq' or 'pixels'.
         options: fields of `ModelConfig` (width, layers, heads, max_length, vocabulary ...), of
-            `BlockOptions` (wiring, feedforward, dropout ...), of the mixer or of the position, by
-            their names; ``by_layer(...)`` values differ by layer, a mixer ``by_head(...)`` by head.
+            `BlockOptions` (wiring, feedforward, dropout ...), of the mixer, the position or the
+            memory, by their names; ``by_layer(...)`` values differ by layer, a mixer
+            ``by_head(...)`` by head.
 
     Raises:
         UnknownNameError, ConfigError, GeneError, UnsupportedError: what clashes with what, and why.
@@ -147,11 +166,13 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
         "mixer_options": dict(genes.mixer_options),
         "position": genes.position,
         "position_options": dict(genes.position_options),
+        "memory": genes.memory,
+        "memory_options": dict(genes.memory_options),
         "block": dict(genes.block),
         **genes.model,
     }
-    # mixer and position first: they decide which other options there are
-    for key in sorted(options, key=lambda name: name not in ("mixer", "position")):
+    # these genes first: they decide which other options there are
+    for key in sorted(options, key=lambda name: name not in GENES):
         _place(preset, key, options[key])
     config = from_dict(ModelConfig, to_dict(preset))
     return dataclasses.replace(config, causal=_causal(member, config))
@@ -194,7 +215,7 @@ def _place(preset: dict[str, Any], key: str, value: Any) -> None:
         preset["mixer"] = "by-head"
         preset["mixer_options"] = {"mixers": value.mixers, "own": kept | value.own}
         return
-    if key in ("mixer", "position") and value != preset[key]:
+    if key in GENES and value != preset[key]:
         preset[f"{key}_options"] = {}
     if key in {f.name for f in dataclasses.fields(ModelConfig)}:
         if isinstance(value, dict) and isinstance(preset.get(key), dict):
@@ -229,6 +250,9 @@ def _homes(preset: dict[str, Any]) -> dict[str, set[str]]:
     if preset["position"] is not None:
         position: Any = POSITIONS.get(preset["position"])
         homes["position_options"] = {f.name for f in dataclasses.fields(position.Options)}
+    if preset["memory"] is not None:
+        memory: Any = MEMORIES.get(preset["memory"])
+        homes["memory_options"] = {f.name for f in dataclasses.fields(memory.Options)}
     return homes
 
 

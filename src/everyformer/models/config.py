@@ -37,6 +37,8 @@ class Architecture:
     """between its two layers (tanh with as many channels as width: BERT's pooler)"""
     position: str | None = "sinusoidal"
     """how order enters; none leaves it to the mixer"""
+    memory: str | None = None
+    """what is carried from one segment of a text to the next; none: texts are read by themselves"""
     block: BlockOptions = field(default_factory=BlockOptions)
     """wiring of the layers"""
     tie: bool = True
@@ -63,6 +65,12 @@ class Architecture:
     loss_chunk: int | None = None
     """tokens whose logits are made at a time in training, and again in its backward pass: only the
     loss comes out, with logits of no token (default: all)"""
+    layer_losses: bool = False
+    """while training, inner layers predict the targets too, layer l of N until l / 2N of it is over
+    (lm)"""
+    lookahead: float = 0.0
+    """weight of a second output layer that predicts the token after the next, while training (lm;
+    Al-Rfou et al. 2018: 0.5; 0: there is none)"""
     decoder_layers: int | None = None
     """blocks of the decoder (seq2seq; default: as many as the encoder has)"""
 
@@ -105,6 +113,8 @@ class ModelConfig(Architecture):
     """options that differ by layer: name -> one value a layer ('mixer' itself is allowed)"""
     position_options: dict[str, Any] = field(default_factory=dict)
     """the position's own options"""
+    memory_options: dict[str, Any] = field(default_factory=dict)
+    """the memory's own options"""
 
     @property
     def tokens(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, nearest
 from everyformer.core.mixer import Mixer
+from everyformer.memory import MEMORIES, Memory
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
 from everyformer.positions import POSITIONS, Position
@@ -20,19 +21,35 @@ def build_position(config: ModelConfig) -> Position | None:
     """The position that is added to the embeddings, if the config names one of that kind."""
     if config.position is None or POSITIONS.get(config.position).acts_on != "embeddings":
         return None
-    return _position(config, config.width // max(config.heads, 1))
+    return _position(config)
+
+
+def build_before(config: ModelConfig) -> list[Position] | None:
+    """The positions that are added before the layers, one each, if the config names that kind."""
+    if config.position is None or POSITIONS.get(config.position).acts_on != "layers":
+        return None
+    return [_position(config) for _ in range(config.layers)]
 
 
 def make_position(name: str, options: dict[str, Any], **sizes: Any) -> Position:
     """The position called ``name``; ``sizes`` are those of `Position`'s constructor."""
     cls: Any = POSITIONS.get(name)
+    if not cls.adds_to_values:
+        sizes.pop("value_dim", None)
     return cls(options=from_dict(cls.Options, options, f"{name}."), **sizes)
 
 
-def head_size(options: Any, width: int, heads: int) -> int:
-    """Channels of one head's queries and keys, by the options of a mixer."""
+def make_memory(name: str, options: dict[str, Any], width: int) -> Memory:
+    """The memory called ``name`` of one layer of ``width`` channels."""
+    cls: Any = MEMORIES.get(name)
+    return cls(width=width, options=from_dict(cls.Options, options, f"{name}."))
+
+
+def head_sizes(options: Any, width: int, heads: int) -> dict[str, int]:
+    """Channels of one head's queries and keys and of its values, by the options of a mixer."""
     widths = getattr(options, "widths", None)
-    return (widths.key_dim if widths else None) or width // max(heads, 1)
+    size = (widths.key_dim if widths else None) or width // max(heads, 1)
+    return {"head_dim": size, "value_dim": (widths.value_dim if widths else None) or size}
 
 
 def build_mixers(config: ModelConfig) -> list[Mixer]:
@@ -42,8 +59,7 @@ def build_mixers(config: ModelConfig) -> list[Mixer]:
     held: Position | None = None
     for layer in range(config.layers):
         mixer, inside = _build_mixer(config, layer, held)
-        if inside is not None and inside.shared:
-            held = inside
+        held = held or inside
         mixers.append(mixer)
     return mixers
 
@@ -85,7 +101,7 @@ def layer_choice(config: ModelConfig, layer: int) -> tuple[str, dict[str, Any]]:
 def _build_mixer(
     config: ModelConfig, layer: int, held: Position | None
 ) -> tuple[Mixer, Position | None]:
-    """One layer's mixer and the position inside it: ``held`` where all layers have the same."""
+    """One layer's mixer and the position inside it; ``held`` is that of the first layer."""
     name, options = layer_choice(config, layer)
     cls: Any = MIXERS.get(name)
     known = {f.name for f in dataclasses.fields(cls.Options)}
@@ -93,34 +109,65 @@ def _build_mixer(
         options = {key: value for key, value in options.items() if key in known}
     checked = from_dict(cls.Options, options, f"{name}.")
     inside: Position | None = None
-    if config.position is not None and POSITIONS.get(config.position).acts_on != "embeddings":
+    acts_on = None if config.position is None else POSITIONS.get(config.position).acts_on
+    if acts_on in ("queries-keys", "scores"):
         if not cls.accepts_positions:
-            kind = POSITIONS.get(config.position).acts_on.replace("-", " and ")
+            kind = acts_on.replace("-", " and ")
             raise GeneError(
                 f"position '{config.position}' acts on {kind}, but mixer '{name}' has none (it "
                 "does not compare queries with keys): use position 'sinusoidal', 'learned' or none "
                 f"with '{name}', or a softmax attention with '{config.position}'"
             )
-        size = head_size(checked, config.width, config.heads)
-        inside = _position(config, size) if held is None else held
+        if held is not None and held.shared:
+            inside = held
+        else:
+            inside = _position(config, checked)
+            if held is not None:
+                inside.join(held)
+    genes: dict[str, Any] = {} if inside is None else {"position": inside}
+    if config.memory is not None:
+        _check_memory(config, name, bool(cls.accepts_memory))
+        genes["memory"] = make_memory(config.memory, config.memory_options, config.width)
     mixer = cls(
         width=config.width,
         heads=config.heads,
         causal=bool(config.causal),
         max_length=config.tokens,
         options=checked,
-        **({} if inside is None else {"position": inside}),
+        **genes,
     )
     return mixer, inside
 
 
-def _position(config: ModelConfig, head_dim: int) -> Position:
+def _check_memory(config: ModelConfig, mixer: str, able: bool) -> None:
+    """Refuse a memory that nothing can read, or whose rows would be mistaken for one another."""
+    MEMORIES.get(str(config.memory))
+    if not able:
+        raise GeneError(
+            f"memory '{config.memory}' is read as further keys and values, which mixer '{mixer}' "
+            "has not: use it with 'attention'"
+        )
+    if config.task != "lm":
+        raise GeneError(
+            f"memory '{config.memory}' carries a text from segment to segment (task lm); task "
+            f"'{config.task}' reads each input by itself"
+        )
+    if config.position is not None and POSITIONS.get(config.position).acts_on == "embeddings":
+        raise GeneError(
+            f"position '{config.position}' is added to the embeddings and so would be remembered "
+            f"with them: memory '{config.memory}' needs distances, as positions 'xl-relative', "
+            "'t5-relative', 'alibi' or 'rope' give them"
+        )
+
+
+def _position(config: ModelConfig, options: Any = None) -> Position:
+    """``options`` are those of the mixer that it lives in, if it does."""
     return make_position(
         str(config.position),
         config.position_options,
         width=config.width,
         heads=config.heads,
-        head_dim=head_dim,
+        **head_sizes(options, config.width, config.heads),
         max_length=config.tokens,
         causal=bool(config.causal),
     )

@@ -4,11 +4,20 @@
 
 s is sqrt(width) with fixed waves and 1 otherwise. Sources: Vaswani et al. 2017, arXiv 1706.03762;
 Radford et al. 2019 (GPT-2).
+
+Two losses help deep models to begin (Al-Rfou et al. 2018, arXiv 1808.04444, section "Auxiliary
+Losses"); both are of the training alone and off by default:
+
+    layer_losses   layer l < N predicts as the last one does, until l / 2N of the training is over
+    lookahead w    a second output layer predicts the token after the next, at w times its loss,
+                   from every layer that predicts
+
+Here all layers that predict share the final norm and the output layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from everyformer.core.mask import Mask
-from everyformer.core.outputs import Losses, ModelOutput
+from everyformer.core.outputs import Losses, ModelOutput, add_losses
 from everyformer.core.state import StackState
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
@@ -28,12 +37,21 @@ class LanguageModel(Model):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.head = nn.Linear(self.stack.out_width, config.vocabulary, bias=config.head_bias)
+        width, vocabulary, bias = self.stack.out_width, config.vocabulary, config.head_bias
+        self.head = nn.Linear(width, vocabulary, bias=bias)
+        self.ahead = nn.Linear(width, vocabulary, bias=bias) if config.lookahead else None
+        self.predicting: tuple[int, ...] = ()
+        self.set_progress(0.0)
         self.start_weights([self.embedding])
         if config.tie:
             self.head.weight = self.embedding.weight
-        if self.head.bias is not None:
-            nn.init.zeros_(self.head.bias)
+        for head in (self.head, self.ahead):
+            if head is not None and head.bias is not None:
+                nn.init.zeros_(head.bias)
+
+    def set_progress(self, done: float) -> None:
+        layers = self.config.layers if self.config.layer_losses else 0
+        self.predicting = tuple(n for n in range(1, layers) if done < n / (2 * layers))
 
     def forward(
         self,
@@ -55,12 +73,33 @@ class LanguageModel(Model):
         """
         x = self.embed(self.embedding, inputs) if embeddings is None else embeddings
         x = self.add_positions(x, mask, state)
-        out = self.stack(x, mask=mask, state=state, hidden=hidden)
+        taught = self.training and targets is not None and last is None
+        early = self.predicting if taught else ()
+        out = self.stack(x, mask=mask, state=state, hidden=(*hidden, *early))
         y = out.y
         if last is not None:
             y, targets = y[:, -last:], None if targets is None else targets[:, -last:]
+        if taught and targets is not None:
+            layers = [self.stack.norm(h) for h in out.hidden[len(hidden) :]]
+            add_losses(out.losses, self._auxiliary(y, layers, targets, mask))
         made = predict(self.head, y, targets, out.losses, self.config, self.training)
         return ModelOutput(*made, out.state)
+
+    def _auxiliary(
+        self, y: Tensor, layers: Sequence[Tensor], targets: Tensor, mask: Mask | None
+    ) -> Losses:
+        """Of the layers that predict besides the last, and of the token after the next."""
+        losses: Losses = {}
+        if layers:
+            losses["layers"] = _sum(self._loss(self.head, h, targets) for h in layers)
+        if self.ahead is not None:
+            later = _moved(targets, mask)
+            each = [self._loss(self.ahead, h, later) for h in (*layers, y)]
+            losses["ahead"] = self.config.lookahead * _sum(each)
+        return losses
+
+    def _loss(self, head: nn.Linear, y: Tensor, targets: Tensor) -> Tensor:
+        return predict(head, y, targets, {}, self.config, self.training)[2]["task"]
 
 
 def predict(
@@ -87,6 +126,19 @@ def predict(
     cut = (y.flatten(0, -2).split(config.loss_chunk), goals.split(config.loss_chunk))
     sums = [checkpoint(piece, *both, use_reentrant=False) for both in zip(*cut, strict=True)]
     return head(y[:, :0]), *_with_terms(torch.stack(sums).sum(), goals, terms)
+
+
+def _moved(targets: Tensor, mask: Mask | None) -> Tensor:
+    """The targets of one token later, none where that is another document's."""
+    later = F.pad(targets[:, 1:], (0, 1), value=-100)
+    if mask is None or mask.documents is None:
+        return later
+    same = F.pad(mask.documents[:, 1:] == mask.documents[:, :-1], (0, 1), value=False)
+    return later.masked_fill(~same, -100)
+
+
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(terms)).sum()
 
 
 def total_loss(

@@ -27,6 +27,7 @@ from everyformer.core.state import StackState, State
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.models.genes import (
+    build_before,
     build_cross,
     build_mixers,
     build_position,
@@ -54,7 +55,9 @@ class EncoderDecoder(Model):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         inner = encoder_config(config)
-        self.encoder = Stack(build_mixers(inner), config.width, config.block)
+        self.encoder = Stack(
+            build_mixers(inner), config.width, config.block, before=build_before(inner)
+        )
         self.source_position = build_position(inner)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.source_embedding = self.embedding
@@ -72,7 +75,9 @@ class EncoderDecoder(Model):
 
     def build_stack(self, config: ModelConfig) -> Stack:
         own = decoder_config(config)
-        return Stack(build_mixers(own), config.width, config.block, build_cross(own))
+        return Stack(
+            build_mixers(own), config.width, config.block, build_cross(own), build_before(own)
+        )
 
     def forward(
         self,

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import GeneError
+from everyformer.core.mask import lengths_of
 
 Kind = Literal["none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]
 
@@ -187,18 +188,6 @@ def rates_reference(
             theta = theta / (scaling.long if tokens > length else scaling.short)[m]
         made.append(theta)
     return made, _attention_factor(scaling) if kind in ("yarn", "longrope") else 1.0
-
-
-def lengths_of(positions: Tensor) -> Tensor:
-    """How many tokens the sequence of every token has: (B or 1, L) as ``positions``.
-
-    A sequence ends where positions fall back: there the next packed document begins.
-    """
-    starts = torch.zeros_like(positions)
-    starts[:, 1:] = (positions[:, 1:] < positions[:, :-1]).long()
-    document = starts.cumsum(1)
-    last = torch.zeros_like(positions).scatter_reduce(1, document, positions, "amax")
-    return last.gather(1, document) + 1
 
 
 def _ramp(pairs: int, base: float, scaling: RopeScaling) -> tuple[float, float]:

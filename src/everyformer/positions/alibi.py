@@ -9,11 +9,13 @@ No vector of position enters anywhere else. In a bidirectional mixer (not in the
 forms are its author's): ``symmetric`` -m_h |i - j|; ``asymmetric`` with slopes of their own for
 keys to the right; ``split``, where the first half of the heads sees the left alone and the second
 half the right alone (the token itself is seen by both), each half with the slopes of that many
-heads.
+heads. ``lowest`` c makes the bias max(-m_h (i - j), -c); ``stretch`` s makes the slopes m_h / s,
+for texts s times as long as those of the training.
 
 Source: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3; the bidirectional forms are from the
-authors' repository, issue 5. Cost: in a causal mixer nothing beside attention's own (see
-`everyformer.engines.softmax`), else O(H L S) additions; nothing is learned unless ``learned``.
+authors' repository, issue 5; the bound is found in Google's meliad. Cost: in a causal mixer nothing
+beside attention's own (see `everyformer.engines.softmax`), with a bound or both sides O(H L S)
+additions; nothing is learned unless ``learned``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from torch import Tensor, nn
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
-from everyformer.positions.base import Position
+from everyformer.positions._scores import ScorePosition
 
 Slopes = Literal["alibi", "geometric"]
 
@@ -44,6 +46,10 @@ class AlibiOptions:
     """slopes of keys to the right (sides=asymmetric; default: as to the left, and learned)"""
     learned: bool = False
     """whether the slopes are trained (as logarithms), from these at the start"""
+    lowest: float | None = None
+    """a bias falls no further than to minus this (bounded ALiBi; default: it falls for ever)"""
+    stretch: float = 1.0
+    """how many times longer texts are than those of the training: slopes are divided by it"""
 
 
 def alibi_slopes(heads: int, rule: Slopes = "alibi") -> tuple[float, ...]:
@@ -68,7 +74,7 @@ def alibi_reference(q_positions: Tensor, k_positions: Tensor, slopes: tuple[floa
 
 
 @POSITIONS.register("alibi")
-class Alibi(Position):
+class Alibi(ScorePosition):
     """Adds ``-m_h |i - j|`` to the scores of softmax attention; any length, any stream.
 
     Raises:
@@ -76,7 +82,6 @@ class Alibi(Position):
     """
 
     name = "alibi"
-    acts_on = "scores"
     Options = AlibiOptions
 
     def __init__(
@@ -104,6 +109,10 @@ class Alibi(Position):
                 raise GeneError(
                     f"position 'alibi' needs one slope >= 0 for each of heads={heads}, not {slopes}"
                 )
+        if o.lowest is not None and o.lowest < 0:
+            raise GeneError(f"lowest={o.lowest} is minus the least bias: it must be 0 or more")
+        if o.stretch < 1:
+            raise GeneError(f"stretch={o.stretch} makes texts longer: it must be at least 1")
         self.logarithms: nn.Parameter | None = None
         if o.learned:
             starts = both if o.sides == "asymmetric" else both[:1]
@@ -112,32 +121,34 @@ class Alibi(Position):
             self.logarithms = nn.Parameter(torch.tensor(starts).log())
             self.logarithms.no_decay = True  # type: ignore[attr-defined]
 
-    def bias(
-        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        behind = (q_positions[:, :, None] - k_positions[:, None, :])[:, None]
-        left, right = self._rates(dtype, behind.device)
-        distance = behind.abs().to(dtype)
+    def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        left, right = self._rates(dtype, distance)
+        away = distance.abs().to(dtype)
         if self.options.sides == "asymmetric":
-            return -torch.where(behind >= 0, left, right) * distance
-        if self.options.sides == "split":
-            to_right = torch.arange(len(left), device=behind.device).view(-1, 1, 1) >= self._left
-            hidden = torch.where(to_right, behind > 0, behind < 0)
-            return (-left * distance).masked_fill(hidden, -math.inf)
-        return -left * distance
+            left = torch.where(distance >= 0, left, right)
+        bias = -left * away
+        if self.options.lowest is not None:
+            bias = bias.clamp(min=-self.options.lowest)
+        if self.options.sides != "split":
+            return bias
+        heads = torch.arange(len(left), device=distance.device).view(left.shape)
+        hidden = torch.where(heads >= self._left, distance > 0, distance < 0)
+        return bias.masked_fill(hidden, -math.inf)
 
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        if self.options.sides != "symmetric":
+        if self.options.sides != "symmetric" or self.options.lowest is not None:
             return None
-        return self._rates(dtype, device)[0].flatten()
+        return self._rates(dtype, torch.empty((), device=device))[0]
 
-    def _rates(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Slopes to the left and to the right, (H, 1, 1) each."""
+    def _rates(self, dtype: torch.dtype, against: Tensor) -> tuple[Tensor, Tensor]:
+        """Slopes to the left and to the right, (H, 1 ... 1) each, to be laid ``against`` this."""
         if self.logarithms is None:
-            rates = torch.tensor((self.slopes, self.right_slopes), dtype=dtype, device=device)
+            both = (self.slopes, self.right_slopes)
+            rates = torch.tensor(both, dtype=dtype, device=against.device)
         else:
             rates = self.logarithms.to(dtype).exp()
-        rates = rates[..., None, None]
+        rates = rates / self.options.stretch
+        rates = rates.view(*rates.shape, *[1] * against.dim())
         return rates[0], rates[-1]
 
     @property

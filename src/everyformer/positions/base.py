@@ -24,10 +24,16 @@ class Position(nn.Module):
     """
 
     name: ClassVar[str]
-    acts_on: ClassVar[Literal["embeddings", "queries-keys", "scores"]]
+    acts_on: ClassVar[Literal["embeddings", "layers", "queries-keys", "scores"]]
+    adds_to_values: ClassVar[bool] = False
+    """whether it adds to the outputs of heads; its constructor then takes ``value_dim`` too"""
     max_length: int | None = None
     heads: int | None = None
     """heads that a bias is made for (positions that act on scores)"""
+    key_dim: int | None = None
+    """channels of a head's queries and keys that it was built for; None: any"""
+    value_dim: int | None = None
+    """channels of a head's values that it was built for; None: any"""
     causal: bool | None = None
     """the one direction that it was built for; None: either"""
     shared: bool = False
@@ -36,21 +42,13 @@ class Position(nn.Module):
     """why there is no exact state with it; None: there is"""
 
     def embed(self, positions: Tensor) -> Tensor:
-        """What is added to the embeddings at ``positions`` (B or 1, L): (B or 1, L, width)."""
-        raise NotImplementedError(f"{self.name} does not act on embeddings")
+        """What is added to the embeddings, or to a layer's input, at ``positions`` (B or 1, L):
+        (B or 1, L, width)."""
+        raise NotImplementedError(f"{self.name} adds nothing to embeddings or layers")
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Queries or keys (B, H, L, D) turned to their ``positions`` (B or 1, L)."""
         raise NotImplementedError(f"{self.name} does not act on queries and keys")
-
-    def bias(
-        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        """Added to the scores of any rectangular block: (B or 1, H, L, S) in ``dtype``.
-
-        Positions are (B or 1, L) of the queries and (B or 1, S) of the keys.
-        """
-        raise NotImplementedError(f"{self.name} does not act on scores")
 
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         """(H,) m_h if for keys j <= i the bias is -m_h (i - j), which engines add at no cost."""
@@ -71,8 +69,8 @@ class Position(nn.Module):
 
     def check_mixer(self, mixer: str, heads: int, causal: bool) -> None:
         """Refuse a mixer inside which this position has no meaning."""
-        if self.acts_on == "embeddings":
-            raise GeneError(f"position '{self.name}' acts on embeddings, not inside {mixer}")
+        if self.acts_on in ("embeddings", "layers"):
+            raise GeneError(f"position '{self.name}' acts on {self.acts_on}, not inside {mixer}")
         if self.heads not in (None, heads):
             raise GeneError(
                 f"position '{self.name}' was built for heads={self.heads}, but {mixer} has "
@@ -84,6 +82,18 @@ class Position(nn.Module):
                 f"causal={causal}: what it adds depends on the direction; build both alike"
             )
 
+    def check_sizes(self, mixer: str, key_dim: int, value_dim: int) -> None:
+        """Refuse a mixer whose heads are wider or narrower than what this position holds."""
+        for part, own, given in (
+            ("queries and keys", self.key_dim, key_dim),
+            ("values", self.value_dim, value_dim),
+        ):
+            if own not in (None, given):
+                raise GeneError(
+                    f"position '{self.name}' holds vectors of {own} channels for the {part} of a "
+                    f"head, but those of {mixer} have {given}: give both the same number"
+                )
+
     def check_streaming(self) -> None:
         """Refuse to begin a state if what it would hold is wrong later."""
         if self.streams is not None:
@@ -92,27 +102,12 @@ class Position(nn.Module):
                 "recompute the whole sequence instead (generate() does so by itself)"
             )
 
+    def join(self, first: Position) -> None:
+        """Take over what all layers of a stack hold together from the ``first`` layer's position.
+
+        Of positions that are not ``shared`` as a whole.
+        """
+
     def of_heads(self, chosen: Sequence[int]) -> Position:
         """What a mixer gets that holds the heads ``chosen`` of a layer's, counted from 0."""
-        return SomeHeads(self, chosen) if self.acts_on == "scores" else self
-
-
-class SomeHeads(Position):
-    """Some heads of a position that acts on scores; what it has learned stays shared."""
-
-    name = "some-heads"
-    acts_on = "scores"
-
-    def __init__(self, whole: Position, chosen: Sequence[int]) -> None:
-        super().__init__()
-        self.whole, self.chosen, self.heads = whole, list(chosen), len(chosen)
-        self.causal = whole.causal
-
-    def bias(
-        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        return self.whole.bias(q_positions, k_positions, dtype)[:, self.chosen]
-
-    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        slopes = self.whole.slopes_of(dtype, device)
-        return None if slopes is None else slopes[self.chosen]
+        return self

@@ -8,7 +8,8 @@ the head dimension (``fraction``). Two layouts of the pairs exist: ``half`` (m, 
 GPT-NeoX) and ``interleaved`` (2m, 2m+1: the paper, GPT-J); they differ by a fixed permutation of
 each head's channels.
 
-``scaling`` changes the angles for texts longer than those of the training (`_rope_scaling`).
+``scaling`` changes the angles for texts longer than those of the training (`_rope_scaling`);
+``learned`` trains them (not in the paper), a set for each layer.
 
 Source: Su et al. 2021, arXiv 2104.09864, eq. 15 and 34. Cost: O(L D) a head, no parameters. A
 stream caches rotated keys with their absolute positions. Angles are built in float32.
@@ -20,16 +21,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError
+from everyformer.core.mask import lengths_of
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
 from everyformer.positions._rope_scaling import (
     BY_LENGTH,
     RopeScaling,
     check_scaling,
-    lengths_of,
     rates,
     rates_reference,
 )
@@ -48,6 +49,8 @@ class RopeOptions:
     """part of each head's channels that turns; the rest is left alone"""
     scaling: RopeScaling = field(default_factory=RopeScaling)
     """other angles for texts longer than those of the training"""
+    learned: bool = False
+    """whether the angles theta_m of a layer are trained, from these at the start"""
 
 
 def rotate_reference(
@@ -93,17 +96,16 @@ def rotate(
         GeneError: a ``scaling`` whose options do not go together.
     """
     chosen = RopeScaling() if scaling is None else scaling
-    check_scaling(chosen, x.shape[-1] // 2)
-    return _rotate(x, positions, base, layout, chosen)
+    half = x.shape[-1] // 2
+    check_scaling(chosen, half)
+    return _turn(x, positions, *rates(positions, half, base, chosen), layout)
 
 
-def _rotate(
-    x: Tensor, positions: Tensor, base: float, layout: PairLayout, scaling: RopeScaling
-) -> Tensor:
+def _turn(x: Tensor, where: Tensor, theta: Tensor, size: float, layout: PairLayout) -> Tensor:
+    """``x`` turned by ``theta`` (pairs,) or (B or 1, 1, L, pairs) a token, times ``size``."""
     half = x.shape[-1] // 2
     wide = torch.promote_types(x.dtype, torch.float32)
-    theta, size = rates(positions, half, base, scaling)
-    angles = positions[:, None, :, None].to(wide) * theta.to(wide)
+    angles = where[:, None, :, None].to(wide) * theta.to(wide)
     cosine, sine = angles.cos(), angles.sin()
     if size != 1:
         cosine, sine = cosine * size, sine * size
@@ -152,9 +154,24 @@ class Rope(Position):
                 "number, so keys that are turned already would be wrong"
             )
 
+        self.theta: nn.Parameter | None = None
+        if self.options.learned:
+            if scaling.kind != "none":
+                raise GeneError(
+                    f"rope scaling '{scaling.kind}' changes angles that follow from 'base', but "
+                    "learned=True trains them: use one of the two"
+                )
+            start = rates(torch.zeros(1, 1), self.rotary_dim // 2, self.options.base, scaling)[0]
+            self.theta = nn.Parameter(start.float())
+            self.theta.no_decay = True  # type: ignore[attr-defined]
+
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         o, turned = self.options, self.rotary_dim
+        if self.theta is None:
+            theta, size = rates(positions, turned // 2, o.base, o.scaling)
+        else:
+            theta, size = self.theta, 1.0
         if turned == x.shape[-1]:
-            return _rotate(x, positions, o.base, o.layout, o.scaling)
-        head = _rotate(x[..., :turned], positions, o.base, o.layout, o.scaling)
+            return _turn(x, positions, theta, size, o.layout)
+        head = _turn(x[..., :turned], positions, theta, size, o.layout)
         return torch.cat((head, x[..., turned:]), dim=-1)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
-from everyformer.positions.base import Position
+from everyformer.positions._scores import ScorePosition
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def bucket_table(buckets: int, max_distance: int) -> tuple[int, ...]:
 
 
 @POSITIONS.register("t5-relative")
-class T5Relative(Position):
+class T5Relative(ScorePosition):
     """Adds a learned number by range of distance to the scores; any length, any stream.
 
     Raises:
@@ -78,7 +78,6 @@ class T5Relative(Position):
     """
 
     name = "t5-relative"
-    acts_on = "scores"
     Options = T5RelativeOptions
 
     def __init__(
@@ -113,18 +112,15 @@ class T5Relative(Position):
         nn.init.normal_(self.table, std=width**-0.5 if o.std is None else o.std)
         self.table.no_decay = True  # type: ignore[attr-defined]
 
-    def buckets(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        """Rows of the table for every pair: (B or 1, L, S) int64."""
-        behind = q_positions[:, :, None] - k_positions[:, None, :]
+    def buckets(self, distance: Tensor) -> Tensor:
+        """Rows of the table for distances i - j of any shape: int64."""
+        rows = torch.tensor(self.rows, device=distance.device)
         reach = self.options.max_distance
-        rows = torch.tensor(self.rows, device=behind.device)
         if self.causal:
-            return rows[behind.clamp(0, reach)]
-        return rows[behind.abs().clamp(max=reach)] + (behind < 0) * self.side
+            return rows[distance.clamp(0, reach)]
+        return rows[distance.abs().clamp(max=reach)] + (distance < 0) * self.side
 
-    def bias(
-        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        chosen = self.buckets(q_positions, k_positions)
+    def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        chosen = self.buckets(distance)
         values = self.table.to(dtype).t().index_select(1, chosen.flatten())
-        return values.unflatten(1, chosen.shape).transpose(0, 1)
+        return values.unflatten(1, chosen.shape)

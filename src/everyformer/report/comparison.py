@@ -44,7 +44,9 @@ PICTURE_TITLES = {
     "position-bias": "Position biases",
     "spatial": "Spatial gate",
     "buckets": "Buckets",
+    "terms": "Terms of the scores",
     "encodings": "Learned positions",
+    "distances": "Distances",
 }
 
 

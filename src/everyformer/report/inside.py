@@ -59,7 +59,7 @@ def _weights(
         several = kept.shape[0] > 1
         rows.append(
             [
-                Panel(_title(path, f"head {h + 1}" if several else ""), _past(one, causal))
+                Panel(layer_title(path, f"head {h + 1}" if several else ""), _past(one, causal))
                 for h, one in enumerate(kept)
             ]
         )
@@ -87,7 +87,7 @@ def _buckets(found: dict[str, Tensor], labels: Sequence[str] | None, most: int |
         met.append(shared[:, others].mean().item() if count > 1 else 1.0)
         rows.append(
             [
-                Panel(_title(path, f"head {h + 1}" if several else ""), one.cpu().numpy())
+                Panel(layer_title(path, f"head {h + 1}" if several else ""), one.cpu().numpy())
                 for h, one in enumerate(shared[:most])
             ]
         )
@@ -154,12 +154,12 @@ def _spatial(
 def _mean_and_heads(path: str, maps: Tensor, causal: bool, most: int | None) -> list[Panel]:
     mean = _past(maps.float().mean(0), causal)
     if maps.shape[0] == 1:
-        return [Panel(_title(path, ""), mean)]
+        return [Panel(layer_title(path, ""), mean)]
     heads = [
-        Panel(_title(path, f"head {h + 1}"), _past(one.float(), causal))
+        Panel(layer_title(path, f"head {h + 1}"), _past(one.float(), causal))
         for h, one in enumerate(maps[:most])
     ]
-    return [Panel(_title(path, "mean"), mean), *heads]
+    return [Panel(layer_title(path, "mean"), mean), *heads]
 
 
 def toeplitz_share(maps: Tensor, causal: bool) -> float:
@@ -189,7 +189,8 @@ def _layer(path: str) -> str:
     return path if number is None else f"layer-{int(number) + 1}"
 
 
-def _title(path: str, rest: str) -> str:
+def layer_title(path: str, rest: str) -> str:
+    """``rest`` behind the layer that a module's path names."""
     return ", ".join(filter(None, (_layer(path).replace("-", " "), rest)))
 
 

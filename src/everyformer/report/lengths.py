@@ -1,4 +1,4 @@
-"""Loss against the length of the window: what a longer context is worth to a trained model."""
+"""Loss against the length of the window, the place in it and the context before a target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from everyformer.report.style import new_figure, save_figure, styled
+from matplotlib.figure import Figure
+
+from everyformer.report.style import WIDE, new_figure, save_figure, styled
 
 
 @styled
@@ -34,4 +36,24 @@ def draw_lengths(found: Sequence[dict[str, Any]], trained: int | None, path: Pat
     axes.set_xticks(windows, [f"{window:,}" for window in windows])
     axes.minorticks_off()
     axes.set(xlabel="tokens in a window", ylabel="loss (nats a token)")
+    return save_figure(figure, path)
+
+
+@styled
+def draw_places(found: dict[str, Any], path: Path) -> Path:
+    """Loss by place in the segment, and by how many tokens were read before, as a picture.
+
+    Args:
+        found: what `evaluate_long` gives.
+        path: .png, .svg or .pdf; written whole.
+    """
+    figure = Figure(figsize=(WIDE, 0.42 * WIDE), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    places, contexts = found["by_place"], found["by_context"]
+    middles = [(one["from"] + one["to"]) / 2 for one in places]
+    left.plot(middles, [one["loss"] for one in places], marker="o", markersize=3)
+    left.set(xlabel=f"place in a segment of {found['window']:,}", ylabel="loss (nats a token)")
+    right.plot([one["from"] for one in contexts], [one["loss"] for one in contexts], marker="o")
+    right.set_xscale("log", base=2)
+    right.set(xlabel="tokens read before (from)")
     return save_figure(figure, path)

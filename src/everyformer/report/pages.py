@@ -17,6 +17,7 @@ from typing import Any
 from everyformer.core.config import field_docs
 from everyformer.experiments.base import FILES, Experiment
 from everyformer.family import Member, list_members
+from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
 from everyformer.positions import POSITIONS
 from everyformer.verification.verify import LAWS, exemption
@@ -91,6 +92,9 @@ def page(member: Member, recorded: dict[str, dict[str, Any]]) -> str:
     if genes.position is not None:
         cls = POSITIONS.get(genes.position)
         lines += _options(f"position `{genes.position}`", cls, genes.position_options)
+    if genes.memory is not None:
+        store = MEMORIES.get(genes.memory)
+        lines += _options(f"memory `{genes.memory}`", store, genes.memory_options)
     lines += ["## Laws", "", "Checked by `everyformer verify " + member.name + "`:", ""]
     for law, check in LAWS.items():
         reason = exemption(member, law)
@@ -143,7 +147,9 @@ def _text(member: Member) -> str:
     genes = member.genes
     special = genes.mixer == "attention" and genes.position not in (None, "sinusoidal")
     special = special or member.name == "sinusoidal"
-    cls = POSITIONS.get(str(genes.position)) if special else MIXERS.get(genes.mixer)
+    cls: Any = POSITIONS.get(str(genes.position)) if special else MIXERS.get(genes.mixer)
+    if genes.memory is not None:
+        cls = MEMORIES.get(genes.memory)
     text = inspect.getdoc(sys.modules[cls.__module__]) or ""
     return f"```text\n{text}\n```"
 

@@ -24,11 +24,22 @@ from everyformer.positions.axial import Axial
 from everyformer.positions.learned import Learned
 from everyformer.positions.sinusoidal import Sinusoidal
 from everyformer.report.inside import draw_traced, recorded
-from everyformer.report.places import draw_encodings, draw_masks, draw_rotary, rotations
+from everyformer.report.places import (
+    draw_distances,
+    draw_encodings,
+    draw_masks,
+    draw_rotary,
+    draw_terms,
+    rotations,
+    score_positions,
+)
 from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
 
-PICTURES = ("weights", "position-bias", "spatial", "buckets", "encodings", "rotary", "masks")
+PICTURES = (
+    *("weights", "position-bias", "spatial", "buckets", "terms"),
+    *("encodings", "rotary", "distances", "masks"),
+)
 
 
 def learned_pictures(
@@ -49,8 +60,9 @@ def learned_pictures(
         most: at most so many layers and heads of each (default: all).
     """
     found: dict[str, Figure] = {}
-    for what in ("weights", "position-bias", "spatial", "buckets", "encodings"):
-        if what == "encodings" and not isinstance(model.position, Learned | Axial):
+    kinds = ("weights", "position-bias", "spatial", "buckets", "terms", "encodings", "distances")
+    for what in kinds:
+        if what == "encodings" and isinstance(model.position, Sinusoidal):
             continue
         try:
             found |= draw_pictures(model, inputs, what, start=start, labels=labels, most=most)
@@ -79,15 +91,19 @@ def draw_pictures(
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    if what in ("weights", "position-bias", "spatial", "buckets"):
+    if what in ("weights", "position-bias", "spatial", "buckets", "terms"):
         traced = _traced(model, inputs)
         before = None if start is None else _traced(start, inputs)
         causal = bool(model.config.causal) and not isinstance(model, EncoderDecoder)
-        made = draw_traced(traced, before, what, causal, labels, most)
+        if what == "terms":
+            made = draw_terms(traced, causal, most)
+        else:
+            made = draw_traced(traced, before, what, causal, labels, most)
     else:
         own: dict[str, Callable[[Model, int | None], dict[str, Figure]]] = {
             "encodings": draw_encodings,
             "rotary": draw_rotary,
+            "distances": draw_distances,
             "masks": draw_masks,
         }
         made = own[what](model, length)
@@ -168,7 +184,11 @@ def _traced(model: Model, inputs: Tensor) -> Trace:
 
 def _applies(model: Model, inputs: Tensor, what: str) -> bool:
     if what == "encodings":
-        return isinstance(model.position, Sinusoidal | Learned | Axial)
+        held = isinstance(model.position, Sinusoidal | Learned | Axial)
+        return held or model.stack.before is not None
     if what == "rotary":
         return bool(rotations(model))
+    if what == "distances":
+        nothing = torch.zeros(1, dtype=torch.long, device=next(model.parameters()).device)
+        return any(p.curve(nothing) is not None for p in score_positions(model).values())
     return what == "masks" or bool(recorded(_traced(model, inputs), what))

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from everyformer.blocks.block import Block
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
+from everyformer.core.trace import Trace
 from everyformer.engines.visibility import visibility
+from everyformer.mixers.attention import Attention
 from everyformer.models.base import Model
+from everyformer.positions import POSITIONS
+from everyformer.positions._scores import ScorePosition
 from everyformer.positions.axial import Axial
 from everyformer.positions.learned import Learned
+from everyformer.positions.learned_per_layer import LearnedPerLayer
 from everyformer.positions.rope import Rope
 from everyformer.positions.sinusoidal import Sinusoidal
 from everyformer.report.heatmaps import Panel, draw_panels, wrapped
+from everyformer.report.inside import layer_title
+from everyformer.report.style import HIGH, WIDE, styled
 
 LONGEST_MASK = 16
+TERMS = ("a: content", "b: distance by content", "c: the key's own", "d: the distance's own")
+"""of Transformer-XL's scores, in the order in which they are recorded"""
 
 
 def draw_encodings(model: Model, length: int | None) -> dict[str, Figure]:
-    """What is added to the embeddings; nothing if nothing is."""
+    """What is added to the embeddings, or before every layer; nothing if nothing is."""
+    if model.stack.before is not None:
+        tables = [cast(LearnedPerLayer, p).table.detach() for p in model.stack.before]
+        return {"encodings": _tables([table[:length].float().cpu() for table in tables])}
     position, width = model.position, model.config.width
     count = length or 32
     if isinstance(position, Sinusoidal):
@@ -53,6 +68,85 @@ def draw_encodings(model: Model, length: int | None) -> dict[str, Figure]:
     }
 
 
+def _tables(tables: list[Tensor]) -> Figure:
+    """One row of panels a layer."""
+    sizes = ", ".join(f"{table.norm(dim=-1).mean().item():.2g}" for table in tables)
+    caption = (
+        f"The learned vectors that are added before every layer, for {len(tables[0])} positions "
+        f"(rows of a panel). Their mean norms, layer by layer: {sizes}."
+    )
+    rows = [
+        [Panel(f"layer {n + 1}", table.numpy(), ("channel", "position"))]
+        for n, table in enumerate(tables)
+    ]
+    return draw_panels(rows, caption, "value", signed=True, wide=True)
+
+
+def score_positions(model: Model) -> dict[str, ScorePosition]:
+    """Positions that act on scores by module path, one that layers share once."""
+    found = {path: m for path, m in model.named_modules() if isinstance(m, ScorePosition)}
+    return {
+        path: position for path, position in found.items() if position.name in POSITIONS.names()
+    }
+
+
+@styled
+def draw_distances(model: Model, length: int | None) -> dict[str, Figure]:
+    """What heads know of distances whatever the tokens are, as curves; nothing if nothing."""
+    count = length or 64
+    first = 0 if model.config.causal else 1 - count
+    distance = torch.arange(first, count)
+    there = distance.to(next(model.parameters()).device)
+    found = []
+    for path, position in score_positions(model).items():
+        with torch.no_grad():
+            curve = position.curve(there)
+        if curve is not None:
+            found.append((path, *curve))
+    if not found:
+        return {}
+    figure = Figure(figsize=(WIDE, HIGH * len(found)), layout="constrained")
+    places = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
+    for place, (path, name, curves) in zip(places, found, strict=True):
+        for head, curve in enumerate(curves):
+            place.plot(distance, curve.cpu(), label=f"head {head + 1}")
+        title = layer_title(path, "") if len(found) > 1 else ""
+        place.set(ylabel=name, title=title)
+    places[0].legend(fontsize=7, ncols=2)
+    places[-1].set_xlabel("distance (positive: to the past)")
+    figure.set_label(
+        f"What the distance alone does to scores, head by head, up to {count - 1} tokens."
+    )
+    return {"distances": figure}
+
+
+def draw_terms(traced: Trace, causal: bool, most: int | None) -> dict[str, Figure]:
+    """The four terms of Transformer-XL's scores, a row a layer; nothing where there are none."""
+    rows, shares = [], []
+    for path, terms in list(traced.find("terms").items())[:most]:
+        each = terms[0].float().cpu()
+        seen = torch.ones(each.shape[-2:], dtype=torch.bool)
+        seen = seen.tril() if causal else seen
+        spread = each[..., seen].std(-1)
+        head = int(spread[1].argmax())
+        shares.append(f"{float(spread[1:].square().sum() / spread.square().sum()):.0%}")
+        shown = each[:, head].masked_fill(~seen, float("nan")).numpy()
+        rows.append(
+            [
+                Panel(f"{layer_title(path, f'head {head + 1}')}\n{name}" if n == 0 else name, term)
+                for n, (name, term) in enumerate(zip(TERMS, shown, strict=True))
+            ]
+        )
+    if not rows:
+        return {}
+    caption = (
+        "The four terms of a score, of the head of each layer that leans most on (b): the token of "
+        "the row reads that of the column. Part of the variance of all heads that is not due to "
+        f"content alone, layer by layer: {', '.join(shares)}."
+    )
+    return {"terms": draw_panels(rows, caption, "score", signed=True)}
+
+
 def rotations(model: Model) -> list[Rope]:
     """All rotary positions of a model."""
     return [module for module in model.modules() if isinstance(module, Rope)]
@@ -66,6 +160,8 @@ def draw_rotary(model: Model, length: int | None) -> dict[str, Figure]:
     rope, count = ropes[0], length or 32
     pairs = rope.rotary_dim // 2
     theta = rope.options.base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
+    if rope.theta is not None:
+        theta = rope.theta.detach().cpu().double()
     angles = torch.arange(count)[:, None] * theta
     caption = (
         f"Rotary positions: cosine of the angle by which each of the {pairs} pairs of channels "
@@ -101,7 +197,8 @@ def draw_masks(model: Model, length: int | None) -> dict[str, Figure]:
 def _kinds(mixer: Mixer) -> list[tuple[str, bool, int | None]]:
     """Title, causality and window of each different kind of head."""
     kinds = []
-    for window in dict.fromkeys(getattr(mixer, "windows", (None,))):
+    windows = mixer.sight.windows if isinstance(mixer, Attention) else (None,)
+    for window in dict.fromkeys(windows):
         name = "causal" if mixer.causal else "all"
         kinds.append((name if window is None else f"window {window}", mixer.causal, window))
     return kinds

@@ -1,7 +1,8 @@
 """Checkpoints of a run, and models saved on their own.
 
 A checkpoint is a folder ``step-NNNNNNNN``: ``model.safetensors``, ``optimiser.safetensors``,
-``ema.safetensors`` with a running average, and ``state.json`` (counters, evaluations, sums of the
+``ema.safetensors`` with a running average, ``memory.safetensors`` with what a memory carries to the
+next step, and ``state.json`` (counters, evaluations, sums of the
 files). No state of random generators is kept, since a step's randomness follows from the seed and
 the step's number alone. A saved model is a folder of ``config.json`` and ``model.safetensors``, and
 ``tokenizer.json`` where it was saved with what makes its tokens.
@@ -15,7 +16,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,9 @@ from everyformer.training.storage import (
     write_tensors,
     written_whole,
 )
+
+if TYPE_CHECKING:
+    from everyformer.training.carry import Carry
 
 MODEL_FORMAT = "everyformer-model"
 RUN_FORMAT = "everyformer-run"
@@ -60,14 +64,17 @@ class TrainingState:
     """the evaluation of lowest loss, with its ``step``"""
 
 
-def save_checkpoint(
-    folder: Path,
-    state: TrainingState,
-    model: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    average: WeightAverage | None = None,
-    keep: int = 2,
-) -> Path:
+@dataclass(frozen=True)
+class Parts:
+    """All that a checkpoint holds tensors of."""
+
+    model: nn.Module
+    optimiser: torch.optim.Optimizer | None = None
+    average: WeightAverage | None = None
+    carry: Carry | None = None
+
+
+def save_checkpoint(folder: Path, state: TrainingState, parts: Parts, keep: int = 2) -> Path:
     """Write ``folder/step-NNNNNNNN`` whole, then drop all but the last ``keep`` and the best.
 
     Raises:
@@ -75,10 +82,14 @@ def save_checkpoint(
     """
     final = checkpoint_path(folder, state.steps)
     with written_whole(final) as temporary:
-        write_tensors(temporary / "model.safetensors", *weights_of(model))
-        write_tensors(temporary / "optimiser.safetensors", _optimiser_tensors(model, optimiser))
-        if average is not None:
-            write_tensors(temporary / "ema.safetensors", average.values)
+        write_tensors(temporary / "model.safetensors", *weights_of(parts.model))
+        if parts.optimiser is not None:
+            kept = _optimiser_tensors(parts.model, parts.optimiser)
+            write_tensors(temporary / "optimiser.safetensors", kept)
+        if parts.average is not None:
+            write_tensors(temporary / "ema.safetensors", parts.average.values)
+        if parts.carry is not None:
+            write_tensors(temporary / "memory.safetensors", parts.carry.tensors())
         values = {"format": CHECKPOINT_FORMAT, **asdict(state), "files": checksums(temporary)}
         write_json(temporary / "state.json", values)
     best = None if state.best is None else checkpoint_path(folder, state.best["step"])
@@ -138,22 +149,20 @@ def read_state(path: Path) -> TrainingState:
     return from_dict(TrainingState, own)
 
 
-def load_checkpoint(
-    path: Path,
-    model: nn.Module,
-    optimiser: torch.optim.Optimizer | None = None,
-    average: WeightAverage | None = None,
-) -> None:
+def load_checkpoint(path: Path, parts: Parts) -> None:
     """Fill what is given from the checkpoint ``path`` (checked by `newest_checkpoint`).
 
     Raises:
         CheckpointError: names or shapes differ from the model's.
     """
-    load_weights(model, read_tensors(path / "model.safetensors"), path / "model.safetensors")
-    if optimiser is not None:
-        _fill_optimiser(model, optimiser, path / "optimiser.safetensors")
-    if average is not None:
-        _fill_average(average, path / "ema.safetensors")
+    weights = path / "model.safetensors"
+    load_weights(parts.model, read_tensors(weights), weights)
+    if parts.optimiser is not None:
+        _fill_optimiser(parts.model, parts.optimiser, path / "optimiser.safetensors")
+    if parts.average is not None:
+        _fill_average(parts.average, path / "ema.safetensors")
+    if parts.carry is not None:
+        parts.carry.fill(read_tensors(path / "memory.safetensors"))
 
 
 def _optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -280,7 +289,7 @@ def _load_best(folder: Path, model: nn.Module) -> None:
             path = best
         except DamagedError as error:
             warnings.warn(f"the best checkpoint is skipped for {path.name}: {error}", stacklevel=3)
-    load_checkpoint(path, model)
+    load_checkpoint(path, Parts(model))
     if (path / "ema.safetensors").exists():
         tensors = read_tensors(path / "ema.safetensors")
         weights = dict(model.named_parameters())

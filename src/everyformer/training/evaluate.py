@@ -13,12 +13,15 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import DataError
 from everyformer.core.outputs import ModelOutput
+from everyformer.data.text import TextDataset
 from everyformer.training.distributed import World
-from everyformer.training.step import autocast, forward
+from everyformer.training.reading import read_in_order, read_windows
+from everyformer.training.step import autocast
 
 if TYPE_CHECKING:
     from everyformer.data.base import Dataset
     from everyformer.data.batch import Batch
+    from everyformer.training.curves import Curves
 
 Z = 1.959963984540054
 """half-width of a 95% interval in standard errors"""
@@ -34,6 +37,9 @@ def evaluate(
     seed: int = 0,
     world: World | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    remember: bool = True,
+    streams: int | None = None,
+    curves: Curves | None = None,
 ) -> dict[str, Any] | None:
     """Read the validation part and measure.
 
@@ -44,6 +50,10 @@ def evaluate(
         seed: of members that draw random numbers in evaluation too; the caller's go on unchanged.
         world: the processes that share the work; None is this one alone.
         should_stop: asked before each batch; once it is True the answer is None.
+        remember: whether a model with a memory reads what it needs before each window of a text.
+        streams: read a text in order instead, in so many stretches side by side, each going on from
+            segment to segment with the model's state.
+        curves: takes in the loss of every target with its place.
 
     Returns:
         ``loss`` (nats a scored target), ``loss_interval``, ``perplexity``, ``accuracy``,
@@ -58,15 +68,20 @@ def evaluate(
     sums = torch.zeros(10, dtype=torch.float64)
     top5, stopped = True, 0.0
     with _evaluating(model, world.device, seed, precision):
-        for number, piece in enumerate(dataset.validation_batches(batch, limit)):
+        if streams is None:
+            reads = read_windows(model, dataset, batch, limit, world, remember)
+        else:
+            assert isinstance(dataset, TextDataset)
+            reads = read_in_order(model, dataset, streams, limit, world)
+        for read in reads:
             if should_stop():
                 stopped = 1.0
                 break
-            if number % world.size == world.rank:
-                piece = piece.to(world.device)
-                out = forward(model, piece)
-                top5 = top5 and out.logits.shape[-1] >= 5
-                sums += _count(out, piece)
+            if read is not None:
+                top5 = top5 and read.out.logits.shape[-1] >= 5
+                sums += _count(read.out, read.batch)
+                if curves is not None:
+                    curves.add(read)
     *counted, stops = world.sum([*sums.tolist(), stopped])
     if stops:
         return None

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
-from everyformer.training.checkpoint import TrainingState
+from everyformer.training.carry import carry_of, training_batch
+from everyformer.training.checkpoint import Parts, TrainingState
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World, join
 from everyformer.training.evaluate import evaluate, in_words
@@ -114,6 +115,7 @@ class _Job:
             enable()
         self.optimiser = build_optimiser(model, config)
         self.average = None if config.ema is None else WeightAverage(model, config.ema)
+        self.carry = carry_of(model, dataset, world)
         self.state = TrainingState()
         self.show = show and world.first
         self.signal: int | None = None
@@ -123,7 +125,7 @@ class _Job:
         records = self.records
         values = describe_run(self.model, self.dataset, self.config) | extra
         if resume:
-            records.load(self.state, self.model, self.optimiser, self.average, values)
+            records.load(self.state, self._parts(), values)
         records.open(self.state, values)
         self.first = self.state.steps
         self.begun = self.logged = self.state.tokens, self.state.seconds
@@ -177,11 +179,12 @@ class _Job:
 
     def _step(self) -> None:
         start, state, config = time.perf_counter(), self.state, self.config
-        batch = self.dataset.train_batch(state.steps, config.batch, config.seed)
+        batch = training_batch(self.dataset, self.carry, state.steps, config.batch, config.seed)
         seed_step(config.seed, state.steps + 1, self.world.rank)
         lr = learning_rate(config, self._done(), state.steps + 1)
         set_learning_rate(self.optimiser, lr)
         self.optimiser.zero_grad()
+        self._tell_progress()
         losses = self._gradient(batch)
         norm = clip_gradients(self.model.parameters(), config.clip)
         self._check_finite({**losses, "norm of the gradient": norm}, f"in step {state.steps + 1}")
@@ -197,11 +200,17 @@ class _Job:
         if state.steps - self.first == WARM_UP_STEPS and self._done() < 1:
             self.begun = state.tokens, state.seconds
 
+    def _tell_progress(self) -> None:
+        tell: Any = getattr(self.model, "set_progress", None)
+        if tell is not None:
+            tell(self._done())
+
     def _gradient(self, batch: Batch) -> dict[str, float]:
         """The gradient in the parameters; the first step of a run counts its operations too."""
         options: dict[str, Any] = {
             "slices": self.config.accumulate,
             "precision": self.config.precision,
+            "carry": self.carry,
         }
         if self.state.flops_per_position is not None:
             return backward(self.compiled, batch, self.world, **options)
@@ -250,8 +259,10 @@ class _Job:
         return True
 
     def _save(self) -> None:
-        parts = self.model, self.optimiser, self.average
-        self.records.save(self.state, *parts, self.config.keep)
+        self.records.save(self.state, self._parts(), self.config.keep)
+
+    def _parts(self) -> Parts:
+        return Parts(self.model, self.optimiser, self.average, self.carry)
 
     def _evaluate(self) -> dict[str, Any] | None:
         config = self.config

@@ -2,7 +2,8 @@
 
 The rule of weight decay: a parameter decays if it has two or more dimensions, its name does not
 end in ``bias``, and it does not carry the attribute ``no_decay = True`` (tables over positions).
-A parameter may also carry ``lr_scale``: what its learning rate is multiplied by (default 1).
+A parameter may also carry ``lr_scale``: what its learning rate is multiplied by (default 1), and
+``apart = True``: it learns by a loss of its own and is clipped by its own norm.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from everyformer.training.config import TrainingConfig
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """The trainable parameters grouped by whether they decay and by their ``lr_scale``."""
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -30,11 +31,12 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
             and not name.endswith("bias")
             and not getattr(parameter, "no_decay", False)
         )
-        key = (weight_decay if decays else 0.0, float(getattr(parameter, "lr_scale", 1.0)))
+        scale = float(getattr(parameter, "lr_scale", 1.0))
+        key = (weight_decay if decays else 0.0, scale, getattr(parameter, "apart", False))
         groups.setdefault(key, []).append(parameter)
     return [
         {"params": parameters, "weight_decay": decay, "lr_scale": scale}
-        for (decay, scale), parameters in groups.items()
+        for (decay, scale, _), parameters in groups.items()
     ]
 
 
@@ -58,12 +60,20 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float | None) -> float:
-    """Scale all gradients so that their common norm is at most ``limit``; the norm before it."""
+    """Scale all gradients so that their common norm is at most ``limit``; the norm before it.
+
+    Parameters ``apart`` have a norm of their own, with the same limit; it is not given back.
+    """
     used = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = get_total_norm([parameter.grad for parameter in used if parameter.grad is not None])
-    if limit is not None:
-        clip_grads_with_norm_(used, limit, norm)
-    return float(norm)
+    own = [parameter for parameter in used if getattr(parameter, "apart", False)]
+    common = [parameter for parameter in used if not getattr(parameter, "apart", False)]
+    norms = []
+    for group in (common, own):
+        norm = get_total_norm([parameter.grad for parameter in group if parameter.grad is not None])
+        if limit is not None:
+            clip_grads_with_norm_(group, limit, norm)
+        norms.append(float(norm))
+    return norms[0]
 
 
 class WeightAverage:

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.training.checkpoint import (
+    Parts,
     TrainingState,
     checkpoint_path,
     checkpoints,
@@ -25,7 +25,6 @@ from everyformer.training.checkpoint import (
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
 from everyformer.training.logging import MetricsLog
-from everyformer.training.optimiser import WeightAverage
 from everyformer.training.run import RunDirectory
 
 if TYPE_CHECKING:
@@ -48,9 +47,7 @@ class Records:
     def load(
         self,
         state: TrainingState,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        average: WeightAverage | None,
+        parts: Parts,
         values: dict[str, Any],
     ) -> None:
         """Fill all from the newest whole checkpoint; nothing changes if none was saved yet.
@@ -73,7 +70,7 @@ class Records:
         loaded = read_state(path) if found is None else found[1]
         for field in dataclasses.fields(loaded):
             setattr(state, field.name, getattr(loaded, field.name))
-        load_checkpoint(path, model, optimiser, average)
+        load_checkpoint(path, parts)
         self._saved = state.steps
 
     def open(self, state: TrainingState, values: dict[str, Any]) -> None:
@@ -91,9 +88,7 @@ class Records:
     def save(
         self,
         state: TrainingState,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        average: WeightAverage | None,
+        parts: Parts,
         keep: int,
     ) -> None:
         """Save a checkpoint; if this step has one already, only its state can be news."""
@@ -103,7 +98,7 @@ class Records:
         if self._saved == state.steps:
             save_state(checkpoint_path(self._run.checkpoints, state.steps), state)
         else:
-            save_checkpoint(self._run.checkpoints, state, model, optimiser, average, keep)
+            save_checkpoint(self._run.checkpoints, state, parts, keep)
             self._saved = state.steps
 
     def newest(self) -> Path | None:

@@ -17,7 +17,9 @@ from everyformer.engines.flops import count_flops
 from everyformer.training.distributed import World, without_averaging
 
 if TYPE_CHECKING:
+    from everyformer.core.state import StackState
     from everyformer.data.batch import Batch
+    from everyformer.training.carry import Carry
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
@@ -34,9 +36,10 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
-def forward(model: nn.Module, batch: Batch) -> ModelOutput:
-    """The model's output and loss on a batch."""
-    out: ModelOutput = model(batch.inputs, targets=batch.targets, mask=batch.mask)
+def forward(model: nn.Module, batch: Batch, state: StackState | None = None) -> ModelOutput:
+    """The model's output and loss on a batch; one with a memory goes on from ``state``."""
+    more: dict[str, Any] = {} if state is None else {"state": state}
+    out: ModelOutput = model(batch.inputs, targets=batch.targets, mask=batch.mask, **more)
     return out
 
 
@@ -47,6 +50,7 @@ def backward(
     *,
     slices: int = 1,
     precision: str = "float32",
+    carry: Carry | None = None,
 ) -> dict[str, float]:
     """Add the gradient of the batch's loss to the parameters; the loss's terms by name.
 
@@ -58,6 +62,7 @@ def backward(
         batch: the whole batch, the same on all processes.
         slices: how many pieces this process works its rows through in.
         precision: float32 computes as the model's weights are, bfloat16 under autocast.
+        carry: what the rows go on from, and where what they come to is kept.
 
     Raises:
         DataError: no target of the batch is scored.
@@ -79,8 +84,12 @@ def backward(
         weights = part.scored / scored, (cuts[i + 1] - cuts[i]) / rows
         part = part.to(world.device)
         with without_averaging(model, last=i == slices - 1):
+            state = None if carry is None else carry.of(i, len(part.targets))
             with autocast(world.device, precision):
-                terms = _weighted(forward(model, part), *weights)
+                out = forward(model, part, state)
+                terms = _weighted(out, *weights)
+            if carry is not None:
+                carry.take(i, out.state)
             # averaging divides by the number of processes, the weights already have
             (functools.reduce(torch.add, terms.values()) * world.size).backward()
         for name, term in terms.items():

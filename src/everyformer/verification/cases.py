@@ -42,6 +42,31 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"kernel": 3, "tied": False},
         {"kernel": 7, "reparameterise": False},
     ),
+    "linear": (
+        {},
+        {"eps": 1e-6, "bias": ("query", "key", "value", "output")},
+        {"feature_map": "relu"},
+        {"feature_map": "exp"},
+        {"feature_map": "softmax"},
+        {"feature_map": "identity", "normalise": "rms"},
+        {"feature_map": "t2r"},
+        {"feature_map": "product", "normalise": "rms"},
+        {"feature_map": "hedgehog"},
+        {"feature_map": "dpfp", "nu": 2},
+    ),
+    "performer": (
+        {},
+        {"features": 16, "draw": "iid", "per_head": True, "eps": 1e-3},
+        {"features": 8, "feature_map": "hyperbolic", "draw": "regularised"},
+        {"features": 256, "feature_map": "trigonometric"},
+        {"features": 8, "feature_map": "relu", "bias": ("query", "value")},
+        {"features": 0, "feature_map": "relu"},
+    ),
+    "rfa": (
+        {},
+        {"draw": "orthogonal", "pool": 4, "learned_scale": False},
+        {"feature_map": "arccos", "temperature": 0.5},
+    ),
     "gmlp": (
         {},
         {"gate": "multiplicative", "sgu_heads": 2},
@@ -61,11 +86,34 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "amlp": ({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
 }
 
+MEMORIES: dict[str, tuple[dict[str, Any], ...]] = {
+    "segment": (
+        {"slots": 4},
+        {"slots": 4, "store": "inputs", "untie": False},
+        {"slots": LONGEST, "store": "inputs", "same_length": "never", "position": "rope"},
+        {"slots": 3, "position": "alibi"},
+        {"slots": 5, "position": "t5-relative", "kv_heads": 1},
+    ),
+    "compressive": (
+        {"slots": 4, "compressed": 3, "rate": 2},
+        {"slots": 2, "compressed": 3, "rate": 2, "function": "most-used", "distance": "time"},
+        {"slots": 3, "compressed": 6, "rate": 3, "function": "dilated", "gradient": "one-segment"},
+    ),
+}
+"""what is carried beside attention"""
+
 INSIDE: tuple[dict[str, Any], ...] = (
     {"position": "alibi"},
     {"position": "alibi", "learned": True, "window": 5, "kv_heads": 1},
+    {"position": "alibi", "lowest": 0.4, "stretch": 3.0},
+    {"position": "rope", "learned": True, "fraction": 0.5},
     {"position": "t5-relative", "buckets": 8, "max_distance": 12},
     {"position": "rope", "scaling": {"kind": "yarn", "factor": 4.0, "original_length": 8}},
+    {"position": "shaw", "clip": (2, 4), "per_head": True, "queries": True},
+    {"position": "shaw", "clip": 3, "keys": False, "window": 5, "kv_heads": 1},
+    {"position": "xl-relative", "clamp": 4, "softcap": 2.0},
+    {"position": "xl-relative", "distances": "learned", "reach": 3},
+    {"position": "da-transformer", "distance_scale": 3.0, "window": (2, None, 5)},
     {
         "position": "alibi",
         "mixer": "by-head",
@@ -73,6 +121,15 @@ INSIDE: tuple[dict[str, Any], ...] = (
     },
 )
 """positions inside softmax attention that have no row of their own"""
+
+ORDERED: dict[str, tuple[dict[str, Any], ...]] = {
+    "rfa": (
+        {"gate": True},
+        {"gate": True, "feature_map": "arccos", "features": 16, "temperature": 2.0},
+        {"compat_clamp": True},
+    ),
+}
+"""options that only causal mixers have"""
 
 
 @dataclass(frozen=True)
@@ -99,10 +156,15 @@ class Case:
 def cases(member: Member) -> Iterator[Case]:
     """Every variant of a member, causal and bidirectional where it can be."""
     inside = INSIDE if member.name == "attention" else ()
-    for options in (*VARIANTS.get(member.genes.mixer, ({},)), *inside):
+    variants = VARIANTS.get(member.genes.mixer, ({},))
+    if member.genes.memory is not None:
+        variants = MEMORIES[member.genes.memory]
+    for options in (*variants, *inside):
         for causal in (True, False):
             if member.can("causal" if causal else "bidirectional"):
                 yield Case(member, options, causal)
+    for options in ORDERED.get(member.genes.mixer, ()):
+        yield Case(member, options)
 
 
 def stir(module: nn.Module) -> None:

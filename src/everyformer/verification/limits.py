@@ -11,15 +11,10 @@ from torch import Tensor, nn
 from everyformer.core.mixer import Mixer
 from everyformer.family import Member
 from everyformer.models.build import create_mixer
-from everyformer.positions.axial import Axial
-from everyformer.positions.rope import rotate
 from everyformer.verification.cases import HEADS, LONGEST, WIDTH, draw, stir
 from everyformer.verification.laws import TOLERANCE
+from everyformer.verification.limits_genes import GENE_LIMITS, LENGTH, Make, Mix, Pair
 from everyformer.verification.result import Check
-
-LENGTH = 11
-Pair = tuple[str, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
-Make = Callable[..., Any]
 
 
 def limits(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
@@ -121,6 +116,104 @@ def _aft_conv(make: Make) -> list[Pair]:
     return [("gamma = beta = 0 is AFT-simple", lambda x: conv(x).y, lambda x: simple(x).y)]
 
 
+def _ones(mixer: Any) -> None:
+    """Every value becomes one in all channels."""
+    with torch.no_grad():
+        mixer.project.weights[0][-WIDTH:].zero_()
+        mixer.project.biases["value"].fill_(1.0)
+
+
+def _constant(make: Make, member: str, **options: Any) -> Pair:
+    """Weights sum to one, so a constant value is the output whatever queries and keys are."""
+    mixer = make(member, bias=("value",), **options)
+    _ones(mixer)
+
+    def constant(x: Tensor) -> Tensor:
+        return mixer.out(torch.ones_like(x))
+
+    return "a constant value is the output", lambda x: mixer(x).y, constant
+
+
+def _first(make: Make, member: str, **options: Any) -> Pair:
+    """A token that sees itself alone gives its own value."""
+    mixer = make(member, **options)
+
+    def own(x: Tensor) -> Tensor:
+        return mixer.out(mixer.project(x)[2].transpose(1, 2).flatten(2))[:, :1]
+
+    return "token 0 alone gives its own value", lambda x: mixer(x[:, :1]).y, own
+
+
+def _linear(make: Make) -> list[Pair]:
+    """Keys of zero take plain means of the values; constants and single tokens stay themselves."""
+    mixer = make("linear", bias=("key",))
+    with torch.no_grad():
+        mixer.project.weights[0][WIDTH : 2 * WIDTH].zero_()
+
+    def means(x: Tensor) -> Tensor:
+        v = mixer.project(x)[2].transpose(1, 2).flatten(2)
+        steps = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        return mixer.out(v.cumsum(1) / steps if mixer.causal else v.mean(1, keepdim=True) + 0 * v)
+
+    return [
+        ("equal keys take the mean of V", lambda x: mixer(x).y, means),
+        _constant(make, "linear"),
+        _first(make, "linear"),
+    ]
+
+
+def _near(what: str, bound: float, got: Mix, expected: Mix) -> Pair:
+    """A limit that is near: what exceeds ``bound`` times the largest expected value is 0."""
+
+    def excess(x: Tensor) -> Tensor:
+        wanted = expected(x)
+        return ((got(x) - wanted).abs() / wanted.abs().amax() - bound).clamp(min=0)
+
+    return what, excess, torch.zeros_like
+
+
+def _performer(make: Make) -> list[Pair]:
+    """With many features it is softmax attention, with an error of about 1/sqrt(M)."""
+    many, exact = make("performer", features=2**16), make("attention")
+    exact.load_state_dict(many.state_dict(), strict=False)
+    return [
+        _near("65,536 features are softmax within 5%", 0.05, _y(many), _y(exact)),
+        _constant(make, "performer"),
+        _first(make, "performer"),
+    ]
+
+
+def _rfa(make: Make) -> list[Pair]:
+    """With many features it is softmax attention of unit queries and keys; equal gates cancel."""
+    many = make("rfa", features=2**15, temperature=0.7)
+
+    def normalised(x: Tensor) -> Tensor:
+        q, k, v = many.project(x)
+        q, k = nn.functional.normalize(q, dim=-1), nn.functional.normalize(k, dim=-1)
+        y = nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=many.causal, scale=0.7**-2
+        )
+        return many.out(y.transpose(1, 2).flatten(2))
+
+    found = [
+        _near("32,768 draws are softmax of unit vectors within 5%", 0.05, _y(many), normalised),
+        _constant(make, "rfa"),
+        _first(make, "rfa"),
+    ]
+    if many.causal:
+        gated, plain = make("rfa", gate=True), make("rfa")
+        plain.load_state_dict(gated.state_dict(), strict=False)
+        with torch.no_grad():
+            gated.gate.weight.zero_()
+            gated.gate.bias.fill_(30.0)
+        found.append(("gates of 1, all alike, cancel", _y(gated), _y(plain)))
+    return found
+
+
+def _y(mixer: Mixer) -> Mix:
+    return lambda x: mixer(x).y
+
+
 def _gmlp(make: Make) -> list[Pair]:
     """W = 0 and b = 1 is a feed-forward network; a Toeplitz matrix is its dense copy."""
     start = make("gmlp")
@@ -152,21 +245,6 @@ def _amlp(make: Make) -> list[Pair]:
     return [("zero attention output is gMLP", lambda x: tiny(x).y, lambda x: plain(x).y)]
 
 
-def _rope(make: Make) -> list[Pair]:
-    """Rotations at position 0 change nothing; equal rotations of all positions neither."""
-
-    def scores(x: Tensor, shift: int) -> Tensor:
-        positions = torch.arange(x.shape[1], device=x.device)[None] + shift
-        q, k = rotate(x[:, None], positions), rotate(x.flip(-1)[:, None], positions)
-        return q @ k.transpose(-1, -2)
-
-    origin = torch.zeros(1, LENGTH, dtype=torch.long)
-    return [
-        ("position 0 is the identity", lambda x: rotate(x[:, None], origin)[:, 0], lambda x: x),
-        ("a common shift changes no score", lambda x: scores(x, 7), lambda x: scores(x, 0)),
-    ]
-
-
 def _reformer(make: Make) -> list[Pair]:
     """Where one window holds all tokens it is dense attention among others with shared keys."""
     wide, cut = make("reformer", chunk=LENGTH), make("reformer", chunk=6, look_ahead=1)
@@ -190,26 +268,17 @@ def _reformer(make: Make) -> list[Pair]:
     ]
 
 
-def _axial(make: Make) -> list[Pair]:
-    """One axis is a learned table."""
-    one = Axial(width=WIDTH, max_length=LONGEST, options={"shape": (LONGEST,)})
-    places = torch.arange(LENGTH)[None]
-
-    def table(x: Tensor) -> Tensor:
-        return one.tables[0][:LENGTH].to(x)[None]
-
-    return [("one axis is a table", lambda x: one.embed(places).to(x), table)]
-
-
 LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "attention": _attention,
-    "rope": _rope,
-    "axial": _axial,
     "reformer": _reformer,
     "aft-full": _aft_full,
     "aft-local": _aft_local,
     "aft-simple": _aft_simple,
     "aft-conv": _aft_conv,
+    "linear": _linear,
+    "performer": _performer,
+    "rfa": _rfa,
     "gmlp": _gmlp,
     "amlp": _amlp,
+    **GENE_LIMITS,
 }

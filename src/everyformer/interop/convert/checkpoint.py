@@ -43,7 +43,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 FREE = {
     *("member", "init", "dropout", "attention_dropout", "embedding_dropout", "drop_path"),
-    *("label_smoothing", "smoothing_over", "std"),
+    *("label_smoothing", "smoothing_over", "layer_losses", "std"),
 }
 """options that change no output of a finished model"""
 WANTED = ("*.json", "*.safetensors", "merges.txt")

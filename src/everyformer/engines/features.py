@@ -1,0 +1,265 @@
+"""Random features whose products estimate kernels, and the draws behind them.
+
+    positive       M^{-1/2} exp(W x - |x|^2 / 2)                       e^{x.y}
+    hyperbolic     (2M)^{-1/2} e^{-|x|^2 / 2} [exp(W x), exp(-W x)]    e^{x.y}
+    trigonometric  M^{-1/2} e^{|x|^2 / 2} [sin(W x), cos(W x)]         e^{x.y}
+    Fourier        M^{-1/2} [sin(W x), cos(W x)]                       e^{-|x - y|^2 / 2}
+    rectified      M^{-1/2} max(W x, 0)                                arc-cosine kernel, order 1
+
+phi(x), and E phi(x).phi(y), for M rows w ~ N(0, I) of W. The last kernel is
+|x| |y| (sin a + (pi - a) cos a) / (2 pi), a the angle between x and y.
+
+Rows may be drawn independently, or in blocks of D orthogonal ones: the Q of a Gaussian matrix with
+the signs of R's diagonal, which makes it uniform among all rotations, its rows scaled by norms of
+independent Gaussian vectors (each row is then exactly N(0, I), and the estimates stay unbiased) or
+all by sqrt(D) ("regularised": less variance, biased).
+
+Sources: Rahimi, Recht 2007; Cho, Saul 2009; Choromanski et al. 2021, arXiv 2009.14794, section 2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.choices import choose
+from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.engines.ranges import full_precision, widened
+
+Draw = Literal["iid", "orthogonal", "regularised"]
+DRAWS: tuple[Draw, ...] = ("iid", "orthogonal", "regularised")
+
+
+def positive_features(x: Tensor, projection: Tensor) -> Tensor:
+    """Positive features of the kernel exp(x . y).
+
+    Args:
+        x: (..., D), in its final scale (softmax attention: queries and keys times D^{-1/4}).
+        projection: (M, D) rows w ~ N(0, I), or any that broadcasts with x's leading dimensions.
+
+    Returns:
+        (..., M), float32 at least; large norms overflow (attention takes `stable_exponentials`).
+    """
+    with full_precision(x):
+        logs, norm = _products(x, projection), _half_square(x)
+        return torch.exp(logs - norm - 0.5 * math.log(logs.shape[-1]))
+
+
+def fourier_features(x: Tensor, projection: Tensor) -> Tensor:
+    """Random Fourier features of the kernel exp(-|x - y|^2 / 2): (..., 2 M), the sines first.
+
+    Arguments as in `positive_features`.
+    """
+    with full_precision(x):
+        return _waves(_products(x, projection))
+
+
+def rectified_features(x: Tensor, projection: Tensor) -> Tensor:
+    """M^{-1/2} max(W x, 0): (..., M). Arguments as in `positive_features`."""
+    with full_precision(x):
+        products = _products(x, projection)
+        return torch.relu(products) * products.shape[-1] ** -0.5
+
+
+def stable_exponentials(
+    x: Tensor, projection: Tensor, hyperbolic: bool = False, eps: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Positive (or hyperbolic) features over their largest, and the log of what was divided by.
+
+    The largest is M^{-1/2}, or (2M)^{-1/2}; e^level times the features are the features proper. It
+    is a token's own maximum: nothing depends on other tokens. ``eps`` times it is added.
+
+    Returns:
+        Features (..., M or 2 M) and levels (...), float32 at least.
+    """
+    with full_precision(x):
+        logs = _products(x, projection)
+        logs = torch.cat([logs, -logs], -1) if hyperbolic else logs
+        # what features are divided by and levels multiply with needs no gradient, but eps has one
+        top = (logs if eps else logs.detach()).amax(-1, keepdim=True)
+        features = torch.exp(logs - (top + 0.5 * math.log(logs.shape[-1])))
+        features = features + eps * logs.shape[-1] ** -0.5 if eps else features
+        return features, (top - _half_square(x)).squeeze(-1)
+
+
+def trigonometric_level(x: Tensor) -> Tensor:
+    """|x|^2 / 2 (...): the level of Fourier features that makes them estimate exp(x . y)."""
+    return _half_square(x).squeeze(-1)
+
+
+def draw_projection(
+    heads: int, rows: int, size: int, draw: Draw, generator: torch.Generator | None = None
+) -> Tensor:
+    """W (heads, rows, size), float32, on the CPU."""
+    if draw == "iid":
+        return torch.randn(heads, rows, size, generator=generator)
+    blocks = -(-rows // size)
+    gaussian = torch.randn(heads, blocks, size, size, generator=generator, dtype=torch.float64)
+    q, r = torch.linalg.qr(gaussian)
+    signs = r.diagonal(dim1=-2, dim2=-1).sign()
+    directions = (q * signs[..., None, :]).flatten(1, 2)[:, :rows]
+    if draw == "regularised":
+        return (directions * math.sqrt(size)).float()
+    norms = torch.randn(heads, rows, size, generator=generator, dtype=torch.float64)
+    return (directions * norms.norm(dim=-1, keepdim=True)).float()
+
+
+class Projection(nn.Module):
+    """W (heads, rows, D) of random features: a buffer, kept with the weights.
+
+    In training it may change; in evaluation it never does, so that what is generated is of one
+    draw. New draws follow from a seed that is drawn at the start and the number of calls, both kept
+    in buffers: a resumed run has the same ones. What is computed again in a backward pass has the
+    draw that it had (`everyformer.core.choices`).
+
+    Args:
+        heads: draws side by side; 1 is shared by all heads.
+        rows, size, draw: as in `draw_projection`.
+        redraw: draw anew at every so many training calls; None never.
+        pool: so many draws are held, and drawing anew is picking some of them; evaluation takes
+            the first. 0 holds no more than are used.
+    """
+
+    projection: Tensor
+    seed: Tensor
+    calls: Tensor
+    chosen: Tensor
+
+    def __init__(
+        self, heads: int, rows: int, size: int, draw: Draw, redraw: int | None, pool: int = 0
+    ) -> None:
+        super().__init__()
+        if draw not in DRAWS:
+            raise ConfigError(f"draw must be one of {', '.join(DRAWS)}, not {draw!r}")
+        if rows < 1 or (redraw is not None and redraw < 1):
+            raise ConfigError(
+                f"features={rows} and redraw={redraw} must be positive (redraw=None never redraws)"
+            )
+        if pool and (pool < heads or redraw is None):
+            raise ConfigError(
+                f"pool={pool} with redraw={redraw}: a pool holds at least one draw for each of "
+                f"{heads} heads, and is of use where redraw says when to pick from it"
+            )
+        self.heads, self.draw, self.redraw, self.pool = heads, draw, redraw, pool
+        self.register_buffer("projection", draw_projection(pool or heads, rows, size, draw))
+        self.register_buffer("seed", torch.randint(2**62, ()))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("chosen", torch.arange(heads))
+
+    def forward(self, carried: bool) -> Tensor:
+        """W (heads, rows, D) of a new call.
+
+        Args:
+            carried: whether sums of an earlier call go on, which belong to that call's draw.
+
+        Raises:
+            UnsupportedError: they do, and this call would draw anew.
+        """
+        if not self.training or self.redraw is None:
+            return self.current()
+        if carried:
+            raise UnsupportedError(
+                "these random features are drawn anew in training, but a state holds sums of the "
+                "features of an earlier call: call eval() before generating, or, to carry states "
+                "in training, build the mixer with redraw=None"
+            )
+        return choose(self._next)
+
+    def current(self) -> Tensor:
+        """W (heads, rows, D) of the last call."""
+        return choose(self._rows)
+
+    def _next(self) -> Tensor:
+        self.calls = self.calls + 1
+        when = (self.seed, self.calls, self.redraw)
+        if self.pool:
+            self.chosen = _picked(self.chosen, *when, self.pool)
+        else:
+            self.projection = _redrawn(self.projection, *when, self.draw)
+        return self._rows()
+
+    def _rows(self) -> Tensor:
+        if self.training and self.pool:
+            return self.projection[self.chosen]
+        return self.projection[: self.heads]
+
+
+@torch.library.custom_op("everyformer::waves", mutates_args=())
+def _waves(angles: Tensor) -> Tensor:
+    """[sin, cos] / sqrt(M) of M angles, in one tensor that is all the gradient needs."""
+    count = angles.shape[-1]
+    made = angles.new_empty(*angles.shape[:-1], 2 * count)
+    torch.sin(angles, out=made[..., :count])
+    torch.cos(angles, out=made[..., count:])
+    return made.mul_(count**-0.5)
+
+
+@_waves.register_fake
+def _(angles: Tensor) -> Tensor:
+    return angles.new_empty(*angles.shape[:-1], 2 * angles.shape[-1])
+
+
+def _save_waves(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(output)
+
+
+def _differentiate_waves(ctx: Any, grad: Tensor) -> Tensor:
+    (sines, cosines), (first, second) = ctx.saved_tensors[0].chunk(2, -1), grad.chunk(2, -1)
+    return (cosines * first).addcmul_(sines, second, value=-1)
+
+
+_waves.register_autograd(_differentiate_waves, setup_context=_save_waves)
+
+
+@torch.library.custom_op("everyformer::redrawn", mutates_args=())
+def _redrawn(projection: Tensor, seed: Tensor, calls: Tensor, redraw: int, draw: str) -> Tensor:
+    """The projection of training call number ``calls``; an operator, so that graphs can hold it."""
+    generator = _generator(seed, calls, redraw)
+    if generator is None:
+        return projection.clone()
+    heads, rows, size = projection.shape
+    fresh = draw_projection(heads, rows, size, cast(Draw, draw), generator)
+    return fresh.to(projection)
+
+
+@_redrawn.register_fake
+def _(projection: Tensor, seed: Tensor, calls: Tensor, redraw: int, draw: str) -> Tensor:
+    return torch.empty_like(projection)
+
+
+@torch.library.custom_op("everyformer::picked", mutates_args=())
+def _picked(chosen: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int) -> Tensor:
+    """Which draws of a pool training call number ``calls`` takes."""
+    generator = _generator(seed, calls, redraw)
+    if generator is None:
+        return chosen.clone()
+    return torch.randperm(pool, generator=generator)[: len(chosen)].to(chosen)
+
+
+@_picked.register_fake
+def _(chosen: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int) -> Tensor:
+    return torch.empty_like(chosen)
+
+
+def _generator(seed: Tensor, calls: Tensor, redraw: int) -> torch.Generator | None:
+    """The source of a new draw, None where this call keeps the last one."""
+    count = int(calls)
+    if count % redraw:
+        return None
+    return torch.Generator().manual_seed((int(seed) + count) % 2**63)
+
+
+def _products(x: Tensor, projection: Tensor) -> Tensor:
+    if projection.shape[-1] != x.shape[-1]:
+        raise ShapeError(
+            f"x has {x.shape[-1]} channels, but the projection's rows {projection.shape[-1]}"
+        )
+    x = widened(x)
+    return x @ projection.to(x.dtype).mT
+
+
+def _half_square(x: Tensor) -> Tensor:
+    return 0.5 * widened(x).square().sum(-1, keepdim=True)

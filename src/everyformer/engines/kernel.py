@@ -1,0 +1,387 @@
+"""Kernel attention: averages of values weighted by products of features, in linear time.
+
+    y_t = sum_s A_ts v_s / sum_s A_ts,    A_ts = fq_t . fk_s  e^{c_s}  prod_{s < u <= t} g_u
+
+over s <= t when causal, over all s when not (then without gates). fq, fk are features (M), c_s the
+level of a key and g_t in (0, 1] a gate (0 and 1 where none is given). Sums and states are float32
+at least, whatever autocast says.
+
+Levels and gates only ever enter as differences from the largest weight seen so far, whose log the
+state carries: no weight overflows, and denominators need no epsilon where features are positive.
+Cost: O(L (C (M + D_v) + M D_v)), C tokens a chunk (`kernel_chunks`); state M (D_v + 1) + 1 a head.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from everyformer.core.errors import ConfigError, ShapeError
+from everyformer.core.state import State, state
+from everyformer.engines.kernel_chunks import (
+    CHUNK,
+    Carried,
+    Inputs,
+    backward,
+    forward,
+    segment,
+    segment_count,
+    segment_length,
+)
+from everyformer.engines.ranges import fake, full_precision, returned, widened
+
+_EMPTY = {torch.float32: 1e-28, torch.float64: 1e-280}
+"""a sum of weights below this has lost its digits, and its gradient would leave the dtype"""
+
+
+class Guard(NamedTuple):
+    """What stands in place of the denominator d."""
+
+    kind: Literal["positive", "signed", "above", "none"] = "positive"
+    """positive: d + eps, and rows that see no weight at all give 0. signed (features that may be
+    negative): sign(d) max(|d|, eps), relative to the largest e^{c_s} prod g where there are levels
+    or gates. above: max(d, eps). none: 1, the sums as they are. All but signed, and positive with
+    eps = 0, need keys without levels and gates: sums are known up to a factor with them."""
+    eps: float = 0.0
+
+
+POSITIVE = Guard()
+
+
+@state
+class KernelState(State):
+    """The sums over all tokens seen."""
+
+    seen: Tensor
+    sums: Tensor
+    """(B, H, M, D_v + 1) of fk v', relative to e^level; v' ends with a one"""
+    level: Tensor | None = field(default=None, metadata={"empty": -math.inf})
+    """(B, H) log of the largest weight seen; None where keys have neither levels nor gates"""
+
+    @classmethod
+    def empty(
+        cls, rows: tuple[int, int], features: int, values: int, levels: bool, **like: Any
+    ) -> KernelState:
+        """Nothing seen, for ``rows`` = (batch, heads); ``like``: device and dtype."""
+        wide = {**like, "dtype": torch.promote_types(like["dtype"], torch.float32)}
+        return cls(
+            seen=torch.zeros(rows[0], dtype=torch.long, device=like["device"]),
+            sums=torch.zeros(*rows, features, values + 1, **wide),
+            level=torch.full(rows, -math.inf, **wide) if levels else None,
+        )
+
+
+@state
+class ContextSums(State):
+    """The sums over a context, made once and read by every step of cross-attention."""
+
+    seen: Tensor
+    sums: Tensor
+    """(B, H, M, D_v + 1)"""
+
+
+def kernel_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    keep: Tensor | None = None,
+    level: Tensor | None = None,
+    gate: Tensor | None = None,
+    state: KernelState | None = None,
+    guard: Guard = POSITIVE,
+) -> tuple[Tensor, KernelState]:
+    """Causal averages (B, H, L, D_v) in v's dtype, and the state after them.
+
+    Args:
+        q, k: (B, H, L, M) features. v: (B, H, L, D_v).
+        keep: (B, L) bool, which tokens are real; the others are not read.
+        level: (B, H, L) log of a factor of each key's features.
+        gate: (B, H, L) log g <= 0. The factor 1 - g_s is not applied: it belongs to ``level``.
+        state: what was read before; it must have a level if and only if levels or gates are given.
+        guard: of the denominators.
+    """
+    levels = level is not None or gate is not None
+    if levels and not (guard.kind == "signed" or guard == POSITIVE):
+        raise ConfigError(
+            f"the denominators of keys with levels or gates are known up to a factor, so {guard} "
+            "has no meaning for them: use the guard 'signed', or 'positive' with eps=0"
+        )
+    if state is None:
+        like = {"device": v.device, "dtype": v.dtype}
+        state = KernelState.empty((k.shape[0], k.shape[1]), k.shape[3], v.shape[3], levels, **like)
+    elif (state.level is not None) != levels:
+        raise ShapeError(
+            "a state with a level goes with keys that have levels or gates, one without it with "
+            "others: continue a state with the features that it was made with"
+        )
+    if keep is not None and gate is not None:
+        gate = gate.masked_fill(~keep[:, None], 0)
+    if q.shape[2] == 1:
+        y, sums, top = _one_token(Inputs(q, k, v, keep, level, gate), state, guard)
+    else:
+        y, _, sums, top, _, _ = _kernel_attention(
+            q, k, v, keep, level, gate, state.sums, state.level, guard.kind, guard.eps
+        )
+        y = y.transpose(1, 2)
+    count = torch.full_like(state.seen, q.shape[2]) if keep is None else keep.sum(1)
+    return y, KernelState(state.seen + count, sums, top if levels else None)
+
+
+def read_all(
+    k: Tensor, v: Tensor, keep: Tensor | None = None, level: Tensor | None = None
+) -> Tensor:
+    """Sums (B, H, M, D_v + 1) over all keys, relative to the largest level of each head."""
+    with full_precision(k):
+        if level is not None:
+            level = widened(level)
+            shown = level if keep is None else level.masked_fill(~keep[:, None], -math.inf)
+            top = shown.detach().amax(2, keepdim=True).clamp(min=torch.finfo(level.dtype).min)
+            k = widened(k) * torch.exp(shown - top)[..., None]
+        return widened(k).mT @ _valued(v, keep)
+
+
+def ask(q: Tensor, sums: Tensor, guard: Guard, dtype: torch.dtype) -> Tensor:
+    """Averages (B, H, L, D_v) that the features ``q`` take of ``sums``."""
+    with full_precision(q):
+        return divided(widened(q) @ sums, guard)[0].to(dtype)
+
+
+def _valued(v: Tensor, keep: Tensor | None) -> Tensor:
+    """v' (B, H, L, D_v + 1): the values and a one, zero at padding."""
+    made = torch.nn.functional.pad(widened(v), (0, 1), value=1.0)
+    return made if keep is None else made.masked_fill(~keep[:, None, :, None], 0)
+
+
+def divided(sums: Tensor, guard: Guard) -> tuple[Tensor, Tensor]:
+    """Numerators over guarded denominators, and the latter (..., 1)."""
+    total = sums[..., -1:]
+    if guard.kind == "positive":
+        total = total + guard.eps
+        total = total.masked_fill(total < _EMPTY[total.dtype], math.inf)
+    elif guard.kind == "signed":
+        size = total.abs().clamp(min=guard.eps)
+        total = torch.where(total < 0, -size, size)
+    elif guard.kind == "above":
+        total = total.clamp(min=guard.eps)
+    else:
+        total = torch.ones_like(total)
+    return sums[..., :-1] / total, total
+
+
+def _held(total: Tensor, kind: str, eps: float) -> Tensor | None:
+    """Where a guarded denominator does not move with the sum; None: nowhere."""
+    if kind == "signed":
+        return total.abs() <= eps
+    if kind == "above":
+        return total <= eps
+    return torch.ones_like(total, dtype=torch.bool) if kind == "none" else None
+
+
+def _one_token(
+    given: Inputs, state: KernelState, guard: Guard
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`kernel_attention` for L = 1, without chunks: two small products."""
+    with full_precision(given.q):
+        added = widened(given.k).mT * _valued(given.v, given.keep)
+        top = state.level
+        sums = state.sums
+        if top is not None:
+            before = top if given.gate is None else top + widened(given.gate).squeeze(2)
+            level = torch.zeros_like(top) if given.level is None else widened(given.level)[:, :, 0]
+            if given.keep is not None:
+                level = level.masked_fill(~given.keep, -math.inf)
+            top = torch.maximum(before, level).detach()
+            reached = top.clamp(min=torch.finfo(top.dtype).min)
+            sums = sums * torch.exp(before - reached)[..., None, None]
+            added = added * torch.exp(level - reached)[..., None, None]
+        sums = sums + added
+        y = divided(widened(given.q) @ sums, guard)[0]
+    return y.to(given.v.dtype), sums, top
+
+
+def _segments(length: int, features: int, values: int) -> list[tuple[int, int]]:
+    size = segment_length(features, values)
+    return [(a, min(a + size, length)) for a in range(0, length, size)]
+
+
+def _rows(part: Tensor, like: Tensor, start: int, stop: int) -> Tensor:
+    """(X n, C, c) of a segment as (B, l, H, c)."""
+    batch, heads = like.shape[:2]
+    return part.view(batch, heads, -1, part.shape[2])[:, :, : stop - start].transpose(1, 2)
+
+
+@torch.library.custom_op("everyformer::kernel_attention", mutates_args=())
+def _kernel_attention(
+    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
+    gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """y (B, L, H, D_v), its denominators, the state after, and the states where segments meet.
+
+    The last of those is the state after once more: a number that is never 1 leaves graphs open.
+    """
+    (batch, heads, length, values), guard = v.shape, Guard(kind, eps)  # type: ignore[arg-type]
+    given = Inputs(q, k, v, keep, level, gate)
+    held = Carried(sums.flatten(0, 1), None if top is None else top.flatten())
+    y = v.new_empty(batch, length, heads, values)
+    totals = sums.new_empty(batch, length, heads, 1)
+    kept = [held]
+    with full_precision(q):
+        for start, stop in _segments(length, k.shape[3], values):
+            part = segment(given, start, stop, held)
+            found, total = divided(forward(part), guard)
+            y[:, start:stop] = _rows(found, v, start, stop)
+            totals[:, start:stop] = _rows(total, v, start, stop)
+            held = part.after
+            kept.append(held)
+    tops = [h.level for h in kept if h.level is not None]
+    return (
+        y,
+        totals,
+        held.sums.view_as(sums),
+        sums.new_empty(0) if held.level is None else held.level.view(batch, heads).clone(),
+        torch.stack([h.sums for h in kept]),
+        torch.stack(tops) if tops else sums.new_empty(0),
+    )
+
+
+@torch.library.custom_op("everyformer::kernel_attention_backward", mutates_args=())
+def _kernel_attention_backward(
+    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
+    gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, kept: Tensor, tops: Tensor,
+    grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v, levels, gates and of the sums before.
+
+    A level is the log of a factor of fk, so its gradient is fk . dfk; a log gate takes away from
+    the levels of its own and all later keys, and adds to that of the state at the end.
+    """
+    given, (batch, heads, length, values) = Inputs(q, k, v, keep, level, gate), v.shape
+    wide = kept.dtype
+    dq, dk = (kept.new_empty(batch, length, heads, q.shape[3]) for _ in range(2))
+    dv = kept.new_empty(batch, length, heads, values)
+    with full_precision(q):
+        held = torch.zeros_like(after) if grad_after is None else grad_after.to(wide)
+        held = held.flatten(0, 1)
+        parts = list(enumerate(_segments(length, k.shape[3], values)))
+        for n, (start, stop) in reversed(parts):
+            before = Carried(kept[n], tops[n] if tops.numel() else None)
+            part = segment(given, start, stop, before)
+            g = torch.zeros_like(part.v)
+            _fill(_rows(g, v, start, stop), slice(start, stop), (y, totals, grad_y), kind, eps)
+            found = backward(part, g, held)
+            held = found[3]
+            for into, made in zip((dq, dk, dv), found, strict=False):
+                into[:, start:stop] = _rows(made[..., : into.shape[3]], v, start, stop)
+        if keep is not None:
+            hidden = ~keep[:, :, None, None]
+            dk.masked_fill_(hidden, 0)
+            dv.masked_fill_(hidden, 0)
+        moved = (dk * k.transpose(1, 2)).sum(3).transpose(1, 2) if tops.numel() else None
+        dgate = None
+        if gate is not None and moved is not None:
+            dgate = -moved.flip(2).cumsum(2).flip(2)
+            if grad_after is not None:
+                dgate += (grad_after * after).sum((2, 3))[..., None]
+    dq, dk, dv = (d.transpose(1, 2) for d in (dq, dk, dv))
+    none = kept.new_empty(0)
+    return (
+        returned(dq, q),
+        returned(dk, k),
+        returned(dv, v),
+        none if level is None or moved is None else returned(moved, level),
+        none.clone() if gate is None or dgate is None else returned(dgate, gate),
+        held.view_as(after).contiguous(),
+    )
+
+
+def _fill(g: Tensor, here: slice, saved: tuple[Tensor, ...], kind: str, eps: float) -> None:
+    """The gradient (B, l, H, D_v + 1) of Y' from that of y = Y'_values / total."""
+    y, total, grad = (t[:, here] for t in saved)
+    scaled = widened(grad) / total
+    g[..., :-1] = scaled
+    down = (scaled * widened(y)).sum(3, keepdim=True).neg_()
+    held = _held(total, kind, eps)
+    g[..., -1:] = down if held is None else down.masked_fill_(held, 0)
+
+
+@_kernel_attention.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
+    gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    batch, heads, length, values = v.shape
+    count = 1 + segment_count(length, k.shape[3], values)
+    none = sums.new_empty(0)
+    return (
+        v.new_empty(batch, length, heads, values),
+        sums.new_empty(batch, length, heads, 1),
+        fake(sums),
+        none if top is None else fake(top),
+        sums.new_empty(count, batch * heads, *sums.shape[2:]),
+        none.clone() if top is None else top.new_empty(count, batch * heads),
+    )
+
+
+@_kernel_attention_backward.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
+    gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, kept: Tensor, tops: Tensor,
+    grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    none = kept.new_empty(0)
+    logs = [none.clone() if t is None else fake(t) for t in (level, gate)]
+    return fake(q), fake(k), fake(v), logs[0], logs[1], fake(after)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    y, totals, after, _, kept, tops = output
+    ctx.save_for_backward(*inputs[:6], y, totals, after, kept, tops)
+    ctx.guard = inputs[8:]
+    ctx.mark_non_differentiable(totals, output[3], kept, tops)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, grad_y: Tensor | None, *grads: Tensor | None) -> tuple[Any, ...]:
+    # once: checkpoints unpack what was saved a single time
+    saved = ctx.saved_tensors
+    level, gate, y = saved[4:7]
+    grad_y = torch.zeros_like(y) if grad_y is None else grad_y
+    dq, dk, dv, dlevel, dgate, dsums = _kernel_attention_backward(
+        *saved, grad_y, grads[1], *ctx.guard
+    )
+    logs = None if level is None else dlevel, None if gate is None else dgate
+    return dq, dk, dv, None, *logs, dsums, None, None, None
+
+
+_kernel_attention.register_autograd(_differentiate, setup_context=_save)
+
+
+def _counted(v: Any, features: int, within: int, states: int, fades: int) -> int:
+    """Operations of a pass over v (B, H, L, D_v), whose last chunk counts whole.
+
+    Multiplications: ``within`` for each pair of tokens of a chunk; ``states`` times M (D_v + 1) for
+    each token; ``fades`` times as many for each pair of chunks of a segment.
+    """
+    size, parts = features * (v[3] + 1), _segments(v[2], features, v[3])
+    chunks = [-(-(stop - start) // CHUNK) for start, stop in parts]
+    tokens = sum(chunks) * CHUNK
+    mixed = sum(n * (n + 1) for n in chunks) * fades
+    return int(2 * v[0] * v[1] * (tokens * (CHUNK * within + states * size) + mixed * size))
+
+
+@register_flop_formula(torch.ops.everyformer.kernel_attention)
+def _(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
+    """Products within chunks, the chunks' sums, and what queries read of them."""
+    return _counted(v, k[3], within=k[3] + v[3] + 1, states=2, fades=1)
+
+
+@register_flop_formula(torch.ops.everyformer.kernel_attention_backward)
+def _(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
+    """The weights and the states again, and two products for each of the forward pass."""
+    return _counted(v, k[3], within=3 * k[3] + 2 * (v[3] + 1), states=5, fades=2)

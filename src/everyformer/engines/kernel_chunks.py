@@ -1,0 +1,221 @@
+"""Sums over the past of kernel attention, chunk by chunk, and their gradients.
+
+Over chunks of C tokens, with V' the values and a last column of ones:
+
+    Y'_i = sum_{j <= i, same chunk} P_ij e^{w_j - r_i} V'_j + e^{m - r_i} fq_i S
+    S   <- e^{m - top} S + sum_j e^{w_j - top} fk_j V'_j^T,     m <- top + (sum of log g)
+
+with P = fq fk^T, w_j the key's level less the log gates since the chunk began, m the level of the
+state S, r_i the largest of m and the levels up to i, top the largest of the chunk: every exponent
+is at most 0, and what stands for token i depends on nothing after it. Without levels and gates all
+of them are 0. The last column of Y' is the denominator.
+
+Chunks are worked through in segments: inside one all chunks stand side by side in batched products,
+between two of them one state is carried. It alone is saved for the backward pass, which makes the
+states inside a segment again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from everyformer.engines.ranges import widened
+
+CHUNK = 64
+"""tokens side by side: 2 C M multiplications within a chunk against 4 M D_v for its state"""
+BUDGET = 2**16
+"""numbers that the states inside one segment may hold, for each head of each row: they and the
+segment's tokens stay in the cache"""
+
+
+def segment_length(features: int, values: int) -> int:
+    """Tokens of one segment."""
+    return max(1, BUDGET // (features * (values + 1))) * CHUNK
+
+
+def segment_count(length: int, features: int, values: int) -> int:
+    """Segments of ``length`` tokens, at least one."""
+    size = segment_length(features, values)
+    return (length + size - 1) // size
+
+
+class Inputs(NamedTuple):
+    """What is averaged, as the operators take it."""
+
+    q: Tensor
+    """(B, H, L, M) features of queries"""
+    k: Tensor
+    """(B, H, L, M) features of keys"""
+    v: Tensor
+    """(B, H, L, D_v)"""
+    keep: Tensor | None
+    """(B, L) bool"""
+    level: Tensor | None
+    """(B, H, L) log of what each key's features are multiplied by"""
+    gate: Tensor | None
+    """(B, H, L) log of the gates"""
+
+
+class Carried(NamedTuple):
+    """The state between two segments: X = B H rows."""
+
+    sums: Tensor
+    """(X, M, D_v + 1)"""
+    level: Tensor | None
+    """(X,); None where there are neither levels nor gates"""
+
+
+class Levels(NamedTuple):
+    """Factors of the equation for the n chunks of a segment, none of them above 1."""
+
+    pairs: Tensor
+    """(X n, C, C) of key j for query i; what stands above the diagonal is not used"""
+    before: Tensor
+    """(X n, C, 1) of the state for query i"""
+    own: Tensor
+    """(X n, C, 1) of key j in its chunk's sum"""
+
+
+class Segment(NamedTuple):
+    """One segment in chunks, float32 at least; the last chunk is filled up with zeros."""
+
+    q: Tensor
+    """(X n, C, M)"""
+    k: Tensor
+    """(X n, C, M)"""
+    v: Tensor
+    """(X n, C, D_v + 1), zero at padding"""
+    states: Tensor
+    """(X n, M, D_v + 1) before each chunk"""
+    fades: Tensor
+    """(X, n + 1, n + 1) of the state before the segment and of each chunk's sum (columns), in the
+    states before each chunk and at the end (rows)"""
+    levels: Levels | None
+    after: Carried
+    """at the end"""
+
+    def pairs(self) -> Tensor:
+        """Weights (X n, C, C) of the keys of a chunk for its queries."""
+        return self.weighted(torch.bmm(self.q, self.k.mT))
+
+    def weighted(self, pairs: Tensor) -> Tensor:
+        """``pairs`` times their levels, the future left out, in place."""
+        return (pairs if self.levels is None else pairs.mul_(self.levels.pairs)).tril_()
+
+
+def segment(given: Inputs, start: int, stop: int, before: Carried) -> Segment:
+    """Tokens ``start`` to ``stop`` in chunks, with the states before each."""
+    q, k = (_chunked(t[:, :, start:stop]) for t in (given.q, given.k))
+    keep = None if given.keep is None else given.keep[:, start:stop]
+    v = _with_ones(given.v[:, :, start:stop], keep)
+    rows = before.sums.shape[0]
+    chunks = q.shape[0] // rows
+    levels, fades, level = _levels(given, start, stop, before.level, chunks)
+    if fades is None:
+        fades = v.new_ones(chunks + 1, chunks + 1).tril_().expand(rows, -1, -1)
+    sums = torch.bmm(k.mT, _owned(v, levels)).view(rows, chunks, -1)
+    states = torch.bmm(fades[:, :, 1:], sums)
+    states.addcmul_(fades[:, :, :1], before.sums.reshape(rows, 1, -1))
+    states = states.unflatten(2, before.sums.shape[1:])
+    after = Carried(states[:, -1].clone(), level)
+    return Segment(q, k, v, states[:, :-1].flatten(0, 1), fades, levels, after)
+
+
+def forward(part: Segment) -> Tensor:
+    """Y' (X n, C, D_v + 1)."""
+    far = torch.bmm(part.q, part.states)
+    if part.levels is not None:
+        far.mul_(part.levels.before)
+    return far.baddbmm_(part.pairs(), part.v)
+
+
+def backward(part: Segment, g: Tensor, after: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v' and of the state before, from ``g`` (X n, C, D_v + 1) of Y'.
+
+    ``after`` (X, M, D_v + 1) is the gradient of the state at the segment's end.
+    """
+    q, k, levels, fades = part.q, part.k, part.levels, part.fades
+    rows, chunks = after.shape[0], fades.shape[1] - 1
+    far = g if levels is None else g * levels.before
+    states = torch.bmm(q.mT, far).view(rows, chunks, -1)
+    ends, flat = fades[:, -1:].mT, after.reshape(rows, 1, -1)
+    before = torch.bmm(fades[:, :-1, :1].mT, states).addcmul_(ends[:, :1], flat)
+    sums = torch.bmm(fades[:, :-1, 1:].mT, states).addcmul_(ends[:, 1:], flat)
+    sums = sums.view(-1, *after.shape[1:])
+    weights = part.weighted(torch.bmm(g, part.v.mT))
+    dq = torch.bmm(weights, k).baddbmm_(far, part.states.mT)
+    dk = torch.bmm(weights.mT, q).baddbmm_(_owned(part.v, levels), sums.mT)
+    dv = torch.bmm(k, sums)
+    dv = dv if levels is None else dv.mul_(levels.own)
+    return dq, dk, dv.baddbmm_(part.pairs().mT, g), before.view_as(after)
+
+
+def _owned(v: Tensor, levels: Levels | None) -> Tensor:
+    """V' as each chunk's own sum takes it."""
+    return v if levels is None else v * levels.own
+
+
+def _levels(
+    given: Inputs, start: int, stop: int, before: Tensor | None, chunks: int
+) -> tuple[Levels | None, Tensor | None, Tensor | None]:
+    """Factors of a segment, those of its states, and the level of the state at its end.
+
+    Levels are written less the sum of the log gates since the segment began, so that the level of
+    the state before chunk n is the running maximum over the chunks before it.
+    """
+    if before is None:
+        return None, None, None
+    rows, size, lowest = before.shape[0], chunks * CHUNK, float("-inf")
+
+    def chunked(t: Tensor, fill: float) -> Tensor:
+        t = t[:, :, start:stop].reshape(rows, -1)
+        return pad(t, (0, size - t.shape[1]), value=fill).unflatten(1, (chunks, CHUNK))
+
+    like = given.level if given.gate is None else given.gate
+    assert like is not None
+    level = chunked(widened(torch.zeros_like(like) if given.level is None else given.level), lowest)
+    if given.keep is not None:
+        shown = chunked(given.keep[:, None].expand(like.shape), False)
+        level = level.masked_fill(~shown, lowest)
+    total = level.new_zeros(rows, chunks + 1)
+    if given.gate is not None:
+        # summed up within a chunk, so that no digits are lost to what happened long before
+        gate = chunked(widened(given.gate), 0.0).cumsum(2)
+        level = level - gate
+        total[:, 1:] = gate[:, :, -1].cumsum(1)
+    highest = level.cummax(2).values
+    tops = torch.cat([before[:, None], highest[:, :, -1] - total[:, :-1]], 1).cummax(1).values
+    first = (tops + total)[:, :-1, None]
+    ends = (tops[:, 1:] + total[:, :-1])[:, :, None]
+    finite = torch.finfo(level.dtype).min
+    reached = torch.maximum(first, highest).clamp_(min=finite)
+    made = Levels(
+        pairs=torch.sub(level[..., None, :], reached[..., None]).exp_().flatten(0, 1),
+        before=torch.sub(first, reached).exp_().flatten(0, 1)[..., None],
+        own=torch.sub(level, ends.clamp(min=finite)).exp_().flatten(0, 1)[..., None],
+    )
+    fades = torch.sub(tops[:, None], tops[..., None].clamp(min=finite)).exp_().tril_()
+    return made, fades, tops[:, -1] + total[:, -1]
+
+
+def _chunked(t: Tensor) -> Tensor:
+    """(B, H, l, c) as (B H n, C, c), filled up with zeros."""
+    t, rest = widened(t), -t.shape[2] % CHUNK
+    t = pad(t, (0, 0, 0, rest)) if rest else t
+    return t.reshape(-1, CHUNK, t.shape[3])
+
+
+def _with_ones(v: Tensor, keep: Tensor | None) -> Tensor:
+    """v' of a segment in chunks."""
+    batch, heads, length, values = v.shape
+    chunks = -(-length // CHUNK)
+    made = widened(v[..., :0]).new_zeros(batch, heads, chunks * CHUNK, values + 1)
+    made[:, :, :length, :values] = v
+    made[:, :, :length, values] = 1
+    if keep is not None:
+        made[:, :, :length].masked_fill_(~keep[:, None, :, None], 0)
+    return made.view(-1, CHUNK, values + 1)

@@ -1,0 +1,302 @@
+"""Softmax attention whose scores depend on positions, a block of queries at a time.
+
+    A = softmax_S(score(Q K^T * scale, i - j)),   O = A V  (+ what the position adds to values)
+
+A position may change the queries, the scores and the outputs by the distance of every pair
+(`Scorer`); the rest is softmax attention under the masks of `everyformer.engines.softmax`. Long
+calls go through blocks of queries, causal ones with the keys up to the block's last. The weights of
+the first blocks, up to `KEPT`, stay for the backward pass; those of the others are computed again
+there. So what is held does not grow like L x S, and whatever a position computes is differentiated
+by autograd, block by block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from everyformer.engines.places import Places
+from everyformer.engines.softmax import Visibility
+
+Held = tuple[Tensor, ...]
+"""what a position makes once for all blocks of a call; the first dimension of each is H or 1"""
+
+BLOCK = 1 << 20
+"""scores of a block, 4 MB in float32: enough for the products' full rate, few enough for a cache"""
+ROWS = 64
+"""queries of a block at least, below which products are slow"""
+KEPT = 1 << 24
+"""scores whose weights a call keeps for its backward pass, 64 MB in float32"""
+
+
+class Scorer(Protocol):
+    """What a position does to a block of scores; q (B, H, L, D) is already scaled."""
+
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
+        """What all blocks of a call share."""
+
+    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        """(H,) m_h if for keys j <= i all it does is to add -m_h (i - j)."""
+
+    def cut(self, held: Held, places: Places) -> Held:
+        """A block's part of what the call holds, all of it views."""
+
+    def content(self, q: Tensor, held: Held) -> Tensor:
+        """The queries that are compared with the keys."""
+
+    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
+        """Scores (B, H, L, S) from scaled products of queries and keys, which it may overwrite."""
+
+    def values(self, weights: Tensor, held: Held, places: Places) -> Tensor | None:
+        """What is added to the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
+
+
+@dataclass(frozen=True)
+class How:
+    """All that is not differentiated."""
+
+    scorer: Scorer
+    places: Places
+    visible: Visibility
+    scale: float
+    softcap: float | None = None
+    dropout: float = 0.0
+
+    def for_sizes(self, q: Tensor, k: Tensor) -> How:
+        """The same, with places for the blocks in which a call of these tensors is computed."""
+        return replace(self, places=self.places.in_blocks(_sizes(q, k)[1]))
+
+
+class _Block(NamedTuple):
+    """Queries ``first`` to ``last`` - 1 with the first ``keys`` keys, in some rows of the batch."""
+
+    rows: slice
+    first: int
+    last: int
+    keys: int
+
+
+class _Weighed(NamedTuple):
+    """A block's weights as autograd sees them."""
+
+    inputs: tuple[Tensor, ...]
+    """what they were computed from: the block's part of all tensors"""
+    weights: Tensor
+    """(B, H, L, S)"""
+    added: Tensor | None
+    """what the position adds to outputs under them"""
+
+
+def scored_attention(
+    q: Tensor, k: Tensor, v: Tensor, held: Held, how: How, sink: Tensor | None = None
+) -> Tensor:
+    """Heads' outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...).
+
+    ``held`` was made for the places of ``how``, and these by `How.for_sizes`. The other arguments
+    are those of `everyformer.engines.softmax.softmax_attention`.
+    """
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    tensors = (q, k, v, *held) if sink is None else (q, k, v, *held, sink)
+    if _sizes(q, k) == q.shape[::2]:
+        whole = _weigh(how, len(held), _whole(q, k), tensors)
+        return _output(whole)
+    output: Tensor = _Blocks.apply(how, len(held), torch.is_grad_enabled(), *tensors)
+    return output
+
+
+def scored_weights(
+    q: Tensor, k: Tensor, held: Held, how: How, sink: Tensor | None = None
+) -> Tensor:
+    """The matrix A (B, H, L, S) itself; rows that see nothing are zero."""
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    found = q.new_empty(*q.shape[:3], k.shape[2], dtype=torch.promote_types(q.dtype, torch.float32))
+    found.zero_()
+    for block in _plan(q, k, how):
+        part = how.scorer.cut(held, how.places.block(*block))
+        cut = q[block.rows, :, block.first : block.last], k[block.rows, :, : block.keys]
+        found[block.rows, :, block.first : block.last, : block.keys] = _weights(
+            how, part, sink, block, *cut
+        )
+    return found
+
+
+class _Blocks(torch.autograd.Function):
+    """One block after the other; the gradient of each is autograd's."""
+
+    @staticmethod
+    def forward(ctx: Any, how: How, count: int, graph: bool, *tensors: Tensor) -> Tensor:
+        q, v = tensors[0], tensors[2]
+        ctx.how, ctx.count = how, count
+        ctx.save_for_backward(*tensors)
+        ctx.kept, ctx.random = [], []
+        room = KEPT if graph else 0
+        o = v.new_empty(*q.shape[:3], v.shape[-1])
+        for block in _plan(q, tensors[1], how):
+            room -= (block.last - block.first) * block.keys * q[block.rows, :, 0, 0].numel()
+            ctx.random.append(_random_state(q) if how.dropout else None)
+            needed = ctx.needs_input_grad[3:] if room >= 0 else None
+            made = _weigh(how, count, block, tensors, needed)
+            o[block.rows, :, block.first : block.last] = _output(made)
+            ctx.kept.append(made if room >= 0 else None)
+        return o
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        how: How = ctx.how
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        sums = [torch.zeros_like(t) if n else t for t, n in zip(tensors, needed, strict=True)]
+        for n, block in enumerate(_plan(tensors[0], tensors[1], how)):
+            # its graph serves once; a second backward pass makes it again
+            made, ctx.kept[n] = ctx.kept[n], None
+            if made is None:
+                with _replayed(ctx.random[n], tensors[0]):
+                    made = _weigh(how, ctx.count, block, tensors, needed)
+            above = grad[block.rows, :, block.first : block.last]
+            parts = _gradients(made, above, needed)
+            for total, part in zip(_cut(how, ctx.count, block, sums), parts, strict=True):
+                if part is not None:
+                    total.add_(part)
+        return None, None, None, *(s if n else None for s, n in zip(sums, needed, strict=True))
+
+
+def _gradients(made: _Weighed, above: Tensor, needed: tuple[bool, ...]) -> Iterator[Tensor | None]:
+    """Of a block's inputs, where they are needed."""
+    v, weights, added = made.inputs[2].detach(), made.weights, made.added
+    results, gradients = [], []
+    if weights.requires_grad:
+        results, gradients = [weights], [above @ v.transpose(-1, -2)]
+    if added is not None and added.requires_grad:
+        results, gradients = [*results, added], [*gradients, above]
+    asked = [t for n, t in enumerate(made.inputs) if needed[n] and n != 2]
+    found: Iterator[Tensor | None] = iter(())
+    if asked:
+        found = iter(torch.autograd.grad(results, asked, gradients, allow_unused=True))
+    for n, need in enumerate(needed):
+        if n == 2:
+            yield weights.detach().transpose(-1, -2) @ above if need else None
+        else:
+            yield next(found, None) if need else None
+
+
+def _sizes(q: Tensor, k: Tensor) -> tuple[int, int]:
+    """Rows of the batch and queries of a block; all of them where there is one block."""
+    batch, heads, length, source = *q.shape[:3], k.shape[2]
+    if torch.compiler.is_compiling() or batch * heads * length * source <= BLOCK:
+        return batch, length
+    rows = min(length, max(ROWS, BLOCK // (heads * source)))
+    return min(batch, max(1, BLOCK // (heads * source * rows))), rows
+
+
+def _whole(q: Tensor, k: Tensor) -> _Block:
+    return _Block(slice(None), 0, q.shape[2], k.shape[2])
+
+
+def _plan(q: Tensor, k: Tensor, how: How) -> Iterator[_Block]:
+    """Blocks of about `BLOCK` scores; causal ones end with the last key that they see."""
+    (batch, rows), length, source = _sizes(q, k), q.shape[2], k.shape[2]
+    for top in range(0, q.shape[0], batch):
+        for first in range(0, length, rows):
+            last = min(first + rows, length)
+            keys = last + source - length if how.places.causal else source
+            yield _Block(slice(top, top + batch), first, last, keys)
+
+
+def _cut(how: How, count: int, block: _Block, tensors: Any) -> tuple[Tensor, ...]:
+    """The part that a block reads, all of it views."""
+    (q, k, v), held, sink = tensors[:3], tensors[3 : 3 + count], tensors[3 + count :]
+    return (
+        q[block.rows, :, block.first : block.last],
+        k[block.rows, :, : block.keys],
+        v[block.rows, :, : block.keys],
+        *how.scorer.cut(held, how.places.block(*block)),
+        *sink,
+    )
+
+
+def _weigh(
+    how: How, count: int, block: _Block, tensors: Any, needed: tuple[bool, ...] | None = None
+) -> _Weighed:
+    """One block; ``needed`` says for which tensors it gets a graph of its own."""
+    cut = _cut(how, count, block, tensors)
+    if needed is not None:
+        cut = tuple(t.detach().requires_grad_(n) for t, n in zip(cut, needed, strict=True))
+    with nullcontext() if needed is None else torch.enable_grad():
+        (q, k, v), held = cut[:3], cut[3 : 3 + count]
+        sink = cut[3 + count] if len(cut) > 3 + count else None
+        weights = _weights(how, held, sink, block, q, k)
+        weights = F.dropout(weights, how.dropout) if how.dropout else weights
+        weights = weights.to(v.dtype)
+        return _Weighed(cut, weights, how.scorer.values(weights, held, how.places.block(*block)))
+
+
+def _output(made: _Weighed) -> Tensor:
+    o = made.weights @ made.inputs[2]
+    return o if made.added is None else o + made.added
+
+
+def _weights(
+    how: How, held: Held, sink: Tensor | None, block: _Block, q: Tensor, k: Tensor
+) -> Tensor:
+    """(B, H, L, S) of one block from its parts, in float32 or wider."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    q, k, places = q.to(wide) * how.scale, k.to(wide), how.places.block(*block)
+    products = (how.scorer.content(q, held) @ k.transpose(-1, -2)).to(wide)
+    if how.softcap is not None:
+        products = how.softcap * torch.tanh(products / how.softcap)
+    scores, full = how.scorer.score(products, q, k, held, places), how.visible.mask is None
+    if how.visible.causal:
+        scores = _hide_later(scores)
+    elif how.visible.mask is not None:
+        mask = how.visible.mask
+        mask = mask[block.rows] if mask.dim() == 4 and mask.shape[0] > 1 else mask
+        mask = mask if mask.shape[-2] == 1 else mask[..., block.first : block.last, :]
+        mask = mask if mask.shape[-1] == 1 else mask[..., : block.keys]
+        hidden = mask.dtype == torch.bool
+        scores = scores.masked_fill(~mask, -math.inf) if hidden else scores + mask
+    if sink is not None:
+        column = sink.to(wide).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        return torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]
+    if full:
+        return scores.softmax(-1)
+    empty = (scores == -math.inf).all(-1, keepdim=True)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+
+
+def _hide_later(scores: Tensor) -> Tensor:
+    """Queries that end with the keys see none later than themselves."""
+    length, source = scores.shape[-2:]
+    later = torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)
+    if torch.compiler.is_compiling():
+        return scores.masked_fill(F.pad(later, (source - length, 0)), -math.inf)
+    # softmax gives the hidden ones a gradient of zero, so autograd need not know
+    with torch.no_grad():
+        scores[..., source - length :].masked_fill_(later, -math.inf)
+    return scores
+
+
+def _random_state(q: Tensor) -> Tensor:
+    return torch.cuda.get_rng_state(q.device) if q.is_cuda else torch.get_rng_state()
+
+
+@contextmanager
+def _replayed(random: Tensor | None, q: Tensor) -> Iterator[None]:
+    """With the random numbers that a block's forward pass drew."""
+    if random is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[q.device] if q.is_cuda else []):
+        if q.is_cuda:
+            torch.cuda.set_rng_state(random, q.device)
+        else:
+            torch.set_rng_state(random)
+        yield

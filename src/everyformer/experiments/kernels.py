@@ -1,0 +1,292 @@
+"""Kernel attention: what random features estimate, what a gate is for, what a state holds."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from everyformer.data import load_dataset
+from everyformer.data.config import DataConfig
+from everyformer.engines.features import (
+    Draw,
+    draw_projection,
+    fourier_features,
+    stable_exponentials,
+    trigonometric_level,
+)
+from everyformer.engines.flops import count_flops
+from everyformer.engines.kernel import POSITIVE, Guard, ask, read_all
+from everyformer.experiments.base import (
+    Experiment,
+    Outcome,
+    Setting,
+    dataset_batches,
+    fit,
+    mean,
+    scored_accuracy,
+)
+from everyformer.models.build import create_mixer, create_model
+from everyformer.training.evaluate import evaluate
+
+SIZE, TOKENS = 16, 512
+"""D and L of the estimates"""
+ROWS = (16, 64, 256, 1024, 4096)
+"""M"""
+NORMS = (0.25, 0.5, 1.0)
+"""of the vectors whose kernel is estimated from M = D rows"""
+SMALL, UNIT = 0.5, 1.0
+"""standard deviations of queries and keys"""
+ESTIMATES: dict[str, tuple[str, Draw]] = {
+    "positive, orthogonal": ("positive", "orthogonal"),
+    "positive, independent": ("positive", "iid"),
+    "trigonometric, orthogonal": ("trigonometric", "orthogonal"),
+}
+
+
+def random_features(setting: Setting) -> Outcome:
+    """Errors of a weight from D rows and of outputs from M rows, beside those of plain averages."""
+    numbers: dict[str, list[float]] = {}
+    errors: dict[tuple[str, float, int], list[float]] = {}
+    for seed in range(setting.seeds):
+        torch.manual_seed(seed)
+        for kind in ("positive", "trigonometric"):
+            for norm in NORMS:
+                ratio = orthogonal_over_independent(kind, norm, setting.steps(20000))
+                name = f"orthogonal over independent, {kind}, norm {norm:g}"
+                numbers.setdefault(name, []).append(ratio)
+        for scale in (SMALL, UNIT):
+            q, k, v = (torch.randn(1, 1, TOKENS, SIZE) for _ in range(3))
+            q, k = q * scale, k * scale
+            exact = nn.functional.scaled_dot_product_attention(q, k, v)
+            uniform = relative_error(v.mean(2, keepdim=True), exact)
+            numbers.setdefault(f"plain averaging, std {scale:g}", []).append(uniform)
+            for name, (kind, draw) in ESTIMATES.items():
+                for rows in ROWS:
+                    found = [
+                        relative_error(estimated(q, k, v, kind, draw, rows), exact)
+                        for _ in range(setting.steps(11))
+                    ]
+                    errors.setdefault((name, scale, rows), []).append(median(found))
+        setting.say(f"random-features, seed {seed}: done")
+    first, last = "positive, orthogonal", "trigonometric, orthogonal"
+    for name in ESTIMATES:
+        for scale in (SMALL, UNIT):
+            for rows in (ROWS[2], ROWS[-1]):
+                numbers[f"{name}, std {scale:g}, M={rows}"] = errors[name, scale, rows]
+    small = {rows: mean(errors[first, SMALL, rows]) for rows in ROWS}
+    rate = small[ROWS[-1]] * ROWS[-1] / (small[ROWS[2]] * ROWS[2])
+    ratios = {n: numbers[f"orthogonal over independent, positive, norm {n:g}"] for n in NORMS}
+    plain = {s: mean(numbers[f"plain averaging, std {s:g}"]) for s in (SMALL, UNIT)}
+    unit = {name: mean(errors[name, UNIT, ROWS[2]]) for name in (first, last)}
+    shown = ", ".join(f"{mean(r):.2f} at norm {n:g}" for n, r in ratios.items())
+    sentence = (
+        f"The variance of a weight from {SIZE} orthogonal rows is, times that of independent ones, "
+        f"{shown}. With queries and keys of standard deviation {SMALL:g} the output's relative "
+        f"squared error falls from {small[ROWS[2]]:.2g} (M={ROWS[2]}) to {small[ROWS[-1]]:.2g} "
+        f"(M={ROWS[-1]}), {rate:.2f} times as 1/M would have it; plain averaging errs by "
+        f"{plain[SMALL]:.2g}. With standard deviation {UNIT:g} and M={ROWS[2]} positive features "
+        f"err by {unit[first]:.2g}, trigonometric ones by {unit[last]:.2g}, plain averaging by "
+        f"{plain[UNIT]:.2g}."
+    )
+    better = all(value < 1 for n in NORMS[:2] for value in ratios[n])
+    holds = better and 0.5 < rate < 2 and unit[first] < unit[last]
+    figure = _estimates_figure(errors, plain, numbers)
+    return Outcome(numbers, holds and small[ROWS[-1]] < plain[SMALL], sentence, {"error": figure})
+
+
+def orthogonal_over_independent(kind: str, norm: float, draws: int) -> float:
+    """Squared errors of exp(x.y) from D rows each: orthogonal over independent."""
+    x, y = (nn.functional.normalize(torch.randn(draws, 1, SIZE), dim=-1) * norm for _ in range(2))
+    exact = torch.exp((x * y).sum(-1)).flatten()
+    found = []
+    for draw in ("orthogonal", "iid"):
+        w = draw_projection(draws, SIZE, SIZE, draw)
+        (fx, lx), (fy, ly) = _features(x, w, kind), _features(y, w, kind)
+        made = ((fx * fy).sum(-1) * torch.exp(lx + ly)).flatten()
+        found.append(float((made - exact).square().mean()))
+    return found[0] / found[1]
+
+
+def estimated(q: Tensor, k: Tensor, v: Tensor, kind: str, draw: Draw, rows: int) -> Tensor:
+    """Attention (B, H, L, D) both ways, from one draw."""
+    w = draw_projection(1, rows, SIZE, draw)
+    x, (y, level) = _features(q * SIZE**-0.25, w, kind)[0], _features(k * SIZE**-0.25, w, kind)
+    guard = POSITIVE if kind == "positive" else Guard("signed", 1e-6)
+    return ask(x, read_all(y, v, None, level), guard, v.dtype)
+
+
+def relative_error(found: Tensor, exact: Tensor) -> float:
+    """Squared, over the square of what is exact."""
+    return float((found - exact).square().mean() / exact.square().mean())
+
+
+def _features(x: Tensor, w: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    if kind == "positive":
+        return stable_exponentials(x, w)
+    return fourier_features(x, w), trigonometric_level(x)
+
+
+def _estimates_figure(
+    errors: dict[tuple[str, float, int], list[float]],
+    plain: dict[float, float],
+    numbers: dict[str, list[float]],
+) -> Figure:
+    figure = Figure(figsize=(10, 3))
+    axes: list[Axes] = list(figure.subplots(1, 3))
+    for axis, scale in zip(axes, (SMALL, UNIT), strict=False):
+        for name in ESTIMATES:
+            curve = [mean(errors[name, scale, rows]) for rows in ROWS]
+            axis.plot(ROWS, curve, "o-", label=name)
+        axis.axhline(plain[scale], linestyle=":", color="grey", label="plain averaging")
+        axis.set(xscale="log", yscale="log", xlabel="rows M", title=f"q, k of std {scale:g}")
+    axes[0].set_ylabel("relative squared error")
+    axes[0].legend(fontsize=6)
+    for kind in ("positive", "trigonometric"):
+        curve = [
+            mean(numbers[f"orthogonal over independent, {kind}, norm {norm:g}"]) for norm in NORMS
+        ]
+        axes[2].plot(NORMS, curve, "o-", label=kind)
+    axes[2].axhline(1, linestyle=":", color="grey")
+    axes[2].set(xlabel="norm of x and y", title="orthogonal over independent", ylim=(0, 1.1))
+    axes[2].legend(fontsize=6)
+    figure.tight_layout()
+    return figure
+
+
+ARMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "rfa, gate": ("rfa", {"gate": True}),
+    "rfa": ("rfa", {}),
+    "linear (elu)": ("linear", {}),
+}
+
+
+def gates(setting: Setting) -> Outcome:
+    """Bits per byte of three small language models that differ in their features and the gate."""
+    data = load_dataset(DataConfig(length=256))
+    numbers: dict[str, list[float]] = {name: [] for name in ARMS}
+    curves: dict[str, list[float]] = {}
+    for seed in range(setting.seeds):
+        for name, (member, options) in ARMS.items():
+            torch.manual_seed(seed)
+            model = create_model(
+                member, width=64, layers=2, heads=4, vocabulary=data.vocabulary, max_length=256,
+                **options,
+            )  # fmt: skip
+            batches = dataset_batches(data, 8, seed)
+            curves[name] = fit(model, batches, steps=setting.steps(400), lr=3e-3, seed=seed)
+            found = evaluate(model, data, limit=128)
+            assert found is not None
+            numbers[name].append(found["bits_per_byte"])
+            setting.say(f"gates, seed {seed}: {name} {numbers[name][-1]:.3f} bits per byte")
+    means = [mean(numbers[name]) for name in ARMS]
+    cost = {name: step_cost(member, options) for name, (member, options) in ARMS.items()}
+    for name, costs in cost.items():
+        for tokens, (operations, _) in costs.items():
+            numbers[f"operations of a token after {tokens}, {name}"] = [float(operations)]
+    flat = all(len(set(costs.values())) == 1 for costs in cost.values())
+    shown = ", ".join(f"{name} {value:.3f}" for name, value in zip(ARMS, means, strict=True))
+    ops, size = next(iter(cost["rfa, gate"].values()))
+    sentence = (
+        f"Bits per byte after equal steps: {shown}. A token of a layer with the gate takes {ops:,} "
+        f"operations and a state of {size:,} bytes"
+        f"{', after 64 tokens as after 4,096' if flat else ', and more after more tokens'}. The "
+        f"paper's large models are better with Fourier features than with elu also without gates: "
+        f"here they are {'better' if means[1] < means[2] else 'not'}."
+    )
+    figure = Figure(figsize=(5, 3))
+    axis = figure.subplots()
+    for name, losses in curves.items():
+        axis.plot(_smoothed(losses), label=name)
+    axis.set(xlabel="step", ylabel="training loss (nats)")
+    axis.legend()
+    figure.tight_layout()
+    holds = flat and means[0] < 0.98 * min(means[1:])
+    return Outcome(numbers, holds, sentence, {"loss": figure})
+
+
+def step_cost(member: str, options: dict[str, Any]) -> dict[int, tuple[int, int]]:
+    """Operations of one token, and bytes of the state, after 64 and after 4,096 tokens."""
+    mixer = create_mixer(member, width=64, heads=4, causal=True, **options).eval()
+    costs = {}
+    with torch.no_grad():
+        for tokens in (64, 4096):
+            state = mixer(torch.randn(1, tokens, 64), state=mixer.init_state(1)).state
+            assert state is not None
+            one = torch.randn(1, 1, 64)
+            costs[tokens] = count_flops(lambda o=one, s=state: mixer(o, state=s)), state.nbytes  # type: ignore[misc]
+    return costs
+
+
+def _smoothed(losses: list[float], width: int = 20) -> list[float]:
+    return [mean(losses[max(0, i - width) : i + 1]) for i in range(len(losses))]
+
+
+def constant_state(setting: Setting) -> Outcome:
+    """Copying what was read: linear attention has it in a state of one size."""
+    data = load_dataset(DataConfig(source="copy", length=32, symbols=16), "lm")
+    numbers: dict[str, list[float]] = {"linear": [], "attention": []}
+    curves: dict[str, list[float]] = {}
+    for seed in range(setting.seeds):
+        for name in ("linear", "attention"):
+            torch.manual_seed(seed)
+            model = create_model(
+                name, width=64, layers=2, heads=2, vocabulary=data.vocabulary,
+                max_length=data.length, position="learned",
+            )  # fmt: skip
+            batches = dataset_batches(data, 64, seed)
+            curves[name] = fit(model, batches, steps=setting.steps(600), lr=3e-3, seed=seed)
+            held = next(iter(data.validation_batches(256, 256)))
+            numbers[name].append(scored_accuracy(model, held.inputs, held.targets))
+            setting.say(f"constant-state, seed {seed}: {name} {numbers[name][-1]:.1%}")
+    cost = {name: step_cost(name, {}) for name in ("linear", "attention")}
+    flat = len(set(cost["linear"].values())) == 1
+    ours, theirs = (cost[name][4096] for name in ("linear", "attention"))
+    sentence = (
+        f"Linear attention copies {mean(numbers['linear']):.1%} of the symbols it has read, "
+        f"softmax attention {mean(numbers['attention']):.1%}. In a layer of width 64 its state "
+        f"takes {ours[1]:,} bytes and a token {ours[0]:,} operations"
+        f"{', after 64 tokens as after 4,096' if flat else ''}; softmax attention takes "
+        f"{theirs[1]:,} bytes and {theirs[0]:,} operations after 4,096."
+    )
+    figure = Figure(figsize=(5, 3))
+    axis = figure.subplots()
+    for name, losses in curves.items():
+        axis.plot(losses, label=name)
+    axis.set(xlabel="step", ylabel="loss (nats)", yscale="log")
+    axis.legend()
+    figure.tight_layout()
+    return Outcome(numbers, flat and min(numbers["linear"]) > 0.99, sentence, {"loss": figure})
+
+
+EXPERIMENTS = (
+    Experiment(
+        "random-features",
+        ("performer",),
+        "orthogonal rows err less than independent ones at norms up to 0.5, positive features less "
+        "than trigonometric ones at unit scale, the error falls like 1/M (within a factor of 2, M "
+        "= 256 to 4,096) and ends below that of plain averaging",
+        1,
+        random_features,
+    ),
+    Experiment(
+        "gates",
+        ("rfa", "linear"),
+        "RFA with the gate needs 2% fewer bits per byte than without it and than linear attention "
+        "with elu features; a token costs the same after 64 and after 4,096",
+        8,
+        gates,
+    ),
+    Experiment(
+        "constant-state",
+        ("linear",),
+        "linear attention copies over 99% of what it has read, and a token costs it as much after "
+        "4,096 tokens as after 64",
+        6,
+        constant_state,
+    ),
+)

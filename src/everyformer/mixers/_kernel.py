@@ -1,0 +1,313 @@
+"""The wiring that members with kernel attention share; features and gates are in their own files.
+
+    y_t = sum_s fq(q_t) . fk(k_s) v_s / sum_s fq(q_t) . fk(k_s),    Y = concat_h(y) W_o
+
+Padding has features of zero, packed documents get rows of their own. In cross form the context is
+read once into a state of constant size. There is no matrix of weights, so there is no dropout on
+it, and no bias that a position could add to it.
+
+Letters: B batch, H heads, L queries, S keys, D channels of a head, M features.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask, positions_of
+from everyformer.core.mixer import Context, Mixer, heads_divide
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.state import State
+from everyformer.core.trace import record, tracing
+from everyformer.engines.kernel import (
+    POSITIVE,
+    ContextSums,
+    Guard,
+    KernelState,
+    ask,
+    divided,
+    kernel_attention,
+    read_all,
+)
+from everyformer.engines.projections import HeadProjections
+from everyformer.engines.ranges import widened
+from everyformer.engines.rows import repack, unpack
+from everyformer.engines.visibility import visibility
+from everyformer.positions.base import Position
+
+Keys = tuple[Tensor, Tensor | None]
+"""Features of keys (B, H, S, M), and their levels (B, H, S)."""
+Bias = tuple[Literal["query", "key", "value", "output"], ...]
+
+
+@dataclass(frozen=True)
+class KernelOptions:
+    """Options of all members."""
+
+    bias: Bias = ()
+    """which projections have a bias"""
+
+
+class KernelAttention(Mixer):
+    """Projections, masks, context and state; a member adds its features, and gates if it has them.
+
+    Args:
+        sizes: width of x, channels of the heads together (by-head), number of heads.
+        features: M. levels: whether keys have levels or gates, which a state must then follow.
+    """
+
+    honours = frozenset({"keep", "documents"})
+    crosses = True
+    shares_heads = True
+    guard: Guard = POSITIVE
+    """of the denominators; a member with a choice sets its own"""
+
+    def __init__(
+        self,
+        sizes: tuple[int, int | None, int],
+        causal: bool,
+        position: Position | None,
+        bias: Bias,
+        features: int,
+        levels: bool,
+    ) -> None:
+        super().__init__()
+        width, channels, heads = sizes
+        self.width, self.heads, self.causal = width, heads, causal
+        self.head_dim = heads_divide(channels or width, heads, self.name)
+        self.features, self.levels = features, levels
+        if position is not None:
+            position.check_mixer(self.name, heads, causal)
+            if position.acts_on == "scores":
+                raise GeneError(
+                    f"position '{position.name}' is added to scores of pairs, which {self.name} "
+                    "never forms: use a position of the embeddings, or 'rope'"
+                )
+        self.position = position
+        whole = self.head_dim * heads
+        self.project = HeadProjections(
+            (width,) * 3, (heads, heads), (self.head_dim, self.head_dim), bias
+        )
+        self.out = nn.Linear(whole, width, bias="output" in bias)
+        if self.out.bias is not None:
+            nn.init.zeros_(self.out.bias)
+
+    def draw(self, carried: bool, again: bool = True) -> Tensor | None:
+        """The random projection of this call, if features have one.
+
+        ``carried``: a state goes on. ``again``: False where a context was read by this draw.
+        """
+        return None
+
+    def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
+        """Features (B, H, L, M) of queries (B, H, L, D), up to a factor for each query."""
+        raise NotImplementedError
+
+    def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
+        """Features of keys (B, H, S, D)."""
+        raise NotImplementedError
+
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """log g and log(1 - g), (B, H, L) each, if the member has gates and is causal."""
+        return None
+
+    def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
+        """fq(q) . fk(k) (B, H, L, S) by the equations as they stand in the paper."""
+        raise NotImplementedError
+
+    def finish(self, y: Tensor) -> Tensor:
+        """The output (B, L, width) of averages (B, H, L, D)."""
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        self.check_input(x, context, mask, None if isinstance(state, ContextSums) else state)
+        if context is not None or isinstance(state, ContextSums):
+            return self._cross(x, context, mask, state)
+        if mask is not None and mask.documents is not None:
+            return self._unpacked(x, mask, state)
+        keep = _checked_keep(x, mask)
+        if keep is not None:
+            # not even a NaN in the padding is read
+            x = x.masked_fill(~keep[..., None], 0)
+        drawn = self.draw(carried=state is not None)
+        q, k, v = self.project(x)
+        if self.position is not None:
+            seen = None if state is None else state.seen
+            positions = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
+            q, k = self.position.rotate(q, positions), self.position.rotate(k, positions)
+        features = self.query_features(q, drawn)
+        keys, level = self.key_features(k, drawn)
+        gates = self.gates(x)
+        gate = None
+        if gates is not None:
+            gate, written = gates
+            level = written if level is None else level + written
+        if tracing():
+            self._show(features, keys, (keep, level, gate))
+        v = self._summed(v)
+        if not self.causal:
+            y = ask(features, read_all(keys, v, keep, level), self.guard, v.dtype)
+            return MixerOutput(self.finish(y), None, {})
+        assert state is None or isinstance(state, KernelState)
+        y, after = kernel_attention(
+            features, keys, v, keep=keep, level=level, gate=gate, state=state, guard=self.guard
+        )
+        return MixerOutput(self.finish(y), None if state is None else after, {})
+
+    def reference(
+        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
+    ) -> Tensor:
+        """The same module by its literal equation (quadratic, any dtype)."""
+        self.check_input(x, context, mask, None)
+        q, k, v = self.project(x, context)
+        here = there = torch.arange(x.shape[1], device=x.device)[None]
+        if context is None:
+            here = there = positions_of(x.shape[0], x.shape[1], mask, None, x.device)
+        else:
+            there = torch.arange(k.shape[2], device=x.device)[None]
+        if self.position is not None:
+            q, k = self.position.rotate(q, here), self.position.rotate(k, there)
+        causal = self.causal and context is None
+        keep = None if mask is None else mask.keep
+        shown = visibility(mask, here, there, causal=causal, windows=(None,), keep=keep).mask
+        scores = self.literal(q, k, self.draw(carried=False, again=False))
+        gates = None if context is not None else self.gates(x)
+        if gates is not None:
+            scores = scores * gate_weights(*gates, keep)
+        return self.finish(dense_average(scores, self._summed(v), shown, self.guard))
+
+    def init_state(
+        self,
+        batch_size: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> KernelState:
+        if not self.causal:
+            super().init_state(batch_size)
+        if self.position is not None:
+            self.position.check_streaming()
+        like = self.out.weight
+        return KernelState.empty(
+            (batch_size, self.heads), self.features, self.head_dim, self.levels,
+            device=device or like.device, dtype=dtype or like.dtype,
+        )  # fmt: skip
+
+    def read_context(self, context: Context, mask: Mask | None = None) -> ContextSums:
+        """Sum up a context once; `forward` takes the result as ``state`` at every step."""
+        keys_from, values_from = context if isinstance(context, tuple) else (context, context)
+        keep = _checked_keep(keys_from, mask)
+        k, v = self.project.one(keys_from, "key"), self.project.one(values_from, "value")
+        if keep is not None:
+            k = k.masked_fill(~keep[:, None, :, None], 0)
+        keys, level = self.key_features(k, self.draw(carried=False))
+        seen = torch.zeros(k.shape[0], dtype=torch.long, device=k.device)
+        return ContextSums(seen, read_all(keys, v, keep, level))
+
+    def _cross(
+        self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
+    ) -> MixerOutput:
+        if self.position is not None:
+            raise UnsupportedError(
+                f"position '{self.position.name}' is defined between tokens of one sequence; build "
+                "cross-attention with position=None"
+            )
+        if mask is not None and mask.documents is not None:
+            raise UnsupportedError("cross-attention has no packed documents: give them as rows")
+        if isinstance(state, ContextSums):
+            held = state
+        else:
+            assert context is not None
+            held = self.read_context(context, mask)
+        q = self.project.one(x, "query")
+        features = self.query_features(q, self.draw(False, again=False))
+        y = ask(features, held.sums, self.guard, self._summed(q).dtype)
+        return MixerOutput(self.finish(y), state, {})
+
+    def _unpacked(self, x: Tensor, mask: Mask, state: State | None) -> MixerOutput:
+        """Every document as a row."""
+        assert mask.documents is not None
+        if state is not None:
+            raise UnsupportedError(
+                "packed documents and a state cannot be combined: a state continues one document "
+                "per row. Pass the documents as rows, or reset the state where one starts."
+            )
+        if mask.documents.shape != x.shape[:2]:
+            raise ShapeError(
+                f"mask.documents has shape {tuple(mask.documents.shape)}, but the tokens are "
+                f"{tuple(x.shape[:2])}: give one entry per token of this call"
+            )
+        packed = unpack(x, mask.documents, _checked_keep(x, mask))
+        out = self(packed.x, mask=Mask(keep=packed.keep))
+        return MixerOutput(repack(out.y, packed), None, out.losses)
+
+    def _summed(self, v: Tensor) -> Tensor:
+        """Values in the dtype of the averages: sums that nothing divides outgrow float16."""
+        return widened(v) if self.guard.kind == "none" else v
+
+    def _show(self, q: Tensor, k: Tensor, logs: tuple[Tensor | None, ...]) -> None:
+        """Offer the features and the weights (B, H, L, L) that are never formed otherwise."""
+        keep, level, gate = logs
+        record(self, "features", lambda: k)
+        positions = torch.arange(q.shape[2], device=q.device)[None]
+        shown = visibility(
+            None, positions, positions, causal=self.causal, windows=(None,), keep=keep
+        ).mask
+
+        def weights() -> Tensor:
+            scores = q @ k.mT
+            if level is not None:
+                past = torch.zeros_like(level) if gate is None else gate.cumsum(2)
+                logs = (level - past)[:, :, None] + 0 * scores
+                logs = logs if shown is None else logs.masked_fill(~shown, -math.inf)
+                scores = scores * (logs - logs.amax(-1, keepdim=True).clamp(min=-1e30)).exp()
+            one = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand_as(scores)
+            return dense_average(scores, one, shown, self.guard)
+
+        record(self, "weights", weights)
+
+
+def gate_weights(gate: Tensor, written: Tensor, keep: Tensor | None) -> Tensor:
+    """(1 - g_s) prod_{s < u <= t} g_u (B, H, L, L), 0 above the diagonal, over its row's largest.
+
+    The factor of a row cancels in the average. Padding has g = 1 and writes nothing.
+    """
+    if keep is not None:
+        gate = gate.masked_fill(~keep[:, None], 0)
+        written = written.masked_fill(~keep[:, None], -math.inf)
+    past = gate.cumsum(2)
+    logs = past[..., None] - past[:, :, None] + written[:, :, None]
+    future = torch.ones_like(logs, dtype=torch.bool).triu(1)
+    logs = logs.masked_fill(future, -math.inf)
+    top = logs.amax(-1, keepdim=True).detach().clamp(min=torch.finfo(logs.dtype).min)
+    return torch.exp(logs - top)
+
+
+def dense_average(scores: Tensor, v: Tensor, shown: Tensor | None, guard: Guard) -> Tensor:
+    """sum_s scores v_s / sum_s scores over the pairs ``shown``: (B, H, L, D_v)."""
+    if shown is not None:
+        scores = scores.masked_fill(~shown, 0)
+    sums = torch.cat([scores @ v.to(scores.dtype), scores.sum(-1, keepdim=True)], -1)
+    return divided(sums, guard)[0].to(v.dtype)
+
+
+def _checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
+    keep = None if mask is None else mask.keep
+    if keep is not None and keep.shape != x.shape[:2]:
+        raise ShapeError(
+            f"mask.keep has shape {tuple(keep.shape)}, but the tokens are {tuple(x.shape[:2])}: "
+            "give one flag per token"
+        )
+    return keep

@@ -1,0 +1,192 @@
+"""Random feature attention (RFA): a Gaussian kernel of normalised queries and keys, with a gate.
+
+    phi(x) = Df^{-1/2} [sin(W x), cos(W x)],   W = (drawn rows N(0, I)) * sigma / tau,
+    of x = q / |q| and k / |k|:    E phi(x) . phi(y) = exp(-|sigma (x - y)|^2 / (2 tau^2)),
+    for sigma = 1 softmax's weight exp(x . y / tau^2) up to a constant, which cancels
+
+    S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t^T,   z_t the same of phi(k_t),
+    y_t = phi(q_t)^T S_t / phi(q_t)^T z_t,          g_t = sigmoid(w_g . x_t + b_g), one a head
+
+Without the gate (the default, "RFA"; "RFA-Gate" is ``gate=True``) S and z are plain sums. sigma (D)
+is learned for each head, tau is ``temperature``. ``feature_map="arccos"``: phi = Df^{-1/2}
+max(W x, 0), the arc-cosine kernel. The gate forgets, so it is for causal self-attention alone.
+
+Cost: O(L Df D) time, O(L (Df + D)) memory. State: 2 Df (D + 1) + 1 numbers a head (Df for arccos,
+no level without gates). Source: Peng et al. 2021, arXiv 2103.02143, sections 3.1, 3.2 and 4.
+
+Deviations. sin and cos are signed, so a denominator d may be near 0 or below: it becomes
+sign(d) max(|d|, 1e-6). The published code divides by max(d, 1) of features scaled by 0.1, which
+shrinks what the first tokens give; ``compat_clamp`` does that. Rows are drawn anew in training as
+published (there from a pool of 500, here ``pool``), never in evaluation, where the published code
+takes the pool's first. The gate's bias is not published: it starts where g is ``gate_start``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Context, set_options
+from everyformer.engines.features import (
+    DRAWS,
+    Draw,
+    Projection,
+    fourier_features,
+    rectified_features,
+)
+from everyformer.engines.kernel import POSITIVE, ContextSums, Guard
+from everyformer.engines.ranges import widened
+from everyformer.mixers import MIXERS
+from everyformer.mixers._kernel import Bias, KernelAttention, KernelOptions, Keys
+from everyformer.positions.base import Position
+
+
+@dataclass(frozen=True)
+class RFAOptions(KernelOptions):
+    """Options of `RFA`."""
+
+    bias: Bias = ("query", "key", "value", "output")
+    """which projections have a bias"""
+    gate: bool = False
+    """fade the past (causal self-attention only)"""
+    gate_start: float = 0.95
+    """the gates before training"""
+    feature_map: Literal["fourier", "arccos"] = "fourier"
+    """sines and cosines, or rectified products"""
+    features: int = 64
+    """Df, rows drawn; as many as a head has channels, or more"""
+    temperature: float = 1.0
+    """tau"""
+    learned_scale: bool = True
+    """whether sigma is learned (else it stays 1)"""
+    draw: Draw = "iid"
+    """"iid" or "orthogonal" rows, or "regularised": orthogonal, all of norm sqrt(D), biased"""
+    redraw: int | None = 1
+    """training calls after which rows are drawn anew; None never, as states in training need it"""
+    pool: int = 0
+    """draws held, from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
+    compat_clamp: bool = False
+    """scale and denominators of the published causal code"""
+
+    def __post_init__(self) -> None:
+        if self.draw not in DRAWS:
+            raise ConfigError(f"draw must be one of {', '.join(DRAWS)}, not {self.draw!r}")
+        if not 0 < self.gate_start < 1 or self.temperature <= 0:
+            raise ConfigError(
+                f"gate_start={self.gate_start} must lie between 0 and 1, "
+                f"temperature={self.temperature} above 0"
+            )
+        if self.compat_clamp and (self.gate or self.feature_map != "fourier"):
+            raise ConfigError(
+                "compat_clamp=True is the published code, which has no gate and no arccos features"
+            )
+
+
+def fourier_features_reference(x: Tensor, projection: Tensor) -> Tensor:
+    """The definition, row by row: sin w.x, then cos w.x, over sqrt(M); x (..., D), W (M, D)."""
+    angles = [(x * w).sum(-1) for w in projection]
+    both = [a.sin() for a in angles] + [a.cos() for a in angles]
+    return torch.stack(both, -1) / math.sqrt(len(angles))
+
+
+@MIXERS.register("rfa")
+class RFA(KernelAttention):
+    """Random feature attention over (B, L, width).
+
+    Args:
+        width: channels of x. heads: H; heads of D = width / H channels.
+        causal: whether a token sees only itself and earlier ones.
+        max_length: not needed, there is no table.
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        position: turns queries and keys ('rope') before their features.
+        options: `RFAOptions` or a dictionary.
+
+    Raises:
+        GeneError: a gate, or ``compat_clamp``, where there is no order of time.
+    """
+
+    name = "rfa"
+    accepts_positions = True
+    Options = RFAOptions
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
+        channels: int | None = None, position: Position | None = None, options: Any = None,
+    ) -> None:  # fmt: skip
+        o: RFAOptions = set_options(RFAOptions, "rfa", options)
+        for name in ("gate", "compat_clamp"):
+            if getattr(o, name) and not causal:
+                raise GeneError(
+                    f"rfa: {name}=True is defined for causal self-attention alone, but causal="
+                    f"False was given: leave {name} at its default here"
+                )
+        size = (channels or width) // max(heads, 1)
+        fourier = o.feature_map == "fourier"
+        count = 2 * o.features if fourier else o.features
+        super().__init__(
+            (width, channels, heads), causal, position, o.bias, features=count, levels=o.gate
+        )
+        self.options = o
+        self.guard = Guard("signed", 1e-6) if fourier else POSITIVE
+        if o.compat_clamp:
+            self.guard = Guard("above", 1.0)
+        self.random = Projection(heads, o.features, size, o.draw, o.redraw, o.pool)
+        scale = torch.ones(heads, 1, size)
+        self.scale = nn.Parameter(scale) if o.learned_scale else None
+        self.gate = nn.Linear(width, heads) if o.gate else None
+        if self.gate is not None:
+            nn.init.constant_(self.gate.bias, math.log(o.gate_start / (1 - o.gate_start)))
+
+    def read_context(self, context: Context, mask: Mask | None = None) -> ContextSums:
+        """Sum up a context once; gates and the causal code's clamp have no place there."""
+        for name in ("gate", "compat_clamp"):
+            if getattr(self.options, name):
+                raise UnsupportedError(
+                    f"rfa with {name}=True is causal self-attention and reads no context: build "
+                    f"cross-attention with causal=False and {name} at its default"
+                )
+        return super().read_context(context, mask)
+
+    def draw(self, carried: bool, again: bool = True) -> Tensor:
+        drawn = self.random(carried) if again else self.random.current()
+        drawn = drawn / self.options.temperature
+        return drawn if self.scale is None else drawn * self.scale
+
+    def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
+        return self.key_features(q, drawn)[0]
+
+    def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
+        assert drawn is not None
+        x = widened(k)
+        if self.options.compat_clamp:
+            x = x / (x.norm(dim=-1, keepdim=True) + 1e-3)
+            return fourier_features(x, drawn) * (0.1 * math.sqrt(self.options.features)), None
+        x = F.normalize(x, dim=-1)
+        make = fourier_features if self.options.feature_map == "fourier" else rectified_features
+        return make(x, drawn), None
+
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        if self.gate is None:
+            return None
+        logits = widened(self.gate(x)).transpose(1, 2)
+        return F.logsigmoid(logits), F.logsigmoid(-logits)
+
+    def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
+        assert drawn is not None
+        o = self.options
+        more, size = (1e-3, 0.1) if o.compat_clamp else (0.0, o.features**-0.5)
+
+        def phi(x: Tensor) -> Tensor:
+            products = x / (x.norm(dim=-1, keepdim=True) + more) @ drawn.to(x.dtype).mT
+            if o.feature_map == "arccos":
+                return products.relu() * size
+            return torch.cat([products.sin(), products.cos()], -1) * size
+
+        return phi(q) @ phi(k).mT

@@ -1,0 +1,121 @@
+"""Positions that act on scores: what they add or change depends on the distance i - j alone.
+
+`everyformer.engines.scored` computes attention block by block and asks for the parts below. One
+that adds a number for every distance and head overrides `by_distance` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from everyformer.engines.places import Places
+from everyformer.engines.scored import Held
+from everyformer.positions.base import Position
+
+Cap = Callable[[Tensor], Tensor]
+"""what bounds the scores of contents"""
+
+
+class ScorePosition(Position):
+    """Base of positions inside attention that change its scores (and maybe its values)."""
+
+    acts_on = "scores"
+    additive: bool = True
+    """whether `by_distance` says all that it does"""
+
+    def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        """What is added to scores of pairs that are ``distance`` (any shape) apart: (H, ...)."""
+        raise NotImplementedError(f"{self.name} adds nothing that depends on the distance alone")
+
+    def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
+        """What depends on distances alone, for pictures: its name and (H, ...); None: nothing."""
+        if not self.additive:
+            return None
+        return "added to the score", self.by_distance(distance, torch.float32)
+
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
+        """What all blocks of a call share; the first dimension of each tensor is H or 1.
+
+        ``scale`` is the factor that queries carry already when `score` gets them.
+        """
+        return (places.tile(self.by_distance(places.span(), dtype)),)
+
+    def cut(self, held: Held, places: Places) -> Held:
+        """A block's part of what the call holds, all of it views."""
+        return (places.cut(held[0]),)
+
+    def content(self, q: Tensor, held: Held) -> Tensor:
+        """The queries (B, H, L, D), scaled, that are compared with the keys."""
+        return q
+
+    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
+        """Scores (B, H, L, S) of a block from its scaled products, which it may overwrite."""
+        return products.add_(places.pairs(held[0]))
+
+    def values(self, weights: Tensor, held: Held, places: Places) -> Tensor | None:
+        """What is added to the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
+        return None
+
+    def literal(
+        self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
+    ) -> Tensor:
+        """The definition for one query and head: scores (B, S).
+
+        q (B, D) is not scaled, k is (B, S, D), ``distance`` (B or 1, S) i - j; ``cap`` bounds the
+        scores of contents.
+        """
+        content = cap(scale * (k @ q[:, :, None]).squeeze(-1))
+        return content + self.by_distance(distance, q.dtype)[head]
+
+    def literal_values(self, weights: Tensor, distance: Tensor, head: int) -> Tensor | None:
+        """The definition of what is added to one query's output (B, Dv) under weights (B, S)."""
+        return None
+
+    def of_heads(self, chosen: Sequence[int]) -> Position:
+        return SomeHeads(self, chosen)
+
+
+class SomeHeads(ScorePosition):
+    """Some heads of a position that acts on scores; what it has learned stays shared."""
+
+    name = "some-heads"
+
+    def __init__(self, whole: ScorePosition, chosen: Sequence[int]) -> None:
+        super().__init__()
+        self.whole, self.chosen, self.heads = whole, list(chosen), len(chosen)
+        self.causal, self.additive = whole.causal, whole.additive
+        self.key_dim, self.value_dim = whole.key_dim, whole.value_dim
+
+    def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.whole.by_distance(distance, dtype)[self.chosen]
+
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
+        held = self.whole.prepare(places, scale, dtype)
+        return tuple(t if t.shape[0] == 1 else t[self.chosen] for t in held)
+
+    def cut(self, held: Held, places: Places) -> Held:
+        return self.whole.cut(held, places)
+
+    def content(self, q: Tensor, held: Held) -> Tensor:
+        return self.whole.content(q, held)
+
+    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
+        return self.whole.score(products, q, k, held, places)
+
+    def values(self, weights: Tensor, held: Held, places: Places) -> Tensor | None:
+        return self.whole.values(weights, held, places)
+
+    def literal(
+        self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
+    ) -> Tensor:
+        return self.whole.literal(q, k, distance, self.chosen[head], scale, cap)
+
+    def literal_values(self, weights: Tensor, distance: Tensor, head: int) -> Tensor | None:
+        return self.whole.literal_values(weights, distance, self.chosen[head])
+
+    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        slopes = self.whole.slopes_of(dtype, device)
+        return None if slopes is None else slopes[self.chosen]

@@ -1,0 +1,106 @@
+"""DA-Transformer: scores are re-scaled by a learned function of distance, head by head.
+
+    A_ij = ReLU(q_i k_j) f(alpha_h |i - j| / c; beta_h) / sqrt(D)
+    f(R; beta) = (1 + e^beta) / (1 + e^(beta - R)),    computed as e^(sp(beta) - sp(beta - R))
+
+sp is softplus, c = ``distance_scale``. f(0) = 1 whatever beta is. A head with alpha < 0 looks near
+(f falls to 0), one with alpha > 0 looks far (f rises to 1 + e^beta); alpha = 0 is the attention of
+positive scores. Scores that ReLU sets to 0 are not hidden: such keys keep the weight e^0, and so
+do far ones where alpha < 0. That is the definition. A head in which no score is positive learns
+nothing from its scores.
+
+Source: Wu, Wu, Huang 2021, arXiv 2010.06925, section 3; alpha and beta for each head of each layer.
+Choices of our own, where the paper is silent: alpha starts evenly spread over -``spread`` ..
+``spread`` and beta at 1; distances may be divided by c, since the gradient of alpha grows with
+them; the scores of a causal mixer are those of its visible pairs. Cost: O(H L S) products beside
+attention's own, 2 H parameters; it is no additive bias, so no fused kernel takes it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import set_options
+from everyformer.engines.places import Places
+from everyformer.engines.scored import Held
+from everyformer.positions import POSITIONS
+from everyformer.positions._scores import Cap, ScorePosition
+
+
+@dataclass(frozen=True)
+class DaTransformerOptions:
+    spread: float = 0.1
+    """alpha at the start: from minus this in the first head to this in the last"""
+    beta: float = 1.0
+    """beta of all heads at the start"""
+    distance_scale: float = 1.0
+    """tokens that count as one unit of distance"""
+
+
+def factor_reference(distance: float, alpha: float, beta: float, scale: float = 1.0) -> float:
+    """The definition of f for one distance, as the paper writes it, in float64."""
+    return (1 + math.exp(beta)) / (1 + math.exp(beta - alpha * abs(distance) / scale))
+
+
+@POSITIONS.register("da-transformer")
+class DaTransformer(ScorePosition):
+    """Multiplies the positive scores of softmax attention by f; any length, any stream.
+
+    Raises:
+        GeneError: a ``distance_scale`` that is not positive.
+    """
+
+    name = "da-transformer"
+    additive = False
+    Options = DaTransformerOptions
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        max_length: int | None = None,
+        causal: bool = False,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.options: DaTransformerOptions = set_options(DaTransformerOptions, self.name, options)
+        o = self.options
+        if o.distance_scale <= 0:
+            raise GeneError(f"distance_scale={o.distance_scale} must be a number above 0")
+        self.alpha = nn.Parameter(torch.linspace(-o.spread, o.spread, heads))
+        self.beta = nn.Parameter(torch.full((heads,), o.beta))
+        self.alpha.no_decay = self.beta.no_decay = True  # type: ignore[attr-defined]
+
+    def factors(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        """f at distances of any shape: (H, ...)."""
+        shape = (-1, *[1] * distance.dim())
+        alpha, beta = self.alpha.to(dtype).view(shape), self.beta.to(dtype).view(shape)
+        away = alpha * (distance.abs().to(dtype) / self.options.distance_scale)
+        return (F.softplus(beta) - F.softplus(beta - away)).exp()
+
+    def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
+        return "factor of the score", self.factors(distance, torch.float32)
+
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
+        return (places.tile(self.factors(places.span(), dtype)),)
+
+    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
+        return products.relu_() * places.pairs(held[0])
+
+    def literal(
+        self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
+    ) -> Tensor:
+        positive = cap(scale * (k @ q[:, :, None]).squeeze(-1)).clamp(min=0)
+        alpha, beta = self.alpha[head].to(q.dtype), self.beta[head].to(q.dtype)
+        away = alpha * distance.abs() / self.options.distance_scale
+        return positive * (1 + beta.exp()) / (1 + (beta - away).exp())

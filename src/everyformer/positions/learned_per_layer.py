@@ -1,0 +1,79 @@
+"""Learned absolute positions of every layer: a table of its own is added before each of them.
+
+    h_in^(n) = h^(n-1) + P^(n)[position],      P^(n) in R^(max_length x width),  n = 1 .. N
+
+It is added to the residual stream itself, so what one layer adds reaches all that follow. The
+tables fix the longest sequence; asking beyond them is an error, never a wrap. Rows of unused
+positions get no gradient.
+
+``align="end"`` counts rows from the table's end: the last token of a sequence has the last row,
+however long the sequence is. The rows of all tokens then change with every token more, so there is
+no state: whole sequences are recomputed.
+
+Source: Al-Rfou et al. 2018, arXiv 1808.04444, section "Positional Embeddings"; the alignment at the
+end is that of Transformer-XL's authors' code (``attn_type=3``). Start: N(0, 0.02^2), ours. Cost: N
+max_length width parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError
+from everyformer.core.mask import lengths_of
+from everyformer.core.mixer import set_options
+from everyformer.positions import POSITIONS
+from everyformer.positions.base import Position
+
+
+@dataclass(frozen=True)
+class LearnedPerLayerOptions:
+    std: float = 0.02
+    """standard deviation of the tables at the start (0 starts from zeros)"""
+    align: Literal["start", "end"] = "start"
+    """which row is fixed: the first is that of the first token, or the last that of the last"""
+
+
+@POSITIONS.register("learned-per-layer")
+class LearnedPerLayer(Position):
+    """One layer's table; needs ``max_length``. The stack holds one a layer and adds their rows."""
+
+    name = "learned-per-layer"
+    acts_on = "layers"
+    Options = LearnedPerLayerOptions
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        max_length: int | None = None,
+        causal: bool = False,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        if max_length is None:
+            raise GeneError(
+                "position 'learned-per-layer' holds tables over positions, so it needs max_length "
+                "(the longest sequence): give max_length=..."
+            )
+        self.max_length = max_length
+        self.options: LearnedPerLayerOptions = set_options(
+            LearnedPerLayerOptions, self.name, options
+        )
+        if self.options.align == "end":
+            self.streams = "with align='end' the rows of all tokens change with their number"
+        self.table = nn.Parameter(torch.empty(max_length, width))
+        nn.init.normal_(self.table, std=self.options.std)
+        self.table.no_decay = True  # type: ignore[attr-defined]
+
+    def embed(self, positions: Tensor) -> Tensor:
+        self.check(positions)
+        if self.options.align == "end":
+            positions = positions + len(self.table) - lengths_of(positions)
+        return nn.functional.embedding(positions, self.table)

@@ -1,0 +1,152 @@
+"""Relative positions of Shaw et al.: a learned vector for every distance, added to keys and values.
+
+    e_ij = q_i (k_j + a^K_r) / sqrt(D),  A = softmax_S(e),  z_i = sum_j A_ij (v_j + a^V_r)
+    r = clip(i - j, -right, left)
+
+a^K and a^V hold left + right + 1 vectors (left + 1 where nothing later is seen) from the farthest
+past to the farthest future; all distances beyond ``clip`` share the ends. ``queries`` adds
+k_j a^K_r / sqrt(D) besides. ``clip`` 0 is attention without positions: one vector for every key.
+
+Nothing of size L x S x D is made: q_i a^K_r is one product with all vectors, laid on the pairs; A
+is added up over the pairs of each r before it meets a^V.
+
+Source: Shaw, Uszkoreit, Vaswani 2018, arXiv 1803.02155, eq. 3 to 5. There r is clip(j - i): the
+tables here are in the same order, from far left to far right. The paper has a table for each
+head and layer in its small models; ``per_head`` chooses, vectors that heads share are the default,
+as in tensor2tensor. Start: N(0, 1/D) as there (the paper is silent). ``queries`` is Hugging Face's
+``relative_key_query``. Cost: O(L r D) beside attention's own and two more passes over the pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import set_options
+from everyformer.engines.places import Places
+from everyformer.engines.scored import Held
+from everyformer.positions import POSITIONS
+from everyformer.positions._scores import Cap, ScorePosition
+
+
+@dataclass(frozen=True)
+class ShawOptions:
+    clip: int | tuple[int, int] = 16
+    """largest distance with vectors of its own; one number, or one to the left and one to the
+    right (a causal mixer has no right side)"""
+    keys: bool = True
+    """whether vectors are added to the keys"""
+    values: bool = True
+    """whether vectors are added to the values"""
+    queries: bool = False
+    """whether the keys' vectors are compared with the keys too"""
+    per_head: bool = False
+    """a table for each head, or one for all heads of a layer"""
+    std: float | None = None
+    """standard deviation of the tables at the start (default: 1/sqrt(D))"""
+
+
+@POSITIONS.register("shaw")
+class Shaw(ScorePosition):
+    """Adds vectors by distance to keys and values of softmax attention; any length, any stream.
+
+    Raises:
+        GeneError: a negative ``clip``, or options under which nothing is added.
+    """
+
+    name = "shaw"
+    additive = False
+    adds_to_values = True
+    Options = ShawOptions
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        max_length: int | None = None,
+        causal: bool = False,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.options: ShawOptions = set_options(ShawOptions, self.name, options)
+        o = self.options
+        self.key_dim = head_dim if head_dim is not None else width // heads
+        self.value_dim = value_dim if value_dim is not None else self.key_dim
+        sides = o.clip if isinstance(o.clip, tuple) else (o.clip, o.clip)
+        if min(sides) < 0:
+            raise GeneError(f"position 'shaw' needs clip={o.clip} to be 0 or more on both sides")
+        if not (o.keys or o.values):
+            raise GeneError("position 'shaw' with keys=False and values=False adds nothing")
+        if o.queries and not o.keys:
+            raise GeneError("position 'shaw' with queries=True needs keys=True, their vectors")
+        self.left, self.right = sides[0], 0 if causal else sides[1]
+        count = heads if o.per_head else 1, self.left + self.right + 1
+        self.key_table = self._start(*count, self.key_dim) if o.keys else None
+        self.value_table = self._start(*count, self.value_dim) if o.values else None
+
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
+        tables: list[Tensor] = []
+        if self.key_table is not None:
+            tables.append(self.key_table.to(dtype))
+            if self.options.queries:
+                tables.append(tables[0] * scale)
+        if self.value_table is not None:
+            tables.append(self.value_table.to(dtype))
+        return tuple(tables)
+
+    def cut(self, held: Held, places: Places) -> Held:
+        return held
+
+    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
+        if not self.options.keys:
+            return products
+        by_query = q @ held[0].transpose(-1, -2)
+        scores = products.add_(places.lay(places.widen(by_query, self.left)))
+        if self.options.queries:
+            by_key = held[1] @ k.transpose(-1, -2)
+            rows = self._rows(places.distances())[:, None]
+            scores = scores + by_key.gather(2, rows.expand(scores.shape))
+        return scores
+
+    def values(self, weights: Tensor, held: Held, places: Places) -> Tensor | None:
+        if not self.options.values:
+            return None
+        by_distance = places.narrowed(places.collect(weights), self.left, held[-1].shape[1])
+        return by_distance @ held[-1].to(weights.dtype)
+
+    def literal(
+        self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
+    ) -> Tensor:
+        scores = cap(scale * (k @ q[:, :, None]).squeeze(-1))
+        if self.key_table is None:
+            return scores
+        added = self._of_head(self.key_table, head, distance).to(q.dtype)
+        scores = scores + scale * (added * q[:, None]).sum(-1)
+        return scores + scale * (added * k).sum(-1) if self.options.queries else scores
+
+    def literal_values(self, weights: Tensor, distance: Tensor, head: int) -> Tensor | None:
+        if self.value_table is None:
+            return None
+        added = self._of_head(self.value_table, head, distance).to(weights.dtype)
+        return (weights[..., None] * added).sum(-2)
+
+    def _start(self, heads: int, count: int, size: int) -> nn.Parameter:
+        table = nn.Parameter(torch.empty(heads, count, size))
+        nn.init.normal_(table, std=size**-0.5 if self.options.std is None else self.options.std)
+        table.no_decay = True  # type: ignore[attr-defined]
+        return table
+
+    def _of_head(self, table: Tensor, head: int, distance: Tensor) -> Tensor:
+        return table[head if self.options.per_head else 0][self._rows(distance)]
+
+    def _rows(self, distance: Tensor) -> Tensor:
+        """Rows of the tables for distances i - j of any shape."""
+        return self.left - distance.clamp(-self.right, self.left)

@@ -1,0 +1,216 @@
+"""Transformer-XL's relative positions: scores see distances through waves and two learned queries.
+
+    A_ij = ((q_i + u) k_j + (q_i + v) R_d) / sqrt(D),   R_d = W_R r_d,   d = i - j
+
+r_d in R^width holds the waves of distance d, sines in one half and cosines in the other; u and v
+are vectors of a head, so the four terms are (a) content q k, (b) distance by content q R, (c) the
+key's own weight u k, and (d) the distance's own weight v R. All four share the factor 1/sqrt(D).
+W_R belongs to a layer; u and v too, or to all layers together (``untie``).
+
+``distances="learned"`` replaces W_R r_d by a learned vector and v R_d by a learned number for every
+distance up to ``reach``, farther ones sharing the last:
+
+    A_ij = ((q_i + u) k_j + q_i R_d + b_d) / sqrt(D)
+
+Source: Dai et al. 2019, arXiv 1901.02860, section 3.3 and appendix B; layout of the waves, their
+clamp and the learned form (``attn_type=1``) as in the authors' code, where u and v start at
+N(0, 0.02^2) and serve all layers. Bidirectional as in XLNet (Yang et al. 2019, 1906.08237), which
+sees the distances of both sides. W_R starts as attention's own projections do. Cost: O(L S D)
+beside attention's own for the distances, and W_R r once a call for the S of them, kept between
+calls without gradients. The paper's memory of segments is no part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import set_options
+from everyformer.core.trace import record, tracing
+from everyformer.engines.places import Places
+from everyformer.engines.scored import Held
+from everyformer.positions import POSITIONS
+from everyformer.positions._scores import Cap, ScorePosition
+from everyformer.positions.base import Position
+from everyformer.positions.sinusoidal import sinusoid
+
+
+@dataclass(frozen=True)
+class XlRelativeOptions:
+    untie: bool = True
+    """u and v of its own for each layer, or one pair for all layers of a stack, as published"""
+    clamp: int | None = None
+    """waves of farther distances are those of this one (default: of each its own)"""
+    wave_dropout: float = 0.0
+    """dropout on the waves in training"""
+    distances: Literal["waves", "learned"] = "waves"
+    """what a distance is known by: waves through W_R, or a vector and a number learned for each"""
+    reach: int | None = None
+    """of learned distances: the largest with an entry of its own (default: max_length - 1)"""
+    start_std: float = 0.02
+    """standard deviation of u and v, and of learned distances, at the start"""
+
+
+@POSITIONS.register("xl-relative")
+class XlRelative(ScorePosition):
+    """Adds scores by distance to softmax attention; any length, any stream.
+
+    Raises:
+        GeneError: options that do not go together, or learned distances without a ``reach``.
+    """
+
+    name = "xl-relative"
+    additive = False
+    Options = XlRelativeOptions
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        max_length: int | None = None,
+        causal: bool = False,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        self.width, self.heads, self.causal = width, heads, causal
+        self.key_dim = head_dim if head_dim is not None else width // heads
+        self.options: XlRelativeOptions = set_options(XlRelativeOptions, self.name, options)
+        o, shape = self.options, (heads, self.key_dim)
+        self._check(max_length)
+        self.u = nn.Parameter(torch.empty(shape))
+        self.v: nn.Parameter | None = None
+        self.encode: nn.Linear | None = None
+        self.table: nn.Parameter | None = None
+        self.numbers: nn.Parameter | None = None
+        if o.distances == "waves":
+            self.v = nn.Parameter(torch.empty(shape))
+            self.encode = nn.Linear(width, heads * self.key_dim, bias=False)
+            nn.init.xavier_uniform_(self.encode.weight)
+        else:
+            self.reach = o.reach if o.reach is not None else (max_length or 1) - 1
+            count = self.reach + 1 if causal else 2 * self.reach + 1
+            self.table = nn.Parameter(torch.empty(heads, count, self.key_dim))
+            self.numbers = nn.Parameter(torch.empty(heads, count))
+        for part in (self.u, self.v, self.table, self.numbers):
+            if part is not None:
+                nn.init.normal_(part, std=o.start_std)
+                part.no_decay = True  # type: ignore[attr-defined]
+        self._kept: tuple[tuple[Any, ...], Tensor] | None = None
+
+    def join(self, first: Position) -> None:
+        if self.options.untie:
+            return
+        assert isinstance(first, XlRelative)
+        if first.u.shape != self.u.shape:
+            raise GeneError(
+                f"position 'xl-relative' with untie=False has one u and v for all layers, but "
+                f"their heads differ, {tuple(first.u.shape)} and {tuple(self.u.shape)}: use "
+                "untie=True"
+            )
+        self.u, self.v = first.u, first.v
+
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
+        u = scale * self.u.to(dtype)[:, None]
+        if self.table is not None and self.numbers is not None:
+            table = places.widen(self.table.to(dtype), self.reach, dim=1)
+            numbers = places.widen(scale * self.numbers.to(dtype), self.reach)
+            return u, table, places.tile(numbers)
+        assert self.v is not None
+        seen = places.columns - places.later
+        nearest = places.farthest - seen + 1
+        known = F.pad(self._encoded(places.span()[:seen], nearest, dtype), (0, 0, 0, places.later))
+        return u, known, scale * self.v.to(dtype)[:, None]
+
+    def cut(self, held: Held, places: Places) -> Held:
+        u, known, last = held
+        return u, places.take(known, 1), last if self.table is None else places.cut(last)
+
+    def content(self, q: Tensor, held: Held) -> Tensor:
+        return q + held[0]
+
+    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
+        u, known, last = held
+        if self.table is None and tracing():
+            record(self, "terms", lambda: self._terms(q, k, u, known, last, places))
+        asked = q if self.table is not None else q + last
+        scores = products.add_(places.lay(asked @ known.transpose(-1, -2)))
+        return scores if self.table is None else scores.add_(places.pairs(last))
+
+    def literal(
+        self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
+    ) -> Tensor:
+        content = cap(scale * (k * (q + self.u[head].to(q.dtype))[:, None]).sum(-1))
+        if self.table is not None and self.numbers is not None:
+            rows = self.reach - distance.clamp(0 if self.causal else -self.reach, self.reach)
+            known, number = self.table[head][rows].to(q.dtype), self.numbers[head][rows]
+            return content + scale * ((known * q[:, None]).sum(-1) + number.to(q.dtype))
+        assert self.v is not None
+        known = self._project(self._waves(distance, q.dtype))[..., head, :]
+        return content + scale * (known * (q + self.v[head].to(q.dtype))[:, None]).sum(-1)
+
+    def _terms(
+        self, q: Tensor, k: Tensor, u: Tensor, known: Tensor, v: Tensor, places: Places
+    ) -> Tensor:
+        """(a), (b), (c), (d) of a block as (B, 4, H, L, S), for pictures."""
+        content = ((one.expand_as(q)) @ k.transpose(-1, -2) for one in (q, u))
+        far = (places.lay(one.expand_as(q) @ known.transpose(-1, -2)) for one in (q, v))
+        (a, c), (b, d) = content, far
+        return torch.stack((a, b, c, d), 1)
+
+    def _encoded(self, distances: Tensor, nearest: int, dtype: torch.dtype) -> Tensor:
+        """W_R r of distances that go down by one to ``nearest``: (H, len(distances), D).
+
+        Without gradients on a CPU the call's result serves the next one, whose distances are more
+        by a few: a step of one token would else project all distances again.
+        """
+        assert self.encode is not None
+        weight, count = self.encode.weight, distances.shape[0]
+        fixed = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or self.training)
+        if not fixed or weight.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+            waves = self._waves(distances, dtype)
+            waves = F.dropout(waves, self.options.wave_dropout, self.training)
+            return self._project(waves).transpose(0, 1)
+        # the sum notices weights that were changed behind autograd's back
+        key = (weight.data_ptr(), float(weight.sum()), dtype, nearest)
+        if self._kept is None or self._kept[0] != key or self._kept[1].shape[1] < count:
+            room = 1 << (count - 1).bit_length()
+            far = nearest + room - torch.arange(1, room + 1)
+            self._kept = key, self._project(self._waves(far, dtype)).transpose(0, 1).contiguous()
+        return self._kept[1][:, -count:]
+
+    def _waves(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
+        """r of distances of any shape: (..., width)."""
+        clamp = self.options.clamp
+        if clamp is not None:
+            distances = distances.clamp(-clamp, clamp)
+        return sinusoid(distances, self.width, layout="halves", dtype=dtype)
+
+    def _project(self, waves: Tensor) -> Tensor:
+        assert self.encode is not None
+        made = F.linear(waves, self.encode.weight.to(waves.dtype))
+        return made.unflatten(-1, (-1, self.u.shape[-1]))
+
+    def _check(self, max_length: int | None) -> None:
+        o = self.options
+        if o.clamp is not None and o.clamp < 0:
+            raise GeneError(f"clamp={o.clamp} must be a distance, 0 or more")
+        if o.distances == "waves":
+            if o.reach is not None:
+                raise GeneError("'reach' is read with distances='learned' alone: waves have no end")
+            return
+        if o.clamp is not None or o.wave_dropout:
+            raise GeneError("distances='learned' has no waves: 'clamp', 'wave_dropout' are unread")
+        if o.reach is None and max_length is None:
+            raise GeneError(
+                "position 'xl-relative' with distances='learned' holds an entry a distance: give "
+                "reach=..., the largest, or max_length=..."
+            )
+        if o.reach is not None and o.reach < 0:
+            raise GeneError(f"reach={o.reach} must be a distance, 0 or more")

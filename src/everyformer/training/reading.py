@@ -1,0 +1,96 @@
+"""How held-out data is read: rows by themselves, windows with what a memory needs, or in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import UnsupportedError
+from everyformer.core.outputs import ModelOutput
+from everyformer.data.streams import held_out_segments, warmed_windows
+from everyformer.data.text import TextDataset
+from everyformer.memory.base import memories_of
+from everyformer.training.distributed import World
+from everyformer.training.step import forward
+
+if TYPE_CHECKING:
+    from everyformer.data.base import Dataset
+    from everyformer.data.batch import Batch
+
+
+class Read(NamedTuple):
+    """One scored batch."""
+
+    out: ModelOutput
+    batch: Batch
+    before: Tensor
+    """(B,) tokens of its text that each row had read before its first"""
+
+
+def read_windows(
+    model: nn.Module,
+    dataset: Dataset,
+    size: int,
+    limit: int | None,
+    world: World,
+    remember: bool = True,
+) -> Iterator[Read | None]:
+    """Validation batches; a model with a memory reads as far back first as a layer of it reaches.
+
+    Batches of other processes come as None. Without ``remember`` windows are read by themselves.
+    """
+    memories = memories_of(model) if remember else []
+    if not memories or not isinstance(dataset, TextDataset):
+        for number, batch in enumerate(dataset.validation_batches(size, limit)):
+            if number % world.size != world.rank:
+                yield None
+                continue
+            batch = batch.to(world.device)
+            before = torch.zeros(len(batch.targets), dtype=torch.long)
+            yield Read(forward(model, batch), batch, before)
+        return
+    ahead = -(-max(memory.reach for memory in memories) // dataset.length)
+    for number, (parts, batch) in enumerate(warmed_windows(dataset, size, limit, ahead)):
+        if number % world.size != world.rank:
+            yield None
+            continue
+        batch, state = batch.to(world.device), begin(model, len(batch.targets))
+        for part in parts:
+            part = part.to(world.device)
+            state = call(model, part, state, last=1).state
+        yield Read(call(model, batch, state), batch, state.seen.cpu())
+
+
+def read_in_order(
+    model: nn.Module, dataset: TextDataset, streams: int, limit: int | None, world: World
+) -> Iterator[Read | None]:
+    """The validation part from its start on, in ``streams`` stretches that go on from segment to
+    segment; at most ``limit`` segments of each."""
+    state = begin(model, streams)
+    for number, batch in enumerate(held_out_segments(dataset, streams)):
+        if limit is not None and number * streams >= limit:
+            return
+        batch, before = batch.to(world.device), state.seen.cpu()
+        out = call(model, batch, state)
+        state = out.state
+        yield Read(out, batch, before)
+
+
+def begin(model: Any, rows: int) -> Any:
+    """An empty state.
+
+    Raises:
+        UnsupportedError: the model carries nothing from segment to segment.
+    """
+    begun: Any = getattr(model, "init_state", None)
+    if begun is None:
+        raise UnsupportedError("this model carries nothing from one segment to the next")
+    return begun(rows)
+
+
+def call(model: nn.Module, batch: Batch, state: Any, **options: Any) -> Any:
+    """The model's output on a batch that goes on from ``state``."""
+    return model(batch.inputs, targets=batch.targets, mask=batch.mask, state=state, **options)

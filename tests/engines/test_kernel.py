@@ -1,0 +1,296 @@
+"""Kernel attention: chunks, steps and the dense sum are one; gates, levels, guards, gradients."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from everyformer.core.errors import ConfigError, ShapeError
+from everyformer.engines import kernel, kernel_chunks
+from everyformer.engines.flops import count_flops
+from everyformer.engines.kernel import POSITIVE, Guard, ask, divided, kernel_attention, read_all
+
+B, H, M, D = 2, 3, 5, 4
+LENGTHS = (1, 2, 7, 64, 65, 150)
+SIGNED = Guard("signed", 1e-9)
+
+
+@pytest.fixture(autouse=True)
+def short_segments(monkeypatch):
+    """Several segments within the lengths of these tests."""
+    monkeypatch.setattr(kernel_chunks, "BUDGET", 2 * M * (D + 1))
+
+
+def draw(length, *, levels=False, gates=False, signed=False, padded=False, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(length)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    q, k = (normal(B, H, length, M) for _ in range(2))
+    given = {"q": q if signed else q.abs(), "k": k if signed else k.abs()}
+    given["v"] = normal(B, H, length, D)
+    if levels:
+        given["level"] = 3 * normal(B, H, length)
+    if gates:
+        given["gate"] = F.logsigmoid(2 * normal(B, H, length))
+    for t in given.values():
+        t.requires_grad_()
+    keep = torch.rand(B, length, generator=generator) > 0.3 if padded else None
+    return given, keep
+
+
+def dense(given, keep=None, guard=POSITIVE, causal=True):
+    """The sum over pairs, weights relative to the largest of each row."""
+    scores = given["q"] @ given["k"].mT
+    logs = torch.zeros_like(scores)
+    if "level" in given:
+        logs = logs + given["level"][:, :, None]
+    if "gate" in given:
+        gate = given["gate"] if keep is None else given["gate"].masked_fill(~keep[:, None], 0)
+        logs = logs - gate.cumsum(2)[:, :, None]
+    shown = torch.ones(scores.shape[-2:], dtype=torch.bool)
+    shown = (shown.tril() if causal else shown).expand_as(scores)
+    if keep is not None:
+        shown = shown & keep[:, None, None]
+    logs = logs.masked_fill(~shown, -math.inf)
+    weights = scores * (logs - logs.detach().amax(-1, keepdim=True).clamp(min=-1e300)).exp()
+    sums = torch.cat([weights @ given["v"], weights.sum(-1, keepdim=True)], -1)
+    return divided(sums, guard)[0]
+
+
+def pieces(given, keep, cuts, guard=POSITIVE):
+    state, found = None, []
+    for a, b in itertools.pairwise(cuts):
+        part = {name: t[:, :, a:b] for name, t in given.items()}
+        shown = None if keep is None else keep[:, a:b]
+        y, state = kernel_attention(**part, keep=shown, state=state, guard=guard)
+        found.append(y)
+    return torch.cat(found, 2), state
+
+
+def close(a, b, tolerance=1e-9):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def gradients(y, given, keep):
+    generator = torch.Generator().manual_seed(5)
+    weight = torch.randn(y.shape, generator=generator, dtype=y.dtype)
+    if keep is not None:
+        weight = weight * keep[:, None, :, None]
+    return torch.autograd.grad((y * weight).sum(), list(given.values()))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "guard"),
+    [
+        ({}, POSITIVE),
+        ({}, Guard("positive", 0.3)),
+        ({"signed": True}, Guard("signed", 0.5)),
+        ({"signed": True}, Guard("above", 1.0)),
+        ({}, Guard("none")),
+        ({"levels": True}, POSITIVE),
+        ({"gates": True}, POSITIVE),
+        ({"levels": True, "gates": True}, POSITIVE),
+        ({"levels": True, "gates": True, "signed": True}, SIGNED),
+    ],
+)
+def test_chunks_and_steps_are_the_dense_sum(length, padded, kind, guard):
+    given, keep = draw(length, padded=padded, **kind)
+    expected = dense(given, keep, guard)
+    wanted = gradients(expected, given, keep)
+    real = 1.0 if keep is None else keep[:, None, :, None].double()
+    for cuts in ((0, length), tuple(sorted({0, 1, length // 2, length - 1, length}))):
+        y, _ = pieces(given, keep, cuts, guard)
+        close(y * real, expected * real)
+        found = zip(gradients(y, given, keep), wanted, strict=True)
+        for name, (a, b) in zip(given, found, strict=True):
+            assert a.shape == given[name].shape
+            close(a, b, 1e-8)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, 64, 150])
+def test_the_length_of_a_chunk_changes_nothing(chunk, monkeypatch):
+    given, keep = draw(150, levels=True, gates=True, padded=True)
+    y, state = kernel_attention(**given, keep=keep)
+    monkeypatch.setattr(kernel_chunks, "CHUNK", chunk)
+    again, after = kernel_attention(**given, keep=keep)
+    close(again, y, 1e-12)
+    total = [s.sums * s.level.exp()[..., None, None] for s in (state, after)]
+    close(*total, 1e-12)
+
+
+@pytest.mark.parametrize("kind", [{}, {"levels": True, "gates": True}])
+def test_a_state_is_the_sum_itself_and_steps_reach_the_same(kind):
+    given, _ = draw(70, **kind)
+    _, state = kernel_attention(**given)
+    _, steps = pieces(given, None, tuple(range(71)))
+    close(state.sums, steps.sums, 1e-12)
+    ones = torch.ones(B, H, 70, 1, dtype=torch.float64)
+    weight = ones[..., 0]
+    if kind:
+        gate = given["gate"]
+        weight = (given["level"] + gate.sum(2, keepdim=True) - gate.cumsum(2)).exp()
+        close(state.level, steps.level, 1e-12)
+        close(state.level, weight.log().amax(2), 1e-12)
+    sums = (given["k"] * weight[..., None]).mT @ torch.cat([given["v"], ones], -1)
+    scale = 1.0 if state.level is None else state.level.exp()[..., None, None]
+    close(state.sums * scale, sums, 1e-12)
+    assert state.seen.tolist() == [70, 70]
+
+
+def test_gradients_pass_through_a_state_by_finite_differences():
+    given, _ = draw(9, levels=True, gates=True)
+
+    def split(*tensors):
+        parts = dict(zip(given, tensors, strict=True))
+        y, state = pieces(parts, None, (0, 4, 9))
+        return y, state.sums * state.level.exp()[..., None, None]
+
+    small = [t.detach()[:1, :1].requires_grad_() for t in given.values()]
+    assert torch.autograd.gradcheck(split, small)
+
+
+def test_bidirectional_sums_are_the_dense_sum_in_any_order():
+    for kind, padded in itertools.product(({}, {"levels": True}), (False, True)):
+        given, keep = draw(33, padded=padded, **kind)
+        level = given.get("level")
+        y = ask(given["q"], read_all(given["k"], given["v"], keep, level), POSITIVE, torch.float64)
+        close(y, dense(given, keep, causal=False), 1e-12)
+        order = torch.randperm(33)
+        k, v = given["k"][:, :, order], given["v"][:, :, order]
+        shown = None if keep is None else keep[:, order]
+        turned = read_all(k, v, shown, None if level is None else level[:, :, order])
+        close(ask(given["q"], turned, POSITIVE, torch.float64), y, 1e-12)
+
+
+def test_no_gradient_reaches_the_future_and_no_future_the_past():
+    given, _ = draw(150, levels=True, gates=True)
+    y, _ = kernel_attention(**given)
+    for t in (0, 1, 63, 64, 100):
+        found = torch.autograd.grad(y[:, :, t].sum(), list(given.values()), retain_graph=True)
+        assert all((g[:, :, t + 1 :] == 0).all() for g in found)
+        changed = {name: x.detach().clone() for name, x in given.items()}
+        for name, x in changed.items():
+            x[:, :, t + 1 :] *= -30.0 if name == "level" else 7.0
+        other, _ = kernel_attention(**changed)
+        close(other[:, :, : t + 1], y[:, :, : t + 1], 1e-12)
+        whole = (t + 1) // 64 * 64
+        assert torch.equal(other[:, :, :whole], y[:, :, :whole]), "earlier chunks, bit for bit"
+
+
+def test_a_constant_gate_is_decay_attention():
+    """Weights c^(t - s): with a constant gate the factor 1 - c cancels."""
+    given, _ = draw(70)
+    c = torch.tensor(0.9, dtype=torch.float64)
+    gate = c.log().expand(B, H, 70)
+    at = torch.arange(70)
+    weights = (given["q"] @ given["k"].mT * c ** (at[:, None] - at)).tril()
+    expected = weights @ given["v"] / weights.sum(-1, keepdim=True)
+    for level in (None, torch.log1p(-c).expand(B, H, 70)):
+        close(kernel_attention(**given, gate=gate, level=level)[0], expected, 1e-12)
+
+
+def test_levels_far_apart_neither_overflow_nor_vanish():
+    """Each key outweighs all before it, or none of them: averages become single values."""
+    given, _ = draw(130, dtype=torch.float32)
+    at = torch.arange(130.0).expand(B, H, 130)
+    rising, _ = kernel_attention(**given, level=1e3 * at)
+    close(rising, given["v"], 1e-6)
+    falling, _ = kernel_attention(**given, level=-1e3 * at)
+    close(falling, given["v"][:, :, :1].expand_as(falling), 1e-6)
+    for y in (rising, falling):
+        assert all(torch.isfinite(g).all() for g in gradients(y, given, None))
+
+
+@pytest.mark.parametrize("kind", [{}, {"levels": True, "gates": True}])
+def test_rows_without_tokens_give_zero(kind):
+    given, _ = draw(66, **kind)
+    keep = torch.ones(B, 66, dtype=torch.bool)
+    keep[0] = False
+    keep[1, :3] = False
+    for guard in (POSITIVE, SIGNED):
+        y, state = kernel_attention(**given, keep=keep, guard=guard)
+        assert (y[0] == 0).all()
+        assert (y[1, :, :3] == 0).all()
+        assert state.seen.tolist() == [0, 63]
+        assert all(torch.isfinite(g).all() for g in gradients(y, given, None))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [{}, {"levels": True, "gates": True}])
+def test_sums_are_taken_in_float32(dtype, kind):
+    given, _ = draw(1000, dtype=dtype, **kind)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, state = kernel_attention(**given)
+    assert (y.dtype, state.sums.dtype) == (dtype, torch.float32)
+    exact = dense({name: t.double() for name, t in given.items()})
+    torch.testing.assert_close(y.double(), exact, rtol=0, atol=8 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("kind", [{}, {"levels": True, "gates": True}])
+def test_long_rows_keep_their_digits_and_gradients(kind):
+    """A small start before a large rest: states by subtraction from the end would lose it."""
+    given, _ = draw(8192, dtype=torch.float32, **kind)
+    given = {name: t[:1, :1].detach() for name, t in given.items()}
+    given["k"][:, :, :64] *= 1e-4
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        cast = {name: t.to(dtype).requires_grad_() for name, t in given.items()}
+        y, _ = kernel_attention(**cast)
+        found.append([y, *torch.autograd.grad(y[:, :, :200].square().sum(), list(cast.values()))])
+    for single, double in zip(*found, strict=True):
+        error = (single - double).abs().max() / double.abs().max()
+        assert error < 2e-5
+
+
+def test_one_graph_for_all_lengths():
+    graphs = []
+
+    def count(module, inputs):
+        graphs.append(module)
+        return module.forward
+
+    compiled = torch.compile(kernel_attention, backend=count, fullgraph=True)
+    for length in (9, 70, 131, 200):
+        given, _ = draw(length, levels=True, gates=True)
+        y, state = kernel_attention(**given)
+        again, after = compiled(**given)
+        close(again, y, 0)
+        close(after.sums, state.sums, 0)
+    assert len(graphs) <= 2
+
+
+@pytest.mark.parametrize("levels", [False, True])
+def test_the_operator_keeps_its_promises(levels):
+    given, keep = draw(70, levels=levels, gates=levels, padded=True)
+    state = kernel.KernelState.empty((B, H), M, D, levels, device="cpu", dtype=torch.float64)
+    logs = [given.get("level"), given.get("gate")]
+    arguments = (given["q"], given["k"], given["v"], keep, *logs, state.sums, state.level)
+    torch.library.opcheck(torch.ops.everyformer.kernel_attention, (*arguments, "positive", 0.0))
+
+
+def test_flops_are_the_products_that_are_run():
+    """Two segments, of two chunks and of one; the products themselves are counted inside."""
+    given, _ = draw(192)
+    state = M * (D + 1)
+    within, mixed = 192 * 64 * (M + D + 1), (2 * 3 + 1 * 2) * state
+    forward = count_flops(lambda: kernel_attention(**given))
+    assert forward == 2 * B * H * (within + 192 * 2 * state + mixed)
+    both = count_flops(lambda: kernel_attention(**given)[0].sum().backward())
+    within = 192 * 64 * (3 * M + 2 * (D + 1))
+    assert both - forward == 2 * B * H * (within + 192 * 5 * state + 2 * mixed)
+
+
+def test_what_has_no_meaning_is_refused():
+    given, _ = draw(5, levels=True)
+    _, state = kernel_attention(**given)
+    with pytest.raises(ConfigError, match="up to a factor"):
+        kernel_attention(**given, guard=Guard("positive", 1e-6))
+    del given["level"]
+    with pytest.raises(ShapeError, match="features that it was made with"):
+        kernel_attention(**given, state=state)

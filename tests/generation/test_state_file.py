@@ -1,0 +1,79 @@
+"""A text that is continued later is the text that never stopped."""
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import CheckpointError
+from everyformer.generation.config import Sampling
+from everyformer.generation.sampling import stream
+from everyformer.generation.state_file import load_state, save_state
+
+SIZES = {"width": 16, "heads": 2, "layers": 2, "vocabulary": 11, "max_length": 64}
+MEMBERS = {
+    "transformer-xl": {"slots": 5},
+    "compressive": {"slots": 4, "compressed": 3, "rate": 2},
+    "aft-local": {"window": 3},
+    "aft-simple": {},
+    "attention": {},
+    "gmlp": {},
+}
+GREEDY = Sampling(temperature=0)
+
+
+def model(name, seed=0):
+    torch.manual_seed(seed)
+    made = ef.create_model(name, **SIZES, **MEMBERS[name])
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return made.eval()
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_stream_goes_on_from_its_file(name, tmp_path):
+    made, file = model(name), tmp_path / "state.safetensors"
+    whole = [int(token) for token in stream(made, [1, 2, 3], tokens=30, sampling=GREEDY)]
+    first = stream(made, [1, 2, 3], tokens=17, sampling=GREEDY)
+    begun = [int(token) for token in first]
+    save_state(file, first.state, torch.tensor(begun[-1:]))
+    state, token = load_state(file, made)
+    rest = stream(made, token, tokens=13, sampling=GREEDY, state=state)
+    assert begun + [int(token) for token in rest] == whole
+
+
+@pytest.mark.parametrize("name", ["transformer-xl", "compressive", "aft-simple"])
+def test_an_endless_stream_stays_as_large_as_it_is(name):
+    drawn = stream(model(name), [1], sampling=GREEDY)
+    sizes = []
+    for _ in range(4):
+        list(islice(drawn, 24))
+        sizes.append(drawn.state.nbytes)
+    assert sizes[1] == sizes[2] == sizes[3]
+
+
+def test_the_model_is_as_it_was_between_two_tokens():
+    made = model("attention").train()
+    drawn = stream(made, [1])
+    next(drawn)
+    assert made.training
+    assert torch.is_grad_enabled()
+
+
+def test_states_of_others_are_refused(tmp_path: Path):
+    made = model("transformer-xl")
+    drawn = stream(made, [1], tokens=5)
+    token = list(drawn)[-1]
+    file = save_state(tmp_path / "state.safetensors", drawn.state, token)
+    with pytest.raises(CheckpointError, match="another model"):
+        load_state(file, model("aft-simple"))
+    with pytest.raises(CheckpointError, match=r"another model: .*float32"):
+        load_state(file, model("transformer-xl").double())
+    wider = ef.create_model("transformer-xl", **{**SIZES, "width": 24}, slots=5).eval()
+    with pytest.raises(CheckpointError, match="another model"):
+        load_state(file, wider)
+    ef.save(made, tmp_path / "model")
+    with pytest.raises(CheckpointError, match="no state of a text"):
+        load_state(tmp_path / "model" / "model.safetensors", made)

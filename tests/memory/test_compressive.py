@@ -1,0 +1,219 @@
+"""The Compressive Transformer's memory by its identities, with contents traced by their numbers."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import everyformer as ef
+from everyformer.core.errors import GeneError
+from everyformer.memory.base import Segment
+from everyformer.memory.compressive import CompressiveMemory
+
+LENGTH = 29
+IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+FUNCTIONS = ("conv", "mean", "max", "dilated", "most-used")
+
+
+def model(memory="compressive", position="t5-relative", **options):
+    torch.manual_seed(0)
+    sizes = {"width": 24, "heads": 3, "layers": 2, "vocabulary": 20, "wiring": "post"}
+    made = ef.create_model("attention", position=position, memory=memory, **sizes, **options)
+    for name, parameter in made.named_parameters():
+        if parameter.dim() >= 2 and "memory" not in name:
+            torch.nn.init.normal_(parameter, std=0.25)
+    return made.double()
+
+
+def in_segments(made, ids, size, targets=None):
+    state, logits = made.init_state(len(ids)), []
+    for first in range(0, ids.shape[1], size):
+        out = made(ids[:, first : first + size], state=state)
+        state = out.state.detach()
+        logits.append(out.logits)
+    return torch.cat(logits, 1), state
+
+
+def segment_of(x, places):
+    """A segment whose attention falls on each of its tokens as its first channel says."""
+    return Segment(x, places, None, None, lambda *_: x, lambda: x[:, :, 0])
+
+
+def remembered(sizes, **options):
+    """What a memory holds after segments of these sizes whose rows are their own positions."""
+    memory = CompressiveMemory(width=2, options=options)
+    state, seen = memory.init_state(1, 2), 0
+    for size in sizes:
+        places = torch.arange(seen, seen + size)[None]
+        x = places[..., None].expand(1, size, 2).float()
+        state, _ = memory.remember(state, segment_of(x, places))
+        seen += size
+    held = memory.recall(state, 1).rows.keys[0, 0, :, 0]
+    return held[: state.packed.x.shape[1]].tolist(), state.rows.keys[0, 0, :, 0].tolist()
+
+
+@pytest.mark.parametrize("size", [1, 4, 7])
+def test_without_compressed_rows_it_is_transformer_xl(size):
+    ours, xl = model(slots=6, compressed=0), model("segment", slots=6, same_length="never")
+    xl.load_state_dict(ours.state_dict(), strict=False)
+    assert torch.equal(in_segments(ours, IDS, size)[0], in_segments(xl.train(), IDS, size)[0])
+
+
+@pytest.mark.parametrize("function", ["mean", "max", "most-used"])
+@pytest.mark.parametrize("position", ["t5-relative", "rope", "alibi"])
+def test_at_rate_one_it_is_transformer_xl_with_both_memories(function, position):
+    ours = model(position=position, slots=4, compressed=5, rate=1, function=function)
+    xl = model("segment", position, slots=9, same_length="never")
+    xl.load_state_dict(ours.state_dict(), strict=False)
+    for size in (3, 4, 7):
+        theirs = in_segments(xl.train(), IDS, size)[0]
+        torch.testing.assert_close(in_segments(ours, IDS, size)[0], theirs)
+
+
+def test_rows_move_through_the_two_queues_in_order():
+    packed, rows = remembered([4] * 5, slots=4, compressed=6, rate=2, function="mean")
+    assert rows == [16, 17, 18, 19]
+    assert packed == [4.5, 6.5, 8.5, 10.5, 12.5, 14.5]
+
+
+@pytest.mark.parametrize("sizes", [[3] * 7, [1] * 21, [5, 5, 5, 6], [21], [2, 19]])
+def test_lengths_that_do_not_divide_lose_and_mix_nothing(sizes):
+    packed, rows = remembered(sizes, slots=4, compressed=100, rate=3, function="mean")
+    assert sum(sizes) == 21
+    assert rows == list(range(3 * len(packed), 21))
+    assert packed == [3 * n + 1 for n in range(len(packed))]
+    assert 4 <= len(rows) < 4 + 3
+
+
+def test_functions_do_what_their_names_say():
+    assert remembered([12], slots=4, compressed=9, rate=4, function="mean")[0] == [1.5, 5.5]
+    assert remembered([12], slots=4, compressed=9, rate=4, function="max")[0] == [3, 7]
+    # attention got is the position itself here: the latest of the leaving rows got most
+    assert remembered([12], slots=4, compressed=9, rate=4, function="most-used")[0] == [6, 7]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_constant_past_stays_constant_where_nothing_is_learned(function):
+    memory = CompressiveMemory(width=3, options={"function": function, "slots": 0, "rate": 2})
+    x = torch.full((1, 8, 3), 7.0)
+    state, _ = memory.remember(memory.init_state(1, 3), segment_of(x, torch.arange(8)[None]))
+    assert state.packed.x.shape == (1, 4, 3)
+    if function in ("mean", "max", "most-used"):
+        assert (state.packed.x == 7).all()
+
+
+def trained(**options):
+    made = model(slots=4, compressed=6, rate=2, **options).train()
+    state = made.init_state(2)
+    for first in (0, 4, 8):
+        part = IDS[:, first : first + 4]
+        targets = IDS[:, first + 1 : first + 5]
+        out = made(part, state=state, targets=targets)
+        state = out.state.detach()
+    return made, out
+
+
+def gradients(made, loss):
+    found = torch.autograd.grad(loss, list(made.parameters()), allow_unused=True)
+    names = [name for name, _ in made.named_parameters()]
+    return {
+        n: 0.0 if g is None else float(g.abs().max()) for n, g in zip(names, found, strict=True)
+    }
+
+
+@pytest.mark.parametrize("loss", ["attention", "auto-encoding"])
+@pytest.mark.parametrize("function", ["conv", "dilated"])
+def test_each_loss_reaches_its_own_parameters_alone(function, loss):
+    made, out = trained(function=function, reconstruction=loss)
+    own = {n for n, _ in made.named_parameters() if ".memory." in n}
+    assert own
+    task = gradients(made, out.losses["task"])
+    made, out = trained(function=function, reconstruction=loss)
+    compression = gradients(made, out.losses["compression"])
+    assert all(task[n] == 0 for n in own)
+    assert all((compression[n] > 0) == (n in own) for n in compression)
+    assert all(p.requires_grad for p in made.parameters())
+
+
+def test_the_models_loss_reaches_the_function_one_segment_back_when_asked():
+    made, out = trained(gradient="one-segment", reconstruction="none")
+    task = gradients(made, out.losses["task"])
+    assert all(value > 0 for name, value in task.items() if ".memory.compress.reduce" in name)
+    plain, _ = trained(reconstruction="none")
+    plain.load_state_dict(made.state_dict())
+    asked = in_segments(made, IDS, 4)[0]
+    torch.testing.assert_close(asked, in_segments(plain, IDS, 4)[0])
+
+
+def test_attention_reconstruction_is_the_difference_of_contents():
+    made = model(slots=0, compressed=4, rate=2).train()
+    mixer = made.stack.blocks[0].mixer
+    x = torch.randn(2, 4, 24).double()
+    loss = mixer(x, state=mixer.init_state(2)).losses["compression"]
+    packed = F.conv1d(x.mT, mixer.memory.compress.reduce.weight, stride=2)
+    packed = (packed + mixer.memory.compress.reduce.bias[:, None]).mT
+    q = mixer.project.one(x, "query")
+
+    def heads(rows):
+        k, v = mixer.project.one(rows, "key"), mixer.project.one(rows, "value")
+        return (q @ k.mT / 8**0.5).softmax(-1) @ v
+
+    torch.testing.assert_close(loss, (heads(x) - heads(packed)).square().mean())
+
+
+def test_auto_encoding_at_rate_one_with_identities_loses_nothing():
+    made = model(slots=0, compressed=4, rate=1, reconstruction="auto-encoding").train()
+    mixer = made.stack.blocks[0].mixer
+    with torch.no_grad():
+        for convolution in (mixer.memory.compress.reduce, mixer.memory.compress.restore):
+            convolution.weight.copy_(torch.eye(24)[..., None])
+            convolution.bias.zero_()
+    x = torch.randn(2, 4, 24).double()
+    assert mixer(x, state=mixer.init_state(2)).losses["compression"] == 0
+
+
+@pytest.mark.parametrize("position", ["t5-relative", "alibi", "rope"])
+def test_time_puts_a_row_in_the_middle_of_what_it_stands_for(position):
+    """With blocks of one constant row each, it is attention to every block once, at its middle."""
+    made = model(position=position, slots=0, compressed=9, rate=3, function="mean", distance="time")
+    mixer = made.stack.blocks[0].mixer
+    blocks = torch.randn(1, 3, 24).double()
+    state = mixer.init_state(1)
+    state = mixer(blocks.repeat_interleave(3, 1), state=state).state
+    x = torch.randn(1, 2, 24).double()
+    got = mixer(x, state=state).y
+    places = torch.tensor([[1, 4, 7, 9, 10]])
+    rows = torch.cat((blocks, x), 1)
+    q, k, v = mixer.project(rows)
+    q, k = mixer.turn(q, places), mixer.turn(k, places)
+    scores = q @ k.mT / 8**0.5
+    if position != "rope":
+        scores = scores + mixer.position.by_distance(places.mT - places, torch.float64)
+    weights = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf).softmax(-1)
+    expected = mixer.out((weights @ v).transpose(1, 2).flatten(2))[:, 3:]
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("distance", ["index", "time"])
+def test_rows_are_reset_and_reordered_by_themselves(function, distance):
+    made = model(slots=4, compressed=6, rate=2, function=function, distance=distance).train()
+    _, state = in_segments(made, IDS[:, :20], 4)
+    more = IDS[:, 20:]
+    cleared = made(more, state=state.reset(torch.tensor([True, False]))).logits
+    torch.testing.assert_close(cleared[0], made(more[:1], state=made.init_state(1)).logits[0])
+    swapped = made(more.flip(0), state=state.reorder(torch.tensor([1, 0]))).logits
+    torch.testing.assert_close(swapped.flip(0), made(more, state=state).logits)
+
+
+def test_the_state_stops_growing():
+    made, sizes = model(slots=4, compressed=6, rate=2).eval(), []
+    for tokens in (8, 16, 20, 28):
+        sizes.append(in_segments(made, IDS[:, :tokens], 4)[1].nbytes)
+    assert sizes[0] < sizes[1] == sizes[2] == sizes[3]
+
+
+def test_contradictions_are_refused():
+    with pytest.raises(GeneError, match="rate of at least 1"):
+        model(rate=0)
+    with pytest.raises(GeneError, match="nothing to learn"):
+        model(function="mean", gradient="one-segment")

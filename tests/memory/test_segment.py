@@ -1,0 +1,185 @@
+"""Transformer-XL's memory by its identities."""
+
+import itertools
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import GeneError, ShapeError
+from everyformer.core.mask import Mask
+from everyformer.engines.cache import KeyValueState
+from everyformer.memory.segment import SegmentState
+
+LENGTH = 23
+IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+POSITIONS = ("t5-relative", "rope", "alibi")
+
+
+def model(position="t5-relative", layers=3, memory="segment", wiring="post", **options):
+    torch.manual_seed(0)
+    sizes = {"width": 24, "heads": 3, "layers": layers, "vocabulary": 20, "wiring": wiring}
+    if memory is not None:
+        options = {"same_length": "never", **options}
+    made = ef.create_model("attention", position=position, memory=memory, **sizes, **options)
+    for parameter in made.parameters():
+        if parameter.dim() >= 2:
+            torch.nn.init.normal_(parameter, std=0.25)
+    return made.double()
+
+
+def in_segments(made, ids, size, state=None, masks=None):
+    state = made.init_state(len(ids)) if state is None else state
+    logits = []
+    for n, first in enumerate(range(0, ids.shape[1], size)):
+        mask = None if masks is None else masks[n]
+        out = made(ids[:, first : first + size], state=state, mask=mask)
+        state = out.state.detach()
+        logits.append(out.logits)
+    return torch.cat(logits, 1), state
+
+
+@pytest.mark.parametrize("store", ["inputs", "keys"])
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("size", [1, 4, 7, 23])
+def test_a_memory_of_everything_equals_one_pass(size, position, store):
+    made = model(position, slots=LENGTH, store=store)
+    torch.testing.assert_close(in_segments(made, IDS, size)[0], made(IDS).logits)
+
+
+@pytest.mark.parametrize("store", ["inputs", "keys"])
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("size", [1, 4, 7, 23])
+def test_with_same_length_the_segments_do_not_matter(size, position, store):
+    made = model(position, slots=6, store=store, same_length="always")
+    torch.testing.assert_close(in_segments(made, IDS, size)[0], made(IDS).logits)
+
+
+def test_without_same_length_they_do():
+    made = model(slots=6)
+    by_four, by_seven = (in_segments(made, IDS, size)[0] for size in (4, 7))
+    assert (by_four - by_seven).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("size", "held", "slots"), [(4, 3, 6), (4, 6, 6), (1, 6, 6), (5, 2, 9)])
+def test_same_length_shows_the_last_keys_and_no_more(size, held, slots):
+    """Counts of visible keys: min(slots, held + i + 1), as in the authors' masks."""
+    made = model(layers=1, slots=slots, same_length="always", store="inputs")
+    _, state = in_segments(made, IDS[:, :held], held)
+    with ef.trace(made) as seen:
+        made(IDS[:, held : held + size], state=state)
+    weights = next(iter(seen.find("weights").values()))
+    counts = (weights[0, 0] > 0).sum(-1).tolist()
+    assert counts == [min(slots, held + i + 1) for i in range(size)]
+
+
+def test_no_slots_are_no_memory_and_no_memory_is_the_model_without_one():
+    none, plain = model(slots=0), model(memory=None)
+    plain.load_state_dict(none.state_dict())
+    torch.testing.assert_close(none(IDS).logits, plain(IDS).logits)
+    parts = [plain(IDS[:, a : a + 5]).logits for a in range(0, LENGTH, 5)]
+    torch.testing.assert_close(in_segments(none, IDS, 5)[0], torch.cat(parts, 1))
+
+
+def test_gradients_reach_the_projections_through_the_memory_but_not_the_past():
+    made = model(layers=1, slots=9)
+    past = made.embedding(IDS[:, :9]).detach().requires_grad_()
+    state = made(IDS[:, :9], embeddings=past, state=made.init_state(2)).state
+    assert not any(t.requires_grad for t in state.tensors())
+    out = made(IDS[:, 9:10], state=state)
+    out.logits.sum().backward()
+    assert past.grad is None
+    alone = model(layers=1, slots=9)
+    alone(IDS[:, 9:10]).logits.sum().backward()
+    name = "stack.blocks.0.mixer.project.weights.0"
+    through, without = (dict(m.named_parameters())[name].grad for m in (made, alone))
+    # one token alone gives its query and key no gradient: its weight is 1 whatever they are
+    assert without[:48].abs().max() < 1e-12 < through[24:48].abs().max()
+
+
+def test_keys_that_are_kept_in_training_give_their_projections_no_gradient():
+    made = model(layers=1, slots=9, store="keys").train()
+    state = made.init_state(2)
+    assert isinstance(state.layers[0], KeyValueState)
+    state = made(IDS[:, :9], state=state).state.detach()
+    made(IDS[:, 9:10], state=state).logits.sum().backward()
+    assert torch.isfinite(made.stack.blocks[0].mixer.project.weights[0].grad).all()
+
+
+def test_what_is_kept_follows_training_and_evaluation():
+    made = model(slots=4)
+    assert isinstance(made.train().init_state(1).layers[0], SegmentState)
+    assert isinstance(made.eval().init_state(1).layers[0], KeyValueState)
+    sizes = [made.train().init_state(1).nbytes]
+    _, state = in_segments(made, IDS[:1], 4)
+    _, later = in_segments(made, IDS[:1], 4, state)
+    sizes += [state.nbytes, later.nbytes]
+    assert sizes[0] < sizes[1] == sizes[2]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_each_layer_reaches_one_memory_less_one_further(layers):
+    """With same_length: N (M - 1) tokens back, and exactly nothing beyond."""
+    slots, reach = 4, layers * 3
+    made = model(layers=layers, slots=slots, same_length="always")
+    vectors = made.embedding(IDS[:1]).detach().requires_grad_()
+    made(IDS[:1], embeddings=vectors).logits[0, -1].sum().backward()
+    felt = vectors.grad[0].abs().sum(-1) > 0
+    assert felt.tolist() == [LENGTH - 1 - i <= reach for i in range(LENGTH)]
+
+
+def test_a_longer_memory_may_be_read_than_was_trained_with():
+    made = model(slots=2)
+    for block in made.stack.blocks:
+        block.mixer.memory.slots = LENGTH
+    torch.testing.assert_close(in_segments(made, IDS, 5)[0], made(IDS).logits)
+
+
+@pytest.mark.parametrize("store", ["inputs", "keys"])
+@pytest.mark.parametrize("position", POSITIONS)
+def test_documents_in_segments_are_read_by_themselves(position, store):
+    """Id 0 goes on with the state's document; every other id starts anew."""
+    made, size = model(position, slots=LENGTH, store=store), 5
+    starts = torch.zeros_like(IDS, dtype=torch.bool)
+    starts[0, [3, 10]] = starts[1, [8, 9, 20]] = True
+    masks = [
+        Mask(documents=starts[:, a : a + size].long().cumsum(1)) for a in range(0, LENGTH, size)
+    ]
+    got, _ = in_segments(made, IDS, size, masks=masks)
+    for row in range(2):
+        cuts = [0, *starts[row].nonzero().flatten().tolist(), LENGTH]
+        parts = [made(IDS[row : row + 1, a:b]).logits[0] for a, b in itertools.pairwise(cuts)]
+        torch.testing.assert_close(got[row], torch.cat(parts))
+
+
+@pytest.mark.parametrize("store", ["inputs", "keys"])
+def test_rows_are_reset_reordered_and_padded_by_themselves(store):
+    made = model(slots=LENGTH, store=store)
+    _, state = in_segments(made, IDS, 6)
+    more = IDS[:, :7]
+    cleared = made(more, state=state.reset(torch.tensor([True, False]))).logits
+    torch.testing.assert_close(cleared[0], made(more[:1]).logits[0])
+    swapped = made(more.flip(0), state=state.reorder(torch.tensor([1, 0]))).logits
+    torch.testing.assert_close(swapped.flip(0), made(more, state=state).logits)
+    keep = torch.tensor([[False, False, True, True], [True, True, True, True]])
+    masks = [Mask(keep=keep), None]
+    padded, _ = in_segments(made, IDS[:, :8], 4, masks=masks)
+    torch.testing.assert_close(padded[0, 2:], made(IDS[:1, 2:8]).logits[0])
+    torch.testing.assert_close(padded[1], made(IDS[1:, :8]).logits[0])
+
+
+def test_contradictions_are_refused():
+    with pytest.raises(GeneError, match="window"):
+        model(slots=4, window=3)
+    with pytest.raises(GeneError, match="embeddings"):
+        model("sinusoidal", slots=4)
+    with pytest.raises(GeneError, match="mixer 'aft-simple'"):
+        ef.create_model("aft-simple", position=None, memory="segment")
+    with pytest.raises(GeneError, match="0 or more slots"):
+        model(slots=-1)
+    made = model(slots=4)
+    with pytest.raises(ShapeError, match="holds 2 rows, but x has 1"):
+        made(IDS[:1], state=made.init_state(2))
+    other = ef.create_model("aft-simple", width=24, heads=3, layers=3, vocabulary=20)
+    with pytest.raises(ShapeError, match="state of another model"):
+        made(IDS, state=other.double().init_state(2))

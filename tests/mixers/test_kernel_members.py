@@ -1,0 +1,398 @@
+"""Linear attention, Performer, RFA: identities, oracles, contexts, streams, refusals."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import everyformer as ef
+from everyformer import functional, reference
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.trace import trace
+from everyformer.engines.kernel import Guard
+
+WIDTH, HEADS = 12, 3
+MEMBERS = [
+    ("linear", {}),
+    ("linear", {"feature_map": "exp"}),
+    ("linear", {"feature_map": "dpfp", "nu": 2}),
+    ("linear", {"feature_map": "product", "normalise": "rms"}),
+    ("performer", {}),
+    ("performer", {"feature_map": "hyperbolic", "per_head": True}),
+    ("performer", {"feature_map": "relu"}),
+    ("rfa", {}),
+    ("rfa", {"feature_map": "arccos"}),
+]
+GATED = [("rfa", {"gate": True}), ("rfa", {"gate": True, "feature_map": "arccos"})]
+IDS = ["-".join([name, *(f"{k}={v}" for k, v in o.items())]) for name, o in MEMBERS + GATED]
+members = pytest.mark.parametrize(("name", "options"), MEMBERS, ids=IDS[: len(MEMBERS)])
+causal_members = pytest.mark.parametrize(("name", "options"), MEMBERS + GATED, ids=IDS)
+
+
+def build(name, options=None, *, causal=True, dtype=torch.float64, width=WIDTH, **more):
+    torch.manual_seed(0)
+    sizes = {"width": width, "heads": HEADS, "causal": causal}
+    mixer = ef.create_mixer(name, **sizes, **(options or {}), **more).to(dtype).eval()
+    for parameter in mixer.parameters():
+        if parameter.dim() < 2:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    return mixer
+
+
+def draw(*shape, seed=1, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def close(a, b, tolerance=1e-10):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def features(q_seed=1, length=17, size=5):
+    """Positive features of queries and keys, and values."""
+    return *(draw(2, 3, length, size, seed=q_seed + s).exp() for s in (0, 1)), draw(2, 3, length, 4)
+
+
+# the functions
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("gated", [True, False])
+def test_the_function_is_the_reference(causal, padded, gated):
+    if gated and not causal:
+        return
+    q, k, v = (t.requires_grad_() for t in features(length=70))
+    gate = F.logsigmoid(draw(2, 3, 70, seed=9)).requires_grad_() if gated else None
+    keep = torch.rand(2, 70, generator=torch.Generator().manual_seed(3)) > 0.2 if padded else None
+    how = {"causal": causal, "gate": gate, "keep": keep}
+    y, state = functional.linear_attention(q, k, v, **how)
+    expected = reference.linear_attention(q, k, v, **how)
+    close(y, expected)
+    given = [q, k, v, *([gate] if gated else [])]
+    weight = draw(*y.shape, seed=4)
+    found = (torch.autograd.grad((t * weight).sum(), given) for t in (y, expected))
+    for a, b in zip(*found, strict=True):
+        close(a, b)
+    assert state.seen.tolist() == ([70, 70] if keep is None else keep.sum(1).tolist())
+
+
+def test_idiap_s_loop_gives_the_same():
+    """Katharopoulos et al.'s recurrence, with the 1e-6 of their code added to the denominator."""
+    q, k, v = features()
+    s, z, rows = torch.zeros(2, 3, 5, 4).double(), torch.zeros(2, 3, 5).double(), []
+    for t in range(q.shape[2]):
+        z = z + k[:, :, t]
+        s = s + torch.einsum("bhm,bhd->bhmd", k[:, :, t], v[:, :, t])
+        norm = 1 / (torch.einsum("bhm,bhm->bh", q[:, :, t], z) + 1e-6)
+        rows.append(torch.einsum("bhm,bhmd,bh->bhd", q[:, :, t], s, norm))
+    how = {"causal": True, "guard": Guard("positive", 1e-6)}
+    close(functional.linear_attention(q, k, v, **how).y, torch.stack(rows, 2), 1e-12)
+
+
+def test_fla_s_loop_with_a_scalar_gate_gives_the_same():
+    """simple_gla with keys (1 - g) phi(k) and a column of ones beside the values."""
+    q, k, v = features()
+    gate = F.logsigmoid(draw(2, 3, 17, seed=7))
+    keys = k * (1 - gate.exp())[..., None]
+    values = torch.cat([v, torch.ones_like(v[..., :1])], -1)
+    s, rows = torch.zeros(2, 3, 5, 5).double(), []
+    for t in range(q.shape[2]):
+        s = s * gate[:, :, t, None, None].exp() + keys[:, :, t, :, None] * values[:, :, t, None]
+        y = (q[:, :, t, :, None] * s).sum(-2)
+        rows.append(y[..., :-1] / y[..., -1:])
+    found = functional.linear_attention(q, k, v, causal=True, gate=gate).y
+    close(found, torch.stack(rows, 2), 1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{"features": 11}, {"feature_map": "relu", "features": 11}])
+def test_performer_pytorch_computes_the_same_both_ways(options):
+    theirs = pytest.importorskip("performer_pytorch.performer_pytorch")
+    mixer = build("performer", options, causal=False)
+    x = draw(2, 9, WIDTH)
+    q, k, v = mixer.project(x)
+    w = mixer.random.projection[0]
+    if "feature_map" in options:
+        made = [theirs.generalized_kernel(t, projection_matrix=w) for t in (q, k)]
+    else:
+        made = [
+            theirs.softmax_kernel(t, projection_matrix=w, is_query=t is q, eps=0.0) for t in (q, k)
+        ]
+    y = theirs.linear_attention(*made, v)
+    close(mixer(x).y, mixer.out(y.transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_performer_pytorch_s_efficient_attention_without_rows():
+    """generalized_kernel without a projection is the map of the channels themselves."""
+    theirs = pytest.importorskip("performer_pytorch.performer_pytorch")
+    mixer = build("performer", {"feature_map": "relu", "features": 0}, causal=False)
+    x = draw(2, 9, WIDTH)
+    q, k, v = mixer.project(x)
+    made = [theirs.generalized_kernel(t, projection_matrix=None) for t in (q, k)]
+    y = theirs.linear_attention(*made, v)
+    close(mixer(x).y, mixer.out(y.transpose(1, 2).flatten(2)))
+
+
+def test_the_published_rfa_clamp_is_a_loop_with_max():
+    mixer = build("rfa", {"compat_clamp": True, "temperature": 0.8})
+    x = draw(2, 9, WIDTH)
+    q, k, v = mixer.project(x)
+    w = mixer.random.projection * mixer.scale / 0.8
+
+    def phi(t):
+        angles = t / (t.norm(dim=-1, keepdim=True) + 1e-3) @ w.mT
+        return 0.1 * torch.cat([angles.sin(), angles.cos()], -1)
+
+    rows, s, z = [], 0, 0
+    for t in range(9):
+        key, query = phi(k)[:, :, t], phi(q)[:, :, t]
+        s, z = s + key[..., None] * v[:, :, t, None], z + key
+        total = (query * z).sum(-1, keepdim=True).clamp(min=1.0)
+        rows.append((query[..., None] * s).sum(-2) / total)
+    close(mixer(x).y, mixer.out(torch.stack(rows, 2).transpose(1, 2).flatten(2)))
+
+
+# the kernels behind the features
+
+
+def test_a_learned_scale_makes_an_anisotropic_gaussian_kernel():
+    mixer = build("rfa", {"features": 40000, "temperature": 0.9, "bias": ()})
+    mixer.scale.data = 0.5 + draw(HEADS, 1, 4).abs()
+    q, k = draw(1, HEADS, 6, 4), draw(1, HEADS, 6, 4, seed=2)
+    phi_q, phi_k = (mixer.key_features(t, mixer.draw(False))[0] for t in (q, k))
+    x, y = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    apart = (x[..., None, :] - y[..., None, :, :]) * mixer.scale[:, :, None] / 0.9
+    kernel = torch.exp(-apart.square().sum(-1) / 2)
+    # each product is a mean over 40,000 cosines
+    assert (phi_q @ phi_k.mT - kernel).abs().max() < 4 / math.sqrt(40000)
+
+
+@pytest.mark.parametrize("feature_map", ["fourier", "arccos"])
+def test_rfa_reads_directions_of_queries_and_keys_alone(feature_map):
+    mixer = build("rfa", {"feature_map": feature_map, "bias": ()})
+    x = draw(2, 9, WIDTH)
+    expected = mixer(x).y
+    mixer.project.weights[0].data[:WIDTH] *= 7.0
+    mixer.project.weights[0].data[WIDTH : 2 * WIDTH] *= 0.1
+    close(mixer(x).y, expected)
+
+
+def test_a_large_key_to_come_does_not_move_the_past():
+    """The published code takes a maximum over all positions; ours is each token's own."""
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
+        mixer = build("performer", dtype=dtype)
+        x = draw(1, 9, WIDTH, dtype=dtype)
+        changed = x.clone()
+        changed[:, 8] *= 60
+        close(mixer(changed).y[:, :8], mixer(x).y[:, :8], tolerance)
+
+
+def test_a_large_eps_leaves_weights_of_keys_alone():
+    """All features of a token become alike, and queries weigh keys by their levels only."""
+    mixer = build("performer", {"eps": 1e9})
+    x = draw(1, 9, WIDTH)
+    _, k, v = mixer.project(x)
+    level = mixer.key_features(k, mixer.draw(False))[1]
+    weights = torch.softmax(level[:, :, None].expand(-1, -1, 9, -1).tril() - 1e9 * later(9), -1)
+    close(mixer(x).y, mixer.out((weights @ v).transpose(1, 2).flatten(2)), 1e-6)
+
+
+def later(length):
+    return torch.ones(length, length, dtype=torch.float64).triu(1)
+
+
+# the modules
+
+
+@members
+@pytest.mark.parametrize("causal", [True, False])
+def test_packed_and_padded_rows_are_the_reference(name, options, causal):
+    mixer = build(name, options, causal=causal)
+    x = draw(2, 12, WIDTH)
+    keep = torch.ones(2, 12, dtype=torch.bool)
+    keep[0, :2] = keep[0, 6] = keep[1, -1] = False
+    documents = torch.tensor([[1] * 5 + [2] * 7, [3] * 2 + [4] * 3 + [5] * 7])
+    for mask in (Mask(documents=documents), Mask(documents=documents, keep=keep)):
+        real = torch.ones(2, 12, 1) if mask.keep is None else keep[..., None].double()
+        close(mixer(x, mask=mask).y * real, mixer.reference(x, mask=mask) * real)
+    broken = x.masked_fill(~keep[..., None], math.nan)
+    close(mixer(broken, mask=Mask(keep=keep)).y * 0 + 1, torch.ones_like(x))
+
+
+@members
+def test_a_context_read_once_serves_every_query(name, options):
+    mixer = build(name, options, causal=False)
+    x, context = draw(2, 5, WIDTH), draw(2, 9, WIDTH, seed=2)
+    keep = torch.ones(2, 9, dtype=torch.bool)
+    keep[0, 3] = keep[1, 7:] = False
+    for mask in (None, Mask(keep=keep)):
+        expected = mixer.reference(x, context=context, mask=mask)
+        close(mixer(x, context=context, mask=mask).y, expected)
+        held = mixer.read_context(context, mask)
+        steps = [mixer(x[:, t : t + 1], state=held).y for t in range(5)]
+        close(torch.cat(steps, 1), expected)
+        order = torch.randperm(9)
+        turned = None if mask is None else Mask(keep=keep[:, order])
+        close(mixer(x, context=context[:, order], mask=turned).y, expected)
+    beams = held.reorder(torch.tensor([1, 1, 0]))
+    close(mixer(x[[1, 1, 0]], state=beams).y, expected[[1, 1, 0]])
+    with pytest.raises(UnsupportedError, match="packed documents"):
+        mixer(x, context=context, mask=Mask(documents=torch.zeros(2, 5, dtype=torch.long)))
+
+
+@causal_members
+def test_a_long_stream_carries_a_state_of_one_size(name, options):
+    mixer = build(name, options, dtype=torch.float32)
+    x = draw(1, 3000, WIDTH, dtype=torch.float32)
+    with torch.no_grad():
+        state, parts = mixer.init_state(1), []
+        for a, b in itertools.pairwise((0, 1, 2, 700, 1411, 2000, 2999, 3000)):
+            size = state.nbytes
+            y, state, _ = mixer(x[:, a:b], state=state)
+            assert state.nbytes == size
+            parts.append(y)
+        exact = mixer.double()(x.double()).y
+    assert int(state.position) == 3000
+    torch.testing.assert_close(torch.cat(parts, 1).double(), exact, rtol=1e-3, atol=1e-3)
+
+
+@causal_members
+def test_weights_of_a_trace_are_those_of_the_output(name, options):
+    mixer = build(name, options)
+    x = draw(2, 9, WIDTH)
+    with trace(mixer) as seen:
+        y = mixer(x).y
+    weights = seen[""]["weights"][0]
+    v = mixer.project(x)[2]
+    close(mixer.finish(weights @ v), y)
+    if options.get("normalise") != "rms":
+        total = weights.sum(-1)
+        # rectified features may have nothing in common with those of any key seen
+        close(total, (total != 0).double())
+    assert (weights.triu(1) == 0).all()
+
+
+def test_training_redraws_and_evaluation_does_not():
+    mixer = build("performer", {"redraw": 2}, dtype=torch.float32).train()
+    x = draw(1, 9, WIDTH, dtype=torch.float32)
+    first, second, third = (mixer(x).y for _ in range(3))
+    assert not torch.equal(first, second)
+    assert torch.equal(second, third)
+    with pytest.raises(UnsupportedError, match=r"call eval\(\)"):
+        mixer(x, state=mixer.init_state(1))
+    mixer.eval()
+    assert torch.equal(mixer(x).y, mixer(x).y)
+    again = build("performer", {"redraw": 2}, dtype=torch.float32)
+    again.load_state_dict(mixer.state_dict())
+    assert torch.equal(again(x).y, mixer(x).y)
+
+
+@pytest.mark.parametrize("name", ["linear", "performer", "rfa"])
+def test_training_s_cross_attention_reads_a_context_with_one_draw(name):
+    model = ef.create_model(
+        "transformer", "seq2seq", width=12, heads=3, layers=1, vocabulary=20, cross_mixer=name
+    ).train()
+    inputs = torch.randint(1, 20, (2, 7), generator=torch.Generator().manual_seed(0))
+    loss = model(inputs, targets=inputs, mask=Mask(keep=inputs > 3)).loss
+    loss.backward()
+    assert torch.isfinite(loss)
+    cross = model.stack.blocks[0].cross
+    assert cross.project.weights[0].grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", ["performer", "rfa"])
+def test_rotations_before_the_features_see_distances_alone(name):
+    """On average over draws; with many rows nearly so for one."""
+    torch.manual_seed(0)
+    mixer = ef.create_mixer(
+        name, width=8, heads=2, causal=True, position="rope", features=20000
+    ).eval()
+    x = draw(1, 9, 8, dtype=torch.float32) / 2
+    state = mixer.init_state(1)
+    moved = type(state)(state.seen + 50, state.sums, state.level)
+    y = mixer(x).y
+    assert (mixer(x, state=moved).y - y).abs().max() < 0.05 * y.abs().max()
+    still = ef.create_mixer(name, width=8, heads=2, causal=True, features=20000).eval()
+    still.load_state_dict(mixer.state_dict())
+    assert (still(x).y - y).abs().max() > 0.05 * y.abs().max()
+
+
+def test_training_with_new_draws_is_one_graph():
+    for name, options in (("performer", {"redraw": 2}), ("rfa", {"pool": 9, "gate": True})):
+        mixer = build(name, options, dtype=torch.float32).train()
+        compiled = torch.compile(mixer, backend="aot_eager", fullgraph=True)
+        x = draw(2, 9, WIDTH, dtype=torch.float32)
+        outputs = [compiled(x).y for _ in range(3)]
+        outputs[-1].sum().backward()
+        assert int(mixer.random.calls) == 3
+        assert not torch.equal(outputs[0], outputs[1])
+
+
+def test_heads_of_a_layer_are_shared_with_other_mixers():
+    heads = ef.by_head("linear", "attention", "performer", "rfa")
+    model = ef.create_model("attention", width=16, heads=4, layers=1, mixer=heads).eval()
+    tokens = torch.randint(0, 256, (1, 9))
+    state = model.init_state(1)
+    whole = model(tokens).logits
+    first = model(tokens[:, :5], state=state)
+    rest = model(tokens[:, 5:], state=first.state)
+    torch.testing.assert_close(torch.cat([first.logits, rest.logits], 1), whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "options", "error", "match"),
+    [
+        ("rfa", {"causal": False}, {"gate": True}, GeneError, "gate=True.*causal"),
+        ("rfa", {"causal": False}, {"compat_clamp": True}, GeneError, "compat_clamp=True.*causal"),
+        ("rfa", {}, {"compat_clamp": True, "gate": True}, ConfigError, "no gate"),
+        ("rfa", {}, {"gate_start": 1.0}, ConfigError, "gate_start=1.0"),
+        ("rfa", {}, {"pool": 2}, ConfigError, "pool=2"),
+        ("rfa", {}, {"draw": "gauss"}, ConfigError, "draw"),
+        ("rfa", {}, {"position": "alibi"}, GeneError, "never forms"),
+        ("performer", {}, {"position": "t5-relative"}, GeneError, "never forms"),
+        ("performer", {}, {"features": 0}, ConfigError, "at least one"),
+        ("performer", {}, {"feature_map": "trigonometric", "eps": 0.1}, ConfigError, "signed"),
+        ("performer", {}, {"feature_map": "cosine"}, ConfigError, "feature_map"),
+        ("linear", {}, {"position": "rope"}, GeneError, "takes no position"),
+        ("linear", {}, {"feature_map": "exp", "eps": 1e-6}, ConfigError, "up to a factor"),
+        ("linear", {}, {"feature_map": "identity", "eps": 1e-6}, ConfigError, "guard"),
+        ("linear", {}, {"normalise": "rms", "eps": 1e-6}, ConfigError, "no denominators"),
+        ("linear", {}, {"nu": 0}, ConfigError, "nu"),
+        ("linear", {}, {"attention_dropout": 0.1}, ConfigError, "unknown option"),
+        ("linear", {"heads": 5}, {}, GeneError, "heads"),
+    ],
+)
+def test_what_cannot_be_is_refused(name, sizes, options, error, match):
+    with pytest.raises(error, match=match):
+        ef.create_mixer(name, **{"width": 12, "heads": 3, "causal": True, **sizes}, **options)
+
+
+def test_calls_that_cannot_be_are_refused():
+    mixer = build("linear")
+    x = draw(2, 6, WIDTH)
+    with pytest.raises(ShapeError, match=r"mask.keep"):
+        mixer(x, mask=Mask(keep=torch.ones(2, 5, dtype=torch.bool)))
+    with pytest.raises(ShapeError, match=r"mask.documents"):
+        mixer(x, mask=Mask(documents=torch.ones(2, 5, dtype=torch.long)))
+    with pytest.raises(UnsupportedError, match="allowed"):
+        mixer(x, mask=Mask(allowed=torch.ones(6, 6, dtype=torch.bool)))
+    ids = torch.zeros(2, 6, dtype=torch.long)
+    with pytest.raises(UnsupportedError, match="one document per row"):
+        mixer(x, mask=Mask(documents=ids), state=mixer.init_state(2))
+    with pytest.raises(UnsupportedError, match="no exact streaming form when it is bidirectional"):
+        build("linear", causal=False).init_state(1)
+    with pytest.raises(UnsupportedError, match=r"gate=True.*reads no context"):
+        build("rfa", {"gate": True})(x, context=x)
+    rotated = build("rfa", width=24, position="rope")
+    with pytest.raises(UnsupportedError, match="position=None"):
+        rotated(draw(2, 6, 24), context=draw(2, 6, 24))
+    q, k, v = features()
+    with pytest.raises(ShapeError, match="of one length when causal"):
+        functional.linear_attention(q[:, :, :3], k, v, causal=True)
+    with pytest.raises(ConfigError, match="causal=True"):
+        functional.linear_attention(q, k, v, gate=torch.zeros(2, 3, 17))

@@ -1,0 +1,100 @@
+"""DA-Transformer's factors by their properties and by a double loop."""
+
+import math
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import GeneError
+from everyformer.positions.da_transformer import DaTransformer, factor_reference
+
+DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
+
+
+def mixer(causal, **options):
+    torch.manual_seed(0)
+    made = ef.create_mixer(
+        "attention", width=12, heads=3, causal=causal, position="da-transformer",
+        position_options={"spread": 0.7, **options},
+    )  # fmt: skip
+    return made.double().eval()
+
+
+def position(alpha, beta):
+    made = DaTransformer(width=4, heads=1).double()
+    made.alpha.data.fill_(alpha)
+    made.beta.data.fill_(beta)
+    return made
+
+
+@pytest.mark.parametrize("alpha", [-2.0, -0.3, 0.0, 0.1, 1.5])
+@pytest.mark.parametrize("beta", [-3.0, 0.0, 1.0, 4.0])
+def test_factors_equal_their_definition(alpha, beta):
+    distances = torch.arange(-40, 41)
+    expected = [factor_reference(d, alpha, beta) for d in distances.tolist()]
+    got = position(alpha, beta).factors(distances, torch.float64)[0]
+    torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("beta", [-2.0, 0.5, 3.0])
+def test_factors_are_one_at_home_and_have_the_known_ends(beta):
+    far = torch.tensor([0, 10_000])
+    near_head = position(-1.0, beta).factors(far, torch.float64)[0].tolist()
+    far_head = position(1.0, beta).factors(far, torch.float64)[0].tolist()
+    assert near_head == pytest.approx([1.0, 0.0])
+    assert far_head == pytest.approx([1.0, 1 + math.exp(beta)])
+
+
+@DIRECTIONS
+def test_attention_equals_a_double_loop(causal):
+    made, x = mixer(causal, distance_scale=2.0), torch.randn(2, 9, 12).double()
+    q, k, v = (part.detach() for part in made.project(x))
+    y = torch.zeros_like(q)
+    for b in range(2):
+        for h in range(3):
+            alpha, beta = made.position.alpha[h].item(), made.position.beta[h].item()
+            for i in range(9):
+                seen = range(i + 1 if causal else 9)
+                scores = [
+                    max(float(q[b, h, i] @ k[b, h, j]), 0)
+                    * factor_reference(i - j, alpha, beta, 2.0)
+                    / 4**0.5
+                    for j in seen
+                ]
+                weights = torch.tensor(scores, dtype=torch.float64).softmax(0)
+                y[b, h, i] = weights @ v[b, h, : len(scores)]
+    torch.testing.assert_close(made(x).y, made.out(y.transpose(1, 2).flatten(2)))
+
+
+def test_reading_backwards_mirrors_the_output():
+    made, x = mixer(causal=False), torch.randn(1, 9, 12).double()
+    torch.testing.assert_close(made(x.flip(1)).y, made(x).y.flip(1))
+
+
+def test_a_score_that_is_not_positive_keeps_its_weight():
+    made = mixer(causal=False)
+    made.project.weights[0].data[:12] = -made.project.weights[0].data[12:24]
+    x = torch.randn(1, 1, 12).double().expand(1, 5, 12)
+    with ef.trace(made) as traced:
+        made(x)
+    (weights,) = traced.find("weights").values()
+    torch.testing.assert_close(weights, torch.full_like(weights, 0.2))
+
+
+@DIRECTIONS
+def test_gradients_of_alpha_and_beta_are_those_of_differences(causal):
+    made, x = mixer(causal), torch.randn(1, 7, 12).double()
+
+    def loss(alpha, beta):
+        held = {"position.alpha": alpha, "position.beta": beta}
+        return torch.func.functional_call(made, held, (x,)).y
+
+    start = made.position.alpha.detach().clone(), made.position.beta.detach().clone()
+    assert torch.autograd.gradcheck(loss, tuple(t.requires_grad_() for t in start))
+
+
+def test_heads_start_from_near_to_far_and_a_scale_of_zero_is_refused():
+    assert mixer(True).position.alpha.tolist() == pytest.approx([-0.7, 0.0, 0.7])
+    with pytest.raises(GeneError, match="distance_scale=0"):
+        mixer(True, distance_scale=0.0)

@@ -1,0 +1,109 @@
+"""Shaw's relative vectors by their identities, and against Wav2Vec2-BERT of Hugging Face."""
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import GeneError
+
+DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
+CLIPS = pytest.mark.parametrize("clip", [0, 1, (2, 4), (5, 0), 16, 30])
+
+
+def mixer(causal=False, heads=3, mixer_options=None, **options):
+    torch.manual_seed(0)
+    made = ef.create_mixer(
+        "attention", width=12, heads=heads, causal=causal, position="shaw",
+        position_options=options, **(mixer_options or {}),
+    )  # fmt: skip
+    return made.double().eval()
+
+
+def by_the_pair(made, x):
+    """The equation with a^K and a^V of every pair written out: L x S x D numbers, one einsum."""
+    q, k, v = made.project(x)
+    position, length = made.position, x.shape[1]
+    here = torch.arange(length)
+    rows = (here[None] - here[:, None]).clamp(-position.left, position.right) + position.left
+    keys = position.key_table.expand(made.heads, -1, -1)[:, rows]
+    values = position.value_table.expand(made.heads, -1, -1)[:, rows]
+    scores = torch.einsum("bhid,bhijd->bhij", q, k[:, :, None] + keys) / q.shape[-1] ** 0.5
+    if position.options.queries:
+        scores = scores + torch.einsum("bhjd,hijd->bhij", k, keys) / q.shape[-1] ** 0.5
+    if made.causal:
+        scores = scores.masked_fill(here[None] > here[:, None], -torch.inf)
+    y = torch.einsum("bhij,bhijd->bhid", scores.softmax(-1), v[:, :, None] + values)
+    return made.out(y.transpose(1, 2).flatten(2))
+
+
+@DIRECTIONS
+@CLIPS
+@pytest.mark.parametrize("more", [{}, {"per_head": True}, {"queries": True}], ids=str)
+def test_output_and_gradients_equal_the_einsum_over_all_pairs(causal, clip, more):
+    made, x = mixer(causal, clip=clip, **more), torch.randn(2, 13, 12).double()
+    got, expected = made(x).y, by_the_pair(made, x)
+    torch.testing.assert_close(got, expected)
+    weights = torch.randn_like(got)
+    sides = ((side * weights).sum() for side in (got, expected))
+    first, second = (torch.autograd.grad(side, list(made.parameters())) for side in sides)
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize(("left", "right"), [(3, 3), (4, 2), (1, 0), (0, 5), (20, 20)])
+def test_keys_equal_wav2vec2_bert(left, right):
+    module = pytest.importorskip("transformers.models.wav2vec2_bert.modeling_wav2vec2_bert")
+    from transformers import Wav2Vec2BertConfig
+
+    config = Wav2Vec2BertConfig(
+        hidden_size=12, num_attention_heads=3, position_embeddings_type="relative_key",
+        left_max_position_embeddings=left, right_max_position_embeddings=right,
+        attn_implementation="eager", attention_dropout=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = module.Wav2Vec2BertSelfAttention(config).double().eval()
+    biases = {"bias": ("query", "key", "value", "output")}
+    ours = mixer(clip=(left, right), values=False, mixer_options=biases)
+    parts = (theirs.linear_q, theirs.linear_k, theirs.linear_v)
+    ours.project.weights[0].data = torch.cat([part.weight for part in parts])
+    for name, part in zip(("query", "key", "value"), parts, strict=True):
+        ours.project.biases[name].data = part.bias.data
+    ours.out.load_state_dict(theirs.linear_out.state_dict())
+    ours.position.key_table.data = theirs.distance_embedding.weight[None]
+    x = torch.randn(2, 11, 12).double()
+    torch.testing.assert_close(ours(x).y, theirs(x)[0])
+
+
+def test_one_vector_for_all_is_blind_to_order_and_two_are_not():
+    x, order = torch.randn(1, 9, 12).double(), torch.randperm(9)
+    blind, seeing = mixer(clip=0), mixer(clip=1)
+    torch.testing.assert_close(blind(x[:, order]).y, blind(x).y[:, order])
+    assert (seeing(x[:, order]).y - seeing(x).y[:, order]).abs().max() > 1e-3
+
+
+def test_a_causal_mixer_has_no_rows_for_the_future():
+    assert mixer(causal=True, clip=(3, 5)).position.key_table.shape == (1, 4, 4)
+    assert mixer(causal=False, clip=(3, 5)).position.key_table.shape == (1, 9, 4)
+
+
+def test_rows_out_of_reach_get_no_gradient():
+    made = mixer(clip=8)
+    made(torch.randn(1, 4, 12).double()).y.square().sum().backward()
+    used = made.position.key_table.grad[0].abs().sum(1) > 0
+    assert used.tolist() == [abs(8 - row) <= 3 for row in range(17)]
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"clip": -1}, "clip=-1"),
+    ({"keys": False, "values": False}, "adds nothing"),
+    ({"keys": False, "queries": True}, "needs keys=True"),
+])  # fmt: skip
+def test_options_without_meaning_are_refused(options, said):
+    with pytest.raises(GeneError, match=said):
+        mixer(**options)
+
+
+def test_values_of_another_width_get_vectors_of_theirs():
+    made = mixer(clip=3, mixer_options={"widths": {"key_dim": 6, "value_dim": 5}})
+    assert made.position.value_table.shape[-1] == 5
+    x = torch.randn(1, 7, 12).double()
+    torch.testing.assert_close(made(x).y, by_the_pair(made, x))
