@@ -90,6 +90,8 @@ def test_pieces_with_dropout_have_the_gradient_of_their_own_masks():
 LOSSES = [
     *((name, "lm", {}) for name in MIXERS),
     ("attention", "lm", {"label_smoothing": 0.1, "smoothing_over": "others"}),
+    ("attention", "lm", {"layer_losses": True}),
+    ("learned-per-layer", "lm", {"label_smoothing": 0.1}),
     ("bert", "mlm", {}),
     ("attention", "mlm", {"head_transform": True, "head_bias": True}),
     ("transformer", "seq2seq", {}),

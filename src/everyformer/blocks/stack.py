@@ -7,7 +7,7 @@ width, or their mean.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.reversible import Halves, run_reversible
+from everyformer.core.choices import made_again
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import Losses, MixerOutput, StackOutput, add_losses
@@ -86,8 +87,7 @@ class Stack(nn.Module):
             before = None if state is None else state.layers[n]
             read = None if context is None else context[n]
             if self.checkpointing and self.training and state is None:
-                out = checkpoint(block, x, context=read, mask=mask, use_reentrant=False)
-                assert isinstance(out, MixerOutput)
+                out = self._checkpointed(block, x, context=read, mask=mask)
             else:
                 out = block(x, context=read, mask=mask, state=before)
             x = out.y
@@ -100,6 +100,15 @@ class Stack(nn.Module):
         if state is not None:
             after = StackState(seen=state.seen + _real(x, mask), layers=tuple(states))
         return StackOutput(self.norm(x), after, losses, tuple(kept[n] for n in hidden))
+
+    def _checkpointed(self, block: nn.Module, x: Tensor, **given: Any) -> MixerOutput:
+        """One layer of which the input alone is kept."""
+        # the compiler repeats by itself and takes no such contexts
+        if not torch.compiler.is_compiling():
+            given["context_fn"] = made_again
+        out = checkpoint(block, x, use_reentrant=False, **given)
+        assert isinstance(out, MixerOutput)
+        return out
 
     def _reversibly(
         self,
