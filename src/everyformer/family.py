@@ -82,6 +82,10 @@ class Member:
 _SOFTMAX = Cost(2, 1, "O(L^2 d) time, O(L d) memory when fused", "2 t d")
 _NO_CROSS_DISTANCE = "distances are defined between tokens of one sequence"
 _KERNEL = Cost(1, 1, "O(L M d) time, O(L (M + d)) memory; M features a head", "M (d + h), constant")
+_MOVING_CHUNKS = (
+    "later tokens move the borders of the chunks, and so which earlier ones a token sees (their "
+    "content never enters)"
+)
 _NO_CROSS_AFT = "published with w over one sequence; a cross form would need a table of its own"
 _NO_PAST = "what is carried from segment to segment is the past of a text read in order"
 _NO_CROSS_SGU = "the spatial matrix mixes the tokens of one sequence"
@@ -270,6 +274,29 @@ FAMILY: tuple[Member, ...] = (
         Cost(2, 2, "O(L^2 (f + a)) time; a channels of the tiny attention", "t (f / 2 + 2 a)"),
         "one small head makes up for what a static matrix cannot align",
         cross=_NO_CROSS_SGU,
+    ),
+    Member(
+        "axial", "Axial positions", "Kitaev et al.", 2020, "2001.04451",
+        Genes(position="axial"), ALL_TASKS, _SOFTMAX,
+        "two short tables serve as well as one with a row for every position",
+    ),
+    Member(
+        "reformer", "Reformer: attention among tokens of like hash", "Kitaev et al.", 2020,
+        "2001.04451",
+        Genes(mixer="reformer", position="axial",
+              block={"wiring": "reversible", "feedforward": "relu"},
+              model={"tie": False, "scale_embedding": True}),
+        (LM, MLM, TEXT, IMAGE, PIXELS),
+        Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "
+             "any depth", "2 t d and n h t buckets"),
+        "more rounds of hashing come nearer to dense attention; depth costs no activations",
+        cross="queries are keys too, so both come from one sequence",
+        streaming=f"a state repeats no pass over a longer text: {_MOVING_CHUNKS}; it gives what "
+        "a pass over the tokens so far gives for the last of them",
+        exempt={
+            "causality": _MOVING_CHUNKS + "; its first half, no gradient to the future, is tested",
+            "numbers": "a bucket is an argmax, which rounding turns: low precision sees other keys",
+        },
     ),
 )  # fmt: skip
 

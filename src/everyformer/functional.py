@@ -5,6 +5,8 @@ width). Each function has a twin of the same name, the literal equation, in `eve
 """
 
 from everyformer.engines.features import fourier_features, positive_features
+from everyformer.engines.hashing import lsh_buckets
+from everyformer.mixers._lsh import lsh_attention
 from everyformer.mixers.aft_conv import aft_conv
 from everyformer.mixers.aft_full import aft_full
 from everyformer.mixers.aft_local import aft_local
@@ -23,6 +25,8 @@ __all__ = [
     "attention",
     "fourier_features",
     "linear_attention",
+    "lsh_attention",
+    "lsh_buckets",
     "positive_features",
     "rotate",
     "sinusoid",

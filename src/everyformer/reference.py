@@ -1,5 +1,7 @@
 """The literal equations: slow, float64-able, the definition that the fast functions must equal."""
 
+from everyformer.engines.hashing import lsh_buckets_reference as lsh_buckets
+from everyformer.mixers._lsh import lsh_attention_reference as lsh_attention
 from everyformer.mixers.aft_conv import aft_conv_reference as aft_conv
 from everyformer.mixers.aft_full import aft_full_reference as aft_full
 from everyformer.mixers.aft_local import aft_local_reference as aft_local
@@ -20,6 +22,8 @@ __all__ = [
     "attention",
     "fourier_features",
     "linear_attention",
+    "lsh_attention",
+    "lsh_buckets",
     "positive_features",
     "rotate",
     "sinusoid",

@@ -169,3 +169,15 @@ def test_rows_put_in_order_by_counting_are_those_put_in_order_by_sorting(monkeyp
     sorted_order = rows.compact(torch.randn(5, 13, 2), keep).order
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
     assert torch.equal(rows.compact(torch.randn(5, 13, 2), keep).order, sorted_order)
+
+
+@pytest.mark.parametrize("padding", [True, False])
+def test_hashed_attention_is_a_program_of_torch_and_refused_by_name_for_onnx(tmp_path, padding):
+    torch.manual_seed(0)
+    sizes = {"width": 16, "heads": 2, "layers": 2, "max_length": 48}
+    model = ef.create_model("reformer", "lm", **sizes, chunk=8, rounds=2).eval()
+    export_program(model, tmp_path / "model.pt2", padding=padding)
+    assert compare_program(model, tmp_path / "model.pt2", padding=padding) < 1e-5
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(UnsupportedError, match=r"sorted_chunks.*export_program"):
+        export_onnx(model, tmp_path / "model.onnx", padding=padding)

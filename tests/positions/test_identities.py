@@ -34,6 +34,8 @@ TABLE = [
     ("sinusoidal", {}, ABSOLUTE, None),
     ("learned", {}, ABSOLUTE, zeros),
     ("learned-per-layer", {}, ABSOLUTE, zeros),
+    ("axial", {}, ABSOLUTE, zeros),
+    ("axial", {"shape": (8, 4, 2), "dims": (2, 4, 6)}, ABSOLUTE, zeros),
     ("rope", {}, RELATIVE, None),
     ("rope", {"scaling": {"kind": "linear", "factor": 3.0}}, RELATIVE, None),
     ("rope", {"learned": True, "layout": "interleaved"}, RELATIVE, zeros),

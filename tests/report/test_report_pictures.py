@@ -52,6 +52,8 @@ def shown(figure: Any) -> list[np.ndarray]:
         ("amlp", ["weights", "spatial", "masks"]),
         ("aft-full", ["weights", "position-bias", "encodings", "masks"]),
         ("alibi", ["weights", "position-bias", "distances", "masks"]),
+        ("axial", ["weights", "encodings", "masks"]),
+        ("reformer", ["weights", "buckets", "encodings", "masks"]),
         ("t5-relative", ["weights", "position-bias", "distances", "masks"]),
         ("da-transformer", ["weights", "distances", "masks"]),
         ("xl-relative", ["weights", "terms", "masks"]),

@@ -18,22 +18,15 @@ from everyformer.core.errors import MissingExtraError, UnsupportedError
 
 PEERS: dict[str, tuple[str, ...]] = {
     "torch sdpa": (
-        "attention",
-        "aft-full",
-        "aft-local",
-        "aft-simple",
-        "aft-conv",
-        "gmlp",
-        "amlp",
-        "linear",
-        "performer",
-        "rfa",
+        *("attention", "aft-full", "aft-local", "aft-simple", "aft-conv", "gmlp", "amlp"),
+        *("linear", "performer", "rfa", "reformer"),
     ),
     "torch nn.MultiheadAttention": ("attention",),
     "x-transformers": ("attention", "rope"),
     "aft-pytorch": ("aft-full", "aft-local", "aft-simple"),
     "g-mlp-pytorch": ("gmlp", "amlp"),
     "performer-pytorch": ("performer",),
+    "reformer-pytorch": ("reformer",),
 }
 """package -> the members that it is a peer of"""
 
@@ -139,9 +132,21 @@ def _performer_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn
         return SelfAttention(width, heads=heads, dim_head=width // heads, causal=causal)
 
 
+def _reformer_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    from reformer_pytorch import Autopadder, LSHSelfAttention
+
+    # our chunks and rounds; without the threshold it is dense attention up to 64 tokens
+    return Autopadder(
+        LSHSelfAttention(
+            width, heads=heads, bucket_size=64, n_hashes=4, causal=causal, full_attn_thres=0
+        )
+    )
+
+
 _PACKAGES = {
     "x-transformers": _x_transformers,
     "aft-pytorch": _aft_pytorch,
     "g-mlp-pytorch": _g_mlp_pytorch,
     "performer-pytorch": _performer_pytorch,
+    "reformer-pytorch": _reformer_pytorch,
 }

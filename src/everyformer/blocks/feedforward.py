@@ -2,12 +2,17 @@
 
 FFN(x) = W_2 act(W_1 x + b_1) + b_2              act: GELU (erf or tanh), ReLU or SiLU
 SwiGLU(x) = W_2 (silu(W_g x) * W_1 x)            Shazeer 2020, arXiv 2002.05202
+
+Positions do not meet here, so the length may be worked through in pieces (Kitaev et al. 2020, arXiv
+2001.04451): the same result, with the hidden channels of one piece at a time.
 """
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from everyformer.blocks.options import BlockOptions
 
@@ -22,7 +27,7 @@ class FeedForward(nn.Module):
         self.gate = nn.Linear(width, hidden, bias=bias) if self.activation == "swiglu" else None
         self.up = nn.Linear(width, hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)
-        self.dropout = options.dropout
+        self.dropout, self.chunk = options.dropout, options.feedforward_chunk
         for linear in (self.gate, self.up, self.down):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)
@@ -30,6 +35,18 @@ class FeedForward(nn.Module):
                     nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.chunk is None or x.shape[1] <= self.chunk:
+            return self._whole(x)
+        again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return torch.cat(
+            [
+                checkpoint(self._whole, part, use_reentrant=False) if again else self._whole(part)
+                for part in x.split(self.chunk, 1)
+            ],
+            1,
+        )
+
+    def _whole(self, x: Tensor) -> Tensor:
         h = self.up(x)
         if self.gate is not None:
             h = F.silu(self.gate(x)) * h

@@ -8,8 +8,11 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class BlockOptions:
-    wiring: Literal["pre", "post"] = "pre"
-    """where the norm stands: x + f(norm(x)), or norm(x + f(x)) as published in 2017"""
+    wiring: Literal["pre", "post", "reversible"] = "pre"
+    """where the norm stands: x + f(norm(x)), or norm(x + f(x)) as published in 2017; reversible:
+    x1 + f(norm(x2)), whose activations are not kept but computed again"""
+    reversible_output: Literal["concat", "mean"] = "concat"
+    """what a reversible stack gives: both halves side by side (2 width), or their mean"""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """normalisation over channels"""
     norm_eps: float = 1e-5
@@ -20,6 +23,9 @@ class BlockOptions:
     """hidden channels of the feed-forward, times width"""
     feedforward_bias: bool = True
     """whether the feed-forward's linear layers have biases"""
+    feedforward_chunk: int | None = None
+    """tokens that the feed-forward works on at a time; its hidden channels are then not kept, but
+    made again in the backward pass (default: all, kept)"""
     dropout: float = 0.0
     """dropout on what each sub-layer adds, and inside the feed-forward"""
     drop_path: float = 0.0

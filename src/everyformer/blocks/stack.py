@@ -1,9 +1,13 @@
-"""A stack of layers: passes states and losses through, and can offer any layer's output."""
+"""A stack of layers: passes states and losses through, and can offer any layer's output.
+
+A reversible one (`everyformer.blocks.reversible`) gives both its halves side by side, twice the
+width, or their mean.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
+from everyformer.blocks.reversible import Halves, run_reversible
+from everyformer.core.choices import made_again
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import Losses, MixerOutput, StackOutput, add_losses
@@ -20,11 +26,14 @@ from everyformer.positions.base import Position
 
 
 class Stack(nn.Module):
-    """Layers in order, then a final norm when they are pre-norm.
+    """Layers in order, then a final norm unless they are post-norm.
+
+    ``out_width`` is the number of channels that come out.
 
     Args:
         cross: of a decoder, the mixers that read the context.
-        before: positions whose `embed` is added to each layer's input.
+        before: positions whose `embed` is added to each layer's input, to both halves of a
+            reversible one.
     """
 
     def __init__(
@@ -42,7 +51,12 @@ class Stack(nn.Module):
             Block(mixer, options, options.drop_path * i / last, reader)
             for i, (mixer, reader) in enumerate(zip(mixers, readers, strict=True))
         )
-        self.norm = make_norm(width, options) if options.wiring == "pre" else nn.Identity()
+        self.reversible = options.wiring == "reversible"
+        self.joined = options.reversible_output
+        doubled = self.reversible and self.joined == "concat"
+        self.out_width = 2 * width if doubled else width
+        bare = options.wiring == "post"
+        self.norm = nn.Identity() if bare else make_norm(self.out_width, options)
         self.before = None if before is None else nn.ModuleList(before)
         self.checkpointing = False
 
@@ -55,24 +69,25 @@ class Stack(nn.Module):
         state: StackState | None = None,
         hidden: Sequence[int] = (),
     ) -> StackOutput:
-        """`x` (batch, length, width) through all layers.
+        """`x` (batch, length, width) through all layers: (batch, length, out_width).
 
         Args:
             context: of a decoder, what `read_context` made of the encoder's output.
             hidden: layers whose outputs are wanted, counted from 1; 0 is the input.
         """
+        added = self._positions(x, mask, state)
+        if self.reversible:
+            return self._reversibly(x, added, context, mask, state, hidden)
         losses: Losses = {}
         states: list[State] = []
         kept = {0: x} if 0 in hidden else {}
-        added = self._positions(x, mask, state)
         for n, block in enumerate(self.blocks):
             if added is not None:
                 x = x + added[n]
             before = None if state is None else state.layers[n]
             read = None if context is None else context[n]
             if self.checkpointing and self.training and state is None:
-                out = checkpoint(block, x, context=read, mask=mask, use_reentrant=False)
-                assert isinstance(out, MixerOutput)
+                out = self._checkpointed(block, x, context=read, mask=mask)
             else:
                 out = block(x, context=read, mask=mask, state=before)
             x = out.y
@@ -85,6 +100,38 @@ class Stack(nn.Module):
         if state is not None:
             after = StackState(seen=state.seen + _real(x, mask), layers=tuple(states))
         return StackOutput(self.norm(x), after, losses, tuple(kept[n] for n in hidden))
+
+    def _checkpointed(self, block: nn.Module, x: Tensor, **given: Any) -> MixerOutput:
+        """One layer of which the input alone is kept."""
+        # the compiler repeats by itself and takes no such contexts
+        if not torch.compiler.is_compiling():
+            given["context_fn"] = made_again
+        out = checkpoint(block, x, use_reentrant=False, **given)
+        assert isinstance(out, MixerOutput)
+        return out
+
+    def _reversibly(
+        self,
+        x: Tensor,
+        added: Sequence[Tensor] | None,
+        context: Sequence[State] | None,
+        mask: Mask | None,
+        state: StackState | None,
+        hidden: Sequence[int],
+    ) -> StackOutput:
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        layers = None if state is None else state.layers
+        out = run_reversible(blocks, x, added, context, mask, layers, hidden)
+        after = None
+        if state is not None:
+            after = StackState(seen=state.seen + _real(x, mask), layers=out.states)
+        y = self.norm(self._join(out.halves, x.dtype))
+        kept = tuple(self._join(out.hidden[n], x.dtype) for n in hidden)
+        return StackOutput(y, after, out.losses, kept)
+
+    def _join(self, halves: Halves, dtype: torch.dtype) -> Tensor:
+        a, b = halves
+        return (torch.cat(halves, -1) if self.joined == "concat" else (a + b) / 2).to(dtype)
 
     def read_context(self, encoded: Tensor, mask: Mask | None = None) -> tuple[State, ...]:
         """The encoder's output (batch, source, width), taken in once by every layer's reader."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class State:
     """
 
     seen: Tensor
+    cut: ClassVar[bool] = False
+    """whether what it holds never was part of a graph, so that no gradient passes through it"""
 
     @property
     def position(self) -> Tensor:

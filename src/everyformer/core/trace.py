@@ -46,6 +46,17 @@ def trace(model: nn.Module) -> Iterator[Trace]:
         _open.remove(opened)
 
 
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Nothing is recorded inside: what runs here has run before (recomputation)."""
+    held = _open.copy()
+    _open.clear()
+    try:
+        yield
+    finally:
+        _open.extend(held)
+
+
 def tracing() -> bool:
     """Whether any trace is open (a mixer may take a slower path that can be looked into)."""
     return bool(_open)

@@ -310,9 +310,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _differentiate(ctx: Any, g: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
     if g is None:
         return (None,) * 7
-    dk, dv, drows, dcolumns = _dense_average_backward(*ctx.saved_tensors, g, ctx.causal)
+    # once: checkpoints unpack what was saved a single time
+    saved = ctx.saved_tensors
+    dk, dv, drows, dcolumns = _dense_average_backward(*saved, g, ctx.causal)
     none = (None, None, None)
-    return dk, dv, drows, None if ctx.saved_tensors[3] is None else dcolumns, *none
+    return dk, dv, drows, None if saved[3] is None else dcolumns, *none
 
 
 _dense_average.register_autograd(_differentiate, setup_context=_save)

@@ -25,6 +25,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.choices import choose
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.engines.ranges import full_precision, widened
 
@@ -111,7 +112,8 @@ class Projection(nn.Module):
 
     In training it may change; in evaluation it never does, so that what is generated is of one
     draw. New draws follow from a seed that is drawn at the start and the number of calls, both kept
-    in buffers: a resumed run has the same ones.
+    in buffers: a resumed run has the same ones. What is computed again in a backward pass has the
+    draw that it had (`everyformer.core.choices`).
 
     Args:
         heads: draws side by side; 1 is shared by all heads.
@@ -164,16 +166,22 @@ class Projection(nn.Module):
                 "features of an earlier call: call eval() before generating, or, to carry states "
                 "in training, build the mixer with redraw=None"
             )
+        return choose(self._next)
+
+    def current(self) -> Tensor:
+        """W (heads, rows, D) of the last call."""
+        return choose(self._rows)
+
+    def _next(self) -> Tensor:
         self.calls = self.calls + 1
         when = (self.seed, self.calls, self.redraw)
         if self.pool:
             self.chosen = _picked(self.chosen, *when, self.pool)
         else:
             self.projection = _redrawn(self.projection, *when, self.draw)
-        return self.current()
+        return self._rows()
 
-    def current(self) -> Tensor:
-        """W (heads, rows, D) of the last call."""
+    def _rows(self) -> Tensor:
         if self.training and self.pool:
             return self.projection[self.chosen]
         return self.projection[: self.heads]

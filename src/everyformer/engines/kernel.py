@@ -348,10 +348,12 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _differentiate(ctx: Any, grad_y: Tensor | None, *grads: Tensor | None) -> tuple[Any, ...]:
-    level, gate, y = ctx.saved_tensors[4:7]
+    # once: checkpoints unpack what was saved a single time
+    saved = ctx.saved_tensors
+    level, gate, y = saved[4:7]
     grad_y = torch.zeros_like(y) if grad_y is None else grad_y
     dq, dk, dv, dlevel, dgate, dsums = _kernel_attention_backward(
-        *ctx.saved_tensors, grad_y, grads[1], *ctx.guard
+        *saved, grad_y, grads[1], *ctx.guard
     )
     logs = None if level is None else dlevel, None if gate is None else dgate
     return dq, dk, dv, None, *logs, dsums, None, None, None

@@ -172,9 +172,11 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]
 
 
 def _backward(ctx: Any, grad_lse: Tensor | None, grad_o: Tensor | None) -> tuple[Tensor, Tensor]:
+    # once: checkpoints unpack what was saved a single time
+    saved = ctx.saved_tensors
     if grad_o is None:
-        grad_o = torch.zeros_like(ctx.saved_tensors[3])
-    dk, dv = _running_average_backward(*ctx.saved_tensors, grad_lse, grad_o)
+        grad_o = torch.zeros_like(saved[3])
+    dk, dv = _running_average_backward(*saved, grad_lse, grad_o)
     return dk, dv
 
 

@@ -91,6 +91,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
     "kernels": ("random-features", "gates", "constant-state"),
+    "reformer": ("rounds", "reversible", "axes"),
 }
 
 

@@ -95,6 +95,7 @@ class Rows(State):
 class CompressiveState(State):
     """The past of one layer, as it was and compressed."""
 
+    cut = True
     seen: Tensor
     rows: KeyValueState
     """inputs (B, 1, m, width) in the place of keys"""
@@ -257,7 +258,7 @@ class CompressiveMemory(Memory):
 
     def _losses(self, old: Rows, new: Rows, segment: Segment) -> Losses:
         o = self.options
-        if self.reconstruction == "none" or not torch.is_grad_enabled():
+        if self.reconstruction == "none" or not self.training:
             return {}
         if self.reconstruction == "attention":
             with torch.no_grad():

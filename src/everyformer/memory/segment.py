@@ -50,6 +50,7 @@ class SegmentOptions:
 class SegmentState(State):
     """The last inputs of one layer."""
 
+    cut = True
     seen: Tensor
     rows: KeyValueState
     """inputs (B, 1, m, width) in the place of keys, m <= M"""

@@ -224,7 +224,8 @@ def _place(preset: dict[str, Any], key: str, value: Any) -> None:
         return
     homes = _homes(preset)
     own: Any = MIXERS.get(preset["mixer"])
-    if not own.with_feedforward and key in ("expansion", "feedforward", "feedforward_bias"):
+    fed = ("expansion", "feedforward", "feedforward_bias", "feedforward_chunk")
+    if not own.with_feedforward and key in fed:
         raise GeneError(
             f"mixer '{preset['mixer']}' holds its own channel projections, so its blocks have no "
             f"feed-forward and '{key}' has no meaning; its own options: "

@@ -24,26 +24,26 @@ _POOLED = frozenset({"keep", "allowed", "bias", "global_tokens", "grid"})
 
 
 class Pool(nn.Module):
-    """From (B, L, width) to logits (B, classes), by ``config.pooling``."""
+    """From (B, L, channels) to logits (B, classes), by ``config.pooling``."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, channels: int) -> None:
         super().__init__()
         self.pooling = config.pooling
         hidden = config.head_hidden
         if hidden is None:
-            last = nn.Linear(config.width, config.classes)
+            last = nn.Linear(channels, config.classes)
             self.head: nn.Module = last
         else:
             last = nn.Linear(hidden, config.classes)
             between = nn.Tanh() if config.head_activation == "tanh" else nn.GELU()
-            self.head = nn.Sequential(nn.Linear(config.width, hidden), between, last)
+            self.head = nn.Sequential(nn.Linear(channels, hidden), between, last)
         nn.init.zeros_(last.bias)
         # ViT starts its head at zero; a text classifier does not, since every logit then moves
         # alike and small tasks stay on that plateau (seen on modular sums)
         if config.task == "classify-image":
             nn.init.zeros_(last.weight)
         else:
-            nn.init.normal_(last.weight, std=config.width**-0.5)
+            nn.init.normal_(last.weight, std=channels**-0.5)
         self.token = None
         if self.pooling == "class":
             self.token = nn.Parameter(torch.zeros(1, 1, config.width))
@@ -85,7 +85,7 @@ class TextClassifier(Model):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.pool = Pool(config)
+        self.pool = Pool(config, self.stack.out_width)
         self.start_weights([self.embedding])
 
     def forward(
@@ -125,7 +125,7 @@ class ImageClassifier(Model):
         self.patches = nn.Conv2d(channels, config.width, config.patch, stride=config.patch)
         nn.init.xavier_uniform_(self.patches.weight.flatten(1))
         nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
-        self.pool = Pool(config)
+        self.pool = Pool(config, self.stack.out_width)
         self.start_weights([])
         self.gridded = config.pooling != "class" and all(
             isinstance(block, Block) and "grid" in block.mixer.honours

@@ -62,6 +62,9 @@ class Architecture:
     """part of the target that is spread evenly over classes or tokens"""
     smoothing_over: Literal["all", "others"] = "all"
     """over all classes (torch) or over all but the true one (tensor2tensor)"""
+    loss_chunk: int | None = None
+    """tokens whose logits are made at a time in training, and again in its backward pass: only the
+    loss comes out, with logits of no token (default: all)"""
     layer_losses: bool = False
     """while training, inner layers predict the targets too, layer l of N until l / 2N of it is over
     (lm)"""

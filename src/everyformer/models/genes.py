@@ -174,11 +174,17 @@ def _position(config: ModelConfig, options: Any = None) -> Position:
 
 
 def _check(config: ModelConfig) -> None:
-    counts = ("width", "layers", "decoder_layers", "heads", "max_length", "vocabulary", "patch")
-    for name in counts:
-        value = getattr(config, name)
+    names = ("width", "layers", "decoder_layers", "heads", "max_length", "vocabulary", "patch")
+    counts = {name: getattr(config, name) for name in (*names, "loss_chunk")}
+    counts["feedforward_chunk"] = config.block.feedforward_chunk
+    for name, value in counts.items():
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, not {value}")
+    if config.loss_chunk is not None and config.task.startswith("classify"):
+        raise GeneError(
+            f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
+            "predicts once for a whole row: leave it out"
+        )
     for name, values in config.schedule.items():
         if len(values) != config.layers:
             raise GeneError(
@@ -193,8 +199,26 @@ def _check(config: ModelConfig) -> None:
                 f"unknown option '{name}' for mixer {', '.join(sorted(used))}; "
                 f"{nearest(name, known)}"
             )
+    _check_reversible(config)
     if config.causal and config.pooling in ("class", "first"):
         raise GeneError(
             f"pooling='{config.pooling}' reads the first token, but causal=True lets it see only "
             "itself: use pooling='mean' or 'last' with a causal mixer"
+        )
+
+
+def _check_reversible(config: ModelConfig) -> None:
+    """Two halves side by side fit neither tied embeddings nor a decoder that reads them."""
+    if config.block.wiring != "reversible" or config.block.reversible_output == "mean":
+        return
+    if config.task == "seq2seq":
+        raise GeneError(
+            "reversible_output='concat' gives twice the width, which a decoder does not read: use "
+            "reversible_output='mean' with task 'seq2seq'"
+        )
+    tied = config.tie and config.task in ("lm", "mlm")
+    if tied and not (config.task == "mlm" and config.head_transform):
+        raise GeneError(
+            "reversible_output='concat' gives twice the width, but tie=True makes the output layer "
+            "as wide as the embeddings: use tie=False, or reversible_output='mean'"
         )

@@ -17,11 +17,12 @@ Here all layers that predict share the final norm and the output layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput, add_losses
@@ -36,10 +37,9 @@ class LanguageModel(Model):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
-        self.ahead: nn.Linear | None = None
-        if config.lookahead:
-            self.ahead = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
+        width, vocabulary, bias = self.stack.out_width, config.vocabulary, config.head_bias
+        self.head = nn.Linear(width, vocabulary, bias=bias)
+        self.ahead = nn.Linear(width, vocabulary, bias=bias) if config.lookahead else None
         self.predicting: tuple[int, ...] = ()
         self.set_progress(0.0)
         self.start_weights([self.embedding])
@@ -79,12 +79,11 @@ class LanguageModel(Model):
         y = out.y
         if last is not None:
             y, targets = y[:, -last:], None if targets is None else targets[:, -last:]
-        logits = self.head(y)
         if taught and targets is not None:
             layers = [self.stack.norm(h) for h in out.hidden[len(hidden) :]]
             add_losses(out.losses, self._auxiliary(y, layers, targets, mask))
-        loss, losses = total_loss(logits, targets, out.losses, self.config)
-        return ModelOutput(logits, loss, losses, out.state)
+        made = predict(self.head, y, targets, out.losses, self.config, self.training)
+        return ModelOutput(*made, out.state)
 
     def _auxiliary(
         self, y: Tensor, layers: Sequence[Tensor], targets: Tensor, mask: Mask | None
@@ -100,7 +99,33 @@ class LanguageModel(Model):
         return losses
 
     def _loss(self, head: nn.Linear, y: Tensor, targets: Tensor) -> Tensor:
-        return total_loss(head(y), targets, {}, self.config)[1]["task"]
+        return predict(head, y, targets, {}, self.config, self.training)[2]["task"]
+
+
+def predict(
+    head: Callable[[Tensor], Tensor],
+    y: Tensor,
+    targets: Tensor | None,
+    terms: Losses,
+    config: ModelConfig,
+    training: bool,
+) -> tuple[Tensor, Tensor | None, Losses]:
+    """Logits ``head(y)`` of ``y`` (B, L, channels), and their loss as `total_loss` gives it.
+
+    In training with ``config.loss_chunk`` the loss is summed over pieces of so many tokens, whose
+    logits are made again in the backward pass; the logits are then those of no token (B, 0, V).
+    """
+    if config.loss_chunk is None or targets is None or not training:
+        logits = head(y)
+        return logits, *total_loss(logits, targets, terms, config)
+
+    def piece(part: Tensor, goals: Tensor) -> Tensor:
+        return _summed(head(part), goals, config)
+
+    goals = targets.flatten().long()
+    cut = (y.flatten(0, -2).split(config.loss_chunk), goals.split(config.loss_chunk))
+    sums = [checkpoint(piece, *both, use_reentrant=False) for both in zip(*cut, strict=True)]
+    return head(y[:, :0]), *_with_terms(torch.stack(sums).sum(), goals, terms)
 
 
 def _moved(targets: Tensor, mask: Mask | None) -> Tensor:
@@ -126,15 +151,22 @@ def total_loss(
     """
     if targets is None:
         return None, dict(terms)
+    goals = targets.flatten().long()
+    return _with_terms(_summed(logits.flatten(0, -2), goals, config), goals, terms)
+
+
+def _summed(logits: Tensor, goals: Tensor, config: ModelConfig) -> Tensor:
+    """Cross-entropy of logits (N, V) with ``goals`` (N,), summed over those that are scored."""
     smoothing = config.label_smoothing
     if config.smoothing_over == "others":
         smoothing *= logits.shape[-1] / (logits.shape[-1] - 1)
     wide = torch.promote_types(logits.dtype, torch.float32)
-    flat, goals = logits.flatten(0, -2).to(wide), targets.flatten().long()
-    summed = F.cross_entropy(flat, goals, reduction="sum", label_smoothing=smoothing)
+    return F.cross_entropy(logits.to(wide), goals, reduction="sum", label_smoothing=smoothing)
+
+
+def _with_terms(summed: Tensor, goals: Tensor, terms: Losses) -> tuple[Tensor, Losses]:
     task = summed / (goals != -100).sum().clamp(min=1)
-    losses = {"task": task, **terms}
     total = task
     for term in terms.values():
         total = total + term
-    return total, losses
+    return total, {"task": task, **terms}

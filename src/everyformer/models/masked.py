@@ -23,7 +23,7 @@ from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
 from everyformer.models.base import Model, refuse_state
 from everyformer.models.config import ModelConfig
-from everyformer.models.language import total_loss
+from everyformer.models.language import predict
 
 
 class MaskedLanguageModel(Model):
@@ -34,11 +34,13 @@ class MaskedLanguageModel(Model):
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.transform: nn.Linear | None = None
         self.transform_norm: nn.Module | None = None
+        channels = self.stack.out_width
         if config.head_transform:
-            self.transform = nn.Linear(config.width, config.width)
+            self.transform = nn.Linear(channels, config.width)
+            channels = config.width
             self.transform_norm = make_norm(config.width, config.block)
             nn.init.zeros_(self.transform.bias)
-        self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
+        self.head = nn.Linear(channels, config.vocabulary, bias=config.head_bias)
         self.start_weights([self.embedding])
         if config.tie:
             self.head.weight = self.embedding.weight
@@ -64,9 +66,8 @@ class MaskedLanguageModel(Model):
         refuse_state(self, state)
         x = self.add_positions(self.embed(self.embedding, inputs, types), mask, None)
         out = self.stack(x, mask=mask, hidden=hidden)
-        logits = self.logits(out.y)
-        loss, losses = total_loss(logits, targets, out.losses, self.config)
-        return ModelOutput(logits, loss, losses, None)
+        made = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
+        return ModelOutput(*made, None)
 
     def logits(self, y: Tensor) -> Tensor:
         """From the last layer's output (..., width) to scores (..., vocabulary)."""

@@ -19,7 +19,7 @@ from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
-from everyformer.models.language import total_loss
+from everyformer.models.language import predict
 
 START = 256
 
@@ -39,7 +39,7 @@ class PixelModel(Model):
         self.row = nn.Embedding(height, config.width)
         self.column = nn.Embedding(width, config.width)
         self.channel = nn.Embedding(channels, config.width)
-        self.head = nn.Linear(config.width, 256, bias=False)
+        self.head = nn.Linear(self.stack.out_width, 256, bias=False)
         self.start_weights([self.embedding, self.row, self.column, self.channel])
 
     def forward(
@@ -66,9 +66,8 @@ class PixelModel(Model):
             where = state.seen[:, None] + steps
         x = (self.embedding(tokens) + self._place(where)) * self.embedding_scale
         out = self.stack(self.add_positions(x, mask, state), mask=mask, state=state)
-        logits = self.head(out.y)
-        loss, losses = total_loss(logits, targets, out.losses, self.config)
-        return ModelOutput(logits, loss, losses, out.state)
+        made = predict(self.head, out.y, targets, out.losses, self.config, self.training)
+        return ModelOutput(*made, out.state)
 
     @staticmethod
     def flatten(images: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
-from everyformer.core.outputs import Losses, ModelOutput, add_losses
+from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
 from everyformer.core.state import StackState, State
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
@@ -34,7 +34,7 @@ from everyformer.models.genes import (
     decoder_config,
     encoder_config,
 )
-from everyformer.models.language import total_loss
+from everyformer.models.language import predict
 
 
 class Encoded(NamedTuple):
@@ -100,10 +100,11 @@ class EncoderDecoder(Model):
                 raise ShapeError("an encoder-decoder needs targets to score, or a prefix to read")
             prefix = self.shifted(targets)
         encoded = self.encode(inputs, mask)
-        out = self.decode(prefix, encoded.context, state=state)
+        out = self._read_prefix(prefix, encoded.context, state)
         add_losses(encoded.losses, out.losses)
-        loss, losses = total_loss(out.logits, targets, encoded.losses, self.config)
-        return ModelOutput(out.logits, loss, losses, out.state)
+        terms = encoded.losses
+        made = predict(self.head, out.y, targets, terms, self.config, self.training)
+        return ModelOutput(*made, out.state)
 
     def encode(self, source: Tensor, mask: Mask | None = None) -> Encoded:
         """Read the source (B, S) once, for all steps of `decode`."""
@@ -122,9 +123,15 @@ class EncoderDecoder(Model):
         R is the number B of sentences in ``context``, or a multiple: then rows b R/B .. of the
         prefix are continuations of sentence b (its beams).
         """
-        x = self.embed(self.embedding, prefix)
-        out = self.stack(self.add_positions(x, None, state), context=context, state=state)
+        out = self._read_prefix(prefix, context, state)
         return ModelOutput(self.head(out.y), None, out.losses, out.state)
+
+    def _read_prefix(
+        self, prefix: Tensor, context: tuple[State, ...], state: StackState | None
+    ) -> StackOutput:
+        x = self.add_positions(self.embed(self.embedding, prefix), None, state)
+        out: StackOutput = self.stack(x, context=context, state=state)
+        return out
 
     def shifted(self, targets: Tensor) -> Tensor:
         """The decoder's input (B, T) for ``targets``: the start token, then all but the last."""

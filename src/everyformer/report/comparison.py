@@ -43,6 +43,7 @@ PICTURE_TITLES = {
     "weights": "Weights",
     "position-bias": "Position biases",
     "spatial": "Spatial gate",
+    "buckets": "Buckets",
     "terms": "Terms of the scores",
     "encodings": "Learned positions",
     "distances": "Distances",

@@ -1,4 +1,5 @@
-"""What a trace shows as matrices over pairs of tokens: weights, position biases, spatial gates."""
+"""What a trace shows as matrices over pairs of tokens: weights, position biases, spatial gates,
+buckets."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ def recorded(traced: Trace, what: str) -> dict[str, Tensor]:
     """(heads, L, L) by module path; biases that are zero everywhere are none."""
     found = traced.find(what.replace("-", "_"))
     square = {path: kept[0] if kept.dim() == 4 else kept for path, kept in found.items()}
+    if what == "buckets":
+        return {path: _shared(buckets) for path, buckets in square.items()}
     if what == "position-bias":
         return {path: bias for path, bias in square.items() if bias.count_nonzero()}
     return square
@@ -30,13 +33,15 @@ def draw_traced(
     labels: Sequence[str] | None,
     most: int | None,
 ) -> dict[str, Figure]:
-    """The figures of ``what`` (weights, position-bias or spatial); none if nothing was recorded."""
+    """The figures of ``what`` (weights, position-bias, spatial, buckets), if it was recorded."""
     now = recorded(traced, what)
     if not now:
         return {}
     old = {} if before is None else recorded(before, what)
     if what == "weights":
         return {what: _weights(now, causal, labels, most)}
+    if what == "buckets":
+        return {what: _buckets(now, labels, most)}
     draw = _spatial if what == "spatial" else _position_bias
     return draw(now, old, causal, most)
 
@@ -66,6 +71,32 @@ def _weights(
         f"tokens.{_left_out(found, most)}"
     )
     return draw_panels(rows, caption, "weight", labels=labels)
+
+
+def _shared(buckets: Tensor) -> Tensor:
+    """Share of the rounds that put two tokens into one bucket: (heads, L, L) of (heads, n, L)."""
+    return (buckets[..., None] == buckets[..., None, :]).float().mean(1)
+
+
+def _buckets(found: dict[str, Tensor], labels: Sequence[str] | None, most: int | None) -> Figure:
+    """One row of panels a layer, one panel a head."""
+    rows, met = [], []
+    for path, shared in list(found.items())[:most]:
+        several, count = shared.shape[0] > 1, shared.shape[-1]
+        others = ~torch.eye(count, dtype=torch.bool, device=shared.device)
+        met.append(shared[:, others].mean().item() if count > 1 else 1.0)
+        rows.append(
+            [
+                Panel(layer_title(path, f"head {h + 1}" if several else ""), one.cpu().numpy())
+                for h, one in enumerate(shared[:most])
+            ]
+        )
+    caption = (
+        "Darker: more rounds of hashing put the two tokens into one bucket, so that they may see "
+        f"each other. Share of pairs that meet in a round, layer by layer: "
+        f"{', '.join(f'{share:.0%}' for share in met)}.{_left_out(found, most)}"
+    )
+    return draw_panels(rows, caption, "share of rounds", labels=labels)
 
 
 def _position_bias(

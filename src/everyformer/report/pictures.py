@@ -20,6 +20,7 @@ from everyformer.core.trace import Trace, trace
 from everyformer.generation.pixels import draw_images
 from everyformer.models.base import Model
 from everyformer.models.seq2seq import EncoderDecoder
+from everyformer.positions.axial import Axial
 from everyformer.positions.learned import Learned
 from everyformer.positions.sinusoidal import Sinusoidal
 from everyformer.report.inside import draw_traced, recorded
@@ -36,7 +37,7 @@ from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
 
 PICTURES = (
-    *("weights", "position-bias", "spatial", "terms"),
+    *("weights", "position-bias", "spatial", "buckets", "terms"),
     *("encodings", "rotary", "distances", "masks"),
 )
 
@@ -59,7 +60,8 @@ def learned_pictures(
         most: at most so many layers and heads of each (default: all).
     """
     found: dict[str, Figure] = {}
-    for what in ("weights", "position-bias", "spatial", "terms", "encodings", "distances"):
+    kinds = ("weights", "position-bias", "spatial", "buckets", "terms", "encodings", "distances")
+    for what in kinds:
         if what == "encodings" and isinstance(model.position, Sinusoidal):
             continue
         try:
@@ -89,7 +91,7 @@ def draw_pictures(
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    if what in ("weights", "position-bias", "spatial", "terms"):
+    if what in ("weights", "position-bias", "spatial", "buckets", "terms"):
         traced = _traced(model, inputs)
         before = None if start is None else _traced(start, inputs)
         causal = bool(model.config.causal) and not isinstance(model, EncoderDecoder)
@@ -182,7 +184,8 @@ def _traced(model: Model, inputs: Tensor) -> Trace:
 
 def _applies(model: Model, inputs: Tensor, what: str) -> bool:
     if what == "encodings":
-        return model.stack.before is not None or isinstance(model.position, Sinusoidal | Learned)
+        held = isinstance(model.position, Sinusoidal | Learned | Axial)
+        return held or model.stack.before is not None
     if what == "rotary":
         return bool(rotations(model))
     if what == "distances":

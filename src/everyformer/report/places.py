@@ -17,6 +17,7 @@ from everyformer.mixers.attention import Attention
 from everyformer.models.base import Model
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import ScorePosition
+from everyformer.positions.axial import Axial
 from everyformer.positions.learned import Learned
 from everyformer.positions.learned_per_layer import LearnedPerLayer
 from everyformer.positions.rope import Rope
@@ -46,9 +47,11 @@ def draw_encodings(model: Model, length: int | None) -> dict[str, Figure]:
         )
         panel = Panel("", table.numpy(), ("channel", "position"))
         return {"encodings": draw_panels([[panel]], caption, "value", signed=True, wide=True)}
-    if not isinstance(position, Learned):
+    if not isinstance(position, Learned | Axial) or position.max_length is None:
         return {}
-    table = position.table.detach()[:length].float().cpu()
+    places = torch.arange(min(length or position.max_length, position.max_length))
+    device = next(position.parameters()).device
+    table = position.embed(places[None].to(device))[0].detach().float().cpu()
     unit = torch.nn.functional.normalize(table, dim=-1)
     alike = unit @ unit.T
     near = alike.diagonal(1).mean().item() if len(table) > 1 else 1.0

@@ -34,7 +34,10 @@ SAME = (
     "position_options", "block", "scale_embedding", "embedding_norm", "token_types",
 )  # fmt: skip
 """fields of a config that both models must share"""
-FREE = {"dropout", "drop_path", "attention_dropout"}
+FREE = {
+    *("dropout", "drop_path", "attention_dropout", "feedforward_chunk", "loss_chunk"),
+    *("rounds", "evaluation_rounds", "redraw", "hash_seed", "decode"),
+}
 """options inside them that change no weight's meaning"""
 BY_TOKEN = ("embedding.weight", "head.weight", "head.bias")
 """tensors with a row a token"""

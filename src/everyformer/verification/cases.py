@@ -75,6 +75,14 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"spatial": "toeplitz"},
         {"spatial": "toeplitz", "taps": 3},
     ),
+    "reformer": (
+        {"chunk": 4, "rounds": 2},
+        {"chunk": 4, "rounds": 3, "wrap": "circular", "look_ahead": 1},
+        {"chunk": 4, "rounds": 3, "once": True, "scale": 0.5},
+        {"chunk": 3, "rounds": 2, "across_buckets": False, "look_back": 2},
+        {"chunk": 3, "rounds": 2, "once": True, "wrap": "circular", "buckets": (4, 2)},
+        {},
+    ),
     "amlp": ({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
 }
 

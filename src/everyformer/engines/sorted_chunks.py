@@ -1,0 +1,322 @@
+"""Attention in chunks of sorted tokens: every round sorts the tokens anew, neighbours meet.
+
+Round r puts the tokens of a row in an order of its own; the sorted tokens of all rounds, one round
+behind the other, are cut into chunks of C. The queries of a chunk see the keys of their own chunk,
+of ``before`` chunks in front and ``after`` behind. What a token sees in several rounds is weighed
+by one softmax over all of it:
+
+    o_i = sum_r sum_{j in window_r(i)} exp(s_ij - z_i) v_j,   z_i = log sum_r sum_j exp(s_ij)
+
+A key that several rounds (or the two ends of a circular list) show counts as often, or with
+``once`` one time: s_ij is lowered by log N_ij. A token sees itself only where it sees nothing else;
+then o_i = v_i.
+
+The list is walked in tiles of chunks that fit a cache; forward keeps o and z, and backward computes
+the scores again (P = exp(s - z), dS = P * (dO V^T - rowsum(dO * O))). Un-sorting is a gather by the
+inverse order, in both directions. Cost O(n_r L C (1 + before + after) (D + D_v)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from everyformer.engines.chunk_lists import (
+    NEVER,
+    Layout,
+    Pattern,
+    Side,
+    hide_,
+    lay_out,
+    windows_of,
+)
+from everyformer.engines.ranges import fake, full_precision, returned, widened
+
+_BITS = math.log2(math.e)
+"""of one nat"""
+_CPU_SCORES, _DEVICE_SCORES = 2**19, 2**26
+"""scores that are held at a time"""
+
+
+def chunked_attention(
+    q: Tensor, k: Tensor, v: Tensor, order: Tensor, pattern: Pattern, *,
+    real: Tensor | None = None, buckets: Tensor | None = None, dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Attention of every token to those that the list of chunks shows it: (X, L, D_v).
+
+    Args:
+        q, k, v: (X, L, D), (X, L, D), (X, L, D_v), the queries scaled.
+        order: (X, rounds, L') int64, the tokens of each round in order, real ones first; L' is L
+            or, with tokens that are not real, the next multiple of the chunk.
+        real: (X, L') bool, which tokens may be seen (default: all).
+        buckets: (X, rounds, L') by token, needed where ``pattern.within``.
+        dropout: on the weights; its mask follows from torch's generator.
+    """
+    seed = torch.randint(2**62, (1,)) if dropout > 0 else None
+    return _forward(q, k, v, order, real, buckets, seed, pattern.code(), dropout)[0]
+
+
+def chunked_queries(
+    q: Tensor, k: Tensor, v: Tensor, order: Tensor, pattern: Pattern, where: Tensor, *,
+    real: Tensor | None = None, buckets: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The same for a few tokens of each row alone, at O(n) cost beside the sort: (X, n, D_v).
+
+    Args:
+        where: (n,) int64, the places of these tokens.
+        (others as in `chunked_attention`)
+    """
+    layout = lay_out(order, real, buckets, pattern)
+    slots = layout.slots[:, :, where].transpose(1, 2).flatten()
+    window, at = slots // pattern.chunk, slots[:, None] % pattern.chunk
+    chunks = window[:, None] + torch.arange(pattern.width, device=q.device)
+
+    def asked(held: Tensor) -> Tensor:
+        return held[window + pattern.before].gather(1, at)
+
+    def shown(held: Tensor) -> Tensor:
+        return held[chunks].flatten(1)
+
+    shut = layout.hidden[window].repeat_interleave(pattern.chunk, 1)
+    ask = Side(asked(layout.place))
+    seen = Side(shown(layout.place).masked_fill(shut, NEVER))
+    if layout.bucket is not None:
+        ask = ask._replace(bucket=asked(layout.bucket))
+        seen = seen._replace(bucket=shown(layout.bucket))
+    asks, tokens = asked(layout.tokens), shown(layout.tokens)
+    for name in ("chunk", "codes"):
+        held = getattr(layout, name)
+        if held is not None:
+            ask = ask._replace(**{name: _taken(held, asks)})
+            seen = seen._replace(**{name: _taken(held, tokens)})
+    queries, keys = _taken(_rows(q * _BITS, order), asks), _taken(_rows(k, order), tokens)
+    scores = hide_(queries @ keys.transpose(1, 2), ask, seen, layout.total[window], pattern)
+    scores = scores.view(len(q), len(where), 1, -1)
+    alone = (scores == -math.inf).all(-1, keepdim=True)
+    weights = (scores.masked_fill(alone, 0.0) / _BITS).softmax(-1)
+    values = _taken(_rows(v, order), tokens).view(len(q), len(where), -1, v.shape[-1])
+    own = v[:, where, None].to(weights.dtype)
+    return torch.where(alone, own, weights @ values).squeeze(2).to(v.dtype)
+
+
+class _Tile:
+    """T windows of the list, as many as a cache holds."""
+
+    def __init__(self, layout: Layout, pattern: Pattern, start: int, stop: int) -> None:
+        self.layout, self.pattern, self.start, self.stop = layout, pattern, start, stop
+        self.asks = slice(start + pattern.before, stop + pattern.before)
+        self.keys = slice(start, stop + pattern.width - 1)
+
+    def queries(self, rows: Tensor) -> Tensor:
+        """``rows`` (X L, n) of the queries: (T, C, n)."""
+        return _taken(rows, self.layout.tokens[self.asks])
+
+    def windows(self, rows: Tensor) -> Tensor:
+        """``rows`` (X L, n) of the keys: (T, width C, n)."""
+        return windows_of(_taken(rows, self.layout.tokens[self.keys]), self.pattern)
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """(T, C, width C) in bits, hidden ones -inf; ``q`` in bits too."""
+        layout, pattern = self.layout, self.pattern
+        shut = layout.hidden[self.start : self.stop].repeat_interleave(pattern.chunk, 1)
+        place = windows_of(layout.place[self.keys], pattern).masked_fill(shut, NEVER)
+        ask, seen = Side(layout.place[self.asks]), Side(place)
+        if layout.bucket is not None:
+            ask = ask._replace(bucket=layout.bucket[self.asks])
+            seen = seen._replace(bucket=windows_of(layout.bucket[self.keys], pattern))
+        for name in ("chunk", "codes"):
+            held = getattr(layout, name)
+            if held is not None:
+                ask = ask._replace(**{name: self.queries(held)})
+                seen = seen._replace(**{name: self.windows(held)})
+        made = torch.bmm(q, k.transpose(1, 2))
+        return hide_(made, ask, seen, layout.total[self.start : self.stop], pattern)
+
+    def dropout(self, like: Tensor, seed: Tensor | None, rate: float) -> Tensor | None:
+        """What the weights ``like`` are multiplied by, the same for the same seed."""
+        if seed is None:
+            return None
+        generator = torch.Generator(like.device).manual_seed(int(seed) + self.start)
+        return torch.empty_like(like).bernoulli_(1 - rate, generator=generator).div_(1 - rate)
+
+
+def _tiles(layout: Layout, pattern: Pattern) -> Iterator[_Tile]:
+    numbers = _CPU_SCORES if layout.tokens.device.type == "cpu" else _DEVICE_SCORES
+    step = max(1, numbers // (pattern.chunk**2 * pattern.width))
+    last = len(layout.tokens) - pattern.width + 1
+    for start in range(0, last, step):
+        yield _Tile(layout, pattern, start, min(start + step, last))
+
+
+def _rows(t: Tensor, order: Tensor) -> Tensor:
+    """``t`` (X, L, n) with as many tokens as ``order`` has, one row behind the other."""
+    return F.pad(widened(t), (0, 0, 0, order.shape[2] - t.shape[1])).flatten(0, 1)
+
+
+def _taken(rows: Tensor, index: Tensor) -> Tensor:
+    return rows.index_select(0, index.flatten()).view(*index.shape, *rows.shape[1:])
+
+
+def _gathered(listed: Tensor, slots: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Sum over rounds of what ``listed`` (F C, n) holds at ``slots`` (X, rounds, L): (X, L, n)."""
+    total: Tensor | None = None
+    for number, places in enumerate(slots.unbind(1)):
+        part = _taken(listed, places)
+        if weights is not None:
+            part = part.mul_(weights[:, number, :, None])
+        total = part if total is None else total.add_(part)
+    assert total is not None
+    return total
+
+
+@torch.library.custom_op("everyformer::sorted_chunks", mutates_args=())
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,
+    seed: Tensor | None, code: list[int], dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """o (X, L, D_v) and z (X, L), -inf where a token sees itself alone."""
+    pattern = Pattern.of(code)
+    with full_precision(q):
+        layout = lay_out(order, real, buckets, pattern)
+        queries, keys, values = (_rows(t, order) for t in (q, k, v))
+        queries = queries * _BITS
+        listed = values.new_empty(*layout.tokens.shape, v.shape[-1])
+        sums = values.new_empty(layout.tokens.shape)
+        lowest = torch.finfo(values.dtype).min
+        for tile in _tiles(layout, pattern):
+            made = tile.scores(tile.queries(queries), tile.windows(keys))
+            top = made.amax(-1, keepdim=True).clamp_(min=lowest)
+            weights = made.sub_(top).exp2_()
+            total = weights.sum(-1, keepdim=True)
+            kept = tile.dropout(weights, seed, dropout)
+            weights = weights if kept is None else weights.mul_(kept)
+            part = torch.bmm(weights, tile.windows(values))
+            listed[tile.start : tile.stop] = part.div_(total.clamp(min=1e-30))
+            sums[tile.start : tile.stop] = total.log2_().add_(top).squeeze(-1)
+        by_round = _taken(sums.flatten(), layout.slots).div_(_BITS)
+        z = by_round.logsumexp(1)
+        alone = z == -math.inf
+        share = (by_round - z.masked_fill(alone, 0.0)[:, None]).exp_()
+        o = _gathered(listed.flatten(0, 1), layout.slots, share)
+        o = torch.where(alone[..., None], values.view_as(o), o)
+    return returned(o[:, : v.shape[1]], v), z
+
+
+@torch.library.custom_op("everyformer::sorted_chunks_backward", mutates_args=())
+def _backward(
+    q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,
+    seed: Tensor | None, code: list[int], dropout: float, o: Tensor, z: Tensor, g: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    pattern = Pattern.of(code)
+    with full_precision(q):
+        layout = lay_out(order, real, buckets, pattern)
+        queries, keys, values, grown, made = (_rows(t, order) for t in (q, k, v, g, o))
+        queries = queries * _BITS
+        alone = z == -math.inf
+        sums = z.masked_fill(alone, 0.0).flatten()[:, None] * _BITS
+        level = (grown * made).sum(-1, keepdim=True)
+        shape, size = layout.tokens.shape, pattern.chunk
+        dq = values.new_empty(*shape, q.shape[-1])
+        dk, dv = values.new_zeros(*shape, k.shape[-1]), values.new_zeros(*shape, v.shape[-1])
+        for tile in _tiles(layout, pattern):
+            start, stop = tile.start, tile.stop
+            asks, shown, upper = tile.queries(queries), tile.windows(keys), tile.queries(grown)
+            weights = tile.scores(asks, shown).sub_(tile.queries(sums)).exp2_()
+            slopes = torch.bmm(upper, tile.windows(values).transpose(1, 2))
+            kept = tile.dropout(weights, seed, dropout)
+            thinned = weights if kept is None else weights * kept
+            slopes = slopes if kept is None else slopes.mul_(kept)
+            slopes.sub_(tile.queries(level)).mul_(weights)
+            dq[start:stop] = torch.bmm(slopes, shown)
+            for n in range(pattern.width):
+                part = slice(n * size, (n + 1) * size)
+                dk[start + n : stop + n].baddbmm_(slopes[:, :, part].transpose(1, 2), asks)
+                dv[start + n : stop + n].baddbmm_(thinned[:, :, part].transpose(1, 2), upper)
+        behind = layout.slots + pattern.before * size
+        copied, into = layout.copies
+        found = [_gathered(dq.flatten(0, 1), layout.slots)]
+        for listed in (dk, dv):
+            listed.index_add_(0, into, listed[copied])
+            found.append(_gathered(listed.flatten(0, 1), behind))
+        if real is not None:
+            found = [t.masked_fill_(~real[..., None], 0.0) for t in found]
+        found[1] /= _BITS
+        found[2] += grown.view_as(found[2]) * alone[..., None]
+    dq, dk, dv = (t[:, : q.shape[1]] for t in found)
+    return returned(dq, q), returned(dk, k), returned(dv, v)
+
+
+@_forward.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,
+    seed: Tensor | None, code: list[int], dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return fake(v), widened(v).new_empty(order.shape[0], order.shape[2])
+
+
+@_backward.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,
+    seed: Tensor | None, code: list[int], dropout: float, o: Tensor, z: Tensor, g: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return fake(q), fake(k), fake(v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:7], *output)
+    ctx.code, ctx.dropout = inputs[7], inputs[8]
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    *inputs, o, z = ctx.saved_tensors
+    made = _backward(*inputs, ctx.code, ctx.dropout, o, z, g)
+    return (*made, None, None, None, None, None, None)
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)
+
+
+def _pairs(order: Any, code: list[int]) -> int:
+    """Scores that are computed: rows, windows, queries and keys multiplied."""
+    pattern, (many, rounds, length) = Pattern.of(code), order
+    windows = many * (rounds * (length // pattern.chunk) + pattern.width - 1)
+    return windows * pattern.chunk**2 * pattern.width
+
+
+@register_flop_formula(torch.ops.everyformer.sorted_chunks)
+def _(
+    q: Any,
+    k: Any,
+    v: Any,
+    order: Any,
+    real: Any,
+    buckets: Any,
+    seed: Any,
+    code: Any,
+    dropout: Any,
+    **_: Any,
+) -> int:
+    return 2 * _pairs(order, code) * (q[2] + v[2])
+
+
+@register_flop_formula(torch.ops.everyformer.sorted_chunks_backward)
+def _(
+    q: Any,
+    k: Any,
+    v: Any,
+    order: Any,
+    real: Any,
+    buckets: Any,
+    seed: Any,
+    code: Any,
+    *rest: Any,
+    **_: Any,
+) -> int:
+    return 2 * _pairs(order, code) * (3 * q[2] + 2 * v[2])

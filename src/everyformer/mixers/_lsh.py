@@ -1,0 +1,162 @@
+"""Hashed attention without parameters: the literal equation, and the function of it.
+
+    o_i = sum_j N_ij exp(s_ij) v_j / sum_j N_ij exp(s_ij),   s_ij = c q_i . k_j / |k_j|
+
+See `everyformer.mixers.reformer` for the symbols and the source.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from everyformer.core.errors import ShapeError
+from everyformer.engines.chunk_lists import Pattern
+from everyformer.engines.hashing import bucket_order
+from everyformer.engines.ranges import widened
+from everyformer.engines.softmax import Visibility, softmax_attention
+from everyformer.engines.sorted_chunks import chunked_attention
+
+_LAST_BUCKET = 2**31
+"""where padding is sorted to, behind all that hashes give"""
+
+
+def lsh_weights_reference(
+    qk: Tensor, buckets: Tensor, pattern: Pattern, *, keep: Tensor | None = None,
+    scale: float = 1.0, key_eps: float = 1e-6,
+) -> Tensor:  # fmt: skip
+    """The matrix of weights (B, H, L, L), row by row; arguments as in `lsh_attention`."""
+    batch, heads, length, size = qk.shape
+    made = qk.new_zeros(batch, heads, length, length)
+    for b in range(batch):
+        real = torch.arange(length) if keep is None else keep[b].nonzero().squeeze(1)
+        for h in range(heads):
+            times = _times_shown(buckets[b, h].tolist(), real.tolist(), length, pattern).to(qk)
+            for i in real.tolist():
+                key = qk[b, h] / (qk[b, h].square().sum(-1, keepdim=True) + size * key_eps).sqrt()
+                score = scale * (key @ qk[b, h, i])
+                places = torch.arange(length, device=qk.device)
+                shown = (times[i] > 0) & (places < i if pattern.causal else places != i)
+                if not shown.any():
+                    made[b, h, i, i] = 1.0
+                    continue
+                count = (times[i] > 0).to(qk) if pattern.once else times[i]
+                top = score[shown].max().detach()
+                weight = torch.where(shown, count * (score - top).clamp(max=0).exp(), 0)
+                made[b, h, i] = weight / weight.sum()
+    return made
+
+
+def _times_shown(buckets: Any, real: list[int], length: int, pattern: Pattern) -> Tensor:
+    """N (L, L): how often the list of chunks of one row and head shows key j to query i."""
+    chunks = []
+    for number, bucket in enumerate(buckets):
+        tokens = [t for _, t in sorted((bucket[t], t) for t in real)]
+        cuts = range(0, len(tokens), pattern.chunk)
+        chunks += [(number, tokens[cut : cut + pattern.chunk]) for cut in cuts]
+    times = torch.zeros(length, length)
+    for n, (number, asking) in enumerate(chunks):
+        for other in range(n - pattern.before, n + pattern.after + 1):
+            if pattern.circular:
+                other %= len(chunks)
+            elif not 0 <= other < len(chunks) or chunks[other][0] != number:
+                continue
+            for i in asking:
+                for j in chunks[other][1]:
+                    same = chunks[other][0] == number and buckets[number][i] == buckets[number][j]
+                    times[i, j] += 1 if same or not pattern.within else 0
+    return times
+
+
+def lsh_attention_reference(
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: Pattern, *, keep: Tensor | None = None,
+    scale: float = 1.0, key_eps: float = 1e-6,
+) -> Tensor:  # fmt: skip
+    """The definition, one query at a time; arguments as in `lsh_attention`."""
+    how: dict[str, Any] = {"keep": keep, "scale": scale, "key_eps": key_eps}
+    return lsh_weights_reference(qk, buckets, pattern, **how) @ v
+
+
+def lsh_attention(
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: Pattern, *, keep: Tensor | None = None,
+    scale: float = 1.0, key_eps: float = 1e-6, dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Attention among the tokens that their buckets bring together: (B, H, L, D_v).
+
+    Args:
+        qk: (B, H, L, D), queries, and keys when divided by their lengths.
+        v: (B, H, L, D_v).
+        buckets: (B, H, rounds, L) integers >= 0, equal where a round hashes alike.
+        pattern: chunks and who sees whom in them.
+        keep: (B, L) bool, which tokens are real; the others get 0.
+        scale: on the scores. key_eps: added to the mean square of a key.
+        dropout: on the weights.
+    """
+    if buckets.shape[:2] != qk.shape[:2] or buckets.shape[3:] != qk.shape[2:3]:
+        raise ShapeError(
+            f"buckets must be (batch, heads, rounds, length) for queries {tuple(qk.shape)}, not "
+            f"{tuple(buckets.shape)}"
+        )
+    rows = sorted_rows(qk, v, buckets, pattern, keep, scale, key_eps)
+    y = chunked_attention(
+        rows.q, rows.k, rows.v, rows.order, pattern,
+        real=rows.real, buckets=rows.buckets, dropout=dropout,
+    )  # fmt: skip
+    y = y.view(v.shape)
+    return y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
+
+
+class SortedRows(NamedTuple):
+    """Heads as rows whose length is a multiple of the chunk."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    order: Tensor
+    real: Tensor | None
+    buckets: Tensor | None
+
+
+def sorted_rows(
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: Pattern, keep: Tensor | None, scale: float,
+    key_eps: float,
+) -> SortedRows:  # fmt: skip
+    batch, heads, length, _ = qk.shape
+    more = -length % pattern.chunk
+    real = None
+    # the compiler gets one graph for all lengths
+    if torch.compiler.is_compiling() or keep is not None or more:
+        flags = torch.ones(batch, length, dtype=torch.bool, device=qk.device)
+        rows = torch.arange(batch * heads, device=qk.device) // heads
+        real = F.pad(flags if keep is None else keep, (0, more))[rows]
+    codes = F.pad(buckets.long().flatten(0, 1), (0, more))
+    sorted_by = codes
+    if real is not None:
+        sorted_by = codes.masked_fill(~real[:, None], _LAST_BUCKET)
+    keys = keys_of(qk, key_eps)
+    q, k, v = (t.flatten(0, 1) for t in (qk * scale, keys, v))
+    return SortedRows(q, k, v, bucket_order(sorted_by), real, codes if pattern.within else None)
+
+
+def dense_attention(
+    qk: Tensor, v: Tensor, pattern: Pattern, keep: Tensor | None, scale: float, key_eps: float,
+    dropout: float,
+) -> Tensor:  # fmt: skip
+    """What `lsh_attention` is where one chunk holds all tokens."""
+    places = torch.arange(qk.shape[2], device=qk.device)
+    seen = places[:, None] > places if pattern.causal else places[:, None] != places
+    seen = seen[None, None] if keep is None else seen & keep[:, None, None]
+    keys = keys_of(qk, key_eps)
+    y = softmax_attention(qk, keys, v, Visibility(mask=seen), scale=scale, dropout=dropout)
+    y = torch.where(seen.any(-1, keepdim=True), y, v)
+    return y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
+
+
+def keys_of(qk: Tensor, eps: float) -> Tensor:
+    """Queries divided by their lengths (squares leave the range of float16)."""
+    wide = widened(qk)
+    scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * qk.shape[-1] ** -0.5
+    return (wide * scale).to(qk.dtype)

@@ -1,0 +1,339 @@
+"""Reformer's attention: tokens are sorted by a hash of their queries, and see those sorted near.
+
+    q_i = k_i = W_qk x_i (one projection),  v_i = W_v x_i,   s_ij = c q_i . k_j / |k_j|
+    b_i^r = h_r(q_i), r = 1 .. n_r        (`everyformer.engines.hashing`), R_r anew at every pass
+    round r: tokens sorted by (b^r, i) and cut into chunks of C; a chunk sees itself, the chunk
+    before it and, both ways, the one after
+    o_i = sum_j N_ij exp(s_ij) v_j / sum_j N_ij exp(s_ij)        over j < i when causal, else j != i
+
+N_ij counts how often the rounds show j to i; with ``once`` it is 1 instead, the union of sets that
+the paper means (published code leaves this out). A token sees itself only if it sees nothing else:
+o_i = v_i. Symbols: n_r = ``rounds``, C = ``chunk``, c = ``scale`` (1: as in trax and Hugging Face,
+where keys are divided twice; 1/sqrt(D): lucidrains' reformer-pytorch).
+
+Cost: O(n_r L C D) time and O(n_r L D) memory, beside O(n_r L log L) for the sort. State: q, v and
+buckets of all tokens seen.
+
+Not strictly causal: no content of later tokens is seen, but they move the borders of the chunks,
+and so which earlier tokens are. So a state cannot repeat one pass over a longer text. It has two
+forms (``decode``): "exact" sorts all tokens seen and gives what a pass over them gives for the new
+ones; "bucket" lets a new token see the tokens of its buckets and the latest ones up to n_r C
+times the chunks of a window, as trax does, which is an approximation.
+
+L <= C is dense attention. Padding sorts behind all buckets and is never seen; packed documents are
+rows of their own. Source: Kitaev, Kaiser, Levskaya 2020, arXiv 2001.04451; numbers as in
+google/trax and Hugging Face's Reformer. There the list of chunks is ``wrap="circular"``: the first
+chunk of a round sees the last of the round before; here it sees nothing before it unless asked.
+The function and its literal form are in `everyformer.mixers._lsh`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.choices import choose
+from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.mask import Mask, positions_of
+from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.state import State, state
+from everyformer.core.trace import record, tracing
+from everyformer.engines.cache import KeyValueState
+from everyformer.engines.chunk_lists import Pattern
+from everyformer.engines.hashing import (
+    bucket_factors,
+    check_factors,
+    columns,
+    lsh_buckets,
+    lsh_buckets_reference,
+    seeded_rotations,
+)
+from everyformer.engines.rows import repack, unpack
+from everyformer.engines.softmax import Visibility, softmax_attention
+from everyformer.engines.sorted_chunks import chunked_attention, chunked_queries
+from everyformer.mixers import MIXERS
+from everyformer.mixers._lsh import (
+    dense_attention,
+    keys_of,
+    lsh_attention,
+    lsh_attention_reference,
+    lsh_weights_reference,
+    sorted_rows,
+)
+
+
+@dataclass(frozen=True)
+class ReformerOptions:
+    rounds: int = 4
+    """n_r, hashes of every token; more find more of the large weights"""
+    evaluation_rounds: int | None = None
+    """n_r outside training and with a state (default: as in training)"""
+    chunk: int = 64
+    """C, sorted tokens that see each other"""
+    look_back: int = 1
+    """chunks seen before the own one"""
+    look_ahead: int | None = None
+    """chunks seen behind it (default: 0 when causal, 1 when not)"""
+    buckets: int | tuple[int, ...] | None = None
+    """even number of buckets, or even factors of it (default: 2 max_length / C, in two factors)"""
+    wrap: Literal["none", "circular"] = "none"
+    """what the first chunk of a round sees before it: nothing, or the round before (published)"""
+    once: bool = False
+    """count a key once however many rounds show it"""
+    across_buckets: bool = True
+    """whether tokens of other buckets in the same chunks are seen"""
+    scale: float = 1.0
+    """c, on the scores"""
+    key_eps: float = 1e-6
+    """added to the mean square of a key before it is divided by its length"""
+    redraw: bool = True
+    """new rotations at every training pass; False: those of evaluation"""
+    hash_seed: int = 0
+    """of the rotations used in evaluation and with a state"""
+    decode: Literal["exact", "bucket"] = "exact"
+    """what new tokens of a state see: see the text"""
+    attention_dropout: float = 0.0
+    """dropout on the weights in training"""
+
+
+@state
+class ReformerState(State):
+    """Queries, values and buckets of the tokens seen."""
+
+    seen: Tensor
+    held: KeyValueState
+    """queries as keys, and values"""
+    buckets: Tensor
+    """(B, H, rounds, S)"""
+
+
+@MIXERS.register("reformer")
+class Reformer(Mixer):
+    """Hashed attention over (B, L, width), with its projections.
+
+    Args:
+        width: channels of x.
+        heads: H; each hashes by itself.
+        causal: whether later tokens are hidden.
+        max_length: decides the default number of buckets; longer texts work too.
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        options: `ReformerOptions` or a dictionary.
+
+    Raises:
+        GeneError: numbers of rounds, chunks or buckets that cannot be.
+    """
+
+    name = "reformer"
+    honours = frozenset({"keep", "documents"})
+    shares_heads = True
+    Options = ReformerOptions
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
+        channels: int | None = None, options: ReformerOptions | dict[str, object] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        o: ReformerOptions = set_options(ReformerOptions, self.name, options)
+        channels = channels or width
+        self.width, self.heads, self.causal, self.options = width, heads, causal, o
+        self.size = heads_divide(channels, heads, self.name)
+        ahead = (0 if causal else 1) if o.look_ahead is None else o.look_ahead
+        _check(o, ahead)
+        self.pattern = Pattern(
+            chunk=o.chunk, before=o.look_back, after=ahead, causal=causal,
+            circular=o.wrap == "circular", once=o.once, within=not o.across_buckets,
+        )  # fmt: skip
+        self.factors = _factors(o, max_length)
+        self.rounds = o.evaluation_rounds or o.rounds
+        # not a buffer: it follows from the seed, and has to survive every dtype and device alike
+        self.rotations = seeded_rotations(
+            o.hash_seed, heads, max(self.rounds, o.rounds), self.size, columns(self.factors)
+        )
+        self.query_key = nn.Linear(width, channels, bias=False)
+        self.value = nn.Linear(width, channels, bias=False)
+        self.out = nn.Linear(channels, width, bias=False)
+        for linear in (self.query_key, self.value, self.out):
+            nn.init.xavier_uniform_(linear.weight)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        self.check_input(x, context, mask, state)
+        keep = None if mask is None else mask.keep
+        if mask is not None and mask.documents is not None:
+            if state is not None:
+                raise UnsupportedError("packed documents and a state cannot be combined")
+            rows = unpack(x, mask.documents, keep)
+            y = repack(self._mix(*self._project(rows.x), rows.keep), rows)
+            return MixerOutput(y, None, {})
+        qk, v = self._project(x)
+        if state is None:
+            return MixerOutput(self._mix(qk, v, keep), None, {})
+        assert isinstance(state, ReformerState)
+        after = self._append(qk, v, keep, state)
+        if state.buckets.shape[-1] == 0:
+            return MixerOutput(self._attend(qk, v, after.buckets, keep), after, {})
+        y = self._continue(qk, after)
+        y = y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
+        return MixerOutput(self._merge(y), after, {})
+
+    def reference(
+        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
+    ) -> Tensor:
+        """By `lsh_attention_reference`, documents and rows one after the other."""
+        qk, v = self._project(x)
+        turned = self.rotations[:, : self.rounds].to(x.device)
+        buckets = lsh_buckets_reference(qk.detach(), turned.to(qk), self.factors)
+        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        keep = keep if mask is None or mask.keep is None else mask.keep
+        parts = [keep]
+        if mask is not None and mask.documents is not None:
+            parts = [keep & (mask.documents == n) for n in mask.documents.unique()]
+        how: dict[str, Any] = {"scale": self.options.scale, "key_eps": self.options.key_eps}
+        made = [lsh_attention_reference(qk, v, buckets, self.pattern, keep=k, **how) for k in parts]
+        return self._merge(torch.stack(made).sum(0))
+
+    def init_state(
+        self, batch_size: int, *, device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> ReformerState:  # fmt: skip
+        if not self.causal:
+            super().init_state(batch_size)
+        like = self.out.weight
+        device = device or like.device
+        held = KeyValueState.empty(
+            (batch_size, self.heads), self.size, self.size,
+            device=device, dtype=dtype or like.dtype,
+        )  # fmt: skip
+        buckets = self._hash(held.keys, self._rotations(fixed=True, like=held.keys))
+        return ReformerState(held.seen, held, buckets)
+
+    def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
+        self.check_input(x, None, mask, state)
+        assert isinstance(state, ReformerState)
+        return self._append(*self._project(x), None if mask is None else mask.keep, state)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and values (B, H, L, D)."""
+        shape = (*x.shape[:2], self.heads, self.size)
+        qk, v = self.query_key(x).view(shape), self.value(x).view(shape)
+        return qk.transpose(1, 2), v.transpose(1, 2)
+
+    def _merge(self, y: Tensor) -> Tensor:
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def _rotations(self, fixed: bool, like: Tensor) -> Tensor:
+        """(H, rounds, D, columns): those of the seed, or new ones."""
+        if not fixed and self.options.redraw:
+            shape = (self.heads, self.options.rounds, *self.rotations.shape[2:])
+            return torch.randn(shape, device=like.device)
+        rounds = self.rounds if fixed else self.options.rounds
+        return self.rotations[:, :rounds].to(like.device)
+
+    def _hash(self, qk: Tensor, rotations: Tensor) -> Tensor:
+        return lsh_buckets(qk, rotations, self.factors)
+
+    def _mix(self, qk: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        # drawn outside of the choice, which a repetition does not make
+        rotations = self._rotations(fixed=not self.training, like=qk)
+        return self._attend(qk, v, choose(lambda: self._hash(qk, rotations)), keep)
+
+    def _attend(self, qk: Tensor, v: Tensor, buckets: Tensor, keep: Tensor | None) -> Tensor:
+        o = self.options
+        how: dict[str, Any] = {"keep": keep, "scale": o.scale, "key_eps": o.key_eps}
+        if tracing():
+            record(self, "buckets", lambda: buckets)
+            record(self, "weights", lambda: lsh_weights_reference(qk, buckets, self.pattern, **how))
+        dropout = o.attention_dropout if self.training else 0.0
+        one = not torch.compiler.is_compiling() and qk.shape[2] <= o.chunk and o.across_buckets
+        if one:
+            y = dense_attention(qk, v, self.pattern, dropout=dropout, **how)
+        else:
+            y = lsh_attention(qk, v, buckets, self.pattern, dropout=dropout, **how)
+        return self._merge(y)
+
+    def _append(
+        self, qk: Tensor, v: Tensor, keep: Tensor | None, state: ReformerState
+    ) -> ReformerState:
+        """The state with new tokens behind the old ones."""
+        mask = None if keep is None else Mask(keep=keep)
+        places = positions_of(qk.shape[0], qk.shape[2], mask, state.seen, qk.device)
+        held = state.held.append(qk, v, places, keep)
+        new = self._hash(qk, self._rotations(fixed=True, like=qk))
+        return ReformerState(held.seen, held, torch.cat((state.buckets, new), -1))
+
+    def _continue(self, qk: Tensor, after: ReformerState) -> Tensor:
+        """What the last tokens of a state see, by ``decode``: (B, H, n, D)."""
+        o, pattern = self.options, self.pattern
+        held, count = after.held, qk.shape[2]
+        keep, length = held.keep, held.keys.shape[2]
+        last = torch.arange(length - count, length, device=qk.device)
+        if o.decode == "bucket":
+            return self._by_bucket(after, last)
+        how = (pattern, keep, o.scale, o.key_eps)
+        if length <= o.chunk and o.across_buckets:
+            return dense_attention(held.keys, held.values, *how, 0.0)[:, :, -count:]
+        rows = sorted_rows(held.keys, held.values, after.buckets, *how)
+        if count > o.chunk:
+            y = chunked_attention(*rows[:4], pattern, real=rows.real, buckets=rows.buckets)
+            y = y[:, last]
+        else:
+            y = chunked_queries(*rows[:4], pattern, last, real=rows.real, buckets=rows.buckets)
+        return y.view(*qk.shape[:3], -1).to(qk.dtype)
+
+    def _by_bucket(self, after: ReformerState, last: Tensor) -> Tensor:
+        """Those of the same bucket in any round first, then the latest: one softmax over them."""
+        o, keep = self.options, after.held.keep
+        keys, values = after.held.keys, after.held.values
+        places = torch.arange(keys.shape[2], device=keys.device)
+        seen = (places < last[:, None])[None, None]
+        seen = seen if keep is None else seen & keep[:, None, None]
+        met = (after.buckets[..., last, None] == after.buckets[..., None, :]).any(2)
+        worth = (places + met * len(places)).masked_fill(~seen, -1)
+        most = min(o.chunk * self.pattern.width * self.rounds, len(places))
+        found = worth.topk(most, -1)
+        chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(
+            -1, found.indices, found.values >= 0
+        )
+        y = softmax_attention(
+            keys[:, :, last],
+            keys_of(keys, o.key_eps),
+            values,
+            Visibility(mask=chosen),
+            scale=o.scale,
+        )
+        return torch.where(chosen.any(-1, keepdim=True), y, values[:, :, last])
+
+
+def _factors(o: ReformerOptions, max_length: int | None) -> tuple[int, ...]:
+    """Numbers of buckets whose product the hash has."""
+    if o.buckets is None:
+        if max_length is None:
+            raise GeneError(
+                "reformer takes its number of buckets from the longest text: give max_length=..., "
+                "or buckets=..."
+            )
+        return bucket_factors(2 * max(1, max_length // o.chunk))
+    factors = o.buckets if isinstance(o.buckets, tuple) else (o.buckets,)
+    check_factors(factors)
+    return factors
+
+
+def _check(o: ReformerOptions, ahead: int) -> None:
+    counts = {"rounds": o.rounds, "chunk": o.chunk, "evaluation_rounds": o.evaluation_rounds}
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise GeneError(f"reformer: {name}={value} must be at least 1")
+    if min(o.look_back, ahead) < 0:
+        raise GeneError(
+            f"reformer: look_back={o.look_back} and look_ahead={ahead} must be 0 or more chunks"
+        )

@@ -1,0 +1,107 @@
+"""Axial positions: a table over a long text, made of short ones.
+
+    P_p = concat_i E_i[index_i(p)],      E_i in R^(L_i x d_i),   sum_i d_i = d,   prod_i L_i >= L
+
+index(p) is p as a number with digits of base L_1, ..., L_n, the last one fastest (row-major), so
+the parameters are sum_i L_i d_i instead of L d: of 16,384 positions as 128 x 128, 128 d.
+
+Source: Kitaev et al. 2020, arXiv 2001.04451; N(0, 1) at the start as in google/trax and Hugging
+Face, where a training text must be prod_i L_i long; here any up to that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import set_options
+from everyformer.positions import POSITIONS
+from everyformer.positions.base import Position
+
+
+@dataclass(frozen=True)
+class AxialOptions:
+    shape: tuple[int, ...] | None = None
+    """L_1, ..., L_n, whose product is the longest text (default: a square about max_length)"""
+    dims: tuple[int, ...] | None = None
+    """d_1, ..., d_n, which add up to width (default: equal parts)"""
+    std: float = 1.0
+    """standard deviation of the tables at the start"""
+
+
+def axial_reference(position: int, tables: list[Tensor]) -> Tensor:
+    """The definition, for one position: digit by digit from the last."""
+    parts: list[Tensor] = []
+    for table in reversed(tables):
+        position, digit = divmod(position, len(table))
+        parts.insert(0, table[digit])
+    return torch.cat(parts)
+
+
+@POSITIONS.register("axial")
+class Axial(Position):
+    """Adds rows of several trained tables side by side; needs ``max_length`` or ``shape``.
+
+    Raises:
+        GeneError: a shape too small for ``max_length``, or dims that do not add up to ``width``.
+    """
+
+    name = "axial"
+    acts_on = "embeddings"
+    Options = AxialOptions
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        max_length: int | None = None,
+        causal: bool = False,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        o: AxialOptions = set_options(AxialOptions, self.name, options)
+        self.options, self.shape = o, o.shape or _square(max_length)
+        axes = len(self.shape)
+        equal = (width // axes,) * (axes - 1)
+        dims = o.dims or (*equal, width - sum(equal))
+        if min(self.shape) < 1 or math.prod(self.shape) < (max_length or 1):
+            raise GeneError(
+                f"axial positions of shape={self.shape} reach {math.prod(self.shape)} tokens, but "
+                f"max_length={max_length}: give a shape whose product is at least that"
+            )
+        if len(dims) != axes or sum(dims) != width or min(dims) < 1:
+            raise GeneError(
+                f"axial positions: dims={dims} must be {axes} numbers, one for each of "
+                f"shape={self.shape}, that add up to width={width}"
+            )
+        self.max_length = math.prod(self.shape)
+        self.tables = nn.ParameterList(
+            torch.randn(length, size) * o.std for length, size in zip(self.shape, dims, strict=True)
+        )
+        for table in self.tables:
+            table.no_decay = True
+
+    def embed(self, positions: Tensor) -> Tensor:
+        self.check(positions)
+        parts = []
+        for table in reversed(list(self.tables)):
+            parts.append(nn.functional.embedding(positions % len(table), table))
+            positions = positions // len(table)
+        return torch.cat(parts[::-1], -1)
+
+
+def _square(max_length: int | None) -> tuple[int, int]:
+    """Two sides as equal as can be whose product holds ``max_length``."""
+    if max_length is None:
+        raise GeneError(
+            "position 'axial' holds tables over positions: give max_length=... or shape=(...)"
+        )
+    side = math.isqrt(max_length - 1) + 1
+    return -(-max_length // side), side

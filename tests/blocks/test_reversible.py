@@ -1,0 +1,401 @@
+"""Reversible stacks: the equations, the same gradients as autograd's, memory without depth."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import everyformer as ef
+from everyformer.blocks import reversible
+from everyformer.blocks.options import BlockOptions
+from everyformer.blocks.stack import Stack
+from everyformer.core.choices import choose
+from everyformer.core.errors import EveryformerError, GeneError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Mixer
+from everyformer.core.outputs import MixerOutput
+from everyformer.engines.flops import count_flops
+from everyformer.family import list_members
+from everyformer.models.build import create_mixer
+from everyformer.verification.cases import stir
+
+WIDTH = 12
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def make_stack(name, depth=3, output="concat", **options):
+    torch.manual_seed(1)
+    mixers = [
+        create_mixer(name, width=WIDTH, heads=3, causal=True, max_length=20) for _ in range(depth)
+    ]
+    block = BlockOptions(wiring="reversible", reversible_output=output, **options)
+    stack = Stack(mixers, WIDTH, block).double()
+    stir(stack)
+    return stack
+
+
+@pytest.fixture
+def plainly(monkeypatch):
+    """Run the same equations with everything kept by autograd."""
+
+    def run(stack, x, **more):
+        with monkeypatch.context() as patched:
+            patched.setattr(reversible._Reversible, "apply", _kept_by_autograd)
+            return stack(x, **more)
+
+    return run
+
+
+def _kept_by_autograd(run, a, b, *tensors):
+    out = reversible.run_plainly(
+        run.blocks, a.to(run.dtype), run.added, run.context, run.mask, run.state, run.hidden
+    )
+    run.names += out.losses
+    run.states += out.states
+    inner = [half for n in run.hidden for half in out.hidden[n]]
+    return *out.halves, *inner, *out.losses.values()
+
+
+def gradients(stack, x, y):
+    weight = draw(*y.shape, seed=9)
+    inputs = [x, *stack.parameters()]
+    return torch.autograd.grad((y * weight).sum(), inputs, allow_unused=True)
+
+
+def close(got, expected, atol=1e-10):
+    for a, b in zip(got, expected, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=0, atol=atol)
+
+
+def test_one_layer_is_the_papers_equations():
+    stack, x = make_stack("attention", depth=1), draw(2, 7, WIDTH)
+    (block,) = stack.blocks
+    y1 = x + block.mixer(block.mixer_norm(x)).y
+    y2 = x + block.feedforward(block.feedforward_norm(y1))
+    expected = nn.functional.layer_norm(
+        torch.cat((y1, y2), -1), (2 * WIDTH,), stack.norm.weight, stack.norm.bias
+    )
+    torch.testing.assert_close(stack(x).y, expected, rtol=0, atol=1e-12)
+    mean = make_stack("attention", depth=1, output="mean")
+    mean.load_state_dict(stack.blocks.state_dict(prefix="blocks."), strict=False)
+    expected = nn.functional.layer_norm((y1 + y2) / 2, (WIDTH,), mean.norm.weight, mean.norm.bias)
+    torch.testing.assert_close(mean(x).y, expected, rtol=0, atol=1e-12)
+
+
+MIXERS = [member.name for member in list_members() if member.is_mixer]
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_gradients_equal_autograds_with_dropout_on(mixer, plainly):
+    stack = make_stack(mixer, dropout=0.3, drop_path=0.2).train()
+    x = draw(3, 11, WIDTH).requires_grad_()
+    keep = torch.ones(3, 11, dtype=torch.bool)
+    keep[0, 7:] = False
+    start = copy.deepcopy(stack.state_dict())
+    for mask in (None, Mask(keep=keep)):
+        stack.load_state_dict(start)
+        torch.manual_seed(4)
+        ours = stack(x, mask=mask).y
+        after = torch.get_rng_state()
+        got = gradients(stack, x, ours)
+        assert torch.equal(torch.get_rng_state(), after)
+        drawn = copy.deepcopy(stack.state_dict())
+        stack.load_state_dict(start)
+        torch.manual_seed(4)
+        kept = plainly(stack, x, mask=mask).y
+        assert all(torch.equal(t, drawn[name]) for name, t in stack.state_dict().items())
+        torch.testing.assert_close(ours, kept, rtol=0, atol=0)
+        close(got, gradients(stack, x, kept))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_decoder_that_reads_an_encoder_gets_autograds_gradients(layers, plainly):
+    torch.manual_seed(0)
+    options = {"wiring": "reversible", "reversible_output": "mean", "dropout": 0.3}
+    sizes = {"width": WIDTH, "heads": 3, "layers": layers, "vocabulary": 20, "max_length": 9}
+    model = ef.create_model("attention", "seq2seq", **sizes, **options).double()
+    source, targets = torch.randint(0, 20, (2, 7)), torch.randint(0, 20, (2, 5))
+    mask = Mask(keep=torch.arange(7) < torch.tensor([[7], [4]]))
+
+    def found():
+        torch.manual_seed(3)
+        loss = model(source, targets=targets, mask=mask).loss
+        return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+
+    got = found()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reversible._Reversible, "apply", _kept_by_autograd)
+        expected = found()
+    assert all(g is not None and g.abs().max() > 0 for g in got)
+    close(got, expected)
+
+
+def test_a_bias_of_the_mask_gets_its_gradient(plainly):
+    stack, x = make_stack("attention"), draw(2, 6, WIDTH)
+    bias = draw(1, 3, 6, 6, seed=2).requires_grad_()
+    found = []
+    for run in (stack, lambda x, **more: plainly(stack, x, **more)):
+        (g,) = torch.autograd.grad(run(x, mask=Mask(bias=bias)).y.square().sum(), bias)
+        found.append(g)
+    close(found[:1], found[1:])
+
+
+def test_a_table_of_positions_that_layers_share_gets_the_sum_of_their_gradients():
+    torch.manual_seed(0)
+    model = ef.create_model(
+        "t5-relative", width=WIDTH, heads=3, layers=3, wiring="reversible", tie=False
+    ).double()
+    tokens = torch.randint(0, 256, (2, 9))
+    names, weights = zip(*model.named_parameters(), strict=True)
+    got = torch.autograd.grad(model(tokens, targets=tokens).loss, weights)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reversible._Reversible, "apply", _kept_by_autograd)
+        close(got, torch.autograd.grad(model(tokens, targets=tokens).loss, weights))
+    assert any("position" in name for name in names)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
+def test_the_inverse_rebuilds_the_input_of_24_layers(dtype, bound):
+    stack = make_stack("attention", depth=24).to(dtype)
+    x = draw(2, 9, WIDTH).to(dtype)
+    run = reversible.Run(list(stack.blocks), dtype)
+    with torch.no_grad():
+        a, b = reversible.run_plainly(list(stack.blocks), x).halves
+        for step in reversed(run.steps):
+            a, b = b - run.call(step, a, None, None).y, a
+    for half in (a, b):
+        assert (half - x).abs().max() < bound
+
+
+def test_in_bfloat16_halves_are_rebuilt_in_float32(plainly):
+    stack = make_stack("attention", depth=8).bfloat16()
+    x = draw(2, 9, WIDTH).bfloat16()
+    weights = list(stack.parameters())
+    found = []
+    for run in (stack, lambda x: plainly(stack, x)):
+        y = run(x).y
+        assert y.dtype == torch.bfloat16
+        found.append(torch.autograd.grad(y.float().square().sum(), weights, allow_unused=True))
+    for a, b in zip(*found, strict=True):
+        if a is not None:
+            assert (a - b).float().norm() <= 0.02 * b.float().norm() + 1e-3
+
+
+def saved_bytes(stack, x, run):
+    """Bytes that autograd keeps for the backward pass of ``run``, weights not counted."""
+    weights = {w.untyped_storage().data_ptr() for w in stack.parameters()}
+    kept = {}
+
+    def pack(t):
+        if t.untyped_storage().data_ptr() not in weights:
+            kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        y = run(stack, x).y
+    assert y.requires_grad
+    return sum(kept.values())
+
+
+def test_saved_bytes_do_not_grow_with_depth(plainly):
+    x = draw(2, 16, WIDTH).requires_grad_()
+    shallow, deep = (make_stack("attention", depth=n, dropout=0.3) for n in (2, 16))
+    ours = [saved_bytes(stack, x, Stack.__call__) for stack in (shallow, deep)]
+    kept = [saved_bytes(stack, x, plainly) for stack in (shallow, deep)]
+    assert ours[0] == ours[1] < kept[0] < kept[1] / 7
+
+
+def test_frozen_inputs_and_frozen_layers():
+    stack, x = make_stack("attention"), draw(2, 6, WIDTH)
+    for weight in stack.blocks[1].parameters():
+        weight.requires_grad_(False)
+    stack(x).y.square().sum().backward()
+    assert all(w.grad is None for w in stack.blocks[1].parameters())
+    for block in (stack.blocks[0], stack.blocks[2]):
+        assert all(w.grad is not None and w.grad.abs().max() > 0 for w in block.parameters())
+
+
+def test_accumulation_and_hooks_of_weights():
+    stack, x = make_stack("attention"), draw(4, 6, WIDTH)
+    calls = []
+    weight = stack.blocks[0].mixer.out.weight
+    weight.register_hook(lambda g: calls.append(g) or 2 * g)
+    stack(x).y.sum().backward()
+    whole = {name: w.grad.clone() for name, w in stack.named_parameters()}
+    assert len(calls) == 1
+    stack.zero_grad()
+    for part in x.split(2):
+        stack(part).y.sum().backward()
+    assert len(calls) == 3
+    for name, w in stack.named_parameters():
+        torch.testing.assert_close(w.grad, whole[name], rtol=0, atol=1e-10)
+
+
+def test_a_weight_changed_before_the_backward_pass_is_an_error():
+    stack = make_stack("attention")
+    y = stack(draw(2, 6, WIDTH)).y
+    with torch.no_grad():
+        stack.blocks[0].mixer.out.weight.add_(1.0)
+    with pytest.raises(EveryformerError, match="changed in place"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_pieces_with_a_state_are_one_pass(mixer):
+    stack, x = make_stack(mixer).eval(), draw(2, 11, WIDTH)
+    member = ef.info(mixer)
+    if not member.can("streaming"):
+        pytest.skip(str(member.streaming))
+    state, parts = stack.init_state(2), []
+    for piece in x.split([4, 1, 6], 1):
+        out = stack(piece, state=state)
+        state = out.state
+        parts.append(out.y)
+    torch.testing.assert_close(torch.cat(parts, 1), stack(x).y, rtol=0, atol=1e-10)
+    assert state.seen.tolist() == [11, 11]
+
+
+def test_hidden_layers_are_offered_and_have_gradients():
+    stack, x = make_stack("attention", output="mean"), draw(2, 6, WIDTH).requires_grad_()
+    out = stack(x, hidden=(0, 1, 3))
+    torch.testing.assert_close(out.hidden[0], x)
+    torch.testing.assert_close(stack.norm(out.hidden[2]), out.y)
+    first = Stack([stack.blocks[0].mixer], WIDTH, BlockOptions(wiring="reversible")).double()
+    first.blocks[0] = stack.blocks[0]
+    halves = reversible.run_reversible([stack.blocks[0]], x).halves
+    torch.testing.assert_close(out.hidden[1], sum(halves) / 2)
+    assert torch.autograd.grad(out.hidden[1].sum(), x)[0].abs().max() > 0
+
+
+class Nearest(Mixer):
+    """Adds the row of a table that is nearest: an argmax that rounding can turn; with a loss."""
+
+    name = "nearest"
+
+    def __init__(self):
+        super().__init__()
+        self.width, self.causal = WIDTH, True
+        self.table = nn.Parameter(draw(5, WIDTH))
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.calls = 0
+
+    def forward(self, x, *, context=None, mask=None, state=None):
+        def nearest():
+            self.calls += 1
+            return (x @ self.table.T).argmax(-1)
+
+        rows = self.table[choose(nearest)]
+        losses = {"commitment": (x - rows).square().mean()}
+        return MixerOutput(self.out(rows * x), None, losses)
+
+
+def test_what_a_mixer_chose_is_repeated_and_its_losses_come_out(plainly):
+    torch.manual_seed(0)
+    mixers = [Nearest() for _ in range(3)]
+    stack = Stack(mixers, WIDTH, BlockOptions(wiring="reversible")).double()
+    x = draw(2, 6, WIDTH).requires_grad_()
+    inputs = [x, *stack.parameters()]
+    out = stack(x)
+    total = out.y.square().sum() + out.losses["commitment"]
+    got = torch.autograd.grad(total, inputs, allow_unused=True)
+    assert [m.calls for m in mixers] == [1, 1, 1]
+    kept = plainly(stack, x)
+    torch.testing.assert_close(out.losses["commitment"], kept.losses["commitment"])
+    total = kept.y.square().sum() + kept.losses["commitment"]
+    close(got, torch.autograd.grad(total, inputs, allow_unused=True))
+
+
+def test_traces_record_each_layer_once():
+    model = ef.create_model(
+        "attention", width=WIDTH, heads=3, layers=2, wiring="reversible", tie=False
+    )
+    tokens = torch.randint(0, 256, (1, 5))
+    with ef.trace(model) as traced:
+        model(tokens, targets=tokens).loss.backward()
+    assert [len(kept["weights"]) for kept in traced.records.values()] == [1, 1]
+
+
+def test_autocast_is_repeated(plainly):
+    stack = make_stack("attention").float()
+    x = draw(2, 6, WIDTH).float()
+    weights = list(stack.parameters())
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = stack(x).y
+    got = torch.autograd.grad(ours.sum(), weights, allow_unused=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        kept = plainly(stack, x).y
+    close(got, torch.autograd.grad(kept.sum(), weights, allow_unused=True), atol=1e-3)
+    with torch.autocast("cpu", torch.bfloat16):
+        first, second = stack(x).y, plainly(stack, x).y
+    found = torch.autograd.grad(second.sum(), weights, allow_unused=True)
+    assert all(g is not None for g in found[:-2]), "casts made without a graph were reused"
+    torch.testing.assert_close(first, second)
+
+
+def test_the_compiler_gets_one_graph_with_the_same_gradients():
+    stack, x = make_stack("attention"), draw(2, 6, WIDTH).requires_grad_()
+    torch._dynamo.reset()
+    compiled = torch.compile(stack, backend="aot_eager", fullgraph=True)
+    ours, theirs = stack(x).y, compiled(x).y
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-10)
+    close(gradients(stack, x, theirs), gradients(stack, x, ours))
+
+
+@pytest.mark.parametrize("task", ["lm", "seq2seq"])
+def test_operations_are_counted_those_of_the_second_computation_too(task):
+    sizes = {"width": WIDTH, "heads": 3, "layers": 2, "vocabulary": 20, "max_length": 9}
+    tokens, found = torch.randint(0, 20, (2, 9)), {}
+    for wiring in ("pre", "reversible"):
+        model = ef.create_model("attention", task, wiring=wiring, reversible_output="mean", **sizes)
+        found[wiring] = count_flops(lambda m=model: m(tokens, targets=tokens).loss.backward())
+    assert 1.1 * found["pre"] < found["reversible"] < 1.34 * found["pre"]
+
+
+REFUSED = [
+    ("attention", "lm", {}, "tie=True"),
+    ("attention", "mlm", {}, "tie=True"),
+    ("attention", "seq2seq", {}, "reversible_output='mean'"),
+]
+
+
+@pytest.mark.parametrize(("name", "task", "options", "message"), REFUSED)
+def test_halves_side_by_side_are_refused_where_nothing_reads_them(name, task, options, message):
+    with pytest.raises(GeneError, match=message):
+        ef.create_model(name, task, wiring="reversible", width=WIDTH, heads=3, **options)
+
+
+TASKS = [
+    ("lm", {"tie": False}),
+    ("lm", {"reversible_output": "mean"}),
+    ("mlm", {"tie": False}),
+    ("mlm", {"head_transform": True}),
+    ("classify-text", {}),
+    ("classify-image", {"image": (1, 8, 8)}),
+    ("pixels", {"image": (1, 4, 4)}),
+]
+
+
+@pytest.mark.parametrize(("task", "options"), TASKS)
+def test_every_task_trains_and_is_saved(task, options, tmp_path):
+    torch.manual_seed(0)
+    sizes = {"width": WIDTH, "heads": 3, "layers": 2, "max_length": 16}
+    model = ef.create_model("attention", task, wiring="reversible", **sizes, **options)
+    inputs = targets = torch.randint(0, 200, (2, 9))
+    if "image" in options:
+        inputs = torch.randint(0, 256, (2, *options["image"])).to(torch.uint8)
+        targets = inputs.flatten(1).long()
+    if task.startswith("classify"):
+        targets = torch.tensor([0, 1])
+    model(inputs, targets=targets).loss.backward()
+    assert all(w.grad is not None for w in model.stack.parameters())
+    ef.save(model, tmp_path / "model")
+    again = ef.load(tmp_path / "model")
+    torch.testing.assert_close(
+        again.eval()(inputs).logits, model.eval()(inputs).logits, rtol=0, atol=0
+    )

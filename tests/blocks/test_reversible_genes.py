@@ -1,0 +1,176 @@
+"""Reversible stacks with the other genes: positions, memories, losses of inner layers."""
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.blocks import reversible
+from everyformer.core.mask import Mask
+from everyformer.positions import POSITIONS
+from everyformer.verification.cases import stir
+
+LENGTH = 11
+TOKENS = torch.randint(0, 20, (2, 3 * LENGTH), generator=torch.Generator().manual_seed(1))
+TARGETS = TOKENS.roll(-1, 1)
+
+
+def model(task="lm", layers=3, **options):
+    torch.manual_seed(0)
+    sizes = {"width": 12, "heads": 3, "layers": layers, "vocabulary": 20, "max_length": 4 * LENGTH}
+    more = {"wiring": "reversible", "tie": False, "dropout": 0.2, **options}
+    made = ef.create_model("attention", task, **sizes, **more).double()
+    stir(made)
+    return made
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """What ``run()`` gives by `_Reversible`, and by the equations as they stand."""
+
+    def found(run):
+        results = []
+        for way in (reversible.run_reversible, reversible.run_plainly):
+            with monkeypatch.context() as patched:
+                patched.setattr("everyformer.blocks.stack.run_reversible", way)
+                torch.manual_seed(4)
+                results.append(run())
+        return results
+
+    return found
+
+
+def close(found):
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+POSITION = [*((name, {}) for name in POSITIONS.names()), ("xl-relative", {"untie": False})]
+
+
+@pytest.mark.parametrize(("position", "options"), POSITION)
+@pytest.mark.parametrize("padded", [False, True])
+def test_every_position_learns_what_autograd_says(position, options, padded, both):
+    made = model(position=position, **options)
+    mask = Mask(keep=torch.arange(LENGTH) >= torch.tensor([[0], [4]])) if padded else None
+    inputs = made.embedding(TOKENS[:, :LENGTH]).detach().requires_grad_()
+    wanted = [inputs, *(w for n, w in made.named_parameters() if n != "embedding.weight")]
+
+    def run():
+        out = made(TOKENS[:, :LENGTH], targets=TARGETS[:, :LENGTH], mask=mask, embeddings=inputs)
+        return torch.autograd.grad(out.loss, wanted)
+
+    first, second = both(run)
+    close((first, second))
+    assert all(g.count_nonzero() for g in first)
+
+
+def test_positions_before_layers_are_added_to_both_halves():
+    """Tables of zeros but the first are positions added to the embeddings."""
+    each, once = model(position="learned-per-layer"), model(position="learned")
+    each.load_state_dict(once.state_dict(), strict=False)
+    for n, position in enumerate(each.stack.before):
+        table = once.position.table.detach()
+        position.table.data.copy_(table if n == 0 else torch.zeros_like(table))
+    torch.testing.assert_close(each.eval()(TOKENS).logits, once.eval()(TOKENS).logits)
+
+
+def test_frozen_positions_before_layers():
+    made = model(position="learned-per-layer")
+    made.stack.before[1].table.requires_grad_(False)
+    made(TOKENS, targets=TARGETS).loss.backward()
+    assert [p.table.grad is None for p in made.stack.before] == [False, True, False]
+
+
+MEMORIES = [
+    ("segment", {"slots": 6}),
+    ("segment", {"slots": 6, "store": "keys"}),
+    ("compressive", {"slots": 4, "compressed": 3, "rate": 3}),
+    ("compressive", {"slots": 4, "compressed": 3, "rate": 3, "reconstruction": "auto-encoding"}),
+    ("compressive", {"slots": 4, "compressed": 3, "rate": 3, "gradient": "one-segment"}),
+    ("compressive", {"slots": 4, "compressed": 3, "rate": 3, "function": "most-used"}),
+]
+
+
+@pytest.mark.parametrize("position", ["xl-relative", "alibi"])
+@pytest.mark.parametrize(("memory", "options"), MEMORIES)
+def test_a_text_in_segments_learns_what_autograd_says(memory, options, position, both):
+    """The second and third segment teach the projections by what they remember."""
+    made = model(position=position, memory=memory, memory_options=options)
+    wanted = [w for w in made.parameters() if w is not made.embedding.weight]
+
+    def run():
+        state, parts = made.init_state(2), []
+        for piece, targets in zip(TOKENS.split(LENGTH, 1), TARGETS.split(LENGTH, 1), strict=True):
+            out = made(piece, targets=targets, state=state)
+            state = out.state.detach()
+            found = torch.autograd.grad(out.loss, wanted, allow_unused=True)
+            parts += [out.loss, *out.losses.values(), *(g for g in found if g is not None)]
+        return [*parts, *state.tensors()]
+
+    close(both(run))
+
+
+def saved_bytes(made, **given):
+    """Bytes that autograd keeps of the stack's pass, beside weights and what it was given."""
+    x = made.embedding(TOKENS).detach()
+    state = given.get("state")
+    known = [x, *made.parameters(), *(() if state is None else state.tensors())]
+    known = {t.untyped_storage().data_ptr() for t in known}
+    kept = {}
+
+    def pack(t):
+        if t.untyped_storage().data_ptr() not in known:
+            kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        out = made.stack(x, **given)
+    assert out.y.requires_grad
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("wiring", ["pre", "reversible"])
+def test_reading_a_memory_costs_no_activations_either(wiring):
+    options = {"position": "alibi", "memory": "segment", "slots": 6, "wiring": wiring}
+    found = []
+    for layers in (2, 12):
+        made = model(layers=layers, **options)
+        with torch.no_grad():
+            state = made(TOKENS, state=made.init_state(2)).state
+        found.append(saved_bytes(made, state=state))
+    shallow, deep = found
+    assert deep == shallow if wiring == "reversible" else deep > 5 * shallow
+
+
+def test_states_that_gradients_pass_through_keep_them():
+    """Without a memory the second piece teaches the first, as it does in other wirings."""
+    made = model(position="alibi", dropout=0.0)
+    inputs = made.embedding(TOKENS[:, :LENGTH]).detach().requires_grad_()
+    state = made(TOKENS[:, :LENGTH], state=made.init_state(2), embeddings=inputs).state
+    rest = slice(LENGTH, 2 * LENGTH)
+    (through,) = torch.autograd.grad(
+        made(TOKENS[:, rest], targets=TARGETS[:, rest], state=state).loss, inputs
+    )
+    assert through.count_nonzero()
+
+
+@pytest.mark.parametrize("output", ["concat", "mean"])
+@pytest.mark.parametrize("mixer", ["attention", "gmlp"])
+@pytest.mark.parametrize("options", [{"layer_losses": True}, {"lookahead": 0.5}, {}])
+def test_losses_of_inner_layers_have_autograds_gradients(options, mixer, output, both):
+    position = "learned-per-layer" if mixer == "attention" else "learned"
+    options = {**options, "mixer": mixer, "position": position, "reversible_output": output}
+    made = model(**options)
+
+    def run():
+        loss = made(TOKENS, targets=TARGETS).loss
+        return [loss, *torch.autograd.grad(loss, list(made.parameters()))]
+
+    close(both(run))
+
+
+@pytest.mark.parametrize("wiring", ["pre", "reversible"])
+def test_offering_the_outputs_of_layers_costs_no_activations_either(wiring):
+    options = {"position": "learned", "wiring": wiring}
+    shallow, deep = (saved_bytes(model(layers=n, **options), hidden=range(1, n)) for n in (2, 12))
+    assert deep == shallow if wiring == "reversible" else deep > 5 * shallow

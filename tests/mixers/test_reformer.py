@@ -1,0 +1,390 @@
+"""Reformer's attention: its limits, its causality, its states and its rounds."""
+
+import itertools
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.choices import keep_choices, repeat_choices
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.engines import sorted_chunks
+from everyformer.engines.chunk_lists import Pattern
+from everyformer.mixers import reformer
+from everyformer.mixers._lsh import dense_attention, keys_of, lsh_weights_reference
+from everyformer.models.build import create_mixer
+
+WIDTH = 12
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def make(causal=True, **options):
+    torch.manual_seed(0)
+    options = {"chunk": 4, "rounds": 3, "buckets": 6, **options}
+    return create_mixer("reformer", width=WIDTH, heads=3, causal=causal, **options).double().eval()
+
+
+def drawn_buckets(batch, heads, rounds, length, count=5):
+    generator = torch.Generator().manual_seed(length)
+    return torch.randint(0, count, (batch, heads, rounds, length), generator=generator)
+
+
+def both(*pattern, **flags):
+    return [Pattern(*pattern, causal=causal, **flags) for causal in (True, False)]
+
+
+PATTERNS = [
+    *both(4, 1, 0),
+    *both(4, 1, 1, circular=True),
+    *both(4, 0, 0),
+    *both(3, 2, 1, once=True),
+    *both(3, 2, 1, once=True, circular=True),
+    *both(5, 1, 0, within=True),
+    *both(3, 1, 1, once=True, within=True, circular=True),
+    *both(8, 3, 2, circular=True),
+    *both(8, 3, 2, once=True, circular=True),
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: str(p.code()))
+def test_given_buckets_the_tiles_are_the_softmax_over_what_the_rounds_show(pattern):
+    for length, rounds in ((1, 2), (12, 1), (17, 3)):
+        qk, v = (draw(2, 2, length, 5, seed=s).requires_grad_() for s in (1, 2))
+        buckets = drawn_buckets(2, 2, rounds, length)
+        keep = torch.ones(2, length, dtype=torch.bool)
+        keep[0, length // 2 : length // 2 + 3] = False
+        for real in (None, keep):
+            fast = ef.functional.lsh_attention(qk, v, buckets, pattern, keep=real, scale=0.7)
+            slow = ef.reference.lsh_attention(qk, v, buckets, pattern, keep=real, scale=0.7)
+            torch.testing.assert_close(fast, slow, rtol=0, atol=1e-12)
+            weight = draw(*v.shape, seed=3)
+            got = torch.autograd.grad((fast * weight).sum(), (qk, v), allow_unused=True)
+            expected = torch.autograd.grad((slow * weight).sum(), (qk, v), allow_unused=True)
+            for a, b in zip(got, expected, strict=True):
+                torch.testing.assert_close(
+                    a, torch.zeros_like(a) if b is None else b, rtol=0, atol=1e-11
+                )
+
+
+def test_tiles_of_any_size_give_the_same(monkeypatch):
+    pattern = Pattern(4, 1, 1, circular=True)
+    qk, v, buckets = draw(2, 3, 37, 5), draw(2, 3, 37, 5, seed=1), drawn_buckets(2, 3, 3, 37)
+    whole = ef.functional.lsh_attention(qk, v, buckets, pattern)
+    monkeypatch.setattr(sorted_chunks, "_CPU_SCORES", 4 * 4 * 3 * 7)
+    few = ef.functional.lsh_attention(qk, v, buckets, pattern)
+    torch.testing.assert_close(few, whole, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_one_window_for_all_is_dense_attention_among_others(causal, once, rounds):
+    qk, v = draw(2, 3, 11, 4), draw(2, 3, 11, 4, seed=1)
+    scores = qk @ keys_of(qk, 1e-6).mT
+    places = torch.arange(11)
+    others = places[:, None] > places if causal else places[:, None] != places
+    weights = scores.masked_fill(~others, -torch.inf).softmax(-1).nan_to_num(0.0)
+    expected = weights @ v
+    if causal:
+        expected[:, :, 0] = v[:, :, 0]
+    plain = dense_attention(qk, v, Pattern(11, causal=causal), None, 1.0, 1e-6, 0.0)
+    torch.testing.assert_close(plain, expected, rtol=0, atol=1e-12)
+    one_chunk = Pattern(16, 0, 0, causal, once=once)
+    got = ef.functional.lsh_attention(qk, v, drawn_buckets(2, 3, rounds, 11), one_chunk)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    one_bucket = torch.zeros(2, 3, rounds, 11, dtype=torch.long)
+    reach = Pattern(6, 1, 0 if causal else 1, causal, once=once)
+    got = ef.functional.lsh_attention(qk, v, one_bucket, reach)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+
+
+def test_counting_a_key_once_matters_where_rounds_agree():
+    qk, v, buckets = draw(1, 1, 16, 4), draw(1, 1, 16, 4, seed=1), drawn_buckets(1, 1, 3, 16)
+    often, once = (Pattern(4, 1, 0, causal=True, once=flag) for flag in (False, True))
+    first, second = (ef.functional.lsh_attention(qk, v, buckets, p) for p in (often, once))
+    assert (first - second).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("options", [{}, {"wrap": "circular"}, {"once": True}])
+def test_no_output_has_a_gradient_to_a_later_token(options):
+    mixer, x = make(**options), draw(1, 13, WIDTH).requires_grad_()
+    y = mixer(x).y
+    for t in range(13):
+        (g,) = torch.autograd.grad(y[0, t].sum(), x, retain_graph=True)
+        assert (g[0, t + 1 :] == 0).all()
+        assert g.abs().max() > 0
+
+
+def test_with_its_buckets_held_the_content_of_the_future_changes_nothing():
+    mixer, x = make(), draw(1, 13, WIDTH)
+    with keep_choices() as choices:
+        y = mixer(x).y
+    changed = torch.cat((x[:, :8], 50 * draw(1, 5, WIDTH, seed=3)), 1)
+    with repeat_choices(choices):
+        held = mixer(changed).y
+    torch.testing.assert_close(held[:, :8], y[:, :8], rtol=0, atol=1e-12)
+    free = mixer(changed).y
+    assert (free[:, :8] - y[:, :8]).abs().max() > 1e-3, "borders of chunks should have moved"
+
+
+def test_the_first_token_gets_its_own_value():
+    mixer, x = make(), draw(2, 13, WIDTH)
+    torch.testing.assert_close(mixer(x).y[:, 0], mixer.out(mixer.value(x[:, 0])))
+    keep = torch.ones(2, 13, dtype=torch.bool)
+    keep[:, :3] = False
+    y = mixer(x, mask=Mask(keep=keep)).y
+    torch.testing.assert_close(y[:, 3], mixer.out(mixer.value(x[:, 3])))
+
+
+STATES = [
+    {},
+    {"wrap": "circular"},
+    {"once": True, "wrap": "circular"},
+    {"across_buckets": False},
+    {"across_buckets": False, "once": True},
+    {"look_back": 2, "chunk": 3},
+]
+
+
+@pytest.mark.parametrize("options", STATES, ids=str)
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_state_gives_what_a_pass_over_the_tokens_so_far_gives(options, padded):
+    mixer, x = make(**options), draw(2, 23, WIDTH)
+    keep = torch.ones(2, 23, dtype=torch.bool)
+    if padded:
+        keep[0, 0] = keep[0, 9] = False
+    state, start = mixer.init_state(2), 0
+    for piece in (7, 1, 1, 1, 2, 6, 1, 4):
+        now, start = slice(start, start + piece), start + piece
+        mask = Mask(keep=keep[:, now]) if padded else None
+        y, state, _ = mixer(x[:, now], mask=mask, state=state)
+        so_far = mixer(x[:, :start], mask=Mask(keep=keep[:, :start]) if padded else None).y
+        torch.testing.assert_close(y, so_far[:, now], rtol=0, atol=1e-12)
+    assert state.seen.tolist() == keep.sum(1).tolist()
+    extended = mixer.extend(x, mask=Mask(keep=keep), state=mixer.init_state(2))
+    assert torch.equal(extended.buckets, state.buckets)
+
+
+def test_a_state_can_be_reset_and_reordered():
+    mixer, x = make(), draw(2, 9, WIDTH)
+    state = mixer(x, state=mixer.init_state(2)).state
+    y = mixer(x, state=state.reset(torch.tensor([True, False]))).y
+    torch.testing.assert_close(y[0], mixer(x[:1]).y[0], rtol=0, atol=1e-12)
+    swapped = mixer(x.flip(0), state=state.reorder(torch.tensor([1, 0]))).y
+    torch.testing.assert_close(swapped.flip(0), mixer(x, state=state).y, rtol=0, atol=1e-12)
+
+
+def test_decoding_by_bucket_sees_the_same_buckets_then_the_latest():
+    mixer = make(decode="bucket", rounds=2, chunk=2, buckets=8)
+    x = draw(1, 30, WIDTH)
+    state = mixer(x[:, :29], state=mixer.init_state(1)).state
+    y = mixer(x[:, 29:], state=state).y
+    qk, v = mixer._project(x)
+    buckets = mixer._hash(qk, mixer.rotations[:, :2])
+    most, rows = 2 * 2 * 2, []
+    for h in range(3):
+        met = (buckets[0, h, :, :29] == buckets[0, h, :, 29:]).any(0)
+        order = sorted(range(29), key=lambda j, met=met: (bool(met[j]), j), reverse=True)
+        chosen = order[:most]
+        keys = keys_of(qk[0, h, chosen], 1e-6)
+        rows.append((qk[0, h, 29] @ keys.T).softmax(-1) @ v[0, h, chosen])
+    torch.testing.assert_close(y[0, 0], mixer.out(torch.cat(rows)), rtol=0, atol=1e-12)
+    wide = make(decode="bucket", rounds=3, chunk=16)
+    state = wide(x[:, :20], state=wide.init_state(1)).state
+    dense = dense_attention(*wide._project(x[:, :21]), wide.pattern, None, 1.0, 1e-6, 0.0)
+    got = wide(x[:, 20:21], state=state).y
+    torch.testing.assert_close(got, wide._merge(dense)[:, 20:], rtol=0, atol=1e-12)
+
+
+def test_evaluation_repeats_itself_and_training_draws_anew():
+    mixer, x = make(), draw(1, 17, WIDTH)
+    assert torch.equal(mixer(x).y, mixer(x).y)
+    assert torch.equal(mixer(x).y, make()(x).y)
+    assert not torch.equal(mixer(x).y, make(hash_seed=1)(x).y)
+    mixer.train()
+    torch.manual_seed(3)
+    first, second = mixer(x).y, mixer(x).y
+    torch.manual_seed(3)
+    assert torch.equal(mixer(x).y, first)
+    assert not torch.equal(first, second)
+    fixed = make(redraw=False).train()
+    assert torch.equal(fixed(x).y, fixed.eval()(x).y)
+
+
+def test_rounds_of_evaluation_may_differ_from_those_of_training():
+    mixer, x = make(rounds=1, evaluation_rounds=5), draw(1, 17, WIDTH)
+    torch.testing.assert_close(mixer(x).y, make(rounds=5)(x).y)
+    with keep_choices() as choices:
+        mixer.train()(x)
+        mixer.eval()(x)
+    assert [c.shape[2] for c in choices] == [1, 5]
+
+
+def test_more_rounds_come_nearer_to_dense_attention():
+    qk, v = 3 * draw(4, 2, 64, 8), draw(4, 2, 64, 8, seed=1)
+    dense = dense_attention(qk, v, Pattern(64, causal=True), None, 1.0, 1e-6, 0.0)
+    errors = []
+    for rounds in (1, 4, 16):
+        turned = reformer.seeded_rotations(0, 2, rounds, 8, 4)
+        buckets = ef.functional.lsh_buckets(qk, turned, (8,))
+        pattern = Pattern(8, 1, 0, causal=True, once=True)
+        errors.append((ef.functional.lsh_attention(qk, v, buckets, pattern) - dense).norm())
+    assert errors[0] > 1.5 * errors[1] > 3 * errors[2]
+
+
+def test_dropout_has_the_gradient_of_its_own_mask_and_the_right_mean():
+    qk, v = (draw(1, 2, 9, 3, seed=s).requires_grad_() for s in (1, 2))
+    buckets, pattern = drawn_buckets(1, 2, 2, 9), Pattern(4, 1, 0, causal=True)
+
+    def thinned(qk, v):
+        torch.manual_seed(5)
+        return ef.functional.lsh_attention(qk, v, buckets, pattern, dropout=0.4)
+
+    assert torch.autograd.gradcheck(thinned, (qk, v))
+    plain = ef.functional.lsh_attention(qk, v, buckets, pattern)
+    torch.manual_seed(0)
+    drawn = torch.stack(
+        [ef.functional.lsh_attention(qk, v, buckets, pattern, dropout=0.4) for _ in range(800)]
+    ).detach()
+    assert (drawn.std(0)[:, :, 2:] > 0).all()
+    error = (drawn.mean(0) - plain).abs() / (drawn.std(0) / 800**0.5 + 1e-9)
+    assert error.max() < 5
+
+
+def test_buckets_may_be_given_and_are_recorded():
+    mixer, x = make(), draw(2, 13, WIDTH)
+    given = drawn_buckets(2, 3, 3, 13)
+    with repeat_choices([given]), ef.trace(mixer) as traced:
+        y = mixer(x).y
+    assert torch.equal(traced[""]["buckets"][0], given)
+    qk, v = mixer._project(x)
+    expected = ef.reference.lsh_attention(qk, v, given, mixer.pattern)
+    torch.testing.assert_close(y, mixer._merge(expected), rtol=0, atol=1e-12)
+    weights = traced[""]["weights"][0]
+    torch.testing.assert_close(weights, lsh_weights_reference(qk, given, mixer.pattern).detach())
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 13, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_large_inputs_and_empty_rows_stay_finite(dtype):
+    size = 100.0 if dtype == torch.float16 else 1e4
+    for causal, options in itertools.product(
+        (True, False), ({}, {"wrap": "circular", "once": True})
+    ):
+        mixer = make(causal, **options).to(dtype)
+        x = (size * draw(2, 11, WIDTH)).to(dtype).requires_grad_()
+        keep = torch.zeros(2, 11, dtype=torch.bool)
+        keep[0, 2] = True
+        for mask in (None, Mask(keep=keep)):
+            y = mixer(x, mask=mask).y
+            (g,) = torch.autograd.grad(y.float().sum(), x)
+            assert y.dtype == dtype
+            assert y.isfinite().all()
+            assert g.isfinite().all()
+        assert (mixer(x, mask=mask).y[1] == 0).all()
+
+
+def test_bfloat16_computes_the_attention_of_its_buckets_in_float32():
+    qk, v = draw(1, 2, 21, 8), draw(1, 2, 21, 8, seed=1)
+    buckets, pattern = drawn_buckets(1, 2, 2, 21), Pattern(4, 1, 0, causal=True)
+    low = ef.functional.lsh_attention(qk.bfloat16(), v.bfloat16(), buckets, pattern)
+    exact = ef.functional.lsh_attention(
+        qk.bfloat16().double(), v.bfloat16().double(), buckets, pattern
+    )
+    torch.testing.assert_close(low.double(), exact, rtol=0.02, atol=0.02)
+
+
+def test_a_reversible_stack_hashes_once_and_has_autograds_gradients(monkeypatch):
+    from everyformer.blocks import reversible
+
+    torch.manual_seed(0)
+    sizes = {"width": WIDTH, "heads": 3, "layers": 3, "max_length": 32, "vocabulary": 20}
+    options = {"chunk": 4, "rounds": 2, "buckets": 6, "dropout": 0.3, "attention_dropout": 0.3}
+    model = ef.create_model("reformer", **sizes, **options).double()
+    tokens = torch.randint(0, 20, (2, 19))
+    calls = []
+    honest = reformer.lsh_buckets
+    monkeypatch.setattr(reformer, "lsh_buckets", lambda *a: calls.append(1) or honest(*a))
+
+    def gradients():
+        torch.manual_seed(7)
+        loss = model(tokens, targets=tokens).loss
+        return torch.autograd.grad(loss, list(model.parameters()))
+
+    got = gradients()
+    assert len(calls) == 3
+
+    def kept_by_autograd(run, a, b, *tensors):
+        for step in run.steps:
+            a, b = b, a + run.call(step, b, run.context, run.mask).y
+        return a, b
+
+    monkeypatch.setattr(reversible._Reversible, "apply", kept_by_autograd)
+    for a, b in zip(got, gradients(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+def test_it_alternates_with_local_attention_and_shares_a_layer():
+    torch.manual_seed(0)
+    local = {"mixer": ef.by_layer("attention", "reformer"), "window": ef.by_layer(8, None)}
+    model = ef.create_model("reformer", width=WIDTH, heads=3, layers=2, max_length=32, **local)
+    tokens = torch.randint(0, 256, (2, 21))
+    model(tokens, targets=tokens).loss.backward()
+    heads = ef.create_model(
+        "reformer", width=WIDTH, heads=3, layers=1, max_length=32,
+        mixer=ef.by_head("reformer", "reformer", "aft-local"),
+    )  # fmt: skip
+    assert heads(tokens).logits.shape == (2, 21, 256)
+
+
+def test_it_generates_and_learns_a_little():
+    torch.manual_seed(0)
+    model = ef.create_model(
+        "reformer", width=24, heads=2, layers=2, max_length=32, vocabulary=8, chunk=4, rounds=2
+    )
+    tokens = torch.randint(1, 8, (8, 12)).repeat(1, 2)
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(40):
+        loss = model(tokens[:, :-1], targets=tokens[:, 1:]).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.6 * losses[0]
+    assert ef.generate(model, tokens[:1, :9], tokens=5).shape == (1, 5)
+
+
+REFUSED = [
+    ({"buckets": 5}, GeneError, "even numbers"),
+    ({"buckets": None}, GeneError, "give max_length"),
+    ({"chunk": 0}, GeneError, "chunk=0 must be at least 1"),
+    ({"rounds": 0}, GeneError, "rounds=0"),
+    ({"look_back": -1}, GeneError, "look_back=-1"),
+    ({"wrap": "round"}, ConfigError, "did you mean|must be one of"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "message"), REFUSED)
+def test_what_cannot_be_is_refused(options, kind, message):
+    with pytest.raises(kind, match=message):
+        make(**options)
+
+
+def test_masks_and_shapes_that_it_cannot_honour_are_refused():
+    mixer, x = make(), draw(1, 9, WIDTH)
+    with pytest.raises(UnsupportedError, match="bias"):
+        mixer(x, mask=Mask(bias=torch.zeros(9, 9)))
+    documents = Mask(documents=torch.zeros(1, 9, dtype=torch.long))
+    with pytest.raises(UnsupportedError, match="packed documents and a state"):
+        mixer(x, mask=documents, state=mixer.init_state(1))
+    with pytest.raises(UnsupportedError, match="bidirectional"):
+        make(causal=False).init_state(1)
+    with pytest.raises(ShapeError, match="buckets must be"):
+        ef.functional.lsh_attention(
+            draw(1, 2, 5, 4), draw(1, 2, 5, 4), drawn_buckets(1, 2, 1, 6), Pattern(4)
+        )
