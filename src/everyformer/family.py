@@ -291,8 +291,8 @@ FAMILY: tuple[Member, ...] = (
              "any depth", "2 t d and n h t buckets"),
         "more rounds of hashing come nearer to dense attention; depth costs no activations",
         cross="queries are keys too, so both come from one sequence",
-        streaming=f"a state repeats no pass over a longer text: {_MOVING_CHUNKS}; it gives what "
-        "a pass over the tokens so far gives for the last of them",
+        streaming=f"not exactly: {_MOVING_CHUNKS}; a state gives new tokens what a pass over those "
+        "so far gives the last of them (decode='exact'), or nearly that (decode='bucket')",
         exempt={
             "causality": _MOVING_CHUNKS + "; its first half, no gradient to the future, is tested",
             "numbers": "a bucket is an argmax, which rounding turns: low precision sees other keys",

@@ -173,6 +173,8 @@ def test_contradictions_are_refused():
         model(slots=4, window=3)
     with pytest.raises(GeneError, match="embeddings"):
         model("sinusoidal", slots=4)
+    with pytest.raises(GeneError, match="every layer's input"):
+        model("learned-per-layer", slots=4)
     with pytest.raises(GeneError, match="mixer 'aft-simple'"):
         ef.create_model("aft-simple", position=None, memory="segment")
     with pytest.raises(GeneError, match="0 or more slots"):

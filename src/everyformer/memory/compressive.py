@@ -17,7 +17,8 @@ f, unless ``gradient`` lets it, one segment back, through rows that are compress
 f: ``conv`` (width and stride c), ``mean``, ``max``, ``most-used`` (of the leaving rows those that
 got most attention, in order), ``dilated`` (three convolutions of width 3 with dilations 1, 2, 4 and
 ReLU between, then one of stride c; the paper gives no sizes). Pools and choices have nothing to
-learn, so no loss. Distances to cm count rows (``index``) or the tokens they stand for.
+learn, so no loss; evaluation has none either. Distances to cm count rows (``index``) or the tokens
+they stand for.
 
 Cost: O(L (L + n_m + n_cm) d) a segment. State: n_m + n_cm rows of d channels a layer.
 

@@ -152,10 +152,12 @@ def _check_memory(config: ModelConfig, mixer: str, able: bool) -> None:
             f"memory '{config.memory}' carries a text from segment to segment (task lm); task "
             f"'{config.task}' reads each input by itself"
         )
-    if config.position is not None and POSITIONS.get(config.position).acts_on == "embeddings":
+    acts_on = None if config.position is None else POSITIONS.get(config.position).acts_on
+    if acts_on in ("embeddings", "layers"):
+        what = "the embeddings" if acts_on == "embeddings" else "every layer's input"
         raise GeneError(
-            f"position '{config.position}' is added to the embeddings and so would be remembered "
-            f"with them: memory '{config.memory}' needs distances, as positions 'xl-relative', "
+            f"position '{config.position}' is added to {what} and so would be remembered too: "
+            f"memory '{config.memory}' needs distances, as positions 'xl-relative', "
             "'t5-relative', 'alibi' or 'rope' give them"
         )
 
