@@ -1,5 +1,6 @@
 """The literal equations: slow, float64-able, the definition that the fast functions must equal."""
 
+from everyformer.mixers._routing import routing_attention_reference as routing_attention
 from everyformer.mixers.aft_conv import aft_conv_reference as aft_conv
 from everyformer.mixers.aft_full import aft_full_reference as aft_full
 from everyformer.mixers.aft_local import aft_local_reference as aft_local
@@ -22,6 +23,7 @@ __all__ = [
     "linear_attention",
     "positive_features",
     "rotate",
+    "routing_attention",
     "sinusoid",
     "spatial_gate",
 ]

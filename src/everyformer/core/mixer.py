@@ -43,6 +43,9 @@ class Mixer(nn.Module):
     causal: bool
     width: int
     max_length: int | None = None
+    leaks: str | None = None
+    """what outputs of a causal mixer take from later tokens in evaluation, in words; None: nothing.
+    Losses of a model that leaks are not those of one that writes"""
 
     def forward(
         self,
