@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from typing import Any
 
 import torch.nn.functional as F
@@ -28,12 +29,14 @@ PEERS: dict[str, tuple[str, ...]] = {
         "linear",
         "performer",
         "rfa",
+        "routing",
     ),
     "torch nn.MultiheadAttention": ("attention",),
     "x-transformers": ("attention", "rope"),
     "aft-pytorch": ("aft-full", "aft-local", "aft-simple"),
     "g-mlp-pytorch": ("gmlp", "amlp"),
     "performer-pytorch": ("performer",),
+    "routing-transformer": ("routing",),
 }
 """package -> the members that it is a peer of"""
 
@@ -139,9 +142,35 @@ def _performer_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn
         return SelfAttention(width, heads=heads, dim_head=width // heads, causal=causal)
 
 
+def _routing_transformer(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    from routing_transformer.routing_transformer import SelfAttention
+
+    # our default sizes, as far as its clusters of equal size allow them
+    window = 2 ** round(math.log2(asked.length) / 2)
+    if asked.length % window:
+        raise UnsupportedError(
+            f"routing-transformer cuts a text into windows of {window}: measure lengths that are "
+            "powers of two"
+        )
+    return TakesFirst(
+        SelfAttention(
+            width,
+            1,
+            asked.length,
+            heads,
+            heads // 2,
+            window,
+            causal=causal,
+            shared_qk=causal,
+            rel_pos_emb=False,
+        )  # fmt: skip
+    )
+
+
 _PACKAGES = {
     "x-transformers": _x_transformers,
     "aft-pytorch": _aft_pytorch,
     "g-mlp-pytorch": _g_mlp_pytorch,
     "performer-pytorch": _performer_pytorch,
+    "routing-transformer": _routing_transformer,
 }
