@@ -152,19 +152,8 @@ def _routing_transformer(asked: Point, width: int, heads: int, causal: bool) -> 
             f"routing-transformer cuts a text into windows of {window}: measure lengths that are "
             "powers of two"
         )
-    return TakesFirst(
-        SelfAttention(
-            width,
-            1,
-            asked.length,
-            heads,
-            heads // 2,
-            window,
-            causal=causal,
-            shared_qk=causal,
-            rel_pos_emb=False,
-        )  # fmt: skip
-    )
+    sizes = (width, 1, asked.length, heads, heads // 2, window)
+    return TakesFirst(SelfAttention(*sizes, causal=causal, shared_qk=causal, rel_pos_emb=False))
 
 
 _PACKAGES = {

@@ -1,4 +1,4 @@
-"""What a trace shows as matrices over pairs of tokens: weights, position biases, spatial gates."""
+"""What a trace shows: weights, position biases, spatial gates over pairs of tokens; clusters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from everyformer.report.heatmaps import Panel, draw_panels, wrapped
 
 
 def recorded(traced: Trace, what: str) -> dict[str, Tensor]:
-    """(heads, L, L) by module path; biases that are zero everywhere are none."""
+    """(heads, L, L) by module path, clusters (heads, L); biases that are zero everywhere: none."""
     found = traced.find(what.replace("-", "_"))
+    if what == "clusters":
+        return {path: kept[0] for path, kept in found.items()}
     square = {path: kept[0] if kept.dim() == 4 else kept for path, kept in found.items()}
     if what == "position-bias":
         return {path: bias for path, bias in square.items() if bias.count_nonzero()}
@@ -30,13 +32,15 @@ def draw_traced(
     labels: Sequence[str] | None,
     most: int | None,
 ) -> dict[str, Figure]:
-    """The figures of ``what`` (weights, position-bias or spatial); none if nothing was recorded."""
+    """The figures of ``what`` (weights, position-bias, spatial, clusters), if it was recorded."""
     now = recorded(traced, what)
     if not now:
         return {}
     old = {} if before is None else recorded(before, what)
     if what == "weights":
         return {what: _weights(now, causal, labels, most)}
+    if what == "clusters":
+        return {what: _clusters(now, most)}
     draw = _spatial if what == "spatial" else _position_bias
     return draw(now, old, causal, most)
 
@@ -66,6 +70,22 @@ def _weights(
         f"tokens.{_left_out(found, most)}"
     )
     return draw_panels(rows, caption, "weight", labels=labels)
+
+
+def _clusters(found: dict[str, Tensor], most: int | None) -> Figure:
+    """One panel a layer: a row a routed head, a column a token."""
+    rows, used = [], []
+    for path, clusters in list(found.items())[:most]:
+        kept = clusters[:most]
+        used.append(sum(len(head.unique()) for head in kept) / len(kept))
+        axes = ("token", "routed head")
+        rows.append([Panel(layer_title(path, ""), kept.float().cpu().numpy() + 1, axes)])
+    caption = (
+        "The nearest centroid of every token, as a shade: tokens of one shade in a row meet in "
+        f"that head. Centroids used, layer by layer: {', '.join(f'{n:.1f}' for n in used)} a head."
+        f"{_left_out(found, most)}"
+    )
+    return draw_panels(rows, caption, "number of the centroid", wide=True)
 
 
 def _position_bias(
