@@ -262,6 +262,14 @@ FAMILY: tuple[Member, ...] = (
         "with elu features; a token costs the same after any number of tokens",
     ),
     Member(
+        "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
+        Genes(mixer="routing"), (LM, MLM, TEXT, IMAGE, PIXELS),
+        Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
+             "2 K w d, constant"),
+        "finds what lies outside the windows of local heads, at O(L^1.5) operations",
+        cross="a token's clusters are chosen among all queries, which a writing decoder has not",
+    ),
+    Member(
         "gmlp", "gMLP: MLPs with a spatial gating unit", "Liu, Dai, So, Le", 2021, "2105.08050",
         Genes(mixer="gmlp", position=None), ALL_TASKS,
         Cost(2, 2, "O(L^2 f) time, O(L f + L^2) memory; f hidden channels", "t f / 2"),

@@ -7,6 +7,7 @@ width). Each function has a twin of the same name, the literal equation, in `eve
 from everyformer.engines.features import fourier_features, positive_features
 from everyformer.engines.hashing import lsh_buckets
 from everyformer.mixers._lsh import lsh_attention
+from everyformer.mixers._routing import routing_attention
 from everyformer.mixers.aft_conv import aft_conv
 from everyformer.mixers.aft_full import aft_full
 from everyformer.mixers.aft_local import aft_local
@@ -29,6 +30,7 @@ __all__ = [
     "lsh_buckets",
     "positive_features",
     "rotate",
+    "routing_attention",
     "sinusoid",
     "spatial_gate",
 ]

@@ -2,6 +2,7 @@
 
 from everyformer.engines.hashing import lsh_buckets_reference as lsh_buckets
 from everyformer.mixers._lsh import lsh_attention_reference as lsh_attention
+from everyformer.mixers._routing import routing_attention_reference as routing_attention
 from everyformer.mixers.aft_conv import aft_conv_reference as aft_conv
 from everyformer.mixers.aft_full import aft_full_reference as aft_full
 from everyformer.mixers.aft_local import aft_local_reference as aft_local
@@ -26,6 +27,7 @@ __all__ = [
     "lsh_buckets",
     "positive_features",
     "rotate",
+    "routing_attention",
     "sinusoid",
     "spatial_gate",
 ]

@@ -49,6 +49,7 @@ def shown(figure: Any) -> list[np.ndarray]:
         ("rope", ["weights", "rotary", "masks"]),
         ("learned", ["weights", "encodings", "masks"]),
         ("gmlp", ["spatial", "masks"]),
+        ("routing", ["weights", "clusters", "encodings", "masks"]),
         ("amlp", ["weights", "spatial", "masks"]),
         ("aft-full", ["weights", "position-bias", "encodings", "masks"]),
         ("alibi", ["weights", "position-bias", "distances", "masks"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from report_results import made_up
 
+from everyformer.cli.compare import render
 from everyformer.report.words import answer, brief, listed, notes, question, size
 
 
@@ -73,3 +74,16 @@ def test_listed() -> None:
 
 def test_brief() -> None:
     assert [brief(n) for n in (0.12345, 15.94, 187.2, 1234.5)] == ["0.123", "15.9", "187", "1,234"]
+
+
+def test_a_loss_that_is_not_of_writing_is_marked() -> None:
+    results = made_up()
+    assert not any("autoregressive" in note for note in notes(results))
+    results["rows"][1]["leaks"] = "the future chooses"
+    [note] = [note for note in notes(results) if "autoregressive" in note]
+    assert "gmlp" in note
+    assert "the future chooses" in note
+    table = render(results)
+    assert "gmlp*" in table
+    assert "* gmlp: not strictly autoregressive" in table
+    assert "attention*" not in table

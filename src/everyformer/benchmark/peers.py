@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from typing import Any
 
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from everyformer.core.errors import MissingExtraError, UnsupportedError
 PEERS: dict[str, tuple[str, ...]] = {
     "torch sdpa": (
         *("attention", "aft-full", "aft-local", "aft-simple", "aft-conv", "gmlp", "amlp"),
-        *("linear", "performer", "rfa", "reformer"),
+        *("linear", "performer", "rfa", "reformer", "routing"),
     ),
     "torch nn.MultiheadAttention": ("attention",),
     "x-transformers": ("attention", "rope"),
@@ -27,6 +28,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     "g-mlp-pytorch": ("gmlp", "amlp"),
     "performer-pytorch": ("performer",),
     "reformer-pytorch": ("reformer",),
+    "routing-transformer": ("routing",),
 }
 """package -> the members that it is a peer of"""
 
@@ -143,10 +145,25 @@ def _reformer_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn.
     )
 
 
+def _routing_transformer(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    from routing_transformer.routing_transformer import SelfAttention
+
+    # our default sizes, as far as its clusters of equal size allow them
+    window = 2 ** round(math.log2(asked.length) / 2)
+    if asked.length % window:
+        raise UnsupportedError(
+            f"routing-transformer cuts a text into windows of {window}: measure lengths that are "
+            "powers of two"
+        )
+    sizes = (width, 1, asked.length, heads, heads // 2, window)
+    return TakesFirst(SelfAttention(*sizes, causal=causal, shared_qk=causal, rel_pos_emb=False))
+
+
 _PACKAGES = {
     "x-transformers": _x_transformers,
     "aft-pytorch": _aft_pytorch,
     "g-mlp-pytorch": _g_mlp_pytorch,
     "performer-pytorch": _performer_pytorch,
     "reformer-pytorch": _reformer_pytorch,
+    "routing-transformer": _routing_transformer,
 }

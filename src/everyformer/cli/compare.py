@@ -12,6 +12,7 @@ import tyro
 from everyformer.cli.console import emit, size, table
 from everyformer.cli.parsing import parse, peek, say
 from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.config import from_dict
 from everyformer.family import list_members
 
@@ -87,12 +88,21 @@ def render(results: dict) -> str:
         start = row["beats_attention_from"]
         shown = "baseline" if row["member"] == "attention" else start and f"L = {start}"
         rows.append(
-            [row["member"], f"{row['parameters']:,}", f"{row['parameter_ratio']:.2f}"]
+            [
+                row["member"] + ("*" if row.get("leaks") else ""),
+                f"{row['parameters']:,}",
+                f"{row['parameter_ratio']:.2f}",
+            ]
             + [f"{row['quality']:.4f}", span, f"{row['tokens_per_second']:,.0f}"]
             + [size(row["peak_bytes"]), row["seconds_to_slowest"]]
             + [row["decode_ms"].get(c) for c in contexts]
             + [shown or "not measured" if not results["bench"] else shown or "not reached"]
         )
     failed = [f"{r['member']} failed: {r['error']}" for r in results["rows"] if r.get("error")]
+    leaks = [
+        f"* {r['member']}: {NOT_WRITING}: {r['leaks']}" for r in results["rows"] if r.get("leaks")
+    ]
     better = f"{results['better']} {metric.replace('_', ' ')} is better"
-    return "\n".join([table(headers, rows), f"{better}; {results['data']['split']}", *failed])
+    return "\n".join(
+        [table(headers, rows), f"{better}; {results['data']['split']}", *leaks, *failed]
+    )

@@ -82,6 +82,8 @@ def run(words: Sequence[str]) -> int:
     if options.batch < 1:
         raise ConfigError(f"batch must be at least 1, not {options.batch}")
     from everyformer.cli.trained import open_run
+    from everyformer.comparison.summary import NOT_WRITING
+    from everyformer.core.mixer import leak_of
     from everyformer.training.evaluate import evaluate
 
     trained = open_run(options.run)
@@ -95,6 +97,8 @@ def run(words: Sequence[str]) -> int:
     model = trained.model(options.average)
     if options.memory is not None:
         set_memory(model, options.memory)
+    if leak := leak_of(model):
+        say(f"the loss is {NOT_WRITING}: {leak}")
     if options.lengths:
         return _lengths(trained, model, options)
     laid = options.mode is not None or options.stride is not None or options.streams != 1

@@ -12,6 +12,8 @@ from typing import Any
 # Student's t at 97.5% for 1, 2, ... degrees of freedom; beyond, the normal value.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
+NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
+"""said of the loss of a model that leaks"""
 BETTER = {"bits_per_byte": "lower", "bits_per_dim": "lower", "loss": "lower", "accuracy": "higher"}
 
 
@@ -51,6 +53,7 @@ def member_row(
         "peak_bytes": max((run["peak_bytes"] for run in runs if run["peak_bytes"]), default=None),
         "decode_ms": {context: decoding[context] for context in contexts},
         "state_bytes": decoding.get("state"),
+        "leaks": first.get("leaks"),
         "by_position": first.get("by_position"),
         "sample": first.get("sample"),
     }

@@ -25,6 +25,7 @@ from everyformer.comparison.trainings import write_result
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
+from everyformer.core.mixer import leak_of
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.models.build import build_model
@@ -91,6 +92,8 @@ def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
         "config": to_dict(config),
     }
     model.eval()
+    if leak := leak_of(model):
+        found["leaks"] = leak
     if dataset.task in ("lm", "pixels"):
         found["decoding"] = decoding_times(config)
     if dataset.task == "lm":

@@ -43,6 +43,9 @@ class Mixer(nn.Module):
     causal: bool
     width: int
     max_length: int | None = None
+    leaks: str | None = None
+    """what outputs of a causal mixer take from later tokens in evaluation, in words; None: nothing.
+    Losses of a model that leaks are not those of one that writes"""
 
     def forward(
         self,
@@ -129,6 +132,12 @@ class Mixer(nn.Module):
                 f"positions), but position {longest - 1} was asked for: build it with "
                 f"max_length={longest} or more, or use a member without a table"
             )
+
+
+def leak_of(model: nn.Module) -> str | None:
+    """What the first mixer of ``model`` that leaks says of it; None where evaluation is honest."""
+    mixers = (part for part in model.modules() if isinstance(part, Mixer))
+    return next((mixer.leaks for mixer in mixers if mixer.leaks is not None), None)
 
 
 def heads_divide(width: int, heads: int, member: str) -> int:

@@ -120,6 +120,7 @@ class ByHead(Mixer):
         )
         self.honours = frozenset.intersection(*(p.honours for p in self._parts()))  # type: ignore[misc]
         self.crosses = all(p.crosses for p in self._parts())  # type: ignore[misc]
+        self.leaks = next(filter(None, (p.leaks for p in self._parts())), None)
         longest = [p.max_length for p in self._parts() if p.max_length is not None]
         self.max_length = min(longest, default=None)
 

@@ -44,6 +44,7 @@ PICTURE_TITLES = {
     "position-bias": "Position biases",
     "spatial": "Spatial gate",
     "buckets": "Buckets",
+    "clusters": "Clusters",
     "terms": "Terms of the scores",
     "encodings": "Learned positions",
     "distances": "Distances",
@@ -105,6 +106,7 @@ def _table(results: dict[str, Any], looks: Looks) -> str:
     for row in results["rows"]:
         colour = looks[row["member"]].colour
         name = f'<span class="swatch" style="background:{colour}"></span>{safe(row["member"])}'
+        name += "*" if row.get("leaks") else ""
         if row["status"] != "done":
             what = f'<td class="failed" colspan="{len(columns)}">failed: {safe(row["error"])}</td>'
             lines.append(f'<tr><th scope="row">{name}</th>{what}</tr>')

@@ -1,5 +1,5 @@
-"""What a trace shows as matrices over pairs of tokens: weights, position biases, spatial gates,
-buckets."""
+"""What a trace shows: weights, position biases, spatial gates and buckets over pairs of tokens;
+clusters."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from everyformer.report.heatmaps import Panel, draw_panels, wrapped
 
 
 def recorded(traced: Trace, what: str) -> dict[str, Tensor]:
-    """(heads, L, L) by module path; biases that are zero everywhere are none."""
+    """(heads, L, L) by module path, clusters (heads, L); biases that are zero everywhere: none."""
     found = traced.find(what.replace("-", "_"))
+    if what == "clusters":
+        return {path: kept[0] for path, kept in found.items()}
     square = {path: kept[0] if kept.dim() == 4 else kept for path, kept in found.items()}
     if what == "buckets":
         return {path: _shared(buckets) for path, buckets in square.items()}
@@ -33,7 +35,7 @@ def draw_traced(
     labels: Sequence[str] | None,
     most: int | None,
 ) -> dict[str, Figure]:
-    """The figures of ``what`` (weights, position-bias, spatial, buckets), if it was recorded."""
+    """The figures of ``what`` (weights, position-bias, spatial, buckets, clusters), if recorded."""
     now = recorded(traced, what)
     if not now:
         return {}
@@ -42,6 +44,8 @@ def draw_traced(
         return {what: _weights(now, causal, labels, most)}
     if what == "buckets":
         return {what: _buckets(now, labels, most)}
+    if what == "clusters":
+        return {what: _clusters(now, most)}
     draw = _spatial if what == "spatial" else _position_bias
     return draw(now, old, causal, most)
 
@@ -97,6 +101,22 @@ def _buckets(found: dict[str, Tensor], labels: Sequence[str] | None, most: int |
         f"{', '.join(f'{share:.0%}' for share in met)}.{_left_out(found, most)}"
     )
     return draw_panels(rows, caption, "share of rounds", labels=labels)
+
+
+def _clusters(found: dict[str, Tensor], most: int | None) -> Figure:
+    """One panel a layer: a row a routed head, a column a token."""
+    rows, used = [], []
+    for path, clusters in list(found.items())[:most]:
+        kept = clusters[:most]
+        used.append(sum(len(head.unique()) for head in kept) / len(kept))
+        axes = ("token", "routed head")
+        rows.append([Panel(layer_title(path, ""), kept.float().cpu().numpy() + 1, axes)])
+    caption = (
+        "The nearest centroid of every token, as a shade: tokens of one shade in a row meet in "
+        f"that head. Centroids used, layer by layer: {', '.join(f'{n:.1f}' for n in used)} a head."
+        f"{_left_out(found, most)}"
+    )
+    return draw_panels(rows, caption, "number of the centroid", wide=True)
 
 
 def _position_bias(

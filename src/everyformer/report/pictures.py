@@ -37,7 +37,7 @@ from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
 
 PICTURES = (
-    *("weights", "position-bias", "spatial", "buckets", "terms"),
+    *("weights", "position-bias", "spatial", "buckets", "clusters", "terms"),
     *("encodings", "rotary", "distances", "masks"),
 )
 
@@ -60,7 +60,10 @@ def learned_pictures(
         most: at most so many layers and heads of each (default: all).
     """
     found: dict[str, Figure] = {}
-    kinds = ("weights", "position-bias", "spatial", "buckets", "terms", "encodings", "distances")
+    kinds = (
+        *("weights", "position-bias", "spatial", "buckets", "clusters", "terms"),
+        *("encodings", "distances"),
+    )
     for what in kinds:
         if what == "encodings" and isinstance(model.position, Sinusoidal):
             continue
@@ -91,7 +94,7 @@ def draw_pictures(
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    if what in ("weights", "position-bias", "spatial", "buckets", "terms"):
+    if what in ("weights", "position-bias", "spatial", "buckets", "clusters", "terms"):
         traced = _traced(model, inputs)
         before = None if start is None else _traced(start, inputs)
         causal = bool(model.config.causal) and not isinstance(model, EncoderDecoder)

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from everyformer.comparison.summary import NOT_WRITING
+
 UNITS = {
     "bits_per_byte": "bits per byte",
     "bits_per_dim": "bits per dimension",
@@ -139,7 +141,7 @@ def _fastest(rows: list[dict[str, Any]]) -> str:
 def notes(results: dict[str, Any]) -> list[str]:
     """What a reader must know before deciding from the table."""
     rows, config = finished(results), results["config"]
-    made = [*_interval_notes(rows), *_fairness_notes(rows, config)]
+    made = [*_leak_notes(rows), *_interval_notes(rows), *_fairness_notes(rows, config)]
     unfinished = _still_learning(results)
     if unfinished:
         made.append(
@@ -152,6 +154,15 @@ def notes(results: dict[str, Any]) -> list[str]:
             "backward, on the machine below; the other columns are of the whole model."
         )
     return made
+
+
+def _leak_notes(rows: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"* The loss of {row['member']} is {NOT_WRITING}: {row['leaks']}. Do not rank it among "
+        "the others."
+        for row in rows
+        if row.get("leaks")
+    ]
 
 
 def _interval_notes(rows: list[dict[str, Any]]) -> list[str]:

@@ -83,6 +83,30 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"chunk": 3, "rounds": 2, "once": True, "wrap": "circular", "buckets": (4, 2)},
         {},
     ),
+    "routing": (
+        {"clusters": 3, "window": 4},
+        {"clusters": 2, "window": 3, "routing": "prefix", "local_window": 5},
+        {"clusters": 2, "window": 3, "routing": "prefix", "rank_bias": 2, "share_qk": True},
+        {
+            "clusters": 3,
+            "window": 4,
+            "routing": "paper",
+            "local_heads": 0,
+            "rank_bias": 2,
+            "share_qk": True,
+        },
+        {"clusters": 3, "window": 5, "routing": "paper", "share_qk": False},
+        {"clusters": 1, "window": 1, "share_qk": True, "local_heads": 2},
+        {
+            "clusters": 4,
+            "window": 3,
+            "update": "gradient",
+            "local_heads": 0,
+            "rank_bias": 9,
+            "share_qk": True,
+        },
+        {},
+    ),
     "amlp": ({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
 }
 

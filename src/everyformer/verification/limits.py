@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -268,6 +269,29 @@ def _reformer(make: Make) -> list[Pair]:
     ]
 
 
+def _routing(make: Make) -> list[Pair]:
+    """One cluster and windows over everything are dense attention, of normalised queries and keys
+    where heads are routed."""
+    pairs: list[Pair] = []
+    for routing in ("strict", "prefix", "paper"):
+        sizes = {"clusters": 1, "window": LENGTH, "local_heads": 1, "routing": routing}
+        mixer = make("routing", **sizes)
+
+        def dense(x: Tensor, mixer: Any = mixer) -> Tensor:
+            q, v = (y.view(*x.shape[:2], HEADS, -1) for y in (mixer.query(x), mixer.value(x)))
+            k = mixer.key(x).view(*x.shape[:2], -1, q.shape[-1])
+            k = torch.cat((k, q[:, :, k.shape[2] :]), 2)
+            norm = partial(nn.functional.layer_norm, normalized_shape=q.shape[-1:])
+            q, k = (torch.cat((t[:, :, :1], norm(t[:, :, 1:])), 2) for t in (q, k))
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=mixer.causal)
+            mixed: Tensor = mixer.out(y.transpose(1, 2).flatten(2))
+            return mixed
+
+        pairs.append((f"one cluster, {routing}, is attention", _y(mixer), dense))
+    return pairs
+
+
 LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "attention": _attention,
     "reformer": _reformer,
@@ -278,6 +302,7 @@ LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "linear": _linear,
     "performer": _performer,
     "rfa": _rfa,
+    "routing": _routing,
     "gmlp": _gmlp,
     "amlp": _amlp,
     **GENE_LIMITS,

@@ -1,0 +1,143 @@
+"""Centroids that follow what is routed to them: online k-means, head by head.
+
+    a(x) = argmax_c x . mu_c
+    n_c <- l n_c + (1 - l) sum_i 1[a(x_i) = c],    m_c <- l m_c + (1 - l) sum_{i: a(x_i) = c} x_i
+    mu_c = m_c / n'_c,    n'_c = n (n_c + eps) / (n + K eps),    n = sum_c n_c
+
+Averages begin at n_c = 1 and m_c = mu_c. They move once a training step, whatever the number of
+passes in it: sums wait (and are saved) until the weights have changed, so that all passes of a
+step, and those that repeat one for its backward pass, meet the same centroids. A pass is counted
+when its gradient arrives, hence once, and not at all where there is none; processes that train
+together add up their sums. Everything is kept in float32 at least, also where the weights are not.
+
+Sources: van den Oord et al. 2017, arXiv 1711.00937, appendix A.1 (averages, smoothing); Roy et al.
+2020, arXiv 2003.05997, section 4.1, which writes the step without the counts that its code keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Self
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.engines.ranges import full_precision, widened
+
+Update = Literal["ema", "gradient", "none"]
+
+
+class Centroids(nn.Module):
+    """mu (H, K, D), drawn as normalised Gaussian vectors.
+
+    Args:
+        heads, clusters, size: H, K, D.
+        update: "ema" as above; "gradient" makes mu a parameter (`codebook_loss` moves it); "none"
+            leaves it as drawn, which makes of routing a hash by random projections.
+        decay: l. eps: of the smoothing.
+    """
+
+    means: Tensor
+    sums: Tensor
+    counts: Tensor
+    new_sums: Tensor
+    new_counts: Tensor
+
+    def __init__(
+        self, heads: int, clusters: int, size: int, update: Update = "ema", decay: float = 0.999,
+        eps: float = 1e-5,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.update, self.decay, self.eps = update, decay, eps
+        drawn = F.layer_norm(torch.randn(heads, clusters, size), (size,))
+        if update == "gradient":
+            self.means = nn.Parameter(drawn)
+        else:
+            self.register_buffer("means", drawn)
+        if update == "ema":
+            self.register_buffer("sums", drawn.clone())
+            self.register_buffer("counts", torch.ones(heads, clusters))
+            self.register_buffer("new_sums", torch.zeros_like(drawn))
+            self.register_buffer("new_counts", torch.zeros(heads, clusters))
+        self._step: int | None = None
+
+    def scores(self, x: Tensor) -> Tensor:
+        """x . mu_c (B, H, L, K) of vectors (B, H, L, D), without a gradient, float32 at least."""
+        with torch.no_grad(), full_precision(x):
+            wide = widened(x.detach())
+            return wide @ self.means.detach().to(wide).mT
+
+    def commitment(self, x: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
+        """Mean over channels of (x - mu_a)^2, mu held fixed: what draws vectors to centroids."""
+        return self._distance(x, self._chosen(labels).detach(), real)
+
+    def codebook_loss(self, x: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
+        """The same with x held fixed: what draws centroids to vectors."""
+        return self._distance(x.detach(), self._chosen(labels), real)
+
+    @torch.compiler.disable
+    def count(self, y: Tensor, x: Tensor, labels: Tensor, real: Tensor | None) -> None:
+        """Add the vectors ``x`` by their ``labels`` (B, H, L) once the gradient of ``y`` arrives.
+
+        ``real`` (B, L): which of them are no padding.
+        """
+        if self.update != "ema" or not y.requires_grad:
+            return
+        with torch.no_grad(), full_precision(x):
+            wide = widened(x.detach())
+            one = F.one_hot(labels, self.means.shape[1]).to(wide)
+            if real is not None:
+                one = one * real[:, None, :, None]
+            sums, counts = torch.einsum("bhlk,bhld->hkd", one, wide), one.sum((0, 2))
+
+        def take(gradient: Tensor) -> None:
+            for held, more in ((self.new_sums, sums), (self.new_counts, counts)):
+                if dist.is_available() and dist.is_initialized():
+                    dist.all_reduce(more)
+                held += more.to(held)
+
+        y.register_hook(take)
+
+    @torch.compiler.disable
+    @torch.no_grad()
+    def settle(self, step: int) -> None:
+        """Move the centroids by what was counted, if ``step`` is not that of the last call."""
+        if self.update != "ema" or step == self._step:
+            return
+        self._step = step
+        if not self.new_counts.any():
+            return
+        self.sums.lerp_(self.new_sums, 1 - self.decay)
+        self.counts.lerp_(self.new_counts, 1 - self.decay)
+        self.means.copy_(self.sums / self._smoothed()[..., None])
+        self.new_sums.zero_()
+        self.new_counts.zero_()
+
+    def _smoothed(self) -> Tensor:
+        total = self.counts.sum(-1, keepdim=True)
+        share = (self.counts + self.eps) / (total + self.counts.shape[-1] * self.eps)
+        return share * total
+
+    def _chosen(self, labels: Tensor) -> Tensor:
+        """mu_a (B, H, L, D)."""
+        heads = torch.arange(self.means.shape[0], device=labels.device)[:, None]
+        return self.means[heads, labels]
+
+    def _distance(self, x: Tensor, chosen: Tensor, real: Tensor | None) -> Tensor:
+        apart = (widened(x) - chosen.to(widened(x))).square().mean(-1)
+        if real is None:
+            return apart.mean()
+        seen = real[:, None].to(apart)
+        return (apart * seen).sum() / (seen.sum() * x.shape[1]).clamp(min=1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        held: dict[str, Any] = dict(self.named_buffers())
+        super()._apply(fn, recurse)
+        for name, before in held.items():
+            moved = getattr(self, name)
+            if moved.dtype in (torch.float16, torch.bfloat16):
+                # sums of small steps would stand still in half precision
+                setattr(self, name, before.to(moved.device))
+        return self

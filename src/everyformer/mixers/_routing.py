@@ -1,0 +1,150 @@
+"""Routed attention without parameters but centroids: the literal equation, and the function of it.
+
+See `everyformer.mixers.routing` for the symbols and the source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor
+
+from everyformer.core.errors import ShapeError
+from everyformer.engines.clustered import Heads, Slots, balanced, best_yet, latest
+
+Routing = Literal["strict", "prefix", "paper"]
+Group = Callable[[int], list[list[int]]]
+
+
+def routing_weights_reference(
+    q: Tensor, k: Tensor, asked: Tensor, shown: Tensor, window: int, *, routing: Routing | None,
+    keep: Tensor | None = None, bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The matrix of weights (B, H, L, L), row by row; arguments as in `routing_attention`."""
+    batch, heads, length, size = q.shape
+    made = q.new_zeros(batch, heads, length, length)
+    for b in range(batch):
+        real = list(range(length)) if keep is None else keep[b].nonzero().squeeze(1).tolist()
+        for h in range(heads):
+            groups = _groups(asked[b, h], shown[b, h], real, window, routing)
+            for t in real:
+                found = [group for group in groups(t) if group]
+                for group in found:
+                    scores = k[b, h, group] @ q[b, h, t] / math.sqrt(size)
+                    if bias is not None:
+                        ranks = [_rank(t, s, group, bias.shape[1], routing) for s in group]
+                        scores = scores + bias[h, ranks]
+                    made[b, h, t, group] += scores.softmax(0) / len(found)
+    return made
+
+
+def _groups(
+    asked: Tensor, shown: Tensor, real: list[int], window: int, routing: Routing | None
+) -> Group:
+    """For a token, the tokens that it sees in each of its clusters, first ones first."""
+    nearest = asked.argmax(-1).tolist()
+    clusters = range(asked.shape[1])
+
+    def best(scores: Tensor, cluster: int, among: list[int]) -> list[int]:
+        worth = scores[:, cluster].tolist()
+        return sorted(sorted(among, key=lambda s: (-worth[s], s))[:window])
+
+    if routing == "strict":
+        return lambda t: [[s for s in real if s <= t and nearest[s] == nearest[t]][-window:]]
+    if routing == "prefix":
+
+        def so_far(t: int) -> list[list[int]]:
+            made = [best(asked, c, [s for s in real if s <= t]) for c in clusters]
+            return [group for group in made if t in group]
+
+        return so_far
+    asks, keys = ([best(u, c, real) for c in clusters] for u in (asked, shown))
+    last = math.inf if routing is None else 0
+    return lambda t: [[s for s in keys[c] if s <= t + last] for c in clusters if t in asks[c]]
+
+
+def _rank(t: int, s: int, group: list[int], columns: int, routing: Routing | None) -> int:
+    """The column of a bias for key ``s`` of query ``t``, both members of ``group``."""
+    behind = group.index(t) - group.index(s)
+    if routing is not None:
+        return min(behind, columns - 1)
+    reach = columns // 2
+    return max(-reach, min(reach, behind)) + reach
+
+
+def routing_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, asked: Tensor, shown: Tensor | None = None, *, window: int,
+    routing: Routing | None = "strict", keep: Tensor | None = None, bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The definition, one query at a time; arguments as in `routing_attention`."""
+    shown = asked if shown is None else shown
+    how = {"routing": routing, "keep": keep, "bias": bias}
+    return routing_weights_reference(q, k, asked, shown, window, **how) @ v  # type: ignore[arg-type]
+
+
+def routing_attention(
+    q: Tensor, k: Tensor, v: Tensor, asked: Tensor, shown: Tensor | None = None, *, window: int,
+    routing: Routing | None = "strict", keep: Tensor | None = None, bias: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Attention among the tokens that one centroid is near to: (B, H, L, D).
+
+    Args:
+        q, k, v: (B, H, L, D).
+        asked: (B, H, L, K) products of queries with centroids.
+        shown: the same of keys (default: ``asked``, for keys that are the queries).
+        window: w, members of a cluster that are seen.
+        routing: which members a token sees: "strict" the latest of its nearest centroid, "prefix"
+            the best up to itself, "paper" the best of the row that are not later; None the best of
+            the row.
+        keep: (B, L) bool, which tokens are real; the others get 0.
+        bias: (H, R + 1), or (H, 2 R + 1) without order, by rank in the cluster.
+        dropout: on the weights.
+    """
+    if asked.shape[:3] != q.shape[:3]:
+        raise ShapeError(
+            f"scores must be (batch, heads, length, clusters) for queries {tuple(q.shape)}, not "
+            f"{tuple(asked.shape)}"
+        )
+    heads, clusters = Heads(q, k, v), asked.shape[-1]
+    if routing == "strict":
+        labels = nearest(asked, keep)
+        y = latest(heads, labels, window, clusters, bias=bias, dropout=dropout)
+        return y if keep is None else y * keep[:, None, :, None]
+    asked = real_scores(asked, keep)
+    if routing == "prefix":
+        rows = (q.shape[0], q.shape[1], clusters)
+        held = Slots.empty(rows, q.shape[-1], device=q.device, dtype=q.dtype)
+        return best_yet(heads, asked, window, held, bias=bias, dropout=dropout)[0]
+    shown = asked if shown is None else real_scores(shown, keep)
+    causal = routing is not None
+    return balanced(heads, asked, shown, window, causal=causal, bias=bias, dropout=dropout)
+
+
+def nearest(scores: Tensor, keep: Tensor | None) -> Tensor:
+    """The nearest centroid (B, H, L) by ``scores`` (B, H, L, K); K for padding."""
+    labels = scores.argmax(-1)
+    return labels if keep is None else labels.masked_fill(~keep[:, None], scores.shape[-1])
+
+
+def real_scores(scores: Tensor, keep: Tensor | None) -> Tensor:
+    """``scores`` (B, H, L, K) with -inf for padding."""
+    return scores if keep is None else scores.masked_fill(~keep[:, None, :, None], -math.inf)
+
+
+def local_weights_reference(
+    q: Tensor, k: Tensor, window: int, causal: bool, keep: Tensor | None
+) -> Tensor:
+    """Weights (B, H, L, L) of heads that see the last ``window`` tokens, or those nearer."""
+    batch, heads, length, size = q.shape
+    made = q.new_zeros(batch, heads, length, length)
+    for b in range(batch):
+        real = list(range(length)) if keep is None else keep[b].nonzero().squeeze(1).tolist()
+        for n, t in enumerate(real):
+            first, last = max(0, n - window + 1), n + 1 if causal else n + window
+            group = real[first:last]
+            scores = k[b][:, group] @ q[b, :, t, :, None] / math.sqrt(size)
+            made[b, :, t, group] = scores.squeeze(-1).softmax(-1)
+    return made

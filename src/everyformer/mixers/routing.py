@@ -1,0 +1,377 @@
+"""Routing Transformer: tokens that one centroid is near to see each other, other heads look nearby.
+
+    q_i = n(W_q x_i), k_i = n(W_k x_i), v_i = W_v x_i      n: LayerNorm over D without gain and bias
+    u_ic = q_i . mu_c                                      c = 1 .. K, centroids of every head
+    I_c = the w tokens of largest u_.c, in the order of the row (of queries; of keys by k . mu_c)
+    o_i = mean over c with i in I_c of sum_{j in I_c} softmax_j(q_i . k_j / sqrt(D)) v_j
+
+A token in no I_c gets 0. With ``share_qk`` k = q, as in all published language models. Half of the
+heads are local instead: plain attention to the last w tokens (both ways: to those nearer than w).
+
+Causal, I_c as above is chosen by looking at the whole row (``routing="paper"``, j <= i): what lies
+ahead decides who is a member, so losses of such a model are not those of a model that writes. Two
+others are strictly causal, equal in training, in evaluation and token by token:
+
+    strict   i sees the last w tokens j <= i of its own nearest centroid, itself included: ours, and
+             the default, since its losses mean what they say at the cost of the paper's
+    prefix   I_c is chosen anew for every i among the tokens up to i: what the paper's model does
+             when it writes; O(L K w D), as much as dense attention
+
+The paper's setting with an honest evaluation is routing="paper", evaluation_routing="prefix".
+
+Centroids follow the queries (and keys) by averages in training (`everyformer.engines.centroids`);
+losses["commitment"] = beta mean (q - mu_a)^2 draws queries to their nearest centroid a, and
+``update="gradient"`` moves centroids by losses["codebook"] instead. With ``update="none"`` they
+stay as drawn: hashing by random projections, the paper's baseline. Symbols: K = ``clusters``,
+w = ``window``, beta = ``commitment``.
+
+Cost: O(L K D + L w D), O(L^1.5 D) for K = w = sqrt(L), the default. State: the w - 1 latest (or,
+prefix, the w best) keys and values of every cluster, and w - 1 of local heads.
+
+Source: Roy, Saffar, Vaswani, Grangier 2020, arXiv 2003.05997, section 4; numbers as in the authors'
+code. Deviations: the mean over several clusters is exact (theirs divides by the count + 0.01);
+queries and keys move the centroids in one step, not in turn; averages begin at a count of 1;
+positions by rank in the cluster (``rank_bias``) are a number a head, not a vector. The function and
+its literal form are in `everyformer.mixers._routing`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.outputs import Losses, MixerOutput, add_losses
+from everyformer.core.state import State, state
+from everyformer.core.trace import record, tracing
+from everyformer.engines.centroids import Centroids, Update
+from everyformer.engines.clustered import Heads, Slots, best_yet, latest, latest_next
+from everyformer.engines.ranges import widened
+from everyformer.engines.rows import repack, unpack
+from everyformer.mixers import MIXERS
+from everyformer.mixers._routing import (
+    Routing,
+    local_weights_reference,
+    nearest,
+    real_scores,
+    routing_attention,
+    routing_weights_reference,
+)
+
+
+@dataclass(frozen=True)
+class RoutingOptions:
+    clusters: int | None = None
+    """K, centroids of a head (default: max_length / window; without both its square root)"""
+    window: int | None = None
+    """w, members of a cluster that are seen (default: max_length / clusters)"""
+    routing: Routing = "strict"
+    """which members a token sees when causal: see the text; paper lets the future choose"""
+    evaluation_routing: Routing | None = None
+    """the same outside training and with a state (default: as in training)"""
+    local_heads: int | None = None
+    """heads that see the last tokens instead (default: half; none beside mixers of other heads)"""
+    local_window: int | None = None
+    """tokens that these see (default: window)"""
+    share_qk: bool | None = None
+    """whether keys are the queries in routed heads (default: when causal)"""
+    update: Update = "ema"
+    """what moves centroids: averages, their own loss (gradient), or nothing"""
+    decay: float = 0.999
+    """of the averages"""
+    commitment: float = 1e-4
+    """beta, weight of the loss that draws queries to their centroids; of the codebook's it is 1"""
+    rank_bias: int | None = None
+    """learned scores by how many members lie between, all beyond this alike (default: none)"""
+    attention_dropout: float = 0.0
+    """dropout on the weights in training"""
+
+
+@state
+class RoutingState(State):
+    """What routed and local heads hold."""
+
+    seen: Tensor
+    routed: Slots
+    local: Slots | None = None
+
+
+@MIXERS.register("routing")
+class RoutingAttention(Mixer):
+    """Routed and local heads over (B, L, width), with their projections.
+
+    Args:
+        width: channels of x.
+        heads: H, the local ones first.
+        causal: whether later tokens are hidden; see ``routing``.
+        max_length: decides the default numbers of clusters and members; longer texts work too.
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        options: `RoutingOptions` or a dictionary.
+
+    Raises:
+        GeneError: numbers of clusters, members or heads that cannot be, or separate keys where
+            routing is strict or prefix.
+    """
+
+    name = "routing"
+    honours = frozenset({"keep", "documents"})
+    shares_heads = True
+    Options = RoutingOptions
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
+        channels: int | None = None, options: RoutingOptions | dict[str, object] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        o: RoutingOptions = set_options(RoutingOptions, self.name, options)
+        self.width, self.heads, self.causal, self.options = width, heads, causal, o
+        self.size = heads_divide(channels or width, heads, self.name)
+        self.clusters, self.window = _sizes(o, max_length)
+        self.local_window = o.local_window or self.window
+        self.local = (0 if channels else heads // 2) if o.local_heads is None else o.local_heads
+        self.share = causal if o.share_qk is None else o.share_qk
+        _check(self)
+        if causal and (o.evaluation_routing or o.routing) == "paper":
+            self.leaks = (
+                "who is a member of a cluster is chosen by the whole row, later tokens included "
+                "(routing='paper'; evaluation_routing='prefix' is honest)"
+            )
+        routed, every = heads - self.local, heads * self.size
+        keys = self.local * self.size if self.share else every
+        self.query = nn.Linear(width, every, bias=False)
+        self.key = nn.Linear(width, keys, bias=False) if keys else None
+        self.value = nn.Linear(width, every, bias=False)
+        self.out = nn.Linear(every, width, bias=False)
+        for linear in (self.query, self.key, self.value, self.out):
+            if linear is not None:
+                nn.init.xavier_uniform_(linear.weight)
+        self.centroids = Centroids(routed, self.clusters, self.size, o.update, o.decay)
+        self.bias: nn.Parameter | None = None
+        if o.rank_bias is not None:
+            columns = o.rank_bias + 1 if causal else 2 * o.rank_bias + 1
+            self.bias = nn.Parameter(torch.zeros(routed, columns))
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        self.check_input(x, context, mask, state)
+        keep = _checked_keep(x, mask)
+        if mask is not None and mask.documents is not None:
+            if state is not None:
+                raise UnsupportedError("packed documents and a state cannot be combined")
+            rows = unpack(x, mask.documents, keep)
+            out = self(rows.x, mask=Mask(keep=rows.keep))
+            return MixerOutput(repack(out.y, rows), None, out.losses)
+        if keep is not None:
+            # not even a NaN in the padding is read
+            x = x.masked_fill(~keep[..., None], 0)
+        if self.training:
+            self.centroids.settle(self._steps())
+        near, far, asked, shown = self._project(x)
+        if tracing():
+            record(self, "clusters", lambda: nearest(asked, keep))
+            record(self, "weights", lambda: self._weights(near, far, asked, shown, keep))
+        if state is None:
+            y, after = self._whole(near, far, asked, shown, keep), None
+        else:
+            assert isinstance(state, RoutingState)
+            y, after = self._continue(near, far, asked, keep, state)
+        if keep is not None:
+            y = y.masked_fill(~keep[:, None, :, None], 0)
+        y = self.out(y.transpose(1, 2).flatten(2))
+        losses: Losses = {}
+        if self.training:
+            losses = self._learn(y, far, asked, shown, keep)
+        return MixerOutput(y, after, losses)
+
+    def reference(
+        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
+    ) -> Tensor:
+        """By `routing_weights_reference`, documents one after the other."""
+        near, far, asked, shown = self._project(x)
+        keep = _checked_keep(x, mask)
+        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if keep is None else keep
+        parts = [keep]
+        if mask is not None and mask.documents is not None:
+            parts = [keep & (mask.documents == n) for n in mask.documents.unique()]
+        weights = torch.stack([self._weights(near, far, asked, shown, k) for k in parts]).sum(0)
+        y = weights @ torch.cat((near.v, far.v), 1)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def init_state(
+        self, batch_size: int, *, device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> RoutingState:  # fmt: skip
+        if not self.causal or self._routing(training=False) == "paper":
+            super().init_state(batch_size)
+        like: dict[str, Any] = {"device": device or self.out.weight.device}
+        like["dtype"] = dtype or self.out.weight.dtype
+        rows = batch_size, self.heads - self.local, self.clusters
+        routed = Slots.empty(rows, self.size, **like)
+        local = Slots.empty((batch_size, self.local, 1), self.size, **like) if self.local else None
+        return RoutingState(routed.seen, routed, local)
+
+    def train(self, mode: bool = True) -> Self:
+        """As in every module; evaluation begins with centroids that all steps have moved."""
+        if not mode:
+            self.centroids.settle(self._steps())
+        return super().train(mode)
+
+    def _steps(self) -> int:
+        """Another number after every step of an optimiser, which writes weights in place."""
+        return sum(parameter._version for parameter in self.parameters())
+
+    def _routing(self, training: bool) -> Routing | None:
+        o = self.options
+        if not self.causal:
+            return None
+        return o.routing if training else o.evaluation_routing or o.routing
+
+    def _project(self, x: Tensor) -> tuple[Heads, Heads, Tensor, Tensor]:
+        """Local heads, routed heads with normed queries and keys, and their scores."""
+        q, v = (self._split(linear(x)) for linear in (self.query, self.value))
+        keys = q[:, :0] if self.key is None else self._split(self.key(x))
+        near, far = (t[:, : self.local] for t in (q, keys, v)), q[:, self.local :]
+        wide = F.layer_norm(widened(far), (self.size,))
+        asked = shown = self.centroids.scores(wide)
+        own = other = wide.to(q.dtype)
+        if not self.share:
+            wide = F.layer_norm(widened(keys[:, self.local :]), (self.size,))
+            shown, other = self.centroids.scores(wide), wide.to(q.dtype)
+        return Heads(*near), Heads(own, other, v[:, self.local :]), asked, shown
+
+    def _split(self, y: Tensor) -> Tensor:
+        return y.unflatten(-1, (-1, self.size)).transpose(1, 2)
+
+    def _whole(
+        self, near: Heads, far: Heads, asked: Tensor, shown: Tensor, keep: Tensor | None
+    ) -> Tensor:
+        """All heads (B, H, L, D) over a row of its own."""
+        dropout = self.options.attention_dropout if self.training else 0.0
+        y = routing_attention(
+            *far, asked, shown, window=self.window, routing=self._routing(self.training),
+            keep=keep, bias=self.bias, dropout=dropout,
+        )  # fmt: skip
+        if not self.local:
+            return y
+        labels, both = self._local_labels(near, keep), not self.causal
+        local = latest(near, labels, self.local_window, 1, both=both, dropout=dropout)
+        return torch.cat((local, y), 1)
+
+    def _continue(
+        self, near: Heads, far: Heads, asked: Tensor, keep: Tensor | None, held: RoutingState
+    ) -> tuple[Tensor, RoutingState]:
+        """All heads over tokens that follow what is held."""
+        how: dict[str, Any] = {"dropout": self.options.attention_dropout if self.training else 0.0}
+        if self._routing(training=False) == "prefix":
+            worth = real_scores(asked, keep)
+            y, routed = best_yet(far, worth, self.window, held.routed, bias=self.bias, **how)
+        else:
+            labels = nearest(asked, keep)
+            y, routed = latest_next(far, labels, self.window, held.routed, bias=self.bias, **how)
+        local = None
+        if held.local is not None:
+            labels = self._local_labels(near, keep)
+            before, local = latest_next(near, labels, self.local_window, held.local, **how)
+            y = torch.cat((before, y), 1)
+        return y, RoutingState(routed.seen, routed, local)
+
+    @staticmethod
+    def _local_labels(near: Heads, keep: Tensor | None) -> Tensor:
+        """0 for every token, 1 for padding: (B, H, L)."""
+        labels = torch.zeros(near.q.shape[:3], dtype=torch.long, device=near.q.device)
+        return labels if keep is None else labels + (~keep[:, None])
+
+    def _weights(
+        self, near: Heads, far: Heads, asked: Tensor, shown: Tensor, keep: Tensor | None
+    ) -> Tensor:
+        """The literal weights of all heads (B, H, L, L)."""
+        made = routing_weights_reference(
+            far.q, far.k, asked, shown, self.window, routing=self._routing(self.training),
+            keep=keep, bias=self.bias,
+        )  # fmt: skip
+        local = local_weights_reference(near.q, near.k, self.local_window, self.causal, keep)
+        return torch.cat((local, made), 1)
+
+    def _learn(
+        self, y: Tensor, far: Heads, asked: Tensor, shown: Tensor, keep: Tensor | None
+    ) -> Losses:
+        """The losses of the centroids; what they follow is counted when ``y`` gets a gradient."""
+        o = self.options
+        losses: Losses = {}
+        pairs = [(far.q, asked)] if self.share else [(far.q, asked), (far.k, shown)]
+        for x, scores in pairs:
+            labels = scores.argmax(-1)
+            self.centroids.count(y, x, labels, keep)
+            if o.update != "none":
+                more = o.commitment * self.centroids.commitment(x, labels, keep)
+                add_losses(losses, {"commitment": more})
+            if o.update == "gradient":
+                more = self.centroids.codebook_loss(x, labels, keep)
+                add_losses(losses, {"codebook": more})
+        return losses
+
+
+def _checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
+    keep = None if mask is None else mask.keep
+    if keep is not None and keep.shape != x.shape[:2]:
+        raise ShapeError(
+            f"mask.keep has shape {tuple(keep.shape)}, but the tokens are {tuple(x.shape[:2])}: "
+            "give one flag per token"
+        )
+    return keep
+
+
+def _sizes(o: RoutingOptions, max_length: int | None) -> tuple[int, int]:
+    """K and w."""
+    if o.clusters is not None and o.window is not None:
+        return o.clusters, o.window
+    if max_length is None:
+        raise GeneError(
+            "routing takes its numbers of clusters and members from the longest text: give "
+            "max_length=..., or clusters=... and window=..."
+        )
+    clusters = o.clusters
+    if clusters is None:
+        clusters = round(max_length / o.window if o.window else math.sqrt(max_length))
+    clusters = clusters if o.clusters is not None else max(1, clusters)
+    return clusters, o.window or math.ceil(max_length / max(1, clusters))
+
+
+def _check(mixer: RoutingAttention) -> None:
+    o = mixer.options
+    counts = {"clusters": mixer.clusters, "window": mixer.window}
+    counts |= {"local_window": mixer.local_window}
+    for name, value in counts.items():
+        if value < 1:
+            raise GeneError(f"routing: {name}={value} must be at least 1")
+    if not 0 <= mixer.local < mixer.heads:
+        raise GeneError(
+            f"routing: local_heads={mixer.local} of heads={mixer.heads} must leave at least one "
+            "routed head"
+        )
+    if mixer.size < 2:
+        raise GeneError("routing normalises queries over a head's channels: give at least 2 each")
+    if o.rank_bias is not None and (o.rank_bias < 1 or not mixer.share):
+        raise GeneError(
+            f"rank_bias={o.rank_bias} counts members of one list, so it must be at least 1, and "
+            f"share_qk={mixer.share} must be True"
+        )
+    strict = {o.routing, o.evaluation_routing or o.routing} - {"paper"}
+    if mixer.causal and strict and not mixer.share:
+        raise GeneError(
+            f"routing='{min(strict)}' takes queries and keys of a cluster from one list, but "
+            "share_qk=False: leave that out, or use routing='paper'"
+        )

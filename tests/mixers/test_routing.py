@@ -1,0 +1,423 @@
+"""Routing Transformer: clusters, centroids, what is and is not causal, states, an oracle."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import everyformer as ef
+from everyformer import functional, reference
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.trace import trace
+from everyformer.engines.centroids import Centroids
+from everyformer.engines.clustered import Heads, balanced, latest
+from everyformer.engines.flops import count_flops
+
+ROUTINGS = ["strict", "prefix", "paper", None]
+
+
+def draw(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def close(a, b, tolerance=1e-10):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def build(causal=True, dtype=torch.float64, heads=2, **options):
+    torch.manual_seed(0)
+    options = {"clusters": 4, "window": 5, "local_heads": 0, **options}
+    mixer = ef.create_mixer("routing", width=16, heads=heads, causal=causal, **options)
+    return mixer.to(dtype).eval()
+
+
+def problem(length=37, clusters=4, size=5, seed=0):
+    """q, k, v and scores of q and of k with centroids."""
+    q, k, v = (draw(2, 3, length, size, seed=seed + n) for n in range(3))
+    means = draw(3, clusters, size, seed=9)
+    return q, k, v, q @ means.mT, k @ means.mT
+
+
+# the functions
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize(("length", "window"), [(1, 1), (7, 3), (37, 5), (70, 9), (40, 64)])
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_function_equals_the_definition_with_gradients(routing, length, window, padded):
+    q, k, v, asked, shown = problem(length)
+    if routing in ("strict", "prefix"):
+        k, shown = q, asked
+    keep = None
+    if padded:
+        keep = torch.rand(2, length, generator=torch.Generator().manual_seed(1)) > 0.3
+    inputs = [t.clone().requires_grad_() for t in (q, k, v)]
+    how = {"window": window, "routing": routing, "keep": keep}
+    got = functional.routing_attention(*inputs, asked, shown, **how)
+    expected = reference.routing_attention(*inputs, asked, shown, **how)
+    close(got, expected)
+    weight = draw(*got.shape, seed=5)
+    first = torch.autograd.grad((got * weight).sum(), inputs)
+    second = torch.autograd.grad((expected * weight).sum(), inputs)
+    for a, b in zip(first, second, strict=True):
+        close(a, b)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_clusters_one_after_the_other_give_the_same(causal):
+    q, k, v, asked, shown = problem()
+    total, count = torch.zeros_like(v), torch.zeros(2, 3, 37, 1, dtype=torch.float64)
+    for b, h, c in itertools.product(range(2), range(3), range(4)):
+        asks, keys = (u[b, h, :, c].topk(6).indices.sort().values for u in (asked, shown))
+        scores = q[b, h, asks] @ k[b, h, keys].T / math.sqrt(5)
+        if causal:
+            scores = scores.masked_fill(keys > asks[:, None], -math.inf)
+        sees = (scores > -math.inf).any(-1)
+        total[b, h, asks[sees]] += scores[sees].softmax(-1) @ v[b, h, keys]
+        count[b, h, asks[sees]] += 1
+    routing = "paper" if causal else None
+    y = functional.routing_attention(q, k, v, asked, shown, window=6, routing=routing)
+    close(y, total / count.clamp(min=1))
+    alone = count.squeeze(-1) == 0
+    assert alone.any()
+    assert (y[alone] == 0).all()
+    assert (count > 1).any()
+
+
+def test_labels_in_order_are_windows_of_the_text():
+    q, k, v, *_ = problem(50)
+    one = torch.zeros(2, 3, 50, dtype=torch.long)
+    distance = torch.arange(50)[:, None] - torch.arange(50)
+    for both, near in ((False, (distance >= 0) & (distance < 7)), (True, distance.abs() < 7)):
+        expected = F.scaled_dot_product_attention(q, k, v, attn_mask=near)
+        close(latest(Heads(q, k, v), one, 7, 1, both=both), expected)
+
+
+def test_prefix_is_the_paper_chosen_anew_for_every_token():
+    """What the authors' decoder does: clusters of the tokens so far, the last row is kept."""
+    q, _, v, asked, _ = problem()
+    got = functional.routing_attention(q, q, v, asked, window=4, routing="prefix")
+    for t in range(37):
+        past = Heads(*(x[:, :, : t + 1] for x in (q, q, v)))
+        now = balanced(past, asked[:, :, : t + 1], asked[:, :, : t + 1], 4, causal=True)
+        close(got[:, :, t], now[:, :, -1])
+
+
+# what is causal
+
+
+@pytest.mark.parametrize(
+    ("options", "honest"),
+    [
+        ({}, True),
+        ({"routing": "prefix"}, True),
+        ({"routing": "paper", "evaluation_routing": "prefix"}, True),
+        ({"routing": "paper"}, False),
+        ({"routing": "paper", "share_qk": False}, False),
+    ],
+)
+def test_another_last_token_changes_earlier_outputs_only_where_a_mixer_says_so(options, honest):
+    mixer = build(clusters=4, window=16, **options)
+    x = draw(1, 64, 16)
+    other = x.clone()
+    other[:, -1] = 3 * draw(16, seed=7)
+    changed = (mixer(x).y - mixer(other).y)[0, :-1].abs().amax(-1) > 1e-9
+    assert (mixer.leaks is None) is honest
+    if honest:
+        assert not changed.any()
+    else:
+        assert changed.float().mean() > 0.05
+        with pytest.raises(UnsupportedError, match="no exact streaming form"):
+            mixer.init_state(1)
+
+
+def test_the_leak_in_training_alone_is_gone_in_evaluation():
+    mixer = build(routing="paper", evaluation_routing="prefix")
+    same = build(routing="prefix")
+    same.load_state_dict(mixer.state_dict())
+    leaky = build(routing="paper")
+    leaky.load_state_dict(mixer.state_dict())
+    x = draw(2, 33, 16)
+    close(mixer(x).y, same(x).y)
+    close(mixer.train()(x).y, leaky.train()(x).y)
+    assert (mixer(x).y - same(x).y).abs().max() > 1e-3
+
+
+def test_without_order_a_permutation_of_tokens_is_one_of_outputs():
+    mixer = build(causal=False)
+    x, order = draw(2, 40, 16), torch.randperm(40, generator=torch.Generator().manual_seed(3))
+    close(mixer(x[:, order]).y, mixer(x).y[:, order])
+
+
+@pytest.mark.parametrize("routing", ["strict", "prefix"])
+def test_a_state_is_of_constant_size_and_a_token_of_constant_cost(routing):
+    mixer = build(dtype=torch.float32, routing=routing, local_heads=1)
+    found = []
+    with torch.no_grad():
+        for length in (100, 900):
+            state = mixer(draw(1, length, 16).float(), state=mixer.init_state(1)).state
+            one = draw(1, 1, 16).float()
+            flops = count_flops(lambda o=one, s=state: mixer(o, state=s))
+            found.append((state.nbytes, flops, int(state.position)))
+    assert found[0][:2] == found[1][:2]
+    assert (found[0][2], found[1][2]) == (100, 900)
+
+
+# centroids
+
+
+def counted(centroids, x, labels, keep=None):
+    """One pass with a gradient."""
+    y = x.clone().requires_grad_() * 2
+    centroids.count(y, x, labels, keep)
+    y.sum().backward()
+
+
+def test_averages_have_their_closed_form_after_equal_batches():
+    centroids = Centroids(2, 3, 4, decay=0.9).double()
+    start, eps = centroids.means.clone(), centroids.eps
+    x, labels = draw(2, 2, 11, 4), torch.randint(0, 3, (2, 2, 11))
+    keep = torch.ones(2, 11, dtype=torch.bool)
+    keep[1, 6:] = False
+    for step in range(7):
+        counted(centroids, x, labels, keep)
+        centroids.settle(step)
+    one = F.one_hot(labels, 3).double() * keep[:, None, :, None]
+    left = 0.9**7
+    sums = left * start + (1 - left) * torch.einsum("bhlk,bhld->hkd", one, x)
+    counts = left + (1 - left) * one.sum((0, 2))
+    total = counts.sum(-1, keepdim=True)
+    smoothed = (counts + eps) / (total + 3 * eps) * total
+    close(centroids.means, sums / smoothed[..., None])
+    close(centroids.counts, counts)
+
+
+def test_centroids_go_to_the_centres_of_a_mixture():
+    torch.manual_seed(0)
+    centres = F.layer_norm(torch.randn(5, 16), (16,))
+    centroids = Centroids(1, 5, 16, decay=0.9)
+    centroids.means[0] = centres + 1.0 * torch.randn(5, 16)
+    centroids.sums.copy_(centroids.means)
+    for step in range(100):
+        x = centres[torch.randint(5, (200,))] + 0.3 * torch.randn(200, 16)
+        x = F.layer_norm(x, (16,))[None, None]
+        counted(centroids, x, centroids.scores(x).argmax(-1))
+        centroids.settle(step)
+    assert (centroids.means[0] - centres).norm(dim=-1).max() < 0.15 * 16**0.5
+
+
+def trained(slices=1, checkpointing=False, steps=3, **options):
+    """The centroids after a few steps on rows that are worked through in slices."""
+    torch.manual_seed(0)
+    sizes = {"width": 16, "layers": 2, "heads": 2, "vocabulary": 11, "max_length": 24}
+    model = ef.create_model("routing", dropout=0.0, clusters=3, window=8, **sizes, **options)
+    model = model.double().train()
+    model.enable_checkpointing(checkpointing)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(steps):
+        tokens = torch.randint(0, 11, (4, 24), generator=generator)
+        for rows in tokens.chunk(slices):
+            (model(rows, targets=rows).losses["task"] / slices).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    return model
+
+
+def centroids_of(model):
+    return [b.mixer.centroids.means.clone() for b in model.eval().stack.blocks]
+
+
+@pytest.mark.parametrize("how", [{"slices": 2}, {"slices": 4}, {"checkpointing": True}])
+def test_centroids_move_once_a_step_however_it_is_worked_through(how):
+    for a, b in zip(centroids_of(trained()), centroids_of(trained(**how)), strict=True):
+        close(a, b)
+
+
+def test_centroids_stand_still_without_a_step():
+    model = trained()
+    before = centroids_of(model)
+    tokens = torch.randint(0, 11, (4, 24))
+    model.eval()(tokens, targets=tokens).loss.backward()
+    with torch.no_grad():
+        model.train()(tokens)
+    after = centroids_of(model)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(
+        not torch.equal(a, b) for a, b in zip(before, centroids_of(trained(steps=0)), strict=True)
+    )
+
+
+def test_a_step_that_was_counted_is_saved_with_the_weights():
+    """Before the next pass moves them: a run that is resumed goes on as it would have."""
+    model = trained()
+    saved = {name: t.clone() for name, t in model.state_dict().items()}
+    again = trained(steps=0)
+    again.load_state_dict(saved)
+    for a, b in zip(centroids_of(model), centroids_of(again), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_padding_does_not_move_centroids():
+    x, found = draw(2, 9, 16), []
+    keep = torch.ones(2, 9, dtype=torch.bool)
+    keep[:, 5:] = False
+    for rows, mask in ((x, Mask(keep=keep)), (x[:, :5], None)):
+        mixer = build().train()
+        mixer(rows, mask=mask).y[:, :5].sum().backward()
+        torch.optim.SGD(mixer.parameters(), lr=0.1).step()
+        found.append(mixer.eval().centroids.means.clone())
+    close(*found)
+
+
+def test_averages_stay_in_full_precision():
+    mixer = build().to(torch.bfloat16)
+    assert mixer.out.weight.dtype == torch.bfloat16
+    assert {b.dtype for b in mixer.buffers()} == {torch.float64}
+    assert {b.dtype for b in build(dtype=torch.float16).buffers()} == {torch.float32}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_losses_draw_queries_to_centroids_and_centroids_to_queries(causal):
+    x = draw(2, 20, 16)
+    plain = build(causal, commitment=0.3).train()
+    losses = plain(x).losses
+    assert set(losses) == {"commitment"}
+    (to_query,) = torch.autograd.grad(losses["commitment"], plain.query.weight)
+    assert to_query.abs().sum() > 0
+    moved = build(causal, update="gradient").train()
+    losses = moved(x).losses
+    assert set(losses) == {"commitment", "codebook"}
+    close(losses["commitment"], 1e-4 * losses["codebook"])
+    (to_mean,) = torch.autograd.grad(losses["codebook"], moved.centroids.means, retain_graph=True)
+    assert to_mean.abs().sum() > 0
+    unused = torch.autograd.grad(losses["codebook"], moved.query.weight, allow_unused=True)
+    assert unused == (None,)
+    assert build(causal, update="none").train()(x).losses == {}
+    assert plain.eval()(x).losses == {}
+
+
+def test_the_mean_distance_of_the_commitment_leaves_padding_out():
+    mixer = build(commitment=1.0).train()
+    x, keep = draw(1, 9, 16), torch.tensor([[True] * 4 + [False] * 5])
+    got = mixer(x, mask=Mask(keep=keep)).losses["commitment"]
+    close(got, mixer(x[:, :4]).losses["commitment"])
+
+
+# as part of models
+
+
+def test_heads_and_layers_are_shared_with_other_mixers():
+    heads = ef.by_head(
+        "attention", "routing", "attention", "routing", routing={"clusters": 3, "window": 4}
+    )
+    model = ef.create_model("attention", width=16, heads=4, layers=2, mixer=heads).eval()
+    tokens = torch.randint(0, 256, (1, 9))
+    first = model(tokens[:, :5], state=model.init_state(1))
+    rest = model(tokens[:, 5:], state=first.state)
+    whole = model(tokens).logits
+    torch.testing.assert_close(torch.cat([first.logits, rest.logits], 1), whole)
+    last = ef.by_layer("attention", "routing")
+    model = ef.create_model("attention", width=16, heads=2, layers=2, mixer=last, max_length=64)
+    assert model.stack.blocks[1].mixer.clusters == 8
+    leaky = {"clusters": 3, "window": 4, "routing": "paper"}
+    mixed = ef.create_model(
+        "attention", heads=2, mixer=ef.by_head("attention", "routing", routing=leaky)
+    )
+    assert "whole row" in mixed.stack.blocks[0].mixer.leaks
+
+
+def test_default_sizes_follow_from_the_longest_text():
+    for given, expected in (
+        ({"max_length": 1024}, (32, 32)),
+        ({"max_length": 1000, "clusters": 8}, (8, 125)),
+        ({"max_length": 1000, "window": 250}, (4, 250)),
+        ({"clusters": 3, "window": 7}, (3, 7)),
+        ({"max_length": 1}, (1, 1)),
+    ):
+        mixer = ef.create_mixer("routing", width=8, heads=2, **given)
+        assert (mixer.clusters, mixer.window) == expected
+
+
+def test_a_trace_shows_clusters_and_weights():
+    mixer = build(local_heads=1)
+    x = draw(1, 12, 16)
+    with trace(mixer) as seen:
+        y = mixer(x).y
+    weights, clusters = seen[""]["weights"][0], seen[""]["clusters"][0]
+    v = mixer.value(x).view(1, 12, 2, 8).transpose(1, 2)
+    close(mixer.out((weights @ v).transpose(1, 2).flatten(2)), y)
+    apart = clusters[0, 0, :, None] != clusters[0, 0]
+    assert (weights[0, 1][apart] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "match"),
+    [
+        ({}, {}, "max_length"),
+        ({}, {"clusters": 4}, "max_length"),
+        ({"max_length": 64}, {"clusters": 0}, "clusters=0"),
+        ({"max_length": 64}, {"window": -1}, "window=-1"),
+        ({"max_length": 64}, {"local_heads": 2}, "at least one routed"),
+        ({"max_length": 64}, {"share_qk": False}, "share_qk=False.*paper"),
+        ({"max_length": 64}, {"share_qk": False, "routing": "prefix"}, "prefix.*share_qk=False"),
+        ({"max_length": 64, "causal": False}, {"rank_bias": 3}, "one list"),
+        ({"max_length": 64}, {"rank_bias": 0}, "rank_bias=0"),
+        ({"max_length": 64, "width": 2}, {}, "at least 2"),
+    ],
+)
+def test_what_cannot_be_is_refused(sizes, options, match):
+    with pytest.raises(GeneError, match=match):
+        ef.create_mixer("routing", **{"width": 8, "heads": 2, "causal": True, **sizes}, **options)
+
+
+def test_calls_that_cannot_be_are_refused():
+    mixer, x = build(), draw(2, 6, 16)
+    with pytest.raises(ShapeError, match=r"mask.keep"):
+        mixer(x, mask=Mask(keep=torch.ones(2, 5, dtype=torch.bool)))
+    ids = torch.zeros(2, 6, dtype=torch.long)
+    with pytest.raises(UnsupportedError, match="packed documents and a state"):
+        mixer(x, mask=Mask(documents=ids), state=mixer.init_state(2))
+    with pytest.raises(UnsupportedError, match="cross"):
+        mixer(x, context=x)
+    q, k, v, asked, _ = problem()
+    with pytest.raises(ShapeError, match="clusters"):
+        functional.routing_attention(q, k, v, asked[:, :, :5], window=3)
+
+
+# code of others
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_clusters_of_the_whole_row_agree_with_routing_transformer(causal):
+    """Its slot of memory is made invisible, its division by count + 1e-5 undone."""
+    package = pytest.importorskip("routing_transformer.routing_transformer")
+    size, clusters, window, length = 6, 5, 7, 30
+    theirs = package.KmeansAttention(clusters, window, 3, size, causal=causal).double().eval()
+    means = F.normalize(draw(3, clusters, size, seed=4), dim=-1)
+    theirs.kmeans.means.copy_(means)
+    theirs.kmeans.initted.fill_(True)
+    q, k, v = (draw(2, 3, length, size, seed=s) for s in range(3))
+    # a channel that queries alone have, by which no query finds the slot
+    q[..., -1], k[..., -1] = 1.0, 0.0
+    if causal:
+        theirs.mem_key.data.zero_()[..., -1] = -1e6
+        theirs.mem_value.data.zero_()
+    expected, _ = theirs(q, k, v)
+    asked, shown = (F.normalize(t, dim=-1) @ means.mT for t in (q, k))
+    routing = "paper" if causal else None
+    got = functional.routing_attention(q, k, v, asked, shown, window=window, routing=routing)
+    asks, keys = (u.mT.topk(window, -1).indices for u in (asked, shown))
+    member = torch.zeros(2, 3, clusters, length, dtype=torch.bool).scatter(3, asks, True)
+    count = member.sum(2).double()
+    first = keys.amin(-1)[..., None] if causal else torch.zeros(1, dtype=torch.long)
+    # theirs counts a cluster in which a query sees no key as one that gives 0, ours does not
+    sees = (member & (torch.arange(length) >= first)).sum(2).double()
+    theirs_mean = expected * ((count + 1e-5) / sees.clamp(min=1))[..., None]
+    close(got, theirs_mean)
+    assert (count > 1).any()
+    assert (count == 0).any()
