@@ -62,7 +62,8 @@ def segments(setting: Setting) -> Outcome:
         numbers.setdefault("bytes a second, in order over sliding", []).append(
             speed(model, text, setting)
         )
-        setting.say(f"segments, seed {seed}: {by_memory[0][-1]:.3f} to {by_memory[MEMORIES[-1]][-1]:.3f}")
+        ends = by_memory[0][-1], by_memory[MEMORIES[-1]][-1]
+        setting.say(f"segments, seed {seed}: {ends[0]:.3f} to {ends[1]:.3f}")
     numbers |= {f"memory {slots}": losses for slots, losses in by_memory.items()}
     none, trained_at, longest = (mean(by_memory[n]) for n in (0, SLOTS, MEMORIES[-1]))
     gain = mean(numbers["without, first places"]) - mean(numbers["with memory, first places"])
@@ -151,8 +152,8 @@ EXPERIMENTS = (
     Experiment(
         "segments",
         ("transformer-xl",),
-        "the loss falls from no memory over the training's to one sixteen times as long, and at the "
-        f"first {EARLY} places of a segment recurrence is worth more than {DIFFERENCE} nats a byte "
+        "the loss falls from no memory over the training's to one sixteen times as long, and at "
+        f"the first {EARLY} places of a segment recurrence is worth more than {DIFFERENCE} nats a byte "
         "and more than twice what it is worth at later ones",
         20,
         segments,
