@@ -153,8 +153,8 @@ EXPERIMENTS = (
         "segments",
         ("transformer-xl",),
         "the loss falls from no memory over the training's to one sixteen times as long, and at "
-        f"the first {EARLY} places of a segment recurrence is worth more than {DIFFERENCE} nats a byte "
-        "and more than twice what it is worth at later ones",
+        f"the first {EARLY} places of a segment recurrence is worth more than {DIFFERENCE} nats a "
+        "byte and more than twice what it is worth at later ones",
         20,
         segments,
         data="a text of a megabyte or more",
