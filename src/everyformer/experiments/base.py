@@ -89,6 +89,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "lags": ("lags",),
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
+    "routing": ("routed-copy",),
     "kernels": ("random-features", "gates", "constant-state"),
 }
 
