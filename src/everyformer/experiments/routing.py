@@ -71,7 +71,8 @@ def routed_copy(setting: Setting) -> Outcome:
         f"see {WINDOW} tokens too, "
         + ", ".join(f"{shares[f'routed, K={k}']:.1%} by K={k}" for k in CLUSTERS)
         + f"; with centroids left as drawn (hashing) {shares[f'hashed, K={MAIN}']:.1%} by "
-        f"K={MAIN}. Operations of the mixing grow like L^{power:.2f} from {first:,} to {last:,} tokens."
+        f"K={MAIN}. Operations of the mixing grow like L^{power:.2f} from {first:,} to {last:,} "
+        "tokens."
     )
     holds = main > 0.8 and local < 0.2 and abs(power - 1.5) < 0.1
     figures = {"clusters": figure, "loss": _loss_figure(losses, counted)}
