@@ -90,6 +90,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "regions": ("regions",),
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
+    "routing": ("routed-copy",),
     "kernels": ("random-features", "gates", "constant-state"),
     "reformer": ("rounds", "reversible", "axes"),
 }
