@@ -28,12 +28,14 @@ PEERS: dict[str, tuple[str, ...]] = {
         "linear",
         "performer",
         "rfa",
+        "linformer",
     ),
     "torch nn.MultiheadAttention": ("attention",),
     "x-transformers": ("attention", "rope"),
     "aft-pytorch": ("aft-full", "aft-local", "aft-simple"),
     "g-mlp-pytorch": ("gmlp", "amlp"),
     "performer-pytorch": ("performer",),
+    "linformer": ("linformer",),
 }
 """package -> the members that it is a peer of"""
 
@@ -139,9 +141,18 @@ def _performer_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn
         return SelfAttention(width, heads=heads, dim_head=width // heads, causal=causal)
 
 
+def _linformer(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    from linformer import LinformerSelfAttention
+
+    if causal:
+        raise UnsupportedError("linformer has no causal form: measure with --no-causal")
+    return LinformerSelfAttention(width, asked.length, heads=heads)
+
+
 _PACKAGES = {
     "x-transformers": _x_transformers,
     "aft-pytorch": _aft_pytorch,
     "g-mlp-pytorch": _g_mlp_pytorch,
     "performer-pytorch": _performer_pytorch,
+    "linformer": _linformer,
 }

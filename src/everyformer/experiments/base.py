@@ -90,6 +90,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "images": ("cifar-gmlp", "cifar-mixers"),
     "density": ("density",),
     "kernels": ("random-features", "gates", "constant-state"),
+    "low_rank": ("low-rank", "far-slots"),
 }
 
 

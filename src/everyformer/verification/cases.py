@@ -67,6 +67,24 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"draw": "orthogonal", "pool": 4, "learned_scale": False},
         {"feature_map": "arccos", "temperature": 0.5},
     ),
+    "linformer": (
+        {},
+        {"k": 5, "sharing": "none", "bias": ("query", "key", "value", "output")},
+        {"k": 5, "sharing": "key-value", "bias": ("key",)},
+        {"k": 5, "sharing": "layerwise", "frozen": True},
+        {"k": 9, "projection": "mean"},
+        {"k": 9, "projection": "max", "bias": ("value",)},
+        {"k": 9, "projection": "conv"},
+        {"k": 9, "projection": "conv", "sharing": "none"},
+    ),
+    "linformer-chunked": (
+        {"causal_chunk": 4},
+        {"causal_chunk": 3, "k": 2, "sharing": "none", "bias": ("key", "value")},
+        {"causal_chunk": 5, "k": 2, "projection": "max"},
+        {"causal_chunk": 5, "k": 3, "projection": "mean"},
+        {"causal_chunk": 4, "k": 2, "projection": "conv", "sharing": "key-value"},
+        {"causal_chunk": 1},
+    ),
     "gmlp": (
         {},
         {"gate": "multiplicative", "sgu_heads": 2},
@@ -148,7 +166,7 @@ class Case:
 def cases(member: Member) -> Iterator[Case]:
     """Every variant of a member, causal and bidirectional where it can be."""
     inside = INSIDE if member.name == "attention" else ()
-    variants = VARIANTS.get(member.genes.mixer, ({},))
+    variants = VARIANTS.get(member.name) or VARIANTS.get(member.genes.mixer, ({},))
     if member.genes.memory is not None:
         variants = MEMORIES[member.genes.memory]
     for options in (*variants, *inside):

@@ -42,9 +42,8 @@ def limits_of(member: Member, causal: bool, device: str, dtype: torch.dtype) -> 
 
 
 def _mixer(name: str, causal: bool, device: str, dtype: torch.dtype, **options: Any) -> Mixer:
-    made = create_mixer(
-        name, width=WIDTH, heads=HEADS, causal=causal, max_length=LONGEST, **options
-    ).to(device, dtype)
+    sizes = {"width": WIDTH, "heads": HEADS, "causal": causal, "max_length": LONGEST}
+    made = create_mixer(name, **{**sizes, **options}).to(device, dtype)
     stir(made)
     return made
 
@@ -403,6 +402,38 @@ def _in_two(mixer: Mixer, x: Tensor) -> Tensor:
     return torch.cat([first.y, mixer(x[:, 4:], state=first.state).y], 1)
 
 
+def _linformer(make: Make) -> list[Pair]:
+    """A slot for each token is attention: E = F = I, or windows of one token."""
+    plain = make("attention")
+    pairs: list[Pair] = []
+    for kind in ("linear", "mean", "max", "conv"):
+        slotted = make("linformer", k=LENGTH, projection=kind, max_length=LENGTH)
+        slotted.load_state_dict(plain.state_dict(), strict=False)
+        if slotted.length_map is not None:
+            own = slotted.length_map
+            one = torch.eye(LENGTH) if kind == "linear" else torch.ones(1)
+            own.data.copy_(one.to(own).expand_as(own))
+        what = f"{kind} with a slot for each token is attention"
+        pairs.append((what, partial(_mixed, slotted), partial(_mixed, plain)))
+    return pairs
+
+
+def _linformer_chunked(make: Make) -> list[Pair]:
+    """One segment is causal attention; so are segments whose slots are their tokens."""
+    plain = make("attention")
+    pairs: list[Pair] = []
+    for size in (LONGEST, 4):
+        segments = make("linformer", causal_chunk=size, k=size, projection="mean")
+        segments.load_state_dict(plain.state_dict(), strict=False)
+        what = f"segments of {size} with a slot a token are attention"
+        pairs.append((what, partial(_mixed, segments), partial(_mixed, plain)))
+    return pairs
+
+
+def _mixed(mixer: Mixer, x: Tensor) -> Tensor:
+    return mixer(x).y
+
+
 LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "attention": _attention,
     "rope": _rope,
@@ -421,6 +452,8 @@ LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "linear": _linear,
     "performer": _performer,
     "rfa": _rfa,
+    "linformer": _linformer,
+    "linformer-chunked": _linformer_chunked,
     "gmlp": _gmlp,
     "amlp": _amlp,
 }
