@@ -258,6 +258,15 @@ FAMILY: tuple[Member, ...] = (
         "with elu features; a token costs the same after any number of tokens",
     ),
     Member(
+        "sinkhorn", "Sparse Sinkhorn attention", "Tay et al.", 2020, "2002.11296",
+        Genes(mixer="sinkhorn"), ALL_TASKS,
+        Cost(2, 1, "O(L s d + L^2 d / s) time, O(L (s h + d) + (L / s)^2 h) memory; blocks of s",
+             "2 t d + n t h / s, n steps of balancing"),
+        "copies from a far block, where local attention of the same cost cannot; its sort matrices "
+        "sharpen",
+        cross="blocks of one sequence are sorted for blocks of the same",
+    ),
+    Member(
         "linformer", "Linformer", "Wang et al.", 2020, "2006.04768",
         Genes(mixer="linformer"), (MLM, TEXT, IMAGE),
         Cost(1, 1, "O(L k d) time, O(L (k + d)) memory; k slots", "none: it reads both sides"),

@@ -67,6 +67,16 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"draw": "orthogonal", "pool": 4, "learned_scale": False},
         {"feature_map": "arccos", "temperature": 0.5},
     ),
+    "sinkhorn": (
+        {"block_size": 4},
+        {"block_size": 3, "sort_net": "mlp", "bias": ("query", "key", "value", "output")},
+        {"block_size": 3, "sort_net": "bilinear", "iterations": 2, "bias": ("key",)},
+        {"block_size": 4, "combine": "sum-scores", "pool": "mean"},
+        {"block_size": 4, "combine": "sum-out", "sort_net": "bilinear"},
+        {"block_size": 5, "mixture": True, "iterations": 1},
+        {"block_size": 2, "hard": True, "pool": "mean", "shared_sort": True},
+        {},
+    ),
     "linformer": (
         {},
         {"k": 5, "sharing": "none", "bias": ("query", "key", "value", "output")},
@@ -141,6 +151,11 @@ ORDERED: dict[str, tuple[dict[str, Any], ...]] = {
 }
 """options that only causal mixers have"""
 
+BOTH_WAYS: dict[str, tuple[dict[str, Any], ...]] = {
+    "sinkhorn": ({"block_size": 4, "sortcut": 2}, {"block_size": 4, "sortcut": 2, "hard": True}),
+}
+"""options that only bidirectional mixers have"""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -175,6 +190,8 @@ def cases(member: Member) -> Iterator[Case]:
                 yield Case(member, options, causal)
     for options in ORDERED.get(member.genes.mixer, ()):
         yield Case(member, options)
+    for options in BOTH_WAYS.get(member.genes.mixer, ()):
+        yield Case(member, options, False)
 
 
 def stir(module: nn.Module) -> None:

@@ -430,6 +430,36 @@ def _linformer_chunked(make: Make) -> list[Pair]:
     return pairs
 
 
+def _sinkhorn(make: Make) -> list[Pair]:
+    """One block is attention (where causal beside null keys); so are all blocks, sorted hard."""
+    plain = make("attention")
+    if plain.causal:
+        plain = make("attention", sink=True)
+        plain.sink.data.fill_(math.log(LONGEST))
+    pairs: list[Pair] = []
+    names: dict[str, dict[str, Any]] = {"one block": {"block_size": LONGEST}}
+    if not plain.causal:
+        names["SortCut of all blocks, sorted hard"] = {"block_size": 3, "sortcut": 4, "hard": True}
+    for what, options in names.items():
+        whole = make("sinkhorn", **options)
+        whole.load_state_dict(plain.state_dict(), strict=False)
+        if whole.null is not None:
+            whole.null.data.zero_()
+        if "sortcut" in options:
+            whole.sorter = _Rolled()
+        pairs.append((f"{what} is attention", partial(_mixed, whole), partial(_mixed, plain)))
+    return pairs
+
+
+class _Rolled(nn.Module):
+    """Logits of a permutation of blocks: each sorts in the one after it."""
+
+    def forward(self, pooled: Tensor, count: int) -> Tensor:
+        place = torch.arange(count, device=pooled.device)
+        chosen = (place[:, None] + 1) % count == place
+        return 9 * chosen.to(pooled.dtype).expand(len(pooled), HEADS, -1, -1)
+
+
 def _mixed(mixer: Mixer, x: Tensor) -> Tensor:
     return mixer(x).y
 
@@ -452,6 +482,7 @@ LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "linear": _linear,
     "performer": _performer,
     "rfa": _rfa,
+    "sinkhorn": _sinkhorn,
     "linformer": _linformer,
     "linformer-chunked": _linformer_chunked,
     "gmlp": _gmlp,
