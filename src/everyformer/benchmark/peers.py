@@ -29,6 +29,7 @@ PEERS: dict[str, tuple[str, ...]] = {
         "performer",
         "rfa",
         "linformer",
+        "sinkhorn",
     ),
     "torch nn.MultiheadAttention": ("attention",),
     "x-transformers": ("attention", "rope"),

@@ -91,6 +91,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "density": ("density",),
     "kernels": ("random-features", "gates", "constant-state"),
     "low_rank": ("low-rank", "far-slots"),
+    "sinkhorn": ("far-block",),
 }
 
 

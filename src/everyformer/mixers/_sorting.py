@@ -75,7 +75,7 @@ def sorted_blocks(p: Tensor, k: Tensor, v: Tensor, real: Tensor | None, null: Nu
         real: (B or 1, N, s) bool, where tokens are, if some may be missing.
         null: of block 0.
     """
-    made = [(p.to(t.dtype) @ t.flatten(3)).view(t.shape) for t in (k, v)]
+    made = [(p.to(t.dtype) @ t.flatten(3)).unflatten(3, t.shape[3:]) for t in (k, v)]
     if null is not None:
         first = torch.arange(p.shape[-1], device=p.device) == 0
         first = first[:, None, None]
