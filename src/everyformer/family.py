@@ -270,6 +270,35 @@ FAMILY: tuple[Member, ...] = (
         cross="a token's clusters are chosen among all queries, which a writing decoder has not",
     ),
     Member(
+        "sinkhorn", "Sparse Sinkhorn attention", "Tay et al.", 2020, "2002.11296",
+        Genes(mixer="sinkhorn"), ALL_TASKS,
+        Cost(2, 1, "O(L s d + L^2 d / s) time, O(L (s h + d) + (L / s)^2 h) memory; blocks of s",
+             "2 t d + n t h / s, n steps of balancing"),
+        "copies from a far block, where local attention of the same cost cannot; its sort matrices "
+        "sharpen",
+        cross="blocks of one sequence are sorted for blocks of the same",
+    ),
+    Member(
+        "linformer", "Linformer", "Wang et al.", 2020, "2006.04768",
+        Genes(mixer="linformer"), (MLM, TEXT, IMAGE),
+        Cost(1, 1, "O(L k d) time, O(L (k + d)) memory; k slots", "none: it reads both sides"),
+        "time grows like L; attention matrices of a trained model have low rank, and the loss of a "
+        "masked language model nears that of full attention as k grows",
+        causal="the paper has no causal form, since every slot mixes all positions; "
+               "'linformer-chunked' is an extension that has one",
+        streaming="an encoder reads the whole text",
+    ),
+    Member(
+        "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
+        "2006.04768", Genes(mixer="linformer", mixer_options={"causal_chunk": 64}),
+        (LM, TEXT, PIXELS),
+        Cost(2, 2, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
+             "2 d (t k / c + c)"),
+        "an extension of ours: exactly causal, with slots for segments that are complete",
+        bidirectional="segments are for the causal form: use 'linformer'",
+        cross="a text that is cut into segments reads no other",
+    ),
+    Member(
         "gmlp", "gMLP: MLPs with a spatial gating unit", "Liu, Dai, So, Le", 2021, "2105.08050",
         Genes(mixer="gmlp", position=None), ALL_TASKS,
         Cost(2, 2, "O(L^2 f) time, O(L f + L^2) memory; f hidden channels", "t f / 2"),

@@ -20,7 +20,7 @@ from everyformer.core.errors import MissingExtraError, UnsupportedError
 PEERS: dict[str, tuple[str, ...]] = {
     "torch sdpa": (
         *("attention", "aft-full", "aft-local", "aft-simple", "aft-conv", "gmlp", "amlp"),
-        *("linear", "performer", "rfa", "reformer", "routing"),
+        *("linear", "performer", "rfa", "reformer", "routing", "linformer", "sinkhorn"),
     ),
     "torch nn.MultiheadAttention": ("attention",),
     "x-transformers": ("attention", "rope"),
@@ -29,6 +29,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     "performer-pytorch": ("performer",),
     "reformer-pytorch": ("reformer",),
     "routing-transformer": ("routing",),
+    "linformer": ("linformer",),
 }
 """package -> the members that it is a peer of"""
 
@@ -159,6 +160,14 @@ def _routing_transformer(asked: Point, width: int, heads: int, causal: bool) -> 
     return TakesFirst(SelfAttention(*sizes, causal=causal, shared_qk=causal, rel_pos_emb=False))
 
 
+def _linformer(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    from linformer import LinformerSelfAttention
+
+    if causal:
+        raise UnsupportedError("linformer has no causal form: measure with --no-causal")
+    return LinformerSelfAttention(width, asked.length, heads=heads)
+
+
 _PACKAGES = {
     "x-transformers": _x_transformers,
     "aft-pytorch": _aft_pytorch,
@@ -166,4 +175,5 @@ _PACKAGES = {
     "performer-pytorch": _performer_pytorch,
     "reformer-pytorch": _reformer_pytorch,
     "routing-transformer": _routing_transformer,
+    "linformer": _linformer,
 }

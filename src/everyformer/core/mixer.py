@@ -91,6 +91,10 @@ class Mixer(nn.Module):
         """The same module by its literal equation: slow, any dtype, the definition."""
         raise NotImplementedError
 
+    def join(self, first: Mixer) -> None:
+        """Take over what all layers of a stack hold together from the first layer's mixer of the
+        same kind."""
+
     def outputs(self) -> list[nn.Module]:
         """The linear layers that make the output, which an initialisation may scale by depth."""
         return [self.get_submodule("out")]

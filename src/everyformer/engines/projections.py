@@ -68,12 +68,12 @@ class HeadProjections(nn.Module):
             q, k, v = (part.unflatten(-1, (-1, n)).transpose(1, 2) for part, n in parts)
         return self._normed(q, self.query_norm), self._normed(k, self.key_norm), v
 
-    def one(self, x: Tensor, part: Part) -> Tensor:
-        """One of the three alone, with its norm."""
+    def one(self, x: Tensor, part: Part, *, biased: bool = True) -> Tensor:
+        """One of the three alone, with its norm; its bias too, if it has one and ``biased``."""
         index = PARTS.index(part)
         weight = self.weights[0].split(self.sizes)[index] if self.fused else self.weights[index]
         self._check(x, weight, part)
-        y = F.linear(x, weight, self.biases[part] if part in self.biased else None)
+        y = F.linear(x, weight, self.biases[part] if biased and part in self.biased else None)
         norm = {"query": self.query_norm, "key": self.key_norm, "value": None}[part]
         return self._normed(y.unflatten(-1, (-1, self.dims[index])).transpose(1, 2), norm)
 

@@ -93,6 +93,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "routing": ("routed-copy",),
     "kernels": ("random-features", "gates", "constant-state"),
     "reformer": ("rounds", "reversible", "axes"),
+    "low_rank": ("low-rank", "far-slots"),
+    "sinkhorn": ("far-block",),
 }
 
 

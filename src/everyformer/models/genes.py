@@ -61,7 +61,16 @@ def build_mixers(config: ModelConfig) -> list[Mixer]:
         mixer, inside = _build_mixer(config, layer, held)
         held = held or inside
         mixers.append(mixer)
+    _join(mixers)
     return mixers
+
+
+def _join(mixers: list[Mixer]) -> None:
+    """Let every mixer take over what it shares with the first of its kind."""
+    first: dict[type[Mixer], Mixer] = {}
+    for mixer in mixers:
+        if first.setdefault(type(mixer), mixer) is not mixer:
+            mixer.join(first[type(mixer)])
 
 
 def encoder_config(config: ModelConfig) -> ModelConfig:
@@ -88,7 +97,9 @@ def build_cross(config: ModelConfig) -> list[Mixer]:
     options = from_dict(cls.Options, config.cross_options, f"{name}.")
     sizes: dict[str, Any] = {"width": config.width, "heads": config.heads}
     sizes["max_length"] = config.tokens
-    return [cls(causal=False, options=options, **sizes) for _ in range(config.layers)]
+    mixers = [cls(causal=False, options=options, **sizes) for _ in range(config.layers)]
+    _join(mixers)
+    return mixers
 
 
 def layer_choice(config: ModelConfig, layer: int) -> tuple[str, dict[str, Any]]:

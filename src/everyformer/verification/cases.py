@@ -67,6 +67,34 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"draw": "orthogonal", "pool": 4, "learned_scale": False},
         {"feature_map": "arccos", "temperature": 0.5},
     ),
+    "sinkhorn": (
+        {"block_size": 4},
+        {"block_size": 3, "sort_net": "mlp", "bias": ("query", "key", "value", "output")},
+        {"block_size": 3, "sort_net": "bilinear", "iterations": 2, "bias": ("key",)},
+        {"block_size": 4, "combine": "sum-scores", "pool": "mean"},
+        {"block_size": 4, "combine": "sum-out", "sort_net": "bilinear"},
+        {"block_size": 5, "mixture": True, "iterations": 1},
+        {"block_size": 2, "hard": True, "pool": "mean", "shared_sort": True},
+        {},
+    ),
+    "linformer": (
+        {},
+        {"k": 5, "sharing": "none", "bias": ("query", "key", "value", "output")},
+        {"k": 5, "sharing": "key-value", "bias": ("key",)},
+        {"k": 5, "sharing": "layerwise", "frozen": True},
+        {"k": 9, "projection": "mean"},
+        {"k": 9, "projection": "max", "bias": ("value",)},
+        {"k": 9, "projection": "conv"},
+        {"k": 9, "projection": "conv", "sharing": "none"},
+    ),
+    "linformer-chunked": (
+        {"causal_chunk": 4},
+        {"causal_chunk": 3, "k": 2, "sharing": "none", "bias": ("key", "value")},
+        {"causal_chunk": 5, "k": 2, "projection": "max"},
+        {"causal_chunk": 5, "k": 3, "projection": "mean"},
+        {"causal_chunk": 4, "k": 2, "projection": "conv", "sharing": "key-value"},
+        {"causal_chunk": 1},
+    ),
     "gmlp": (
         {},
         {"gate": "multiplicative", "sgu_heads": 2},
@@ -155,6 +183,11 @@ ORDERED: dict[str, tuple[dict[str, Any], ...]] = {
 }
 """options that only causal mixers have"""
 
+BOTH_WAYS: dict[str, tuple[dict[str, Any], ...]] = {
+    "sinkhorn": ({"block_size": 4, "sortcut": 2}, {"block_size": 4, "sortcut": 2, "hard": True}),
+}
+"""options that only bidirectional mixers have"""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -180,7 +213,7 @@ class Case:
 def cases(member: Member) -> Iterator[Case]:
     """Every variant of a member, causal and bidirectional where it can be."""
     inside = INSIDE if member.name == "attention" else ()
-    variants = VARIANTS.get(member.genes.mixer, ({},))
+    variants = VARIANTS.get(member.name) or VARIANTS.get(member.genes.mixer, ({},))
     if member.genes.memory is not None:
         variants = MEMORIES[member.genes.memory]
     for options in (*variants, *inside):
@@ -189,6 +222,8 @@ def cases(member: Member) -> Iterator[Case]:
                 yield Case(member, options, causal)
     for options in ORDERED.get(member.genes.mixer, ()):
         yield Case(member, options)
+    for options in BOTH_WAYS.get(member.genes.mixer, ()):
+        yield Case(member, options, False)
 
 
 def stir(module: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -35,9 +36,8 @@ def limits_of(member: Member, causal: bool, device: str, dtype: torch.dtype) -> 
 
 
 def _mixer(name: str, causal: bool, device: str, dtype: torch.dtype, **options: Any) -> Mixer:
-    made = create_mixer(
-        name, width=WIDTH, heads=HEADS, causal=causal, max_length=LONGEST, **options
-    ).to(device, dtype)
+    sizes = {"width": WIDTH, "heads": HEADS, "causal": causal, "max_length": LONGEST}
+    made = create_mixer(name, **{**sizes, **options}).to(device, dtype)
     stir(made)
     return made
 
@@ -292,6 +292,68 @@ def _routing(make: Make) -> list[Pair]:
     return pairs
 
 
+def _linformer(make: Make) -> list[Pair]:
+    """A slot for each token is attention: E = F = I, or windows of one token."""
+    plain = make("attention")
+    pairs: list[Pair] = []
+    for kind in ("linear", "mean", "max", "conv"):
+        slotted = make("linformer", k=LENGTH, projection=kind, max_length=LENGTH)
+        slotted.load_state_dict(plain.state_dict(), strict=False)
+        if slotted.length_map is not None:
+            own = slotted.length_map
+            one = torch.eye(LENGTH) if kind == "linear" else torch.ones(1)
+            own.data.copy_(one.to(own).expand_as(own))
+        what = f"{kind} with a slot for each token is attention"
+        pairs.append((what, partial(_mixed, slotted), partial(_mixed, plain)))
+    return pairs
+
+
+def _linformer_chunked(make: Make) -> list[Pair]:
+    """One segment is causal attention; so are segments whose slots are their tokens."""
+    plain = make("attention")
+    pairs: list[Pair] = []
+    for size in (LONGEST, 4):
+        segments = make("linformer", causal_chunk=size, k=size, projection="mean")
+        segments.load_state_dict(plain.state_dict(), strict=False)
+        what = f"segments of {size} with a slot a token are attention"
+        pairs.append((what, partial(_mixed, segments), partial(_mixed, plain)))
+    return pairs
+
+
+def _sinkhorn(make: Make) -> list[Pair]:
+    """One block is attention (where causal beside null keys); so are all blocks, sorted hard."""
+    plain = make("attention")
+    if plain.causal:
+        plain = make("attention", sink=True)
+        plain.sink.data.fill_(math.log(LONGEST))
+    pairs: list[Pair] = []
+    names: dict[str, dict[str, Any]] = {"one block": {"block_size": LONGEST}}
+    if not plain.causal:
+        names["SortCut of all blocks, sorted hard"] = {"block_size": 3, "sortcut": 4, "hard": True}
+    for what, options in names.items():
+        whole = make("sinkhorn", **options)
+        whole.load_state_dict(plain.state_dict(), strict=False)
+        if whole.null is not None:
+            whole.null.data.zero_()
+        if "sortcut" in options:
+            whole.sorter = _Rolled()
+        pairs.append((f"{what} is attention", partial(_mixed, whole), partial(_mixed, plain)))
+    return pairs
+
+
+class _Rolled(nn.Module):
+    """Logits of a permutation of blocks: each sorts in the one after it."""
+
+    def forward(self, pooled: Tensor, count: int) -> Tensor:
+        place = torch.arange(count, device=pooled.device)
+        chosen = (place[:, None] + 1) % count == place
+        return 9 * chosen.to(pooled.dtype).expand(len(pooled), HEADS, -1, -1)
+
+
+def _mixed(mixer: Mixer, x: Tensor) -> Tensor:
+    return mixer(x).y
+
+
 LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "attention": _attention,
     "reformer": _reformer,
@@ -303,6 +365,9 @@ LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "performer": _performer,
     "rfa": _rfa,
     "routing": _routing,
+    "sinkhorn": _sinkhorn,
+    "linformer": _linformer,
+    "linformer-chunked": _linformer_chunked,
     "gmlp": _gmlp,
     "amlp": _amlp,
     **GENE_LIMITS,

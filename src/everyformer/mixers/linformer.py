@@ -1,0 +1,557 @@
+"""Linformer: keys and values of all tokens projected along the length to k slots.
+
+    K = (E X) W_K^T + b_K,  V = (F X) W_V^T + b_V         E, F of (k, n), n = ``max_length``
+    Y = concat_h(softmax_k(Q_h K_h^T / sqrt(D)) V_h) W_o^T
+
+A text of S <= n tokens uses the first S columns. What stands for E and F (``projection``):
+
+    linear   learned matrices (``frozen``: as drawn)
+    mean     means over windows of w = ceil(n / k) tokens      max   maxima over them, by channel
+    conv     one learned filter of w taps, which moves by w: E[j, j w + r] = f[r]
+
+and who shares them (``sharing``): nobody (one for each head, K and V, layer), the heads of a layer
+(headwise), also keys with values (key-value: E = F), also all layers (layerwise).
+
+Padding is moved out of the way first, so column j of E meets the j-th real token; windows without a
+real token are no slots. Packed documents get rows of their own.
+
+``causal_chunk`` = c is an extension of ours, not of the paper, which has no causal form: every slot
+mixes all positions, and no mask over slots can hide the later ones. There the text is cut into
+segments of c tokens; a token sees its own segment up to itself, exactly, and the slots of every
+earlier segment, made by one E and F of (k, c) for all. It knows no ``max_length``.
+
+Cost: O(L k D) time a head, O(L k) memory; with segments O(L (c + L k / c) D), state 2 d k / c
+numbers a token and the segment that is being filled.
+
+Sources: Wang et al. 2020, arXiv 2006.04768, sections 4 and 5; fairseq's `linformer_src`, whose
+order (project the length first, then the channels, bias last) and start (Xavier, gain 1/sqrt(2))
+are taken. Deviations: fairseq lets padding into the slots, here it is left out; a filter of `conv`
+is shared by the channels, as E is (the paper does not say).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.state import State, state
+from everyformer.core.trace import record, tracing
+from everyformer.engines.cache import ContextState
+from everyformer.engines.projections import HeadProjections
+from everyformer.engines.ranges import full_precision, widened
+from everyformer.engines.rows import compact, gather_rows, repack, spread, unpack
+from everyformer.engines.softmax import Visibility, attention_weights, softmax_attention
+from everyformer.mixers import MIXERS
+
+Projection = Literal["linear", "mean", "max", "conv"]
+Sharing = Literal["none", "headwise", "key-value", "layerwise"]
+LEARNED = ("linear", "conv")
+DEFAULT_SLOTS = 256
+
+
+@dataclass(frozen=True)
+class LinformerOptions:
+    """Options of `Linformer`."""
+
+    k: int | None = None
+    """slots that the length is projected to (default: 256; of a segment, a quarter of
+    causal_chunk)"""
+    projection: Projection = "linear"
+    """what makes the slots of the tokens"""
+    sharing: Sharing = "headwise"
+    """who has the same E: nobody; all heads of a layer; keys and values too; all layers too"""
+    frozen: bool = False
+    """leave E and F as they were drawn"""
+    causal_chunk: int | None = None
+    """tokens of a segment (causal only; an extension of ours)"""
+    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
+    """which projections have a bias"""
+    attention_dropout: float = 0.0
+    """dropout on the L x k weights in training"""
+
+    def __post_init__(self) -> None:
+        for name in ("k", "causal_chunk"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")
+        if self.projection not in LEARNED and (self.frozen or self.sharing != "headwise"):
+            raise ConfigError(
+                f"projection='{self.projection}' has no weights, so there is nothing to share or "
+                "to freeze: leave sharing='headwise' and frozen=False, or use 'linear' or 'conv'"
+            )
+
+
+def compress_reference(x: Tensor, weight: Tensor | None, kind: Projection, window: int) -> Tensor:
+    """The slots (slots, C) of tokens ``x`` (S, C) of one row, one slot at a time.
+
+    ``weight`` is E (k, n >= S), the filter (window,) of a convolution, or None.
+    """
+    if kind == "linear":
+        assert weight is not None
+        return torch.stack([(row[: len(x), None] * x).sum(0) for row in weight])
+    slots = []
+    for first in range(0, len(x), window):
+        tokens = x[first : first + window]
+        if kind == "conv":
+            assert weight is not None
+            slots.append((weight[: len(tokens), None] * tokens).sum(0))
+        else:
+            slots.append(tokens.mean(0) if kind == "mean" else tokens.amax(0))
+    return torch.stack(slots)
+
+
+def linformer_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The definition: q (..., L, D) read slots k, v (..., K, D) by softmax."""
+    weights = torch.exp(q @ k.mT / math.sqrt(q.shape[-1]))
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def compress(
+    x: Tensor, weight: Tensor | None, kind: Projection, window: int, keep: Tensor | None = None
+) -> Tensor:
+    """Slots of tokens, all at once and in float32 at least: (P, B, G, slots, C) in x's dtype.
+
+    Args:
+        x: (B, G, S, C), zero where nothing is real. weight: (P, G, k, n >= S) or, of a
+            convolution, (P, G, window); None of means and maxima (P = 1).
+        window: tokens of a slot, where the kind has windows; their number is ceil(S / window).
+        keep: (B, S) bool, a prefix of True in every row.
+    """
+    with full_precision(x):
+        wide = widened(x)
+        if kind == "linear":
+            assert weight is not None
+            return (_columns(weight, x.shape[2]).to(wide.dtype)[:, None] @ wide).to(x.dtype)
+        if kind == "max" and keep is not None:
+            wide = wide.masked_fill(~keep[:, None, :, None], -math.inf)
+        behind = -x.shape[2] % window
+        filler = -math.inf if kind == "max" else 0.0
+        cut = F.pad(wide, (0, 0, 0, behind), value=filler).unflatten(2, (-1, window))
+        if kind == "conv":
+            assert weight is not None
+            return (weight.to(wide.dtype)[:, None, :, None, None] @ cut).squeeze(-2).to(x.dtype)
+        if kind == "max":
+            top = cut.amax(3)
+            return top.masked_fill(top == -math.inf, 0)[None].to(x.dtype)
+        real = keep if keep is not None else x.new_ones(1, x.shape[2], dtype=torch.bool)
+        count = F.pad(real, (0, behind)).unflatten(1, (-1, window)).sum(2).clamp(min=1)
+        return (cut.sum(3) / count[:, None, :, None])[None].to(x.dtype)
+
+
+def linformer_chunked(
+    q: Tensor, k: Tensor, v: Tensor, slots: tuple[Tensor, Tensor], dropout: float = 0.0
+) -> Tensor:
+    """Queries of N segments over their own segment and the slots of earlier ones: (B, H, N, c, D).
+
+    Args:
+        q, k, v: (B, H, N, c, D). slots: keys and values (B, H, N, K, D) of every segment.
+    """
+    segments, length = q.shape[2:4]
+    wide = widened(q) / math.sqrt(q.shape[-1])
+    keys, values = (t.flatten(2, 3).unsqueeze(2) for t in slots)
+    place = torch.arange(segments, device=q.device)
+    past = place.repeat_interleave(slots[0].shape[3])[None, :] < place[:, None]
+    far = (wide @ keys.to(wide.dtype).mT).masked_fill(~past[:, None], -math.inf)
+    later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+    own = (wide @ k.to(wide.dtype).mT).masked_fill(later, -math.inf)
+    weights = F.dropout(torch.cat((far, own), -1).softmax(-1), dropout).to(v.dtype)
+    far, own = weights.split((keys.shape[3], length), -1)
+    return far @ values + own @ v
+
+
+def _columns(weight: Tensor, count: int) -> Tensor:
+    """The first ``count`` columns of the last dimension."""
+    if torch.compiler.is_exporting():
+        # looked up, since a slice would tie the program to lengths other than the table's
+        return weight[..., torch.arange(count, device=weight.device)]
+    return weight[..., :count]
+
+
+class Slots(NamedTuple):
+    """What queries read."""
+
+    keys: Tensor
+    """(B, H, K, D)"""
+    values: Tensor
+    """(B, H, K, D)"""
+    filled: Tensor | None
+    """(B, K) bool, which are made of a real token; None: all"""
+
+
+@state
+class LinformerState(State):
+    """Slots of the completed segments, and the tokens of the one that is being filled.
+
+    Row b has K floor(seen / c) slots; what stands behind them is not read. The segment's token p
+    stands in place p.
+    """
+
+    seen: Tensor
+    slot_keys: Tensor
+    """(B, H, T, D)"""
+    slot_values: Tensor
+    """(B, H, T, D)"""
+    inputs: Tensor
+    """(B, c, width)"""
+    keys: Tensor
+    """(B, c, H, D)"""
+    values: Tensor
+    """(B, c, H, D)"""
+
+
+@MIXERS.register("linformer")
+class Linformer(Mixer):
+    """Attention to k slots over (B, L, width); see the module's text for the symbols.
+
+    Args:
+        width: channels of x. heads: H.
+        causal: only with ``options.causal_chunk``.
+        max_length: n, columns of E and F; not needed with segments.
+        options: `LinformerOptions` or a dictionary.
+
+    Raises:
+        GeneError: causal without segments, segments without causal, no max_length.
+    """
+
+    name = "linformer"
+    honours = frozenset({"keep", "documents"})
+    crosses = True
+    Options = LinformerOptions
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
+        options: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        o: LinformerOptions = set_options(LinformerOptions, self.name, options)
+        self.width, self.heads, self.causal, self.options = width, heads, causal, o
+        self.head_dim = heads_divide(width, heads, self.name)
+        self.reach = self._reach(causal, max_length, o.causal_chunk)
+        self.max_length = None if causal else self.reach
+        quarter = max(1, self.reach // 4)
+        wanted = o.k or (quarter if causal else DEFAULT_SLOTS)
+        self.window = -(-self.reach // wanted)
+        self.slots = wanted if o.projection == "linear" else -(-self.reach // self.window)
+        self.project = HeadProjections(
+            (width,) * 3, (heads, heads), (self.head_dim, self.head_dim), o.bias
+        )
+        self.out = nn.Linear(width, width, bias="output" in o.bias)
+        if self.out.bias is not None:
+            nn.init.zeros_(self.out.bias)
+        self.length_map: nn.Parameter | None = None
+        if o.projection in LEARNED:
+            maps = 2 if o.sharing in ("none", "headwise") else 1
+            groups = heads if o.sharing == "none" else 1
+            shape = (wanted, self.reach) if o.projection == "linear" else (1, self.window)
+            drawn = torch.empty(maps, groups, *shape)
+            for matrix in drawn.flatten(0, 1):
+                nn.init.xavier_uniform_(matrix, gain=1 / math.sqrt(2))
+            drawn = drawn if o.projection == "linear" else drawn.squeeze(2)
+            self.length_map = nn.Parameter(drawn, requires_grad=not o.frozen)
+
+    def _reach(self, causal: bool, max_length: int | None, chunk: int | None) -> int:
+        """Columns of E."""
+        if causal and chunk is None:
+            raise GeneError(
+                "linformer has no causal form: every slot mixes all positions, so that no mask "
+                "over slots hides the later ones. Use causal=False, the extension causal_chunk=64 "
+                "(member 'linformer-chunked'), or a causal member"
+            )
+        if chunk is not None and not causal:
+            raise GeneError(
+                f"causal_chunk={chunk} cuts a text for causal=True; with causal=False leave it out"
+            )
+        if chunk is not None:
+            return chunk
+        if max_length is None:
+            raise GeneError(
+                "linformer holds matrices over positions, so it needs max_length: give "
+                "max_length=... (the longest sequence)"
+            )
+        return max_length
+
+    def join(self, first: Mixer) -> None:
+        """One E for all layers, if they share it."""
+        assert isinstance(first, Linformer)
+        if "layerwise" not in (self.options.sharing, first.options.sharing):
+            return
+        own, theirs = (None if m.length_map is None else m.length_map.shape for m in (self, first))
+        if own != theirs or self.options.sharing != first.options.sharing:
+            raise GeneError(
+                "sharing='layerwise' has one E for all layers, but they differ in sharing, "
+                f"projection or k: {self.options.sharing} {own} against {first.options.sharing} "
+                f"{theirs}. Give all layers the same, or use sharing='key-value'"
+            )
+        self.length_map = first.length_map
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        self.check_input(x, context, mask, None if isinstance(state, ContextState) else state)
+        if context is not None or isinstance(state, ContextState):
+            return self._cross(x, context, mask, state)
+        if mask is not None and mask.documents is not None:
+            return self._unpacked(x, mask, state)
+        keep = _checked_keep(x, mask)
+        if state is not None:
+            assert isinstance(state, LinformerState)
+            return self._continue(x, keep, state)
+        if self.causal:
+            rows = None if keep is None else compact(x, keep)
+            y = self._segments(x if rows is None else _emptied(rows.x, rows.keep))
+            return MixerOutput(y if rows is None else spread(y, rows), None, {})
+        return MixerOutput(self._attend(x, self._read(x, x, keep)), None, {})
+
+    def reference(
+        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
+    ) -> Tensor:
+        """The same module by `linformer_reference`, row by row on the real tokens alone."""
+        self.check_input(x, context, mask, None)
+        source = x if context is None else context
+        keys_from, values_from = source if isinstance(source, tuple) else (source, source)
+        q = self.project.one(x, "query")
+        y = torch.zeros_like(q)
+        for b in range(len(x)):
+            real = torch.ones(keys_from.shape[1], dtype=torch.bool, device=x.device)
+            if mask is not None and mask.keep is not None:
+                real = mask.keep[b]
+            if not real.any():
+                continue
+            if not self.causal:
+                k = self._literal(keys_from[b, real], "key")
+                y[b] = linformer_reference(q[b], k, self._literal(values_from[b, real], "value"))
+                continue
+            tokens, size = x[b : b + 1, real], self.reach
+            k, v = self.project.one(tokens, "key")[0], self.project.one(tokens, "value")[0]
+            rows = []
+            for t in range(tokens.shape[1]):
+                first = t // size * size
+                past = [tokens[0, n : n + size] for n in range(0, first, size)]
+                keys = [self._literal(part, "key") for part in past] + [k[:, first : t + 1]]
+                values = [self._literal(part, "value") for part in past] + [v[:, first : t + 1]]
+                asked = q[b, :, real][:, t : t + 1]
+                rows.append(linformer_reference(asked, torch.cat(keys, 1), torch.cat(values, 1)))
+            y[b, :, real] = torch.cat(rows, 1)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def _literal(self, tokens: Tensor, part: Literal["key", "value"]) -> Tensor:
+        """Keys or values (H, slots, D) of the real tokens (S, width) of a row or segment."""
+        weights, kind = self.length_map, self.options.projection
+        if weights is None:
+            return self.project.one(
+                compress_reference(tokens, None, kind, self.window)[None], part
+            )[0]
+        own = weights[0 if part == "key" else -1]
+        made = [compress_reference(tokens, weight, kind, self.window) for weight in own]
+        heads = self.project.one(torch.stack(made), part)
+        return heads[0] if len(own) == 1 else heads.diagonal().permute(2, 0, 1)
+
+    def init_state(
+        self,
+        batch_size: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> LinformerState:
+        if not self.causal:
+            super().init_state(batch_size)
+        own = self.out.weight
+        like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
+        none = torch.zeros(batch_size, self.heads, 0, self.head_dim, **like)
+        heads = torch.zeros(batch_size, self.reach, self.heads, self.head_dim, **like)
+        inputs = torch.zeros(batch_size, self.reach, self.width, **like)
+        seen = torch.zeros(batch_size, dtype=torch.long, device=like["device"])
+        return LinformerState(seen, none, none, inputs, heads, heads)
+
+    def read_context(self, context: Context, mask: Mask | None = None) -> ContextState:
+        """Project a context once; `forward` takes the result as ``state`` at every step."""
+        if self.causal:
+            raise UnsupportedError(
+                "linformer with causal_chunk cuts its own text into segments; build the mixer that "
+                "reads a context with causal=False"
+            )
+        keys_from, values_from = context if isinstance(context, tuple) else (context, context)
+        read = self._read(keys_from, values_from, _checked_keep(keys_from, mask))
+        filled = read.filled
+        if filled is None:
+            filled = read.keys.new_ones(len(read.keys), read.keys.shape[2], dtype=torch.bool)
+        seen = torch.zeros(len(read.keys), dtype=torch.long, device=read.keys.device)
+        return ContextState(seen, read.keys, read.values, filled)
+
+    def _cross(
+        self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
+    ) -> MixerOutput:
+        if mask is not None and mask.documents is not None:
+            raise UnsupportedError("cross-attention has no packed documents: give them as rows")
+        held = state
+        if not isinstance(held, ContextState):
+            assert context is not None
+            held = self.read_context(context, mask)
+        return MixerOutput(self._attend(x, Slots(held.keys, held.values, held.keep)), state, {})
+
+    def _unpacked(self, x: Tensor, mask: Mask, state: State | None) -> MixerOutput:
+        """Every document as a row."""
+        assert mask.documents is not None
+        if state is not None:
+            raise UnsupportedError(
+                "packed documents and a state cannot be combined: a state continues one document "
+                "per row. Pass the documents as rows, or reset the state where one starts."
+            )
+        packed = unpack(x, mask.documents, _checked_keep(x, mask))
+        y = self(packed.x, mask=Mask(keep=packed.keep)).y
+        return MixerOutput(repack(y, packed), None, {})
+
+    def _read(self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None) -> Slots:
+        """Keys and values of the slots of whole rows."""
+        self.check_length(keys_from.shape[1])
+        same, filled = keys_from is values_from, None
+        if keep is not None:
+            kept = compact(keys_from, keep)
+            other = kept if same else compact(values_from, keep)
+            keep, keys_from = kept.keep, _emptied(kept.x, kept.keep)
+            values_from = keys_from if same else _emptied(other.x, keep)
+            linear = self.options.projection == "linear"
+            filled = keep[:, :1].expand(-1, self.slots) if linear else keep[:, :: self.window]
+        return Slots(*self._project(keys_from, values_from, keep), filled)
+
+    def _project(
+        self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Slots (B, H, K, D) of rows whose real tokens stand first and the rest is zero."""
+        weight, how = self.length_map, (self.options.projection, self.window, keep)
+        if weight is not None and weight.shape[1] > 1:
+            # each head has its own E: with the channels projected first, it meets D of them alone
+            k = compress(self.project.one(keys_from, "key", biased=False), weight[:1], *how)[0]
+            v = compress(self.project.one(values_from, "value", biased=False), weight[1:], *how)[0]
+            return self._biased(k, "key"), self._biased(v, "value")
+        if keys_from is values_from:
+            made = compress(keys_from[:, None], weight, *how)
+            first, last = made[0, :, 0], made[-1, :, 0]
+        else:
+            both = (None, None) if weight is None else (weight[:1], weight[-1:])
+            first = compress(keys_from[:, None], both[0], *how)[0, :, 0]
+            last = compress(values_from[:, None], both[1], *how)[0, :, 0]
+        return self.project.one(first, "key"), self.project.one(last, "value")
+
+    def _biased(self, heads: Tensor, part: str) -> Tensor:
+        if part not in self.project.biased:
+            return heads
+        return heads + self.project.biases[part].view(self.heads, 1, -1)
+
+    def _attend(self, x: Tensor, slots: Slots) -> Tensor:
+        """Queries of ``x`` over slots, through the output layer."""
+        q = self.project.one(x, "query")
+        hidden = None if slots.filled is None else slots.filled[:, None, None, :]
+        visible = Visibility(mask=hidden)
+        if tracing():
+            record(self, "slot_weights", lambda: attention_weights(q, slots.keys, visible))
+        y = softmax_attention(q, slots.keys, slots.values, visible, dropout=self._dropout)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def _segments(self, x: Tensor) -> Tensor:
+        """The extension over whole rows; what is behind a row's end is read by nothing before."""
+        length, size = x.shape[1], self.reach
+        count = (length + size - 1) // size
+        x = F.pad(x, (0, 0, 0, count * size - length))
+        q, k, v = (t.unflatten(2, (count, size)) for t in self.project(x))
+        cut = x.unflatten(1, (count, size))
+        keys, values = self._segment_slots(cut.flatten(0, 1))
+        slots = tuple(t.unflatten(0, cut.shape[:2]).transpose(1, 2) for t in (keys, values))
+        y = linformer_chunked(q, k, v, (slots[0], slots[1]), self._dropout)
+        return self.out(y.flatten(2, 3)[:, :, :length].transpose(1, 2).flatten(2))
+
+    def _segment_slots(self, segments: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, H, K, D) of whole segments (B, c, width)."""
+        return self._project(segments, segments, None)
+
+    def _continue(self, x: Tensor, keep: Tensor | None, held: LinformerState) -> MixerOutput:
+        """New tokens behind those of the state, at most a segment at a time."""
+        made, size = [], self.reach
+        for first in range(0, x.shape[1], size):
+            part = x[:, first : first + size]
+            real = None if keep is None else keep[:, first : first + size]
+            rows = None if real is None else compact(part, real)
+            tokens = part if rows is None else _emptied(rows.x, rows.keep)
+            y, held = self._step(tokens, None if rows is None else rows.keep, held)
+            made.append(y if rows is None else spread(y, rows))
+        return MixerOutput(torch.cat(made, 1), held, {})
+
+    def _step(
+        self, x: Tensor, keep: Tensor | None, held: LinformerState
+    ) -> tuple[Tensor, LinformerState]:
+        """At most c tokens, so that a row fills at most one segment."""
+        length, size = x.shape[1], self.reach
+        q, k, v = self.project(x)
+        count = torch.full_like(held.seen, length) if keep is None else keep.sum(1)
+        begun = held.seen % size
+        place = begun[:, None] + torch.arange(length, device=x.device)
+        new = {"inputs": x, "keys": k.transpose(1, 2), "values": v.transpose(1, 2)}
+        both = {name: _written(getattr(held, name), t, place) for name, t in new.items()}
+        full = begun + count >= size
+        slot_keys, slot_values = held.slot_keys, held.slot_values
+        if torch.compiler.is_compiling() or bool(full.any()):
+            # a compiled step cannot ask, so it makes room at every call
+            made = self._segment_slots(both["inputs"][:, :size])
+            behind = (held.seen // size)[:, None] * self.slots
+            behind = behind + torch.arange(self.slots, device=x.device)
+            slot_keys, slot_values = (
+                _written(old.transpose(1, 2), t.transpose(1, 2), behind).transpose(1, 2)
+                for old, t in zip((slot_keys, slot_values), made, strict=True)
+            )
+        here = torch.arange(size + length, device=x.device)
+        own = (here <= place[..., None]) & (here // size == place[..., None] // size)
+        asking = (held.seen // size)[:, None] + place // size
+        past = torch.arange(slot_keys.shape[2], device=x.device) // self.slots < asking[..., None]
+        keys = torch.cat((slot_keys, both["keys"].transpose(1, 2)), 2)
+        values = torch.cat((slot_values, both["values"].transpose(1, 2)), 2)
+        visible = Visibility(mask=torch.cat((past, own), -1)[:, None])
+        y = softmax_attention(q, keys, values, visible, dropout=self._dropout)
+        kept = full[:, None] * size + torch.arange(size, device=x.device)
+        kept = kept.clamp(max=size + length - 1)
+        after = LinformerState(
+            held.seen + count,
+            slot_keys,
+            slot_values,
+            *(gather_rows(t, kept) for t in both.values()),
+        )
+        return self.out(y.transpose(1, 2).flatten(2)), after
+
+    @property
+    def _dropout(self) -> float:
+        return self.options.attention_dropout if self.training else 0.0
+
+
+def _emptied(x: Tensor, keep: Tensor) -> Tensor:
+    """Zero where nothing is real, whatever stood there."""
+    return x.masked_fill(~keep[..., None], 0)
+
+
+def _written(held: Tensor, new: Tensor, place: Tensor) -> Tensor:
+    """``held`` (B, T, ...) and room for L more, with ``new`` (B, L, ...) at ``place`` (B, L)."""
+    longer = torch.cat((held, torch.zeros_like(new, dtype=held.dtype)), 1)
+    wide = place.view(*place.shape, *[1] * (new.dim() - 2)).expand_as(new)
+    return longer.scatter(1, wide, new.to(held.dtype))
+
+
+def _checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
+    keep = None if mask is None else mask.keep
+    if keep is not None and keep.shape != x.shape[:2]:
+        raise ShapeError(
+            f"mask.keep has shape {tuple(keep.shape)}, but the tokens are {tuple(x.shape[:2])}: "
+            "give one flag per token"
+        )
+    return keep

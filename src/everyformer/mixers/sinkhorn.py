@@ -1,0 +1,516 @@
+"""Sparse Sinkhorn attention: each block of tokens sees itself and one block sorted in from afar.
+
+    X'_i = sum_{t in block i} X_t,   R = sort net(X'),   P = Sinkhorn((R + e) / tau)     (N, N)
+    psi(K)_i = sum_j P_ij K_j,   psi(V)_i = sum_j P_ij V_j         over blocks of s tokens, by place
+    y_t = softmax([q psi(K)_i, q K_i] / sqrt(D)) [psi(V)_i, V_i],   Y = concat_h(y) W_o^T
+
+for t in block i, for each head its own P; e is Gumbel noise, in training only. ``sort_net``: linear
+(X' W), mlp (relu(relu(X' W + b) W' + b')), both with a column for each of N blocks of the longest
+text, or bilinear (means of queries times means of keys, of any length). ``combine``: one softmax
+over both blocks (concat), the scores of both added at each place and psi(V) read (sum-scores), or
+two softmaxes added (sum-out). ``mixture`` adds full attention by the same heads. ``sortcut`` = n:
+every token sees the first n sorted blocks and nothing else (both ways only). ``hard``: each row of
+P is one at its largest entry, with the gradient of the soft one.
+
+Causal: X'_i sums what was read up to the first token of block i, only earlier blocks are sorted in,
+and columns are summed over the rows so far (`everyformer.engines.balance`); block 0 gets a learned
+null key and value. A place of a sorted block that is partly made of padding counts by what is real.
+
+Cost: O(L s D) time a head for scores and O(L^2 D / s) for psi, a cheap product; O(L s + (L/s)^2)
+memory. State: keys and values of all tokens, sums over columns. Row i of P is made when block i
+begins, so a token costs O(s D), and O(L D / s) on average for psi.
+
+Sources: Tay et al. 2020, arXiv 2002.11296. The paper prints sum-scores; concat follows the
+sinkhorn-transformer package, as does the bilinear net, and sum-out the authors' later code in Long
+Range Arena. Deviations: any length (the last block may be short); ``pool`` = mean in place of
+sums, which grow with the text where causal.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.state import State, state
+from everyformer.core.trace import record, tracing
+from everyformer.engines.balance import (
+    NOTHING,
+    balanced,
+    balanced_reference,
+    balanced_row,
+    gumbel,
+)
+from everyformer.engines.cache import KeyValueState
+from everyformer.engines.projections import HeadProjections
+from everyformer.engines.ranges import widened
+from everyformer.engines.rows import compact, gather_rows, repack, spread, unpack
+from everyformer.engines.softmax import Visibility, softmax_attention
+from everyformer.engines.visibility import surely
+from everyformer.mixers import MIXERS
+from everyformer.mixers._sorting import (
+    Combine,
+    Null,
+    Sorter,
+    SortNet,
+    hardened,
+    own_and_sorted,
+    sinkhorn_attention_reference,
+    sorted_blocks,
+)
+
+
+@dataclass(frozen=True)
+class SinkhornOptions:
+    """Options of `Sinkhorn`."""
+
+    block_size: int = 64
+    """s, tokens of a block"""
+    sort_net: SortNet = "linear"
+    """what makes the logits of P"""
+    pool: Literal["sum", "mean"] = "sum"
+    """what stands for a block in a linear or mlp net"""
+    iterations: int = 8
+    """of the balancing of rows and columns"""
+    tau: float = 0.75
+    """temperature of P"""
+    gumbel: bool = True
+    """noise on the logits in training"""
+    hard: bool = False
+    """sort in one block, not a mixture of them"""
+    combine: Combine = "concat"
+    """how the sorted and the own block are read"""
+    mixture: bool = False
+    """add full attention by the same queries, keys and values"""
+    sortcut: int | None = None
+    """read the first so many sorted blocks, and no own one (both ways only)"""
+    shared_sort: bool = False
+    """one sort net for all layers"""
+    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
+    """which projections have a bias"""
+    attention_dropout: float = 0.0
+    """dropout on the weights in training"""
+
+    def __post_init__(self) -> None:
+        for name, least in (("block_size", 1), ("iterations", 1), ("sortcut", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, not {value}")
+        if not self.tau > 0:
+            raise ConfigError(f"tau must be positive, not {self.tau}")
+        if self.sortcut is not None and self.combine != "concat":
+            raise ConfigError(
+                f"sortcut={self.sortcut} reads no own block, so combine='{self.combine}' has no "
+                "meaning: leave it out"
+            )
+        if self.sort_net == "bilinear" and (self.shared_sort or self.pool != "sum"):
+            raise ConfigError(
+                "sort_net='bilinear' has no weights to share and compares means of queries and "
+                "keys: leave shared_sort and pool out"
+            )
+
+
+@state
+class SinkhornState(State):
+    """What was read, and what the block that is being filled has sorted in."""
+
+    seen: Tensor
+    cache: KeyValueState
+    pooled: Tensor
+    """(B, width) sum of inputs, of queries where the net is bilinear"""
+    sorted_keys: Tensor
+    """(B, H, s, D)"""
+    sorted_values: Tensor
+    """(B, H, s, D)"""
+    columns: Tensor = field(metadata={"empty": NOTHING})
+    """(B, H, iterations, N) logs of the columns' sums over the rows so far"""
+
+
+@MIXERS.register("sinkhorn")
+class Sinkhorn(Mixer):
+    """Sparse Sinkhorn attention over (B, L, width); see the module's text for the symbols.
+
+    Args:
+        width: channels of x. heads: H.
+        causal: whether a token sees only itself and earlier ones.
+        max_length: longest text; a bilinear net needs none.
+        options: `SinkhornOptions` or a dictionary.
+    """
+
+    name = "sinkhorn"
+    honours = frozenset({"keep", "documents"})
+    Options = SinkhornOptions
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
+        options: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        o: SinkhornOptions = set_options(SinkhornOptions, self.name, options)
+        self.width, self.heads, self.causal, self.options = width, heads, causal, o
+        self.head_dim = heads_divide(width, heads, self.name)
+        if causal and o.sortcut is not None:
+            raise GeneError(
+                f"sortcut={o.sortcut} shows all tokens the same blocks, later ones too: use it "
+                "with causal=False"
+            )
+        if o.sort_net != "bilinear" and max_length is None:
+            raise GeneError(
+                f"sort_net='{o.sort_net}' has a column for each block of the longest text, so it "
+                "needs max_length: give it, or use sort_net='bilinear'"
+            )
+        self.max_length = None if o.sort_net == "bilinear" else max_length
+        self.most = 0 if self.max_length is None else -(-self.max_length // o.block_size)
+        self.project = HeadProjections(
+            (width,) * 3, (heads, heads), (self.head_dim, self.head_dim), o.bias
+        )
+        self.out = nn.Linear(width, width, bias="output" in o.bias)
+        if self.out.bias is not None:
+            nn.init.zeros_(self.out.bias)
+        self.sorter: nn.Module | None = None
+        if o.sort_net != "bilinear":
+            self.sorter = Sorter(o.sort_net, heads, width, self.most)
+        self.null: nn.Parameter | None = None
+        if causal:
+            self.null = nn.Parameter(torch.randn(2, heads, 1, self.head_dim))
+
+    def join(self, first: Mixer) -> None:
+        """One sort net for all layers, if they share it."""
+        assert isinstance(first, Sinkhorn)
+        own, theirs = self.options, first.options
+        if not (own.shared_sort or theirs.shared_sort):
+            return
+        if (own.sort_net, own.block_size) != (theirs.sort_net, theirs.block_size):
+            raise GeneError(
+                "shared_sort=True has one sort net for all layers, but they differ: "
+                f"{own.sort_net} of blocks of {own.block_size} against {theirs.sort_net} of "
+                f"{theirs.block_size}"
+            )
+        self.sorter = first.sorter
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        self.check_input(x, context, mask, state)
+        keep = None if mask is None else mask.keep
+        if keep is not None and keep.shape != x.shape[:2]:
+            raise ShapeError(
+                f"mask.keep has shape {tuple(keep.shape)}, but the tokens are "
+                f"{tuple(x.shape[:2])}: give one flag per token"
+            )
+        if mask is not None and mask.documents is not None:
+            if state is not None:
+                raise UnsupportedError(
+                    "packed documents and a state cannot be combined: a state continues one "
+                    "document per row. Pass the documents as rows, or reset the state."
+                )
+            packed = unpack(x, mask.documents, keep)
+            y = self(packed.x, mask=Mask(keep=packed.keep)).y
+            return MixerOutput(repack(y, packed), None, {})
+        if state is not None:
+            assert isinstance(state, SinkhornState)
+            return self._continue(x, keep, state)
+        self.check_length(x.shape[1])
+        if keep is None:
+            return MixerOutput(self._parallel(x, None), None, {})
+        rows = compact(x, keep)
+        y = self._parallel(_emptied(rows.x, rows.keep), rows.keep)
+        return MixerOutput(spread(y, rows), None, {})
+
+    def _parallel(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        """Rows whose real tokens stand first."""
+        (batch, length), size = x.shape[:2], self.options.block_size
+        count = (length + size - 1) // size
+        behind = count * size - length
+        real = x.new_ones(1, length, dtype=torch.bool) if keep is None else keep
+        real = F.pad(real, (0, behind)).unflatten(1, (count, size))
+        x = F.pad(x, (0, 0, 0, behind))
+        q, k, v = self.project(x)
+        shown = real.flatten(1)[:, None, :, None]
+        k, v = k.masked_fill(~shown, 0), v.masked_fill(~shown, 0)
+        blocks = tuple(t.unflatten(2, (count, size)) for t in (q, k, v))
+        logits = self._logits(x.unflatten(1, (count, size)), blocks[0], blocks[1], real)
+        there = real[..., 0].expand(batch, -1)
+        p = balanced(self._noisy(logits), self.options.iterations, causal=self.causal, real=there)
+        p = hardened(p) if self.options.hard else p
+        y = self._mix(blocks, p, real, self._null())
+        if tracing():
+            record(self, "sort", lambda: p)
+            one = torch.eye(count * size, dtype=v.dtype, device=v.device)
+            one = one.expand(*v.shape[:2], -1, -1).unflatten(2, (count, size))
+            one = one * real[:, None, :, :, None].to(one.dtype)
+            record(self, "weights", lambda: self._weights((*blocks[:2], one), p, real, length))
+        # cut last: whether a cut tensor is contiguous would tie a compiled graph to some lengths
+        return self.out(y.transpose(1, 2).flatten(2))[:, :length]
+
+    def _weights(self, blocks: tuple[Tensor, ...], p: Tensor, real: Tensor, length: int) -> Tensor:
+        """What each token adds to each output (B, H, L, L): mixing is linear in the values."""
+        null = self._null()
+        if null is not None:
+            null = null[0], torch.zeros_like(blocks[2][0, :, 0, :1])
+        return self._mix(blocks, p, real, null)[..., :length, :length]
+
+    def _mix(
+        self, blocks: tuple[Tensor, ...], p: Tensor, real: Tensor, null: Null | None
+    ) -> Tensor:
+        """Outputs of heads (B, H, N s, D_v) of blocks (B, H, N, s, ...)."""
+        q, k, v = blocks
+        o, dropout = self.options, self._dropout
+        far = sorted_blocks(p, k, v, None if self.causal else real, null)
+        if o.sortcut is not None:
+            assert far.level is not None
+            first = (far.keys, far.values, far.level)
+            keys, values, level = (t[:, :, : o.sortcut].flatten(2, 3) for t in first)
+            visible = Visibility(mask=level[:, :, None].to(q.dtype))
+            y = softmax_attention(q.flatten(2, 3), keys, values, visible, dropout=dropout)
+        else:
+            y = own_and_sorted(q, k, v, far, real, o.combine, self.causal, dropout)
+        if o.mixture:
+            q, k, v = (t.flatten(2, 3) for t in blocks)
+            seen = None if self.causal else real.flatten(1)[:, None, None]
+            visible = Visibility(causal=self.causal, mask=seen)
+            y = y + softmax_attention(q, k, v, visible, dropout=dropout)
+        return y
+
+    def _logits(self, x: Tensor, q: Tensor, k: Tensor, real: Tensor) -> Tensor:
+        """R (B, H, N, N) of inputs (B, N, s, width) and heads (B, H, N, s, D)."""
+        bilinear = self.sorter is None
+        read = q.transpose(1, 2).transpose(2, 3).flatten(3) if bilinear else x
+        read = widened(read).masked_fill(~real[..., None], 0)
+        size, sums, count = x.shape[2], read.sum(2), real.sum(2)
+        if self.causal:
+            sums = F.pad(sums.cumsum(1)[:, :-1], (0, 0, 1, 0)) + read[:, :, 0]
+            count = size * torch.arange(x.shape[1], device=x.device)[None] + 1
+        pooled = self._pooled(sums, count)
+        if not bilinear:
+            return self._sort(pooled, x.shape[1])
+        means = widened(k).sum(3) / real.sum(2).clamp(min=1)[:, None, :, None]
+        return self._compare(pooled, means)
+
+    def _pooled(self, sums: Tensor, count: Tensor) -> Tensor:
+        if self.sorter is not None and self.options.pool == "sum":
+            return sums
+        return sums / count.clamp(min=1)[..., None]
+
+    def _sort(self, pooled: Tensor, count: int) -> Tensor:
+        assert self.sorter is not None
+        return self.sorter(pooled, count)
+
+    def _compare(self, pooled: Tensor, means: Tensor) -> Tensor:
+        """Means of queries (B, N, H D) with means of keys (B, H, N', D)."""
+        q = pooled.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return q @ means.mT / math.sqrt(self.head_dim)
+
+    def _null(self) -> Null | None:
+        """The key and value (H, 1, D) that block 0 reads in place of an earlier block."""
+        return None if self.null is None else (self.null[0], self.null[1])
+
+    def _noisy(self, logits: Tensor) -> Tensor:
+        if self.training and self.options.gumbel:
+            logits = logits + gumbel(logits)
+        return logits / self.options.tau
+
+    def reference(
+        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
+    ) -> Tensor:
+        """The same module by its literal equations, row by row on the real tokens alone."""
+        self.check_input(x, context, mask, None)
+        o, size = self.options, self.options.block_size
+        rows = []
+        for b in range(len(x)):
+            real = torch.ones(x.shape[1], dtype=torch.bool, device=x.device)
+            if mask is not None and mask.keep is not None:
+                real = mask.keep[b]
+            y = x.new_zeros(x.shape[1], self.heads * self.head_dim)
+            if real.any():
+                tokens = x[b : b + 1, real]
+                q, k, v = (t[0] for t in self.project(tokens))
+                read = q.transpose(0, 1).flatten(1) if self.sorter is None else tokens[0]
+                starts = range(0, len(read), size)
+                parts = [read[: n + 1] if self.causal else read[n : n + size] for n in starts]
+                mean = self.sorter is None or o.pool == "mean"
+                pooled = torch.stack([t.mean(0) if mean else t.sum(0) for t in parts])[None]
+                if self.sorter is None:
+                    means = torch.stack([k[:, n : n + size].mean(1) for n in starts], 1)
+                    logits = self._compare(pooled, means[None])[0]
+                else:
+                    logits = self._sort(pooled, len(starts))[0]
+                p = balanced_reference(logits / o.tau, o.iterations, self.causal)
+                p = hardened(p) if o.hard else p
+                heads = sinkhorn_attention_reference(
+                    q, k, v, p, size, o.combine, causal=self.causal, null=self.null,
+                    sortcut=o.sortcut, mixture=o.mixture,
+                )  # fmt: skip
+                y = y.index_put((real.nonzero().squeeze(1),), heads.transpose(0, 1).flatten(1))
+            rows.append(y)
+        return self.out(torch.stack(rows))
+
+    def init_state(
+        self,
+        batch_size: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> SinkhornState:
+        if not self.causal:
+            super().init_state(batch_size)
+        own = self.out.weight
+        like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
+        wide = {**like, "dtype": torch.promote_types(like["dtype"], torch.float32)}
+        o, heads = self.options, (batch_size, self.heads)
+        cache = KeyValueState.empty(heads, self.head_dim, self.head_dim, **like)
+        block = torch.zeros(*heads, o.block_size, self.head_dim, **like)
+        columns = torch.full((*heads, o.iterations, self.most), NOTHING, **wide)
+        pooled = torch.zeros(batch_size, self.width, **wide)
+        return SinkhornState(cache.seen, cache, pooled, block, block, columns)
+
+    def _continue(self, x: Tensor, keep: Tensor | None, held: SinkhornState) -> MixerOutput:
+        """New tokens behind those of the state, at most a block at a time."""
+        made, size = [], self.options.block_size
+        for first in range(0, x.shape[1], size):
+            part = x[:, first : first + size]
+            rows = None if keep is None else compact(part, keep[:, first : first + size])
+            if rows is None:
+                y, held = self._step(part, None, held)
+            else:
+                y, held = self._step(_emptied(rows.x, rows.keep), rows.keep, held)
+                y = spread(y, rows)
+            made.append(y)
+        return MixerOutput(torch.cat(made, 1), held, {})
+
+    def _step(
+        self, x: Tensor, keep: Tensor | None, held: SinkhornState
+    ) -> tuple[Tensor, SinkhornState]:
+        """At most s tokens, so that at most one block begins in a row."""
+        length, size = x.shape[1], self.options.block_size
+        q, k, v = self.project(x)
+        tokens = torch.arange(length, device=x.device)
+        places = held.seen[:, None] + tokens
+        self._check(places)
+        cache = held.cache.append(k, v, places, keep)
+        keys, values = _in_order(cache)
+        count = torch.full_like(held.seen, length) if keep is None else keep.sum(1)
+        start = -held.seen % size
+        begins = start < count
+        read = q.transpose(1, 2).flatten(2) if self.sorter is None else x
+        sums = held.pooled[:, None] + widened(read).cumsum(1).to(held.pooled.dtype)
+        made, columns = (held.sorted_keys, held.sorted_values), held.columns
+        if not surely(~begins):
+            at = start.clamp(max=length - 1)[:, None]
+            pooled = self._pooled(gather_rows(sums, at), (held.seen + start)[:, None] + 1)
+            row = (held.seen + start) // size
+            made, columns = self._begin(pooled, row, begins, (keys, values), held)
+        behind = tokens >= start[:, None]
+        y = self._read(q, (keys, values), (held, made), (places, behind))
+        last = gather_rows(torch.cat((held.pooled[:, None], sums), 1), count[:, None])[:, 0]
+        after = SinkhornState(cache.seen, cache, last, made[0], made[1], columns)
+        return self.out(y.transpose(1, 2).flatten(2)), after
+
+    def _begin(
+        self, pooled: Tensor, row: Tensor, begins: Tensor, cached: tuple[Tensor, Tensor],
+        held: SinkhornState,
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:  # fmt: skip
+        """Sorted keys and values of the block ``row`` (B,) where it ``begins``, and the columns."""
+        assert self.null is not None
+        o, size = self.options, self.options.block_size
+        whole = cached[0].shape[2] // size
+        whole = whole if self.sorter is None else min(whole, self.most)
+        blocks = [t[:, :, : whole * size].unflatten(2, (whole, size)) for t in cached]
+        if self.sorter is None:
+            logits = self._compare(pooled, widened(blocks[0]).mean(3))
+        else:
+            logits = self._sort(pooled, whole)
+        missing = max(0, whole - held.columns.shape[-1])
+        columns = F.pad(held.columns, (0, missing), value=NOTHING)
+        earlier = (torch.arange(whole, device=row.device) < row[:, None])[:, None]
+        p, sums = balanced_row(
+            self._noisy(logits)[:, :, 0].to(columns.dtype), columns[..., :whole], earlier
+        )
+        new = begins[:, None, None, None]
+        columns = torch.where(new, torch.cat((sums, columns[..., whole:]), -1), columns)
+        p = hardened(p) if o.hard else p
+        made = []
+        for t, null, old in zip(
+            blocks, self.null, (held.sorted_keys, held.sorted_values), strict=True
+        ):
+            mixed = (p[:, :, None].to(t.dtype) @ t.flatten(3)).view_as(old)
+            mixed = torch.where((row == 0)[:, None, None, None], null.to(t.dtype), mixed)
+            made.append(torch.where(new, mixed, old))
+        return (made[0], made[1]), columns
+
+    def _read(
+        self, q: Tensor, cached: tuple[Tensor, Tensor],
+        far: tuple[SinkhornState, tuple[Tensor, Tensor]], tokens: tuple[Tensor, Tensor],
+    ) -> Tensor:  # fmt: skip
+        """Queries (B, H, L, D) at ``places`` over their own block and what it sorted in.
+
+        A token that is not ``behind`` the beginning of a block still is in the state's.
+        """
+        o, size = self.options, self.options.block_size
+        (keys, values), (places, behind) = cached, tokens
+        held, made = far
+        first = places[:, :1] // size * size
+        window = torch.arange(2 * size, device=q.device)
+        index = (first + window).clamp(max=keys.shape[2] - 1)
+        k, v = (gather_rows(t.transpose(1, 2), index).transpose(1, 2) for t in (keys, values))
+        here = (places - first)[..., None]
+        own = (window <= here) & (window // size == here // size)
+        k_far = torch.cat((held.sorted_keys, made[0]), 2)
+        v_far = torch.cat((held.sorted_values, made[1]), 2)
+        past = torch.stack((~behind, behind), -1).repeat_interleave(size, -1)
+
+        def read(k: Tensor, v: Tensor, shown: Tensor) -> Tensor:
+            visible = Visibility(mask=shown[:, None])
+            return softmax_attention(q, k, v, visible, dropout=self._dropout)
+
+        if o.combine == "concat":
+            y = read(torch.cat((k_far, k), 2), torch.cat((v_far, v), 2), torch.cat((past, own), -1))
+        elif o.combine == "sum-scores":
+            # a row at the beginning of a block has the new one in the first half of its window
+            half = torch.where((places[:, :1] % size) == 0, 0, size)
+            new = gather_rows(k.transpose(1, 2), half + window[:size]).transpose(1, 2)
+            added = torch.cat((k[:, :, :size], new), 2)
+            y = read(k_far + added, v_far, past & (window % size <= here % size))
+        else:
+            y = read(k_far, v_far, past) + read(k, v, own)
+        if o.mixture:
+            every = torch.arange(keys.shape[2], device=q.device)
+            y = y + read(keys, values, every <= places[..., None])
+        return y
+
+    def _check(self, places: Tensor) -> None:
+        """Refuse positions beyond the table where knowing them costs nothing."""
+        if places.device.type == "cpu" and not torch.compiler.is_compiling():
+            self.check_length(int(places.max()) + 1)
+
+    @property
+    def _dropout(self) -> float:
+        return self.options.attention_dropout if self.training else 0.0
+
+
+def _emptied(x: Tensor, keep: Tensor) -> Tensor:
+    """Zero where nothing is real, whatever stood there."""
+    return x.masked_fill(~keep[..., None], 0)
+
+
+def _in_order(cache: KeyValueState) -> tuple[Tensor, Tensor]:
+    """Keys and values (B, H, T, D) with token p of every row in slot p."""
+    if cache.keep is None:
+        return cache.keys, cache.values
+    keys, values = (
+        compact(t.transpose(1, 2), cache.keep).x.transpose(1, 2) for t in (cache.keys, cache.values)
+    )
+    return keys, values

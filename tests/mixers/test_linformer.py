@@ -1,0 +1,305 @@
+"""Linformer: its limits, an independent package, sharing, lengths, padding, segments, refusals."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import everyformer as ef
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.trace import trace
+from everyformer.mixers.linformer import compress, compress_reference
+from everyformer.models.build import by_layer
+
+WIDTH, HEADS, LONGEST = 12, 3, 20
+KINDS = ("linear", "mean", "max", "conv")
+ALL_BIASES = ("query", "key", "value", "output")
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def build(*, causal=False, dtype=torch.float64, max_length=LONGEST, **options):
+    torch.manual_seed(0)
+    sizes = {"width": WIDTH, "heads": HEADS, "causal": causal, "max_length": max_length}
+    mixer = ef.create_mixer("linformer", **sizes, **options).to(dtype).eval()
+    for parameter in mixer.parameters():
+        if parameter.dim() < 2:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    return mixer
+
+
+def draw(*shape, seed=1, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def close(a, b, tolerance=1e-10):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+# an implementation that no one here wrote
+
+
+@pytest.mark.parametrize("length", [1, 7, LONGEST])
+@pytest.mark.parametrize("shared", [False, True])
+def test_it_is_the_linformer_package(length, shared):
+    package = pytest.importorskip("linformer")
+    theirs = package.LinformerSelfAttention(WIDTH, LONGEST, k=5, heads=HEADS, share_kv=shared)
+    theirs = theirs.double()
+    ours = build(k=5, sharing="key-value" if shared else "headwise", bias=("output",))
+    keys = theirs.to_k.weight
+    # with shared keys and values the package has one W for both, too
+    values = keys if shared else theirs.to_v.weight
+    maps = [theirs.proj_k] if shared else [theirs.proj_k, theirs.proj_v]
+    ours.load_state_dict(
+        {
+            "project.weights.0": torch.cat([theirs.to_q.weight, keys, values]),
+            "length_map": torch.stack([m.t() for m in maps])[:, None],
+            "out.weight": theirs.to_out.weight,
+            "out.bias": theirs.to_out.bias,
+        }
+    )
+    x, context = draw(2, length, WIDTH), draw(2, 6, WIDTH, seed=5)
+    close(ours(x).y, theirs(x))
+    close(ours(x, context=context).y, theirs(x, context=context))
+
+
+# the equation
+
+
+@kinds
+@pytest.mark.parametrize("padded", [False, True])
+def test_slots_all_at_once_are_slots_one_by_one(kind, padded):
+    x = draw(2, 1, 11, 4).requires_grad_()
+    weight = {"linear": draw(2, 1, 5, 13), "conv": draw(2, 1, 3)}.get(kind)
+    lengths = [11, 4 if padded else 11]
+    keep = torch.arange(11) < torch.tensor(lengths)[:, None]
+    clean = x * keep[:, None, :, None]
+    made = compress(clean, weight, kind, 3, keep if padded else None)
+    for b, p in itertools.product(range(2), range(1 if weight is None else 2)):
+        own = None if weight is None else weight[p, 0]
+        expected = compress_reference(x[b, 0, : lengths[b]], own, kind, 3)
+        close(made[p, b, 0, : len(expected)], expected)
+        assert (made[p, b, 0, len(expected) :] == 0).all()
+        assert torch.autograd.gradcheck(lambda t: compress(t, weight, kind, 3), (x,))
+
+
+def test_means_are_an_e_that_averages_blocks():
+    pooled, explicit = build(k=5, projection="mean"), build(k=5)
+    explicit.load_state_dict(pooled.state_dict(), strict=False)
+    window = LONGEST // 5
+    blocks = torch.block_diag(*[torch.full((1, window), 1 / window)] * 5)
+    explicit.length_map.data.copy_(blocks)
+    x = draw(2, LONGEST, WIDTH)
+    close(explicit(x).y, pooled(x).y)
+
+
+def test_a_filter_is_an_e_that_repeats_it():
+    conv, explicit = build(k=4, projection="conv"), build(k=4)
+    with torch.no_grad():
+        for p in range(2):
+            taps = conv.length_map[p, 0][None]
+            explicit.length_map[p, 0] = torch.block_diag(*[taps] * 4)
+    kept = {k: v for k, v in conv.state_dict().items() if k != "length_map"}
+    explicit.load_state_dict(kept, strict=False)
+    x = draw(2, LONGEST, WIDTH)
+    close(explicit(x).y, conv(x).y)
+
+
+def test_a_short_text_is_a_long_one_of_zeros_where_the_length_goes_first():
+    mixer = build(k=5, bias=ALL_BIASES)
+    x = draw(2, 9, WIDTH)
+    close(mixer(F.pad(x, (0, 0, 0, LONGEST - 9))).y[:, :9], mixer(x).y)
+
+
+def test_the_order_of_tokens_matters():
+    mixer, x = build(k=5), draw(1, 9, WIDTH)
+    assert (mixer(x.flip(1)).y.flip(1) - mixer(x).y).abs().max() > 0.01
+
+
+def test_more_slots_than_tokens_work():
+    mixer, x = build(k=50), draw(2, 7, WIDTH)
+    assert mixer.slots == 50
+    close(mixer(x).y, mixer.reference(x))
+    assert build(k=50, projection="mean").slots == LONGEST
+
+
+def test_projections_keep_products_better_the_more_slots_there_are():
+    """Johnson-Lindenstrauss: P R^T R w errs by about |P| |w| / sqrt(k), R of N(0, 1/k)."""
+    rows, w = draw(64, 512).softmax(-1), draw(512, 1, seed=2)
+    errors = []
+    for k in (16, 256):
+        drawn = [draw(k, 512, seed=10 + n) / math.sqrt(k) for n in range(8)]
+        errors.append(sum(float((rows @ (r.mT @ (r @ w)) - rows @ w).norm()) for r in drawn))
+    assert 2.5 < errors[0] / errors[1] < 6.5
+
+
+# sharing
+
+
+@pytest.mark.parametrize(
+    ("sharing", "numbers"),
+    [("none", 2 * 2 * HEADS), ("headwise", 2 * 2), ("key-value", 2), ("layerwise", 1)],
+)
+@pytest.mark.parametrize("kind", ["linear", "conv"])
+def test_sharing_is_of_storage(sharing, numbers, kind):
+    sizes = {"width": WIDTH, "heads": HEADS, "layers": 2, "max_length": LONGEST, "vocabulary": 9}
+    options = {"k": 5, "sharing": sharing, "projection": kind}
+    model = ef.create_model("linformer", "mlm", **sizes, **options)
+    maps = [p for name, p in model.named_parameters() if "length_map" in name]
+    one = 5 * LONGEST if kind == "linear" else LONGEST // 5
+    assert sum(p.numel() for p in maps) == numbers * one
+    places = {block.mixer.length_map.data_ptr() for block in model.stack.blocks}
+    assert len(places) == (1 if sharing == "layerwise" else 2)
+
+
+def test_one_e_for_all_layers_is_saved_and_loaded_as_one(tmp_path):
+    sizes = {"width": WIDTH, "heads": HEADS, "layers": 3, "max_length": LONGEST, "vocabulary": 9}
+    model = ef.create_model("linformer", "mlm", **sizes, k=4, sharing="layerwise").eval()
+    ef.save(model, tmp_path / "model")
+    again = ef.load(tmp_path / "model").eval()
+    assert len({id(block.mixer.length_map) for block in again.stack.blocks}) == 1
+    tokens = torch.arange(8)[None]
+    close(again(tokens).logits, model(tokens).logits, 0)
+
+
+def test_layers_may_differ_in_k_unless_they_share():
+    sizes = {"width": WIDTH, "heads": HEADS, "layers": 2, "max_length": LONGEST}
+    model = ef.create_model("linformer", "mlm", **sizes, k=by_layer(8, 4))
+    assert [block.mixer.slots for block in model.stack.blocks] == [8, 4]
+    with pytest.raises(GeneError, match="one E for all layers"):
+        ef.create_model("linformer", "mlm", **sizes, k=by_layer(8, 4), sharing="layerwise")
+
+
+def test_a_frozen_e_stays_as_it_was_drawn():
+    mixer = build(k=5, frozen=True)
+    mixer(draw(1, 7, WIDTH)).y.sum().backward()
+    assert mixer.length_map.grad is None
+    assert mixer.project.weights[0].grad is not None
+
+
+def test_dropout_falls_on_weights_of_slots_in_training_alone():
+    mixer, x = build(k=5, attention_dropout=0.5), draw(1, 7, WIDTH)
+    close(mixer(x).y, mixer(x).y, 0)
+    assert (mixer.train()(x).y - mixer(x).y).abs().max() > 0.01
+
+
+# masks and contexts
+
+
+@kinds
+def test_a_context_is_read_once_and_its_padding_never(kind):
+    mixer = build(k=6, projection=kind, bias=ALL_BIASES)
+    x, context = draw(2, 5, WIDTH), draw(2, 11, WIDTH, seed=3)
+    keep = torch.ones(2, 11, dtype=torch.bool)
+    keep[1, [0, 4, 9, 10]] = False
+    y = mixer(x, context=context, mask=Mask(keep=keep)).y
+    close(y[1:], mixer(x[1:], context=context[1:, keep[1]]).y)
+    close(y, mixer.reference(x, context=context, mask=Mask(keep=keep)))
+    noise = torch.where(keep[..., None], context, math.nan)
+    close(mixer(x, context=noise, mask=Mask(keep=keep)).y, y)
+    held = mixer.read_context(context, Mask(keep=keep))
+    close(torch.cat([mixer(part, state=held).y for part in x.split(2, 1)], 1), y)
+    twice = (context, context.clone())
+    close(mixer(x, context=twice, mask=Mask(keep=keep)).y, y)
+
+
+def test_the_weights_of_slots_can_be_looked_at():
+    mixer, x = build(k=5), draw(1, 7, WIDTH)
+    with trace(mixer) as seen:
+        mixer(x)
+    weights = seen.find("slot_weights")[""]
+    assert weights.shape == (1, HEADS, 7, 5)
+    close(weights.sum(-1), torch.ones(1, HEADS, 7, dtype=torch.float64))
+
+
+# segments, an extension
+
+
+@pytest.mark.parametrize("length", [1, 4, 13])
+def test_within_the_first_segment_it_is_causal_attention(length):
+    segments = build(causal=True, causal_chunk=13, k=2)
+    plain = ef.create_mixer("attention", width=WIDTH, heads=HEADS, causal=True).double()
+    plain.load_state_dict(segments.state_dict(), strict=False)
+    x = draw(2, length, WIDTH)
+    close(segments(x).y, plain(x).y)
+
+
+def test_a_segment_sees_slots_of_earlier_ones_alone():
+    """Within a segment the tokens of an earlier one are seen through its slots, and of no other."""
+    mixer = build(causal=True, causal_chunk=4, k=1, projection="mean")
+    x = draw(1, 12, WIDTH)
+    shuffled = torch.cat([x[:, :4].flip(1), x[:, 4:]], 1)
+    close(mixer(shuffled).y[:, 4:], mixer(x).y[:, 4:])
+    assert (mixer(shuffled).y[:, :4].flip(1) - mixer(x).y[:, :4]).abs().max() > 0.01
+
+
+def test_rows_of_different_ages_go_on_together():
+    mixer = build(causal=True, causal_chunk=3, k=2, bias=ALL_BIASES)
+    x = draw(3, 17, WIDTH)
+    keep = torch.ones(3, 17, dtype=torch.bool)
+    keep[1, :5] = keep[2, 3:11] = False
+    state, parts = mixer.init_state(3), []
+    for first in (0, 4, 5, 9):
+        last = {0: 4, 4: 5, 5: 9, 9: 17}[first]
+        out = mixer(x[:, first:last], mask=Mask(keep=keep[:, first:last]), state=state)
+        parts.append(out.y)
+        state = out.state
+    y = torch.cat(parts, 1)
+    assert state.seen.tolist() == [17, 12, 9]
+    for b in range(3):
+        close(y[b, keep[b]], mixer(x[b : b + 1, keep[b]]).y[0])
+
+
+def test_the_state_keeps_slots_for_segments_and_no_more():
+    mixer = build(causal=True, causal_chunk=4, k=2)
+    state = mixer.init_state(1)
+    with torch.no_grad():
+        for token in draw(1, 33, WIDTH).split(1, 1):
+            state = mixer(token, state=state).state
+    assert state.slot_keys.shape == (1, HEADS, 33 // 4 * 2, WIDTH // HEADS)
+
+
+def test_segments_know_no_longest_text():
+    mixer = build(causal=True, causal_chunk=4, max_length=None)
+    x = draw(1, 50, WIDTH)
+    close(mixer(x).y, mixer.reference(x))
+
+
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error", "says"),
+    [
+        ({"causal": True}, GeneError, "no causal form"),
+        ({"causal_chunk": 4}, GeneError, "causal=True"),
+        ({"max_length": None}, GeneError, "needs max_length"),
+        ({"k": 0}, ConfigError, "at least 1"),
+        ({"projection": "mean", "sharing": "layerwise"}, ConfigError, "no weights"),
+        ({"projection": "max", "frozen": True}, ConfigError, "no weights"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_built(sizes, error, says):
+    with pytest.raises(error, match=says):
+        build(**sizes)
+
+
+def test_what_cannot_be_read_is_refused():
+    mixer, segments = build(), build(causal=True, causal_chunk=4)
+    x = draw(1, 5, WIDTH)
+    with pytest.raises(ShapeError, match="max_length=20"):
+        mixer(draw(1, 21, WIDTH))
+    with pytest.raises(UnsupportedError, match="bidirectional"):
+        mixer.init_state(1)
+    with pytest.raises(UnsupportedError, match="its own text"):
+        segments(x, context=x)
+    documents, state = Mask(documents=torch.zeros(1, 5, dtype=torch.long)), segments.init_state(1)
+    with pytest.raises(UnsupportedError, match="packed documents and a state"):
+        segments(x, mask=documents, state=state)
+    with pytest.raises(ShapeError, match="one flag per token"):
+        mixer(x, mask=Mask(keep=torch.ones(1, 4, dtype=torch.bool)))
+    with pytest.raises(UnsupportedError, match="no task 'lm'"):
+        ef.create_model("linformer", "lm")
