@@ -9,7 +9,9 @@ import everyformer as ef
 from everyformer.core.mask import Mask
 from everyformer.family import list_members
 
-MIXERS = [(member.name, {}) for member in list_members() if member.is_mixer]
+MIXERS = [
+    (member.name, {}) for member in list_members() if member.is_mixer and member.can("causal")
+]
 DRAWN = [("rfa", {"pool": 6}), ("rfa", {"gate": True}), ("performer", {"redraw": 1})]
 
 

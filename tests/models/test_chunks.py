@@ -8,7 +8,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.family import list_members
 
-MIXERS = [member.name for member in list_members() if member.is_mixer]
+MIXERS = [member.name for member in list_members() if member.is_mixer and member.can("causal")]
 FED = [name for name in MIXERS if name not in ("gmlp", "amlp")]
 SIZES = {"width": 12, "heads": 3, "layers": 2, "max_length": 24, "vocabulary": 50}
 
