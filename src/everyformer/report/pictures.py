@@ -36,7 +36,7 @@ from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
 
 PICTURES = (
-    *("weights", "position-bias", "spatial", "terms"),
+    *("weights", "sort", "position-bias", "spatial", "terms"),
     *("encodings", "rotary", "distances", "masks"),
 )
 
@@ -59,7 +59,10 @@ def learned_pictures(
         most: at most so many layers and heads of each (default: all).
     """
     found: dict[str, Figure] = {}
-    for what in ("weights", "position-bias", "spatial", "terms", "encodings", "distances"):
+    for what in (
+        *("weights", "sort", "position-bias", "spatial", "terms"),
+        *("encodings", "distances"),
+    ):
         if what == "encodings" and isinstance(model.position, Sinusoidal):
             continue
         try:
@@ -89,7 +92,7 @@ def draw_pictures(
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    if what in ("weights", "position-bias", "spatial", "terms"):
+    if what in ("weights", "sort", "position-bias", "spatial", "terms"):
         traced = _traced(model, inputs)
         before = None if start is None else _traced(start, inputs)
         causal = bool(model.config.causal) and not isinstance(model, EncoderDecoder)
