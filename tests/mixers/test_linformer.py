@@ -11,7 +11,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.mixers.linformer import compress, compress_reference
+from everyformer.mixers._slots import compress, compress_reference
 from everyformer.models.build import by_layer
 
 WIDTH, HEADS, LONGEST = 12, 3, 20

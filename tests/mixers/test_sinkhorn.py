@@ -19,6 +19,7 @@ from everyformer.engines.balance import (
     gumbel,
 )
 from everyformer.mixers._sorting import hardened
+from everyformer.report.pictures import draw_pictures
 
 WIDTH, HEADS, LONGEST = 12, 3, 40
 NETS = ("linear", "mlp", "bilinear")
@@ -104,6 +105,17 @@ def test_causal_rows_can_be_made_one_after_the_other():
         earlier = (torch.arange(6) < i).expand(2, 1, 6)
         row, columns = balanced_row(logits[:, :, i], columns, earlier)
         close(row, whole[:, :, i])
+
+
+def test_balanced_for_long_causal_rows_are_the_block_just_before():
+    """A lower triangle with rows and columns of one is a shift: why few iterations are made."""
+    logits = draw(2, 3, 12, 12)
+    shares = [
+        float(balanced(logits, n, causal=True).diagonal(-1, 2, 3).mean()) for n in (1, 8, 500)
+    ]
+    assert shares[0] < 0.65 < 0.8 < shares[1] < 0.99 < shares[2]
+    assert build(causal=True).iterations == 1
+    assert build().iterations == 8
 
 
 def test_blocks_that_are_not_there_take_no_part():
@@ -297,6 +309,18 @@ def test_the_weights_that_are_shown_make_the_output(causal, combine):
     assert weights.shape == (1, HEADS, 11, 11)
     values = mixer.project(x)[2]
     close(mixer.out((weights @ values).transpose(1, 2).flatten(2)), y)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sort_matrices_are_drawn_where_there_is_more_than_one_block(causal):
+    sizes = {"width": WIDTH, "heads": HEADS, "layers": 2, "max_length": LONGEST, "block_size": 4}
+    model = ef.create_model("sinkhorn", "lm" if causal else "mlm", vocabulary=9, **sizes)
+    tokens = torch.arange(30)[None] % 9
+    (figure,) = draw_pictures(model, tokens, "sort").values()
+    assert "sorted in" in figure.get_label()
+    assert "nan" not in figure.get_label()
+    with pytest.raises(UnsupportedError, match="no sort to show"):
+        draw_pictures(model, tokens[:, :4], "sort")
 
 
 def test_p_learns_through_the_softness_of_its_blocks():

@@ -165,14 +165,14 @@ class Run:
     """of the mixers, constants"""
     hidden: Sequence[int] = ()
     """layers whose halves come out too, counted from 1"""
-    states: list[State] = field(default_factory=list)
+    states: list[State] = field(default_factory=list, init=False)
     """of the mixers after this pass"""
-    steps: list[Step] = field(default_factory=list)
-    tensors: list[Tensor] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list, init=False)
+    tensors: list[Tensor] = field(default_factory=list, init=False)
     """weights of all steps, ``added``, then what ``context`` and ``mask`` hold: all that may want
     gradients"""
-    kept: list[Kept] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list, init=False)
+    names: list[str] = field(default_factory=list, init=False)
     """of the losses, step by step"""
 
     def __post_init__(self) -> None:
@@ -185,12 +185,11 @@ class Run:
                 self.steps.append(Step(block, part, layer, tuple(named), weights, *ends))
         self.places = range(len(self.tensors), len(self.tensors) + len(self.added or ()))
         self.tensors += self.added or ()
-        self.outside = range(len(self.tensors), len(self.tensors))
         read = [t for one in self.context or () for t in one.tensors()]
         if self.mask is not None and self.mask.bias is not None:
             read.append(self.mask.bias)
+        self.outside = range(len(self.tensors), len(self.tensors) + len(read))
         self.tensors += read
-        self.outside = range(self.outside.start, len(self.tensors))
 
     def call(
         self,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from everyformer.models.base import Model
 
 WHAT = (
-    *("all", "weights", "position-bias", "spatial", "buckets", "clusters", "terms"),
+    *("all", "weights", "sort", "position-bias", "spatial", "buckets", "clusters", "terms"),
     *("encodings", "rotary", "distances", "masks"),
 )
 FRESH = {"width": 128, "layers": 2, "heads": 4}
@@ -35,8 +35,8 @@ class ShowOptions:
     """directory of a trained run or folder of a saved model, or a member's name to see what it
     starts from"""
     what: tyro.conf.Positional[str] = "all"
-    """weights, position-bias, spatial, buckets, clusters, terms, encodings, rotary, distances,
-    masks, or all that applies"""
+    """weights, sort, position-bias, spatial, buckets, clusters, terms, encodings, rotary,
+    distances, masks, or all that applies"""
     out: str | None = None
     """folder of the pictures (default: RUN/pictures or pictures/MEMBER)"""
     format: Literal["png", "svg"] = "png"

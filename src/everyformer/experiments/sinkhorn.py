@@ -9,66 +9,66 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.core.trace import trace
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.experiments.base import (
     Experiment,
     Outcome,
     Setting,
-    dataset_batches,
     fit,
     mean,
     scored_accuracy,
 )
 from everyformer.models.build import create_model
 
-BLOCK = 8
-DISTANCE = 2 * BLOCK
-"""from a symbol to its copy"""
+BLOCK, SYMBOLS = 8, 16
+DISTANCE = 4 * BLOCK
+"""from a gap to the symbol that belongs there"""
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "sinkhorn": ("sinkhorn", {"block_size": BLOCK, "sort_net": "bilinear"}),
-    "attention, window 16": ("attention", {"window": 2 * BLOCK}),
+    "sinkhorn": ("sinkhorn", {"block_size": BLOCK}),
+    "attention, window 9": ("attention", {"window": BLOCK + 1}),
 }
+"""both read 2 s keys a query, give or take one"""
 MARGIN = 0.3
 
 
+def gaps(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of 32 symbols and 32 gaps; each gap is to be filled with the symbol 32 before."""
+    symbols = torch.randint(0, SYMBOLS, (32, DISTANCE), generator=generator)
+    inputs = torch.cat([symbols, torch.full_like(symbols, SYMBOLS)], 1)
+    return inputs, torch.cat([torch.full_like(symbols, -100), symbols], 1)
+
+
 def far_block(setting: Setting) -> Outcome:
-    """Copying 16 symbols in one layer whose queries read 16 keys, the nearest or 8 sorted in."""
-    data = load_dataset(DataConfig(source="copy", length=2 * DISTANCE, symbols=16), "lm")
+    """Copying 32 symbols in one layer whose queries read 16 keys: the nearest, or 8 sorted in."""
     numbers: dict[str, list[float]] = {name: [] for name in ARMS}
     numbers |= {"entropy of P at the start, nats": [], "entropy of P, nats": []}
     curves: dict[str, list[float]] = {}
     shown: list[Tensor] = []
     for seed in range(setting.seeds):
+        inputs, targets = gaps(torch.Generator().manual_seed(1000 + seed))
         for name, (member, options) in ARMS.items():
             torch.manual_seed(seed)
             model = create_model(
-                member, width=64, layers=1, heads=4, vocabulary=data.vocabulary,
-                max_length=data.length, position="learned", **options,
+                member, "mlm", width=64, layers=1, heads=4, vocabulary=SYMBOLS + 1,
+                max_length=2 * DISTANCE, position="learned", **options,
             )  # fmt: skip
-            held = next(iter(data.validation_batches(256, 256)))
-            start = sort_matrices(model, held.inputs) if name == "sinkhorn" else None
-            batches = dataset_batches(data, 32, seed)
-            curves[name] = fit(model, batches, steps=setting.steps(700), lr=5e-3, seed=seed)
-            numbers[name].append(scored_accuracy(model, held.inputs, held.targets))
+            start = sort_matrices(model, inputs) if name == "sinkhorn" else None
+            curves[name] = fit(model, gaps, steps=setting.steps(1000), lr=3e-3, seed=seed)
+            numbers[name].append(scored_accuracy(model, inputs, targets))
             if start is not None:
-                after = sort_matrices(model, held.inputs)
+                after = sort_matrices(model, inputs)
                 numbers["entropy of P at the start, nats"].append(entropy(start))
                 numbers["entropy of P, nats"].append(entropy(after))
                 shown = [start[0], after[0]]
             setting.say(f"far-block, seed {seed}: {name} {numbers[name][-1]:.1%}")
-    found, local, before, after_all = (mean(values) for values in numbers.values())
+    found, local, before, trained = (mean(values) for values in numbers.values())
     sentence = (
-        f"One layer of Sinkhorn attention with blocks of {BLOCK} copies {found:.1%} of the symbols "
-        f"that stand {DISTANCE} tokens back, attention to the last {2 * BLOCK} tokens {local:.1%}. "
-        f"The entropy of a row of P goes from {before:.2f} to {after_all:.2f} nats."
+        f"One layer of Sinkhorn attention with blocks of {BLOCK} fills in {found:.1%} of the gaps "
+        f"whose symbols stand {DISTANCE} tokens before, attention to the {2 * BLOCK + 1} nearest "
+        f"tokens {local:.1%}. The entropy of a row of P goes from {before:.2f} to {trained:.2f} "
+        "nats."
     )
-    sharper = all(
-        a < b
-        for a, b in zip(
-            numbers["entropy of P, nats"], numbers["entropy of P at the start, nats"], strict=True
-        )
-    )
+    entropies = (numbers[f"entropy of P{when}, nats"] for when in (" at the start", ""))
+    sharper = all(a > b for a, b in zip(*entropies, strict=True))
     holds = sharper and min(numbers["sinkhorn"]) > local + MARGIN
     return Outcome(numbers, holds, sentence, {"sorting": _figure(curves, shown)})
 
@@ -83,9 +83,8 @@ def sort_matrices(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def entropy(p: Tensor) -> float:
-    """Mean entropy in nats of the rows of causal ``p`` that have a choice: the third and later."""
-    rows = p[:, :, 2:]
-    return float(-torch.special.xlogy(rows, rows).sum(-1).mean())
+    """Mean entropy in nats of the rows of ``p``."""
+    return float(-torch.special.xlogy(p, p).sum(-1).mean())
 
 
 def _figure(curves: dict[str, list[float]], shown: list[Tensor]) -> Figure:
@@ -108,8 +107,9 @@ EXPERIMENTS = (
     Experiment(
         "far-block",
         ("sinkhorn",),
-        "one layer copies at least 30% more symbols of a block that is out of a window's reach "
-        "than local attention with as many keys a query, and the rows of P lose entropy",
+        "one layer (both ways) copies at least 30% more symbols of a block that is out of a "
+        "window's reach than local attention with as many keys a query, and the rows of P lose "
+        "entropy",
         4,
         far_block,
     ),

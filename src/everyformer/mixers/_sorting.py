@@ -48,6 +48,12 @@ class Sorter(nn.Module):
         return (read @ self.weights[1].to(read.dtype) + self.biases[1]).relu()[..., :count]
 
 
+def compared(pooled: Tensor, means: Tensor) -> Tensor:
+    """Logits (B, H, N, N') of means of queries (B, N, H D) with ``means`` of keys (B, H, N', D)."""
+    q = pooled.unflatten(-1, (means.shape[1], -1)).transpose(1, 2)
+    return q @ means.mT / math.sqrt(means.shape[-1])
+
+
 def hardened(p: Tensor) -> Tensor:
     """One at the largest entry of every row that has any, with the gradient of ``p``."""
     if p.shape[-1] == 0:
@@ -122,9 +128,26 @@ def own_and_sorted(
     return y.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
 
 
+def first_sorted(q: Tensor, far: Far, count: int, dropout: float) -> Tensor:
+    """SortCut: all queries (B, H, L, D) over the first ``count`` sorted blocks: (B, H, L, D_v)."""
+    assert far.level is not None
+    parts = (far.keys, far.values, far.level)
+    keys, values, level = (t[:, :, :count].flatten(2, 3) for t in parts)
+    visible = Visibility(mask=level[:, :, None].to(q.dtype))
+    return softmax_attention(q, keys, values, visible, dropout=dropout)
+
+
 def nonzero(sums: Tensor) -> Tensor:
     """Sums to divide by, with one for none."""
     return torch.where(sums == 0, 1, sums)
+
+
+def pooled_reference(read: Tensor, size: int, causal: bool, mean: bool) -> Tensor:
+    """What stands for each block of ``read`` (L, ...): sums or means of its tokens; causal, of all
+    up to its first."""
+    starts = range(0, len(read), size)
+    parts = [read[: n + 1] if causal else read[n : n + size] for n in starts]
+    return torch.stack([part.mean(0) if mean else part.sum(0) for part in parts])
 
 
 def sinkhorn_attention_reference(

@@ -33,28 +33,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
-from everyformer.core.state import State, state
+from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.cache import ContextState
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.ranges import full_precision, widened
-from everyformer.engines.rows import compact, gather_rows, repack, spread, unpack
+from everyformer.engines.rows import compact, repack, spread, unpack
 from everyformer.engines.softmax import Visibility, attention_weights, softmax_attention
 from everyformer.mixers import MIXERS
+from everyformer.mixers._segments import LinformerState, advanced, linformer_chunked
+from everyformer.mixers._slots import (
+    LEARNED,
+    Projection,
+    Slots,
+    checked_keep,
+    compress,
+    compress_reference,
+    emptied,
+)
 
-Projection = Literal["linear", "mean", "max", "conv"]
 Sharing = Literal["none", "headwise", "key-value", "layerwise"]
-LEARNED = ("linear", "conv")
 DEFAULT_SLOTS = 256
 
 
@@ -90,122 +97,10 @@ class LinformerOptions:
             )
 
 
-def compress_reference(x: Tensor, weight: Tensor | None, kind: Projection, window: int) -> Tensor:
-    """The slots (slots, C) of tokens ``x`` (S, C) of one row, one slot at a time.
-
-    ``weight`` is E (k, n >= S), the filter (window,) of a convolution, or None.
-    """
-    if kind == "linear":
-        assert weight is not None
-        return torch.stack([(row[: len(x), None] * x).sum(0) for row in weight])
-    slots = []
-    for first in range(0, len(x), window):
-        tokens = x[first : first + window]
-        if kind == "conv":
-            assert weight is not None
-            slots.append((weight[: len(tokens), None] * tokens).sum(0))
-        else:
-            slots.append(tokens.mean(0) if kind == "mean" else tokens.amax(0))
-    return torch.stack(slots)
-
-
 def linformer_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The definition: q (..., L, D) read slots k, v (..., K, D) by softmax."""
     weights = torch.exp(q @ k.mT / math.sqrt(q.shape[-1]))
     return weights / weights.sum(-1, keepdim=True) @ v
-
-
-def compress(
-    x: Tensor, weight: Tensor | None, kind: Projection, window: int, keep: Tensor | None = None
-) -> Tensor:
-    """Slots of tokens, all at once and in float32 at least: (P, B, G, slots, C) in x's dtype.
-
-    Args:
-        x: (B, G, S, C), zero where nothing is real. weight: (P, G, k, n >= S) or, of a
-            convolution, (P, G, window); None of means and maxima (P = 1).
-        window: tokens of a slot, where the kind has windows; their number is ceil(S / window).
-        keep: (B, S) bool, a prefix of True in every row.
-    """
-    with full_precision(x):
-        wide = widened(x)
-        if kind == "linear":
-            assert weight is not None
-            return (_columns(weight, x.shape[2]).to(wide.dtype)[:, None] @ wide).to(x.dtype)
-        if kind == "max" and keep is not None:
-            wide = wide.masked_fill(~keep[:, None, :, None], -math.inf)
-        behind = -x.shape[2] % window
-        filler = -math.inf if kind == "max" else 0.0
-        cut = F.pad(wide, (0, 0, 0, behind), value=filler).unflatten(2, (-1, window))
-        if kind == "conv":
-            assert weight is not None
-            return (weight.to(wide.dtype)[:, None, :, None, None] @ cut).squeeze(-2).to(x.dtype)
-        if kind == "max":
-            top = cut.amax(3)
-            return top.masked_fill(top == -math.inf, 0)[None].to(x.dtype)
-        real = keep if keep is not None else x.new_ones(1, x.shape[2], dtype=torch.bool)
-        count = F.pad(real, (0, behind)).unflatten(1, (-1, window)).sum(2).clamp(min=1)
-        return (cut.sum(3) / count[:, None, :, None])[None].to(x.dtype)
-
-
-def linformer_chunked(
-    q: Tensor, k: Tensor, v: Tensor, slots: tuple[Tensor, Tensor], dropout: float = 0.0
-) -> Tensor:
-    """Queries of N segments over their own segment and the slots of earlier ones: (B, H, N, c, D).
-
-    Args:
-        q, k, v: (B, H, N, c, D). slots: keys and values (B, H, N, K, D) of every segment.
-    """
-    segments, length = q.shape[2:4]
-    wide = widened(q) / math.sqrt(q.shape[-1])
-    keys, values = (t.flatten(2, 3).unsqueeze(2) for t in slots)
-    place = torch.arange(segments, device=q.device)
-    past = place.repeat_interleave(slots[0].shape[3])[None, :] < place[:, None]
-    far = (wide @ keys.to(wide.dtype).mT).masked_fill(~past[:, None], -math.inf)
-    later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
-    own = (wide @ k.to(wide.dtype).mT).masked_fill(later, -math.inf)
-    weights = F.dropout(torch.cat((far, own), -1).softmax(-1), dropout).to(v.dtype)
-    far, own = weights.split((keys.shape[3], length), -1)
-    return far @ values + own @ v
-
-
-def _columns(weight: Tensor, count: int) -> Tensor:
-    """The first ``count`` columns of the last dimension."""
-    if torch.compiler.is_exporting():
-        # looked up, since a slice would tie the program to lengths other than the table's
-        return weight[..., torch.arange(count, device=weight.device)]
-    return weight[..., :count]
-
-
-class Slots(NamedTuple):
-    """What queries read."""
-
-    keys: Tensor
-    """(B, H, K, D)"""
-    values: Tensor
-    """(B, H, K, D)"""
-    filled: Tensor | None
-    """(B, K) bool, which are made of a real token; None: all"""
-
-
-@state
-class LinformerState(State):
-    """Slots of the completed segments, and the tokens of the one that is being filled.
-
-    Row b has K floor(seen / c) slots; what stands behind them is not read. The segment's token p
-    stands in place p.
-    """
-
-    seen: Tensor
-    slot_keys: Tensor
-    """(B, H, T, D)"""
-    slot_values: Tensor
-    """(B, H, T, D)"""
-    inputs: Tensor
-    """(B, c, width)"""
-    keys: Tensor
-    """(B, c, H, D)"""
-    values: Tensor
-    """(B, c, H, D)"""
 
 
 @MIXERS.register("linformer")
@@ -306,13 +201,13 @@ class Linformer(Mixer):
             return self._cross(x, context, mask, state)
         if mask is not None and mask.documents is not None:
             return self._unpacked(x, mask, state)
-        keep = _checked_keep(x, mask)
+        keep = checked_keep(x, mask)
         if state is not None:
             assert isinstance(state, LinformerState)
             return self._continue(x, keep, state)
         if self.causal:
             rows = None if keep is None else compact(x, keep)
-            y = self._segments(x if rows is None else _emptied(rows.x, rows.keep))
+            y = self._segments(x if rows is None else emptied(rows.x, rows.keep))
             return MixerOutput(y if rows is None else spread(y, rows), None, {})
         return MixerOutput(self._attend(x, self._read(x, x, keep)), None, {})
 
@@ -385,7 +280,7 @@ class Linformer(Mixer):
                 "reads a context with causal=False"
             )
         keys_from, values_from = context if isinstance(context, tuple) else (context, context)
-        read = self._read(keys_from, values_from, _checked_keep(keys_from, mask))
+        read = self._read(keys_from, values_from, checked_keep(keys_from, mask))
         filled = read.filled
         if filled is None:
             filled = read.keys.new_ones(len(read.keys), read.keys.shape[2], dtype=torch.bool)
@@ -411,7 +306,7 @@ class Linformer(Mixer):
                 "packed documents and a state cannot be combined: a state continues one document "
                 "per row. Pass the documents as rows, or reset the state where one starts."
             )
-        packed = unpack(x, mask.documents, _checked_keep(x, mask))
+        packed = unpack(x, mask.documents, checked_keep(x, mask))
         y = self(packed.x, mask=Mask(keep=packed.keep)).y
         return MixerOutput(repack(y, packed), None, {})
 
@@ -422,8 +317,8 @@ class Linformer(Mixer):
         if keep is not None:
             kept = compact(keys_from, keep)
             other = kept if same else compact(values_from, keep)
-            keep, keys_from = kept.keep, _emptied(kept.x, kept.keep)
-            values_from = keys_from if same else _emptied(other.x, keep)
+            keep, keys_from = kept.keep, emptied(kept.x, kept.keep)
+            values_from = keys_from if same else emptied(other.x, keep)
             linear = self.options.projection == "linear"
             filled = keep[:, :1].expand(-1, self.slots) if linear else keep[:, :: self.window]
         return Slots(*self._project(keys_from, values_from, keep), filled)
@@ -482,76 +377,17 @@ class Linformer(Mixer):
         """New tokens behind those of the state, at most a segment at a time."""
         made, size = [], self.reach
         for first in range(0, x.shape[1], size):
-            part = x[:, first : first + size]
-            real = None if keep is None else keep[:, first : first + size]
-            rows = None if real is None else compact(part, real)
-            tokens = part if rows is None else _emptied(rows.x, rows.keep)
-            y, held = self._step(tokens, None if rows is None else rows.keep, held)
+            part, real = x[:, first : first + size], None
+            rows = None if keep is None else compact(part, keep[:, first : first + size])
+            if rows is not None:
+                part, real = emptied(rows.x, rows.keep), rows.keep
+            y, held = advanced(
+                part, self.project(part), real, held, self._segment_slots, self.slots, self._dropout
+            )
+            y = self.out(y.transpose(1, 2).flatten(2))
             made.append(y if rows is None else spread(y, rows))
         return MixerOutput(torch.cat(made, 1), held, {})
-
-    def _step(
-        self, x: Tensor, keep: Tensor | None, held: LinformerState
-    ) -> tuple[Tensor, LinformerState]:
-        """At most c tokens, so that a row fills at most one segment."""
-        length, size = x.shape[1], self.reach
-        q, k, v = self.project(x)
-        count = torch.full_like(held.seen, length) if keep is None else keep.sum(1)
-        begun = held.seen % size
-        place = begun[:, None] + torch.arange(length, device=x.device)
-        new = {"inputs": x, "keys": k.transpose(1, 2), "values": v.transpose(1, 2)}
-        both = {name: _written(getattr(held, name), t, place) for name, t in new.items()}
-        full = begun + count >= size
-        slot_keys, slot_values = held.slot_keys, held.slot_values
-        if torch.compiler.is_compiling() or bool(full.any()):
-            # a compiled step cannot ask, so it makes room at every call
-            made = self._segment_slots(both["inputs"][:, :size])
-            behind = (held.seen // size)[:, None] * self.slots
-            behind = behind + torch.arange(self.slots, device=x.device)
-            slot_keys, slot_values = (
-                _written(old.transpose(1, 2), t.transpose(1, 2), behind).transpose(1, 2)
-                for old, t in zip((slot_keys, slot_values), made, strict=True)
-            )
-        here = torch.arange(size + length, device=x.device)
-        own = (here <= place[..., None]) & (here // size == place[..., None] // size)
-        asking = (held.seen // size)[:, None] + place // size
-        past = torch.arange(slot_keys.shape[2], device=x.device) // self.slots < asking[..., None]
-        keys = torch.cat((slot_keys, both["keys"].transpose(1, 2)), 2)
-        values = torch.cat((slot_values, both["values"].transpose(1, 2)), 2)
-        visible = Visibility(mask=torch.cat((past, own), -1)[:, None])
-        y = softmax_attention(q, keys, values, visible, dropout=self._dropout)
-        kept = full[:, None] * size + torch.arange(size, device=x.device)
-        kept = kept.clamp(max=size + length - 1)
-        after = LinformerState(
-            held.seen + count,
-            slot_keys,
-            slot_values,
-            *(gather_rows(t, kept) for t in both.values()),
-        )
-        return self.out(y.transpose(1, 2).flatten(2)), after
 
     @property
     def _dropout(self) -> float:
         return self.options.attention_dropout if self.training else 0.0
-
-
-def _emptied(x: Tensor, keep: Tensor) -> Tensor:
-    """Zero where nothing is real, whatever stood there."""
-    return x.masked_fill(~keep[..., None], 0)
-
-
-def _written(held: Tensor, new: Tensor, place: Tensor) -> Tensor:
-    """``held`` (B, T, ...) and room for L more, with ``new`` (B, L, ...) at ``place`` (B, L)."""
-    longer = torch.cat((held, torch.zeros_like(new, dtype=held.dtype)), 1)
-    wide = place.view(*place.shape, *[1] * (new.dim() - 2)).expand_as(new)
-    return longer.scatter(1, wide, new.to(held.dtype))
-
-
-def _checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
-    keep = None if mask is None else mask.keep
-    if keep is not None and keep.shape != x.shape[:2]:
-        raise ShapeError(
-            f"mask.keep has shape {tuple(keep.shape)}, but the tokens are {tuple(x.shape[:2])}: "
-            "give one flag per token"
-        )
-    return keep

@@ -14,7 +14,10 @@ P is one at its largest entry, with the gradient of the soft one.
 
 Causal: X'_i sums what was read up to the first token of block i, only earlier blocks are sorted in,
 and columns are summed over the rows so far (`everyformer.engines.balance`); block 0 gets a learned
-null key and value. A place of a sorted block that is partly made of padding counts by what is real.
+null key and value. There balancing leaves one solution: row 1 takes block 0 whole, so what is left
+for row 2 is block 1, and so on. The more ``iterations``, the nearer every row is to the block just
+before, whatever its logits; the default is 1. A place of a sorted block that is partly made of
+padding counts by what is real.
 
 Cost: O(L s D) time a head for scores and O(L^2 D / s) for psi, a cheap product; O(L s + (L/s)^2)
 memory. State: keys and values of all tokens, sums over columns. Row i of P is made when block i
@@ -28,25 +31,23 @@ sums, which grow with the text where causal.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
-from everyformer.core.state import State, state
+from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.balance import (
     NOTHING,
     balanced,
     balanced_reference,
-    balanced_row,
     gumbel,
 )
 from everyformer.engines.cache import KeyValueState
@@ -56,16 +57,21 @@ from everyformer.engines.rows import compact, gather_rows, repack, spread, unpac
 from everyformer.engines.softmax import Visibility, softmax_attention
 from everyformer.engines.visibility import surely
 from everyformer.mixers import MIXERS
+from everyformer.mixers._slots import checked_keep, emptied
 from everyformer.mixers._sorting import (
     Combine,
     Null,
     Sorter,
     SortNet,
+    compared,
+    first_sorted,
     hardened,
     own_and_sorted,
+    pooled_reference,
     sinkhorn_attention_reference,
     sorted_blocks,
 )
+from everyformer.mixers._sorting_state import SinkhornState, begun, in_order, read_on
 
 
 @dataclass(frozen=True)
@@ -78,8 +84,8 @@ class SinkhornOptions:
     """what makes the logits of P"""
     pool: Literal["sum", "mean"] = "sum"
     """what stands for a block in a linear or mlp net"""
-    iterations: int = 8
-    """of the balancing of rows and columns"""
+    iterations: int | None = None
+    """of the balancing of rows and columns (default: 8, causal 1)"""
     tau: float = 0.75
     """temperature of P"""
     gumbel: bool = True
@@ -100,38 +106,20 @@ class SinkhornOptions:
     """dropout on the weights in training"""
 
     def __post_init__(self) -> None:
-        for name, least in (("block_size", 1), ("iterations", 1), ("sortcut", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, not {value}")
+        for name in ("block_size", "iterations", "sortcut"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")
         if not self.tau > 0:
             raise ConfigError(f"tau must be positive, not {self.tau}")
         if self.sortcut is not None and self.combine != "concat":
             raise ConfigError(
-                f"sortcut={self.sortcut} reads no own block, so combine='{self.combine}' has no "
-                "meaning: leave it out"
+                f"sortcut={self.sortcut} reads no own block: leave combine='{self.combine}' out"
             )
         if self.sort_net == "bilinear" and (self.shared_sort or self.pool != "sum"):
             raise ConfigError(
                 "sort_net='bilinear' has no weights to share and compares means of queries and "
                 "keys: leave shared_sort and pool out"
             )
-
-
-@state
-class SinkhornState(State):
-    """What was read, and what the block that is being filled has sorted in."""
-
-    seen: Tensor
-    cache: KeyValueState
-    pooled: Tensor
-    """(B, width) sum of inputs, of queries where the net is bilinear"""
-    sorted_keys: Tensor
-    """(B, H, s, D)"""
-    sorted_values: Tensor
-    """(B, H, s, D)"""
-    columns: Tensor = field(metadata={"empty": NOTHING})
-    """(B, H, iterations, N) logs of the columns' sums over the rows so far"""
 
 
 @MIXERS.register("sinkhorn")
@@ -168,6 +156,7 @@ class Sinkhorn(Mixer):
                 "needs max_length: give it, or use sort_net='bilinear'"
             )
         self.max_length = None if o.sort_net == "bilinear" else max_length
+        self.iterations = o.iterations or (1 if causal else 8)
         self.most = 0 if self.max_length is None else -(-self.max_length // o.block_size)
         self.project = HeadProjections(
             (width,) * 3, (heads, heads), (self.head_dim, self.head_dim), o.bias
@@ -205,12 +194,7 @@ class Sinkhorn(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
-        keep = None if mask is None else mask.keep
-        if keep is not None and keep.shape != x.shape[:2]:
-            raise ShapeError(
-                f"mask.keep has shape {tuple(keep.shape)}, but the tokens are "
-                f"{tuple(x.shape[:2])}: give one flag per token"
-            )
+        keep = checked_keep(x, mask)
         if mask is not None and mask.documents is not None:
             if state is not None:
                 raise UnsupportedError(
@@ -227,7 +211,7 @@ class Sinkhorn(Mixer):
         if keep is None:
             return MixerOutput(self._parallel(x, None), None, {})
         rows = compact(x, keep)
-        y = self._parallel(_emptied(rows.x, rows.keep), rows.keep)
+        y = self._parallel(emptied(rows.x, rows.keep), rows.keep)
         return MixerOutput(spread(y, rows), None, {})
 
     def _parallel(self, x: Tensor, keep: Tensor | None) -> Tensor:
@@ -244,7 +228,7 @@ class Sinkhorn(Mixer):
         blocks = tuple(t.unflatten(2, (count, size)) for t in (q, k, v))
         logits = self._logits(x.unflatten(1, (count, size)), blocks[0], blocks[1], real)
         there = real[..., 0].expand(batch, -1)
-        p = balanced(self._noisy(logits), self.options.iterations, causal=self.causal, real=there)
+        p = balanced(self._noisy(logits), self.iterations, causal=self.causal, real=there)
         p = hardened(p) if self.options.hard else p
         y = self._mix(blocks, p, real, self._null())
         if tracing():
@@ -267,52 +251,37 @@ class Sinkhorn(Mixer):
         self, blocks: tuple[Tensor, ...], p: Tensor, real: Tensor, null: Null | None
     ) -> Tensor:
         """Outputs of heads (B, H, N s, D_v) of blocks (B, H, N, s, ...)."""
+        o, causal, dropout = self.options, self.causal, self._dropout
         q, k, v = blocks
-        o, dropout = self.options, self._dropout
-        far = sorted_blocks(p, k, v, None if self.causal else real, null)
+        far = sorted_blocks(p, k, v, None if causal else real, null)
         if o.sortcut is not None:
-            assert far.level is not None
-            first = (far.keys, far.values, far.level)
-            keys, values, level = (t[:, :, : o.sortcut].flatten(2, 3) for t in first)
-            visible = Visibility(mask=level[:, :, None].to(q.dtype))
-            y = softmax_attention(q.flatten(2, 3), keys, values, visible, dropout=dropout)
+            y = first_sorted(q.flatten(2, 3), far, o.sortcut, dropout)
         else:
-            y = own_and_sorted(q, k, v, far, real, o.combine, self.causal, dropout)
+            y = own_and_sorted(q, k, v, far, real, o.combine, causal, dropout)
         if o.mixture:
+            seen = None if causal else real.flatten(1)[:, None, None]
             q, k, v = (t.flatten(2, 3) for t in blocks)
-            seen = None if self.causal else real.flatten(1)[:, None, None]
-            visible = Visibility(causal=self.causal, mask=seen)
-            y = y + softmax_attention(q, k, v, visible, dropout=dropout)
+            y = y + softmax_attention(q, k, v, Visibility(causal, seen), dropout=dropout)
         return y
 
     def _logits(self, x: Tensor, q: Tensor, k: Tensor, real: Tensor) -> Tensor:
         """R (B, H, N, N) of inputs (B, N, s, width) and heads (B, H, N, s, D)."""
-        bilinear = self.sorter is None
-        read = q.transpose(1, 2).transpose(2, 3).flatten(3) if bilinear else x
+        read = q.transpose(1, 2).transpose(2, 3).flatten(3) if self.sorter is None else x
         read = widened(read).masked_fill(~real[..., None], 0)
         size, sums, count = x.shape[2], read.sum(2), real.sum(2)
         if self.causal:
             sums = F.pad(sums.cumsum(1)[:, :-1], (0, 0, 1, 0)) + read[:, :, 0]
             count = size * torch.arange(x.shape[1], device=x.device)[None] + 1
         pooled = self._pooled(sums, count)
-        if not bilinear:
-            return self._sort(pooled, x.shape[1])
+        if self.sorter is not None:
+            return self.sorter(pooled, x.shape[1])
         means = widened(k).sum(3) / real.sum(2).clamp(min=1)[:, None, :, None]
-        return self._compare(pooled, means)
+        return compared(pooled, means)
 
     def _pooled(self, sums: Tensor, count: Tensor) -> Tensor:
         if self.sorter is not None and self.options.pool == "sum":
             return sums
         return sums / count.clamp(min=1)[..., None]
-
-    def _sort(self, pooled: Tensor, count: int) -> Tensor:
-        assert self.sorter is not None
-        return self.sorter(pooled, count)
-
-    def _compare(self, pooled: Tensor, means: Tensor) -> Tensor:
-        """Means of queries (B, N, H D) with means of keys (B, H, N', D)."""
-        q = pooled.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        return q @ means.mT / math.sqrt(self.head_dim)
 
     def _null(self) -> Null | None:
         """The key and value (H, 1, D) that block 0 reads in place of an earlier block."""
@@ -328,31 +297,26 @@ class Sinkhorn(Mixer):
     ) -> Tensor:
         """The same module by its literal equations, row by row on the real tokens alone."""
         self.check_input(x, context, mask, None)
-        o, size = self.options, self.options.block_size
-        rows = []
+        o, size, rows = self.options, self.options.block_size, []
+        keep = checked_keep(x, mask)
         for b in range(len(x)):
-            real = torch.ones(x.shape[1], dtype=torch.bool, device=x.device)
-            if mask is not None and mask.keep is not None:
-                real = mask.keep[b]
-            y = x.new_zeros(x.shape[1], self.heads * self.head_dim)
+            real = x.new_ones(x.shape[1], dtype=torch.bool) if keep is None else keep[b]
+            y = x.new_zeros(x.shape[1], self.width)
             if real.any():
                 tokens = x[b : b + 1, real]
                 q, k, v = (t[0] for t in self.project(tokens))
                 read = q.transpose(0, 1).flatten(1) if self.sorter is None else tokens[0]
-                starts = range(0, len(read), size)
-                parts = [read[: n + 1] if self.causal else read[n : n + size] for n in starts]
                 mean = self.sorter is None or o.pool == "mean"
-                pooled = torch.stack([t.mean(0) if mean else t.sum(0) for t in parts])[None]
+                pooled = pooled_reference(read, size, self.causal, mean)[None]
                 if self.sorter is None:
-                    means = torch.stack([k[:, n : n + size].mean(1) for n in starts], 1)
-                    logits = self._compare(pooled, means[None])[0]
+                    means = pooled_reference(k.transpose(0, 1), size, False, True)
+                    logits = compared(pooled, means.transpose(0, 1)[None])[0]
                 else:
-                    logits = self._sort(pooled, len(starts))[0]
-                p = balanced_reference(logits / o.tau, o.iterations, self.causal)
-                p = hardened(p) if o.hard else p
+                    logits = self.sorter(pooled, pooled.shape[1])[0]
+                p = balanced_reference(logits / o.tau, self.iterations, self.causal)
                 heads = sinkhorn_attention_reference(
-                    q, k, v, p, size, o.combine, causal=self.causal, null=self.null,
-                    sortcut=o.sortcut, mixture=o.mixture,
+                    q, k, v, hardened(p) if o.hard else p, size, o.combine, causal=self.causal,
+                    null=self.null, sortcut=o.sortcut, mixture=o.mixture,
                 )  # fmt: skip
                 y = y.index_put((real.nonzero().squeeze(1),), heads.transpose(0, 1).flatten(1))
             rows.append(y)
@@ -373,7 +337,7 @@ class Sinkhorn(Mixer):
         o, heads = self.options, (batch_size, self.heads)
         cache = KeyValueState.empty(heads, self.head_dim, self.head_dim, **like)
         block = torch.zeros(*heads, o.block_size, self.head_dim, **like)
-        columns = torch.full((*heads, o.iterations, self.most), NOTHING, **wide)
+        columns = torch.full((*heads, self.iterations, self.most), NOTHING, **wide)
         pooled = torch.zeros(batch_size, self.width, **wide)
         return SinkhornState(cache.seen, cache, pooled, block, block, columns)
 
@@ -383,12 +347,10 @@ class Sinkhorn(Mixer):
         for first in range(0, x.shape[1], size):
             part = x[:, first : first + size]
             rows = None if keep is None else compact(part, keep[:, first : first + size])
-            if rows is None:
-                y, held = self._step(part, None, held)
-            else:
-                y, held = self._step(_emptied(rows.x, rows.keep), rows.keep, held)
-                y = spread(y, rows)
-            made.append(y)
+            real = None if rows is None else rows.keep
+            part = part if rows is None else emptied(rows.x, rows.keep)
+            y, held = self._step(part, real, held)
+            made.append(y if rows is None else spread(y, rows))
         return MixerOutput(torch.cat(made, 1), held, {})
 
     def _step(
@@ -399,118 +361,39 @@ class Sinkhorn(Mixer):
         q, k, v = self.project(x)
         tokens = torch.arange(length, device=x.device)
         places = held.seen[:, None] + tokens
-        self._check(places)
         cache = held.cache.append(k, v, places, keep)
-        keys, values = _in_order(cache)
+        keys, values = in_order(cache)
         count = torch.full_like(held.seen, length) if keep is None else keep.sum(1)
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+            self.check_length(int((held.seen + count).max()))
         start = -held.seen % size
         begins = start < count
         read = q.transpose(1, 2).flatten(2) if self.sorter is None else x
         sums = held.pooled[:, None] + widened(read).cumsum(1).to(held.pooled.dtype)
-        made, columns = (held.sorted_keys, held.sorted_values), held.columns
+        old = made = held.sorted_keys, held.sorted_values
+        columns, null = held.columns, self._null()
+        assert null is not None
         if not surely(~begins):
             at = start.clamp(max=length - 1)[:, None]
             pooled = self._pooled(gather_rows(sums, at), (held.seen + start)[:, None] + 1)
-            row = (held.seen + start) // size
-            made, columns = self._begin(pooled, row, begins, (keys, values), held)
-        behind = tokens >= start[:, None]
-        y = self._read(q, (keys, values), (held, made), (places, behind))
+            whole = keys.shape[2] // size
+            if self.sorter is None:
+                blocks = keys[:, :, : whole * size].unflatten(2, (whole, size))
+                logits = compared(pooled, widened(blocks).mean(3))
+            else:
+                logits = self.sorter(pooled, min(whole, self.most))
+            logits, row = self._noisy(logits)[:, :, 0], (held.seen + start) // size
+            made, columns = begun(
+                logits, row, begins, (keys, values), held, null, self.options.hard
+            )
+        o, behind = self.options, tokens >= start[:, None]
+        y = read_on(
+            q, (keys, values), old, made, places, behind, o.combine, o.mixture, self._dropout
+        )
         last = gather_rows(torch.cat((held.pooled[:, None], sums), 1), count[:, None])[:, 0]
         after = SinkhornState(cache.seen, cache, last, made[0], made[1], columns)
         return self.out(y.transpose(1, 2).flatten(2)), after
 
-    def _begin(
-        self, pooled: Tensor, row: Tensor, begins: Tensor, cached: tuple[Tensor, Tensor],
-        held: SinkhornState,
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:  # fmt: skip
-        """Sorted keys and values of the block ``row`` (B,) where it ``begins``, and the columns."""
-        assert self.null is not None
-        o, size = self.options, self.options.block_size
-        whole = cached[0].shape[2] // size
-        whole = whole if self.sorter is None else min(whole, self.most)
-        blocks = [t[:, :, : whole * size].unflatten(2, (whole, size)) for t in cached]
-        if self.sorter is None:
-            logits = self._compare(pooled, widened(blocks[0]).mean(3))
-        else:
-            logits = self._sort(pooled, whole)
-        missing = max(0, whole - held.columns.shape[-1])
-        columns = F.pad(held.columns, (0, missing), value=NOTHING)
-        earlier = (torch.arange(whole, device=row.device) < row[:, None])[:, None]
-        p, sums = balanced_row(
-            self._noisy(logits)[:, :, 0].to(columns.dtype), columns[..., :whole], earlier
-        )
-        new = begins[:, None, None, None]
-        columns = torch.where(new, torch.cat((sums, columns[..., whole:]), -1), columns)
-        p = hardened(p) if o.hard else p
-        made = []
-        for t, null, old in zip(
-            blocks, self.null, (held.sorted_keys, held.sorted_values), strict=True
-        ):
-            mixed = (p[:, :, None].to(t.dtype) @ t.flatten(3)).view_as(old)
-            mixed = torch.where((row == 0)[:, None, None, None], null.to(t.dtype), mixed)
-            made.append(torch.where(new, mixed, old))
-        return (made[0], made[1]), columns
-
-    def _read(
-        self, q: Tensor, cached: tuple[Tensor, Tensor],
-        far: tuple[SinkhornState, tuple[Tensor, Tensor]], tokens: tuple[Tensor, Tensor],
-    ) -> Tensor:  # fmt: skip
-        """Queries (B, H, L, D) at ``places`` over their own block and what it sorted in.
-
-        A token that is not ``behind`` the beginning of a block still is in the state's.
-        """
-        o, size = self.options, self.options.block_size
-        (keys, values), (places, behind) = cached, tokens
-        held, made = far
-        first = places[:, :1] // size * size
-        window = torch.arange(2 * size, device=q.device)
-        index = (first + window).clamp(max=keys.shape[2] - 1)
-        k, v = (gather_rows(t.transpose(1, 2), index).transpose(1, 2) for t in (keys, values))
-        here = (places - first)[..., None]
-        own = (window <= here) & (window // size == here // size)
-        k_far = torch.cat((held.sorted_keys, made[0]), 2)
-        v_far = torch.cat((held.sorted_values, made[1]), 2)
-        past = torch.stack((~behind, behind), -1).repeat_interleave(size, -1)
-
-        def read(k: Tensor, v: Tensor, shown: Tensor) -> Tensor:
-            visible = Visibility(mask=shown[:, None])
-            return softmax_attention(q, k, v, visible, dropout=self._dropout)
-
-        if o.combine == "concat":
-            y = read(torch.cat((k_far, k), 2), torch.cat((v_far, v), 2), torch.cat((past, own), -1))
-        elif o.combine == "sum-scores":
-            # a row at the beginning of a block has the new one in the first half of its window
-            half = torch.where((places[:, :1] % size) == 0, 0, size)
-            new = gather_rows(k.transpose(1, 2), half + window[:size]).transpose(1, 2)
-            added = torch.cat((k[:, :, :size], new), 2)
-            y = read(k_far + added, v_far, past & (window % size <= here % size))
-        else:
-            y = read(k_far, v_far, past) + read(k, v, own)
-        if o.mixture:
-            every = torch.arange(keys.shape[2], device=q.device)
-            y = y + read(keys, values, every <= places[..., None])
-        return y
-
-    def _check(self, places: Tensor) -> None:
-        """Refuse positions beyond the table where knowing them costs nothing."""
-        if places.device.type == "cpu" and not torch.compiler.is_compiling():
-            self.check_length(int(places.max()) + 1)
-
     @property
     def _dropout(self) -> float:
         return self.options.attention_dropout if self.training else 0.0
-
-
-def _emptied(x: Tensor, keep: Tensor) -> Tensor:
-    """Zero where nothing is real, whatever stood there."""
-    return x.masked_fill(~keep[..., None], 0)
-
-
-def _in_order(cache: KeyValueState) -> tuple[Tensor, Tensor]:
-    """Keys and values (B, H, T, D) with token p of every row in slot p."""
-    if cache.keep is None:
-        return cache.keys, cache.values
-    keys, values = (
-        compact(t.transpose(1, 2), cache.keep).x.transpose(1, 2) for t in (cache.keys, cache.values)
-    )
-    return keys, values

@@ -41,6 +41,7 @@ ROOMY = 6.5
 PICTURE_TITLES = {
     "samples": "Drawn images",
     "weights": "Weights",
+    "sort": "Blocks sorted in",
     "position-bias": "Position biases",
     "spatial": "Spatial gate",
     "buckets": "Buckets",

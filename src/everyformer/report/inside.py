@@ -15,7 +15,8 @@ from everyformer.report.heatmaps import Panel, draw_panels, wrapped
 
 
 def recorded(traced: Trace, what: str) -> dict[str, Tensor]:
-    """(heads, L, L) by module path, clusters (heads, L); biases that are zero everywhere: none."""
+    """(heads, L, L) by module path, clusters (heads, L); biases that are zero everywhere: none, nor
+    the sorting of a single block."""
     found = traced.find(what.replace("-", "_"))
     if what == "clusters":
         return {path: kept[0] for path, kept in found.items()}
@@ -24,6 +25,8 @@ def recorded(traced: Trace, what: str) -> dict[str, Tensor]:
         return {path: _shared(buckets) for path, buckets in square.items()}
     if what == "position-bias":
         return {path: bias for path, bias in square.items() if bias.count_nonzero()}
+    if what == "sort":
+        return {path: p for path, p in square.items() if p.shape[-1] > 1}
     return square
 
 
@@ -35,7 +38,7 @@ def draw_traced(
     labels: Sequence[str] | None,
     most: int | None,
 ) -> dict[str, Figure]:
-    """The figures of ``what`` (weights, position-bias, spatial, buckets, clusters), if recorded."""
+    """The figures of ``what``, a name in :data:`~everyformer.report.pictures.PICTURES`, if any."""
     now = recorded(traced, what)
     if not now:
         return {}
@@ -46,6 +49,8 @@ def draw_traced(
         return {what: _buckets(now, labels, most)}
     if what == "clusters":
         return {what: _clusters(now, most)}
+    if what == "sort":
+        return {what: _sort(now, most)}
     draw = _spatial if what == "spatial" else _position_bias
     return draw(now, old, causal, most)
 
@@ -117,6 +122,29 @@ def _clusters(found: dict[str, Tensor], most: int | None) -> Figure:
         f"{_left_out(found, most)}"
     )
     return draw_panels(rows, caption, "number of the centroid", wide=True)
+
+
+def _sort(found: dict[str, Tensor], most: int | None) -> Figure:
+    """One row of panels a layer, one panel a head: the matrix P over blocks."""
+    rows, choices = [], []
+    for path, p in list(found.items())[:most]:
+        kept = p[:most].float()
+        # a causal first block sorts nothing in
+        entropy = -torch.special.xlogy(kept, kept).sum(-1)[kept.sum(-1) > 0]
+        choices.append(float(entropy.exp().mean()))
+        titles = [f"head {h + 1}" if len(kept) > 1 else "" for h in range(len(kept))]
+        rows.append(
+            [
+                Panel(layer_title(path, title), one.cpu().numpy())
+                for title, one in zip(titles, kept, strict=True)
+            ]
+        )
+    caption = (
+        "Row: the block that reads; column: the block that is sorted in for it; darker: more of it "
+        "(square root scale). Blocks in the mixture of a row, layer by layer: "
+        f"{', '.join(f'{n:.1f}' for n in choices)}.{_left_out(found, most)}"
+    )
+    return draw_panels(rows, caption, "P")
 
 
 def _position_bias(

@@ -37,7 +37,7 @@ from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
 
 PICTURES = (
-    *("weights", "position-bias", "spatial", "buckets", "clusters", "terms"),
+    *("weights", "sort", "position-bias", "spatial", "buckets", "clusters", "terms"),
     *("encodings", "rotary", "distances", "masks"),
 )
 
@@ -61,7 +61,7 @@ def learned_pictures(
     """
     found: dict[str, Figure] = {}
     kinds = (
-        *("weights", "position-bias", "spatial", "buckets", "clusters", "terms"),
+        *("weights", "sort", "position-bias", "spatial", "buckets", "clusters", "terms"),
         *("encodings", "distances"),
     )
     for what in kinds:
@@ -94,7 +94,7 @@ def draw_pictures(
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    if what in ("weights", "position-bias", "spatial", "buckets", "clusters", "terms"):
+    if what in ("weights", "sort", "position-bias", "spatial", "buckets", "clusters", "terms"):
         traced = _traced(model, inputs)
         before = None if start is None else _traced(start, inputs)
         causal = bool(model.config.causal) and not isinstance(model, EncoderDecoder)

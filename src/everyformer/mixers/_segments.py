@@ -1,0 +1,111 @@
+"""The causal extension of Linformer: segments that see themselves and slots of earlier ones.
+
+Letters: B batch, H heads, N segments of c tokens, K slots of a segment, D channels of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from everyformer.core.state import State, state
+from everyformer.engines.ranges import widened
+from everyformer.engines.rows import gather_rows
+from everyformer.engines.softmax import Visibility, softmax_attention
+
+
+def linformer_chunked(
+    q: Tensor, k: Tensor, v: Tensor, slots: tuple[Tensor, Tensor], dropout: float = 0.0
+) -> Tensor:
+    """Queries of N segments over their own segment and the slots of earlier ones: (B, H, N, c, D).
+
+    Args:
+        q, k, v: (B, H, N, c, D). slots: keys and values (B, H, N, K, D) of every segment.
+    """
+    segments, length = q.shape[2:4]
+    wide = widened(q) / math.sqrt(q.shape[-1])
+    keys, values = (t.flatten(2, 3).unsqueeze(2) for t in slots)
+    place = torch.arange(segments, device=q.device)
+    past = place.repeat_interleave(slots[0].shape[3])[None, :] < place[:, None]
+    far = (wide @ keys.to(wide.dtype).mT).masked_fill(~past[:, None], -math.inf)
+    later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+    own = (wide @ k.to(wide.dtype).mT).masked_fill(later, -math.inf)
+    weights = F.dropout(torch.cat((far, own), -1).softmax(-1), dropout).to(v.dtype)
+    far, own = weights.split((keys.shape[3], length), -1)
+    return far @ values + own @ v
+
+
+@state
+class LinformerState(State):
+    """Slots of the completed segments, and the tokens of the one that is being filled.
+
+    Row b has K floor(seen / c) slots; what stands behind them is not read. The segment's token p
+    stands in place p.
+    """
+
+    seen: Tensor
+    slot_keys: Tensor
+    """(B, H, T, D)"""
+    slot_values: Tensor
+    """(B, H, T, D)"""
+    inputs: Tensor
+    """(B, c, width)"""
+    keys: Tensor
+    """(B, c, H, D)"""
+    values: Tensor
+    """(B, c, H, D)"""
+
+
+def advanced(
+    x: Tensor, heads: tuple[Tensor, Tensor, Tensor], keep: Tensor | None, held: LinformerState,
+    slots_of: Callable[[Tensor], tuple[Tensor, Tensor]], each: int, dropout: float,
+) -> tuple[Tensor, LinformerState]:  # fmt: skip
+    """New tokens behind those of a state, at most c of them, so that a row fills one segment.
+
+    Args:
+        x: (B, L, width). heads: their queries, keys and values (B, H, L, D).
+        keep: (B, L) bool, a prefix of True in every row; what is behind it is zero.
+        slots_of: keys and values (B, H, K, D) of whole segments (B, c, width). each: K.
+
+    Returns:
+        outputs of the heads (B, H, L, D), and the state after the real tokens.
+    """
+    (q, k, v), length, size = heads, x.shape[1], held.inputs.shape[1]
+    count = torch.full_like(held.seen, length) if keep is None else keep.sum(1)
+    begun = held.seen % size
+    place = begun[:, None] + torch.arange(length, device=x.device)
+    new = {"inputs": x, "keys": k.transpose(1, 2), "values": v.transpose(1, 2)}
+    both = {name: _written(getattr(held, name), t, place) for name, t in new.items()}
+    full = begun + count >= size
+    slot_keys, slot_values = held.slot_keys, held.slot_values
+    if torch.compiler.is_compiling() or bool(full.any()):
+        # a compiled step cannot ask, so it makes room at every call
+        made = slots_of(both["inputs"][:, :size])
+        behind = (held.seen // size)[:, None] * each + torch.arange(each, device=x.device)
+        slot_keys, slot_values = (
+            _written(old.transpose(1, 2), t.transpose(1, 2), behind).transpose(1, 2)
+            for old, t in zip((slot_keys, slot_values), made, strict=True)
+        )
+    here = torch.arange(size + length, device=x.device)
+    own = (here <= place[..., None]) & (here // size == place[..., None] // size)
+    asking = (held.seen // size)[:, None] + place // size
+    past = torch.arange(slot_keys.shape[2], device=x.device) // each < asking[..., None]
+    keys = torch.cat((slot_keys, both["keys"].transpose(1, 2)), 2)
+    values = torch.cat((slot_values, both["values"].transpose(1, 2)), 2)
+    visible = Visibility(mask=torch.cat((past, own), -1)[:, None])
+    y = softmax_attention(q, keys, values, visible, dropout=dropout)
+    kept = full[:, None] * size + torch.arange(size, device=x.device)
+    kept = kept.clamp(max=size + length - 1)
+    after = (gather_rows(t, kept) for t in both.values())
+    return y, LinformerState(held.seen + count, slot_keys, slot_values, *after)
+
+
+def _written(held: Tensor, new: Tensor, place: Tensor) -> Tensor:
+    """``held`` (B, T, ...) and room for L more, with ``new`` (B, L, ...) at ``place`` (B, L)."""
+    longer = torch.cat((held, torch.zeros_like(new, dtype=held.dtype)), 1)
+    wide = place.view(*place.shape, *[1] * (new.dim() - 2)).expand_as(new)
+    return longer.scatter(1, wide, new.to(held.dtype))
