@@ -279,6 +279,14 @@ FAMILY: tuple[Member, ...] = (
         cross="blocks of one sequence are sorted for blocks of the same",
     ),
     Member(
+        "sparse-transformer", "Sparse Transformer", "Child, Gray, Radford, Sutskever", 2019,
+        "1904.10509", Genes(mixer="sparse-transformer"), (LM, MLM, TEXT, IMAGE, PIXELS),
+        Cost(2, 1, "O(L s d + L^2 d / s) time, O(L d) memory; stride s",
+             "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
+        "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
+        cross="the sets are of places in one sequence",
+    ),
+    Member(
         "linformer", "Linformer", "Wang et al.", 2020, "2006.04768",
         Genes(mixer="linformer"), (MLM, TEXT, IMAGE),
         Cost(1, 1, "O(L k d) time, O(L (k + d)) memory; k slots", "none: it reads both sides"),

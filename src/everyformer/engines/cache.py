@@ -128,6 +128,12 @@ class KeyValueState(State):
         keys, values = self.keys[:, :, first:], self.values[:, :, first:]
         return KeyValueState(self.seen, keys, values, keep, positions)
 
+    def at(self, index: Tensor) -> KeyValueState:
+        """The slots at ``index`` (N,) alone."""
+        keep, positions = self.slots()
+        keys, values = (t.index_select(2, index) for t in (self.keys, self.values))
+        return KeyValueState(self.seen, keys, values, keep[:, index], positions[:, index])
+
     def only(self, shown: Tensor) -> KeyValueState:
         """With the slots that ``shown`` (B, S) leaves out marked as holding nothing."""
         keep, positions = self.slots()

@@ -13,7 +13,7 @@ by autograd, block by block.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -38,6 +38,14 @@ KEPT = 1 << 24
 
 class Scorer(Protocol):
     """What a position does to a block of scores; q (B, H, L, D) is already scaled."""
+
+    additive: bool
+
+    def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        """If ``additive``, all that it does: (H, ...) added to pairs ``distance`` (...) apart."""
+
+    def of_heads(self, chosen: Sequence[int]) -> Scorer:
+        """The same for some heads, counted from 0."""
 
     def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
         """What all blocks of a call share."""

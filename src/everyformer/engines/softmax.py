@@ -56,7 +56,7 @@ def softmax_attention(
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         size = v.shape[-1]
         if visible.slopes is not None and q.shape[2] > 1 and scale != 0:
-            q, k, v = _with_slopes_in(q, k, v, visible.slopes / scale)
+            q, k, v = with_slopes_in(q, k, v, visible.slopes / scale)
         elif visible.slopes is not None:
             visible = _with_bias(visible, q.shape[2], k.shape[2])
         mask, causal = visible.mask, visible.causal
@@ -113,9 +113,7 @@ def attention_weights(
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
 
 
-def _with_slopes_in(
-    q: Tensor, k: Tensor, v: Tensor, rates: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def with_slopes_in(q: Tensor, k: Tensor, v: Tensor, rates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Two channels more whose product is -rate (S - 1 - j); all padded to one width.
 
     Distances are split at 256, below which integers are exact in every dtype. Fused kernels want

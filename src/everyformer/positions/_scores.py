@@ -74,7 +74,7 @@ class ScorePosition(Position):
         """The definition of what is added to one query's output (B, Dv) under weights (B, S)."""
         return None
 
-    def of_heads(self, chosen: Sequence[int]) -> Position:
+    def of_heads(self, chosen: Sequence[int]) -> ScorePosition:
         return SomeHeads(self, chosen)
 
 

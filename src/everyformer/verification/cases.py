@@ -67,6 +67,14 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"draw": "orthogonal", "pool": 4, "learned_scale": False},
         {"feature_map": "arccos", "temperature": 0.5},
     ),
+    "sparse-transformer": (
+        {"stride": 5, "columns": 2},
+        {"stride": 4, "columns": 1, "mode": "heads", "inclusive": True},
+        {"stride": 5, "columns": 2, "pattern": "fixed", "groups": 2, "backend": "blocked"},
+        {"stride": 4, "columns": 2, "pattern": "fixed", "mode": "interleave", "bias": ("value",)},
+        {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "include_self": True},
+        {"stride": 6, "columns": 1, "mode": "interleave", "backend": "blocked"},
+    ),
     "sinkhorn": (
         {"block_size": 4},
         {"block_size": 3, "sort_net": "mlp", "bias": ("query", "key", "value", "output")},

@@ -1,0 +1,57 @@
+"""Plans by torch's FlexAttention, for GPUs.
+
+On a CPU it has no gradients and its uncompiled form makes L x L scores, so that it serves there as
+one more check of the masks alone (torch issue 148752).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everyformer.engines.plan import SparsePlan
+
+
+def able(q: Tensor) -> bool:
+    """Whether ``flex`` runs here at full speed and with gradients."""
+    return q.device.type == "cuda" and q.dtype != torch.float64
+
+
+def flex(
+    q: Tensor, k: Tensor, v: Tensor, plan: SparsePlan, lengths: Tensor | None, scale: float
+) -> Tensor:
+    """Outputs (B, H, L, D) of ``q``, ``k``, ``v`` (B, H, L, D)."""
+    batch, heads, length, _ = q.shape
+    mask_mod = _visible(plan, lengths)
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    blocks = create_block_mask(
+        mask_mod, None if lengths is None else batch, heads if len(plan.heads) > 1 else None,
+        length, length, device=q.device, _compile=q.is_cuda,
+    )  # fmt: skip
+    attend: Any = _compiled() if q.is_cuda else flex_attention
+    made: Tensor = attend(q, k, v, block_mask=blocks, scale=scale)
+    return made
+
+
+def _visible(plan: SparsePlan, lengths: Tensor | None) -> Any:
+    def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        shown = torch.zeros_like(i, dtype=torch.bool)
+        for n, union in enumerate(plan.heads):
+            here = torch.zeros_like(shown)
+            for pattern in union:
+                here = here | pattern.visible(i, j, h)
+            shown = shown | (here if len(plan.heads) == 1 else here & (h == n))
+        return shown if lengths is None else shown & (j < lengths[b])
+
+    return visible
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)

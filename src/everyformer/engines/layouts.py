@@ -1,0 +1,227 @@
+"""How a row of tokens is laid out in units, so that one dense product serves each unit.
+
+A layout takes tokens t (B, L, H, D) to units (B, U, R, H, D): the overlapping windows before every
+block of queries, every r-th token, chosen tokens, a table of blocks. ``positions`` says where each
+entry stands (entries before 0 or from L on are padding), ``take`` lays tokens out, mostly as views,
+``add`` is its adjoint and ``put`` undoes ``take`` where every token stands once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Layout(Protocol):
+    """Of L tokens in U units of R each; the same for all heads unless it says otherwise."""
+
+    def positions(self, length: int) -> Tensor:
+        """(U, H or 1, R) int64; negative or >= ``length``: padding."""
+
+    def take(self, t: Tensor) -> Tensor:
+        """(B, L, H, D) to (B, U, R, H, D); padding holds zeros."""
+
+    def add(self, units: Tensor, length: int) -> Tensor:
+        """The adjoint of ``take``: (B, U, R, H, D) to (B, L, H, D), each token's entries summed."""
+
+    def put(self, units: Tensor, length: int) -> Tensor:
+        """Units of queries (B, U, R, H, ...) in order: (B, L, H, ...), or ``rows`` of it."""
+
+    @property
+    def rows(self) -> Tensor | None:
+        """The queries that it lays out, in the order in which ``put`` gives them; None: all."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Blocks of ``size`` tokens, each with the ``before`` and ``after`` that stand beside it."""
+
+    size: int
+    before: int = 0
+    after: int = 0
+
+    def units(self, length: int) -> int:
+        return -(-length // self.size)
+
+    def positions(self, length: int) -> Tensor:
+        first = torch.arange(self.units(length)) * self.size - self.before
+        return (first[:, None] + torch.arange(self._wide))[:, None]
+
+    def take(self, t: Tensor) -> Tensor:
+        batch, length, heads, channels = t.shape
+        units = self.units(length)
+        rows = self.before + units * self.size + self.after
+        if rows != length:
+            t = F.pad(t, (0, 0, 0, 0, self.before, rows - length - self.before))
+        strides = t.stride()
+        shape = (batch, units, self._wide, heads, channels)
+        return t.as_strided(
+            shape, (strides[0], self.size * strides[1], *strides[1:]), t.storage_offset()
+        )
+
+    def add(self, units: Tensor, length: int) -> Tensor:
+        batch, count, wide, *rest = units.shape
+        rows = self.before + count * self.size + self.after
+        steps = -(-wide // self.size)
+        summed = units.new_zeros(batch, max(rows, (count + steps - 1) * self.size), *rest)
+        for step in range(steps):
+            first = step * self.size
+            part = units[:, :, first : first + self.size]
+            under = summed[:, first : first + count * self.size].unflatten(1, (count, self.size))
+            under[:, :, : part.shape[2]] += part
+        return summed[:, self.before : self.before + length]
+
+    def put(self, units: Tensor, length: int) -> Tensor:
+        return units.flatten(1, 2)[:, :length]
+
+    @property
+    def rows(self) -> Tensor | None:
+        return None
+
+    @property
+    def _wide(self) -> int:
+        return self.before + self.size + self.after
+
+
+def whole(length: int) -> Windows:
+    """All tokens as one unit."""
+    return Windows(length)
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Every ``stride``-th token, one residue after the other, each laid out by ``inner``.
+
+    Without ``inner`` a residue is one unit.
+    """
+
+    stride: int
+    inner: Windows | None = None
+
+    def positions(self, length: int) -> Tensor:
+        within = self._inner(length).positions(self._each(length))
+        residue = torch.arange(self.stride)[:, None, None, None]
+        return (residue + self.stride * within).flatten(0, 1)
+
+    def take(self, t: Tensor) -> Tensor:
+        length, each = t.shape[1], self._each(t.shape[1])
+        if each * self.stride != length:
+            t = F.pad(t, (0, 0, 0, 0, 0, each * self.stride - length))
+        folded = t.unflatten(1, (each, self.stride)).transpose(1, 2)
+        if self.inner is None:
+            return folded
+        units = self.inner.take(folded.flatten(0, 1))
+        return units.unflatten(0, (-1, self.stride)).flatten(1, 2)
+
+    def add(self, units: Tensor, length: int) -> Tensor:
+        if self.inner is None:
+            return self.put(units, length)
+        each = self._each(length)
+        rows = units.unflatten(1, (self.stride, -1)).flatten(0, 1)
+        return self._unfolded(self.inner.add(rows, each), length)
+
+    def put(self, units: Tensor, length: int) -> Tensor:
+        if self.inner is not None:
+            rows = units.unflatten(1, (self.stride, -1)).flatten(0, 1)
+            return self._unfolded(self.inner.put(rows, self._each(length)), length)
+        return units.transpose(1, 2).flatten(1, 2)[:, :length]
+
+    @property
+    def rows(self) -> Tensor | None:
+        return None
+
+    def _unfolded(self, rows: Tensor, length: int) -> Tensor:
+        folded = rows.unflatten(0, (-1, self.stride))
+        return folded.transpose(1, 2).flatten(1, 2)[:, :length]
+
+    def _inner(self, length: int) -> Windows:
+        return self.inner or whole(self._each(length))
+
+    def _each(self, length: int) -> int:
+        return -(-length // self.stride)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Units of tokens chosen one by one: ``index`` (U, R), -1 for padding."""
+
+    index: Tensor
+
+    def positions(self, length: int) -> Tensor:
+        return self.index[:, None]
+
+    def take(self, t: Tensor) -> Tensor:
+        taken = t.index_select(1, self._at(t)).unflatten(1, self.index.shape)
+        if bool((self.index < 0).any()):
+            taken = taken * (self.index >= 0).to(t)[:, :, None, None]
+        return taken
+
+    def add(self, units: Tensor, length: int) -> Tensor:
+        if bool((self.index < 0).any()):
+            units = units * (self.index >= 0).to(units)[:, :, None, None]
+        rows = units.flatten(1, 2)
+        summed = rows.new_zeros(rows.shape[0], length, *rows.shape[2:])
+        return summed.index_add(1, self._at(rows), rows)
+
+    def put(self, units: Tensor, length: int) -> Tensor:
+        return units.flatten(1, 2)
+
+    @property
+    def rows(self) -> Tensor | None:
+        return self.index.flatten()
+
+    def _at(self, t: Tensor) -> Tensor:
+        return self.index.clamp(min=0).flatten().to(t.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """For every block of queries and head the key blocks of a table; for keys alone."""
+
+    size: int
+    table: Tensor
+    """(H or 1, blocks, M) int64, -1: none"""
+
+    def positions(self, length: int) -> Tensor:
+        within = torch.arange(self.size)
+        real = (self.table >= 0)[..., None]
+        at = torch.where(real, self.table[..., None] * self.size + within, -1)
+        return at.flatten(2).transpose(0, 1)
+
+    def take(self, t: Tensor) -> Tensor:
+        batch, _, heads, channels = t.shape
+        taken = self._blocks(t).index_select(1, self._rows(heads, t.device))
+        taken = taken.view(batch, heads, *self.table.shape[1:], self.size, channels)
+        return taken.flatten(3, 4).permute(0, 2, 3, 1, 4)
+
+    def add(self, units: Tensor, length: int) -> Tensor:
+        batch, count, _, heads, channels = units.shape
+        rows = units.permute(0, 3, 1, 2, 4).reshape(batch, -1, self.size * channels)
+        summed = rows.new_zeros(batch, heads * count, self.size * channels)
+        # entries that are none were masked, so that their gradient is zero
+        summed = summed.index_add(1, self._rows(heads, rows.device), rows)
+        tokens = summed.view(batch, heads, count * self.size, channels)
+        return tokens.transpose(1, 2)[:, :length]
+
+    def put(self, units: Tensor, length: int) -> Tensor:
+        raise NotImplementedError("a table of blocks lays out keys, of which one may stand often")
+
+    @property
+    def rows(self) -> Tensor | None:
+        return None
+
+    def _blocks(self, t: Tensor) -> Tensor:
+        """(B, H blocks, size D), head by head."""
+        batch, length, heads, channels = t.shape
+        count = self.table.shape[1]
+        t = F.pad(t, (0, 0, 0, 0, 0, count * self.size - length)).transpose(1, 2)
+        return t.reshape(batch, heads * count, self.size * channels)
+
+    def _rows(self, heads: int, device: torch.device) -> Tensor:
+        """The blocks of all heads as numbers among (H blocks)."""
+        head = torch.arange(heads)[:, None, None] * self.table.shape[1]
+        return (self.table.clamp(min=0) + head).flatten().to(device)

@@ -1,0 +1,228 @@
+"""`SparsePlan`: one description of a sparse pattern, that every executor reads.
+
+A plan is a union of patterns, the same for all heads or one a head. A pair that several patterns of
+a union show counts once. From it come the mask of a dense computation, the units of a blocked one
+(`everyformer.engines.sparse`), how much of the square is visible, how far several layers reach, and
+which keys a stream must keep.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import ShapeError
+from everyformer.engines import patterns
+from everyformer.engines.layouts import Layout
+from everyformer.engines.patterns import Pattern
+
+Union = tuple[Pattern, ...]
+
+KINDS: dict[str, Any] = {
+    cls.kind: cls
+    for cls in (
+        *(patterns.Near, patterns.Blocks, patterns.Columns),
+        *(patterns.GlobalKeys, patterns.GlobalQueries, patterns.BlockTable),
+    )
+}
+
+
+class Branch(NamedTuple):
+    """Units that one dense product each computes: a pair stands in one branch alone."""
+
+    queries: Layout
+    keys: Layout
+    shown: Tensor | None
+    """(U or 1, H or 1, R, S) bool; None: all pairs, or all with row >= column if ``triangle``"""
+    triangle: bool
+
+
+class Group(NamedTuple):
+    """Heads that see alike."""
+
+    heads: tuple[int, ...]
+    branches: tuple[Branch, ...]
+
+
+@dataclass(frozen=True)
+class SparsePlan:
+    """Which keys j each query i may see, head by head."""
+
+    heads: tuple[Union, ...]
+    """one union of patterns for all heads, or one a head"""
+    text: str = field(init=False, repr=False, compare=False)
+    """the plan as JSON, which `from_text` reads"""
+    causal: bool = field(init=False, repr=False, compare=False)
+    """whether no head sees a later key"""
+    span: int | None = field(init=False, repr=False, compare=False)
+    """how far back a visible key may lie at most, in any head; None: without a limit"""
+
+    def __post_init__(self) -> None:
+        unions = [
+            [{"kind": p.kind, **dataclasses.asdict(p)} for p in union] for union in self.heads
+        ]
+        every = [pattern for union in self.heads for pattern in union]
+        spans = [pattern.span for pattern in every]
+        known = [span for span in spans if span is not None]
+        object.__setattr__(self, "text", json.dumps(unions, separators=(",", ":")))
+        object.__setattr__(self, "causal", all(pattern.causal for pattern in every))
+        span = max(known, default=0) if len(known) == len(spans) else None
+        object.__setattr__(self, "span", span)
+
+    @classmethod
+    def of(cls, *union: Pattern) -> SparsePlan:
+        """The same union for all heads."""
+        return cls((union,))
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def from_text(text: str) -> SparsePlan:
+        """The plan that a `text` describes."""
+
+        def pattern(fields: dict[str, Any]) -> Pattern:
+            made: Pattern = KINDS[fields.pop("kind")](**{k: _tuples(v) for k, v in fields.items()})
+            return made
+
+        return SparsePlan(tuple(tuple(map(pattern, union)) for union in json.loads(text)))
+
+    def plus(self, *more: Pattern) -> SparsePlan:
+        """With ``more`` patterns in the union of every head."""
+        return SparsePlan(tuple((*union, *more) for union in self.heads))
+
+    def of_heads(self, chosen: Sequence[int]) -> SparsePlan:
+        """The plan of some heads, counted from 0."""
+        return self if len(self.heads) == 1 else SparsePlan(tuple(self.heads[h] for h in chosen))
+
+    def visible(self, i: Tensor, j: Tensor, heads: int) -> Tensor:
+        """bool of queries and keys at positions i (..., L) and j (..., S): (..., H or 1, L, S)."""
+        i, j = i[..., None, :, None], j[..., None, None, :]
+        head = torch.arange(heads, device=i.device)[:, None, None]
+        if len(self.heads) == 1:
+            return _shown(self.heads[0], i, j, head)
+        self.check_heads(heads)
+        rows = [_shown(u, i, j, head[h : h + 1]) for h, u in enumerate(self.heads)]
+        return torch.cat(torch.broadcast_tensors(*rows), -3)
+
+    def mask(self, length: int, heads: int = 1) -> Tensor:
+        """(H or 1, L, L) bool: the definition."""
+        at = torch.arange(length)
+        return self.visible(at, at, max(heads, len(self.heads)))
+
+    def density(self, length: int, heads: int = 1) -> float:
+        """Share of all pairs (i, j), j <= i if causal, that are visible."""
+        shown = self.mask(length, heads)
+        pairs = length * (length + 1) // 2 if self.causal else length * length
+        return int(shown.sum()) / (len(shown) * pairs)
+
+    def reach(self, length: int, layers: int, heads: int = 1) -> Tensor:
+        """(L, L) bool: of which tokens something may have come to a token after ``layers``."""
+        return reached([self] * layers, length, heads)
+
+    def draw(self, length: int = 32, head: int = 0) -> str:
+        """The mask of one head in characters: a line a query, # what it sees."""
+        mask = self.mask(length, head + 1)
+        rows = mask[head % len(mask)].tolist()
+        return "\n".join("".join("#" if seen else "." for seen in row) for row in rows)
+
+    def needed(self, j: Tensor, now: Tensor) -> Tensor:
+        """Which keys j < ``now`` some query from ``now`` on may see in some head: bool as j."""
+        found = torch.zeros_like(j, dtype=torch.bool)
+        for union in set(self.heads):
+            for pattern in union:
+                found = found | pattern.needed(j, now)
+        return found
+
+    def check_heads(self, heads: int) -> None:
+        """Refuse another number of heads than the plan has."""
+        if len(self.heads) not in (1, heads):
+            raise ShapeError(f"the plan is for {len(self.heads)} heads, but there are {heads}")
+
+    def groups(self, length: int, heads: int) -> tuple[Group, ...]:
+        """The units of a row of ``length`` tokens, heads that see alike together."""
+        return _groups(self.text, length, heads)
+
+    def pairs(self, length: int, heads: int) -> int:
+        """How many scores a blocked computation makes, over all heads."""
+        return _pairs(self.text, length, heads)
+
+
+def reached(plans: Sequence[SparsePlan], length: int, heads: int = 1) -> Tensor:
+    """(L, L) bool: of which tokens something may have come to a token, first layer first."""
+    found = torch.eye(length)
+    for plan in plans:
+        step = plan.mask(length, heads).any(0) | torch.eye(length, dtype=torch.bool)
+        found = (step.float() @ found > 0).float()
+    return found > 0
+
+
+def _shown(union: Union, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    shown = torch.zeros_like(i | j, dtype=torch.bool)
+    for pattern in union:
+        shown = shown | pattern.visible(i, j, head)
+    return shown
+
+
+@lru_cache(maxsize=64)
+def _groups(text: str, length: int, heads: int) -> tuple[Group, ...]:
+    plan = SparsePlan.from_text(text)
+    plan.check_heads(heads)
+    if len(plan.heads) == 1:
+        return (Group(tuple(range(heads)), _branches(plan.heads[0], range(heads), length)),)
+    alike: dict[Union, list[int]] = {}
+    for head, union in enumerate(plan.heads):
+        alike.setdefault(union, []).append(head)
+    return tuple(
+        Group(tuple(chosen), _branches(union, chosen, length)) for union, chosen in alike.items()
+    )
+
+
+@lru_cache(maxsize=256)
+def _pairs(text: str, length: int, heads: int) -> int:
+    count = 0
+    for group in _groups(text, length, heads):
+        for branch in group.branches:
+            rows, columns = (e.positions(length) for e in (branch.queries, branch.keys))
+            count += len(group.heads) * len(rows) * rows.shape[-1] * columns.shape[-1]
+    return count
+
+
+def _branches(union: Union, heads: Sequence[int], length: int) -> tuple[Branch, ...]:
+    """All parts of all patterns, each without the pairs of the patterns before it."""
+    made = []
+    head = torch.tensor(heads)[:, None, None]
+    for n, pattern in enumerate(union):
+        for queries, keys in pattern.parts(length):
+            i = queries.positions(length)[..., None]
+            j = keys.positions(length)[..., None, :]
+            shown = pattern.visible(i, j, head) & (j >= 0)
+            if not pattern.causal:
+                shown = shown & (j < length)
+            for earlier in union[:n]:
+                shown = shown & ~earlier.visible(i, j, head)
+            if bool(shown.any()):
+                made.append(_branch(queries, keys, shown))
+    return tuple(made)
+
+
+def _branch(queries: Layout, keys: Layout, shown: Tensor) -> Branch:
+    """The mask as small as it can be."""
+    for dim in (0, 1):
+        if bool((shown == shown.narrow(dim, 0, 1)).all()):
+            shown = shown.narrow(dim, 0, 1)
+    if bool(shown.all()):
+        return Branch(queries, keys, None, False)
+    rows, columns = shown.shape[-2:]
+    if rows == columns and bool((shown == torch.ones(rows, rows, dtype=torch.bool).tril()).all()):
+        return Branch(queries, keys, None, True)
+    return Branch(queries, keys, shown.contiguous(), False)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,180 @@
+"""Attention over the pairs that a plan shows: three executors of one description.
+
+``dense`` computes all pairs under the plan's mask and is what the others are tested against;
+``blocked`` computes the plan's units, by fused kernels on a CPU where nothing but the pattern
+changes the scores, else by torch's operations; ``flex`` is torch's FlexAttention on a GPU.
+``auto`` takes the last on a GPU and otherwise what makes fewer scores.
+
+Rows are compact here: real tokens first, ``lengths`` of them. Padding between or on the left and
+packed documents are taken out before (`everyformer.engines.rows`), so position = index.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.engines import flex
+from everyformer.engines.layouts import Tables
+from everyformer.engines.places import Places
+from everyformer.engines.plan import SparsePlan
+from everyformer.engines.scored import Scorer
+from everyformer.engines.softmax import Visibility, with_slopes_in
+from everyformer.engines.sparse_parts import Scores, by_parts
+from everyformer.engines.sparse_softmax import fused
+from everyformer.engines.weighing import Weighing
+
+Backend = Literal["auto", "dense", "blocked", "flex"]
+BACKENDS: tuple[str, ...] = get_args(Backend)
+
+WORTH = 0.6
+"""share of the square that units may compute at most to be worth it: between windows of 256 at
+1,024 tokens (0.33 of the pairs, 0.7 of the time) and of 512 to both sides (1.0, 1.1)"""
+SHORT = 256
+"""tokens up to which all pairs are computed: there calls cost more than scores"""
+
+
+@dataclass(frozen=True)
+class How:
+    """All that does not depend on the tokens."""
+
+    scale: float | None = None
+    """factor on the products (default: 1/sqrt(D))"""
+    scorer: Scorer | None = None
+    """a position that acts on scores"""
+    dropout: float = 0.0
+    """on the weights"""
+    backend: Backend = "auto"
+
+
+def sparse_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: SparsePlan,
+    *,
+    lengths: Tensor | None = None,
+    how: How | None = None,
+) -> Tensor:
+    """Heads' outputs (B, H, L, D) of ``q``, ``k``, ``v`` (B, H, L, D) under a plan.
+
+    Args:
+        lengths: (B,) int64, how many tokens of each row are real, the first ones; default: all.
+            Outputs of the others mean nothing.
+        how: scale, position, dropout and executor.
+
+    Returns:
+        In v's dtype; zero where a query sees nothing.
+
+    Raises:
+        ShapeError: other shapes, or a plan for another number of heads.
+        UnsupportedError: an executor that cannot run here.
+    """
+    how = how or How()
+    if not q.shape == k.shape == v.shape or q.dim() != 4:
+        raise ShapeError(
+            "a plan is over one sequence: q, k and v must be (batch, heads, length, size) alike, "
+            f"not {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
+        )
+    plan.check_heads(q.shape[1])
+    scale = 1 / math.sqrt(q.shape[-1]) if how.scale is None else how.scale
+    backend = choose(plan, q, how)
+    if backend == "dense":
+        return _dense(q, k, v, plan, lengths, how, scale)
+    if backend == "flex":
+        return flex.flex(q, k, v, plan, lengths, scale)
+    slopes, size = _slopes(plan, q, how), q.shape[-1]
+    if (how.scorer is None or slopes is not None) and not how.dropout and q.device.type == "cpu":
+        if slopes is not None:
+            q, k, v = with_slopes_in(q, k, v, slopes / scale)
+        o = fused(*_rows(q, k, v), lengths, plan, scale)
+        return o[..., :size].transpose(1, 2)
+    made = Scores(scale, how.scorer, plan.causal, how.dropout)
+    return by_parts(*_rows(q, k, v), lengths, plan, made).transpose(1, 2)
+
+
+def _rows(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, L, H, D) each, as the projections made them."""
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+def choose(plan: SparsePlan, q: Tensor, how: How) -> str:
+    """The executor of a call, by name."""
+    if how.backend not in BACKENDS:
+        raise ConfigError(f"backend='{how.backend}' is none of {', '.join(BACKENDS)}")
+    flexible = how.scorer is None and not how.dropout
+    if how.backend == "flex" and not (flexible and flex.able(q)):
+        raise UnsupportedError(
+            "backend 'flex' computes plain scores under torch.compile on a GPU; here "
+            + ("a position or dropout changes them" if not flexible else f"it is {q.device}")
+            + ": use backend='auto' or 'blocked'"
+        )
+    length, heads = q.shape[2], q.shape[1]
+    if how.backend == "blocked":
+        if how.scorer is not None and not how.scorer.additive and _has_tables(plan, length, heads):
+            raise UnsupportedError(
+                "this position changes scores by more than their distance, and the plan's heads "
+                "read different blocks: use backend='auto' or 'dense'"
+            )
+        return "blocked"
+    if how.backend != "auto":
+        return how.backend
+    if torch.compiler.is_exporting() or length <= SHORT:
+        return "dense"
+    if flexible and flex.able(q):
+        return "flex"
+    traced = torch.compiler.is_compiling()
+    plain = how.scorer is None or _slopes(plan, q, how) is not None
+    if traced and not (plain and not how.dropout and q.device.type == "cpu"):
+        # units are made of Python's own objects, which a compiler cannot follow
+        return "dense"
+    if traced:
+        return "blocked"
+    if how.scorer is not None and not how.scorer.additive and _has_tables(plan, length, heads):
+        return "dense"
+    return "blocked" if plan.pairs(length, heads) < WORTH * heads * length**2 else "dense"
+
+
+def _slopes(plan: SparsePlan, q: Tensor, how: How) -> Tensor | None:
+    """m of a bias -m (i - j), if that is all that a position does."""
+    if how.scorer is None or not plan.causal:
+        return None
+    return how.scorer.slopes_of(torch.promote_types(q.dtype, torch.float32), q.device)
+
+
+def _has_tables(plan: SparsePlan, length: int, heads: int) -> bool:
+    branches = (b for group in plan.groups(length, heads) for b in group.branches)
+    return any(isinstance(branch.keys, Tables) for branch in branches)
+
+
+def _dense(
+    q: Tensor, k: Tensor, v: Tensor, plan: SparsePlan, lengths: Tensor | None, how: How,
+    scale: float,
+) -> Tensor:  # fmt: skip
+    length = q.shape[2]
+    at = torch.arange(length, device=q.device)
+    shown = plan.visible(at, at, q.shape[1])[None]
+    if lengths is not None:
+        shown = shown & (at < lengths[:, None])[:, None, None]
+    places = Places.of(at[None], at[None], regular=True, causal=plan.causal)
+    weighing = Weighing(scale, scorer=how.scorer, causal=plan.causal)
+    return weighing.heads(q, k, v, Visibility(mask=shown), places, how.dropout)
+
+
+def dense_weights(
+    q: Tensor, k: Tensor, plan: SparsePlan, lengths: Tensor | None, how: How
+) -> Tensor:
+    """The matrix of weights itself (B, H, L, L), to be looked at."""
+    scale = 1 / math.sqrt(q.shape[-1]) if how.scale is None else how.scale
+    at = torch.arange(q.shape[2], device=q.device)
+    shown = plan.visible(at, at, q.shape[1])[None]
+    if lengths is not None:
+        shown = shown & (at < lengths[:, None])[:, None, None]
+    places = Places.of(at[None], at[None], regular=True, causal=plan.causal)
+    weighing = Weighing(scale, scorer=how.scorer, causal=plan.causal)
+    return weighing.weights(q, k, Visibility(mask=shown), places)

@@ -1,0 +1,188 @@
+"""The branches of a plan by torch's own operations: any device, dropout, scores by position.
+
+The same merge of branches as in `everyformer.engines.sparse_softmax`, differentiated by autograd.
+What is held for the backward pass are the weights of the units, never L x L.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from everyformer.engines.layouts import Layout
+from everyformer.engines.places import Places
+from everyformer.engines.plan import Branch, SparsePlan
+from everyformer.engines.scored import Scorer
+
+Added = Callable[[Tensor], Tensor | None] | None
+"""what is added to the outputs of units (B, U, H, R, D) under their weights"""
+
+
+class Heads(NamedTuple):
+    """(B, L, H, D) each."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How scores are made, beside which pairs there are."""
+
+    scale: float
+    scorer: Scorer | None = None
+    """a position that acts on scores"""
+    causal: bool = False
+    dropout: float = 0.0
+
+
+def by_parts(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, plan: SparsePlan, how: Scores
+) -> Tensor:
+    """Outputs (B, L, H, D) of ``q``, ``k``, ``v`` (B, L, H, D); rows hold ``lengths`` tokens."""
+    length, heads = q.shape[1:3]
+    wide = torch.promote_types(q.dtype, torch.float32)
+    outputs = []
+    for group in plan.groups(length, heads):
+        chosen = torch.tensor(group.heads, device=q.device)
+        of = Heads(*(t if len(chosen) == heads else t.index_select(2, chosen) for t in (q, k, v)))
+        scorer = how.scorer if len(chosen) == heads else _some(how.scorer, group.heads)
+        made = [_branch(of, lengths, branch, how, scorer) for branch in group.branches]
+        logsum = torch.stack([own for _, own in made]).logsumexp(0) if made else None
+        total = torch.zeros(of.q.shape, dtype=wide, device=q.device)
+        for part, own in made:
+            assert logsum is not None
+            alone = own == -math.inf
+            apart = torch.where(alone, -math.inf, own - logsum.masked_fill(alone, 0.0))
+            total = total + part * apart.exp()[..., None]
+        outputs.append(total.to(v.dtype))
+    if len(outputs) == 1:
+        return outputs[0]
+    order = torch.tensor([h for g in plan.groups(length, heads) for h in g.heads], device=q.device)
+    return torch.cat(outputs, 2).index_select(2, order.argsort())
+
+
+def _branch(
+    of: Heads, lengths: Tensor | None, branch: Branch, how: Scores, scorer: Scorer | None
+) -> tuple[Tensor, Tensor]:
+    """One branch's outputs (B, L, H, D) and log-sums (B, L, H), in float32 or wider."""
+    length, wide = of.q.shape[1], torch.promote_types(of.q.dtype, torch.float32)
+    asked = _laid(branch.queries, of.q).transpose(2, 3).to(wide) * how.scale
+    read = _laid(branch.keys, of.k).transpose(2, 3).to(wide)
+    held = _laid(branch.keys, of.v).transpose(2, 3)
+    added: Added = None
+    if scorer is None:
+        scores = asked @ read.transpose(-1, -2)
+    else:
+        scores, added = _scored(asked, read, branch, how, scorer, length)
+    shown = _shown(branch, scores, lengths, length)
+    if shown is not None:
+        scores = scores.masked_fill(~shown, -math.inf)
+    empty = (scores == -math.inf).all(-1, keepdim=True)
+    scores = scores.masked_fill(empty, 0.0)
+    logsum = scores.logsumexp(-1).masked_fill(empty.squeeze(-1), -math.inf)
+    weights = F.dropout(scores.softmax(-1).masked_fill(empty, 0.0), how.dropout).to(held.dtype)
+    o = (weights @ held).to(wide)
+    more = None if added is None else added(weights)
+    o = o if more is None else o + more
+    o, logsum = (_back(branch.queries, t.transpose(2, 3), length) for t in (o, logsum))
+    return o, logsum
+
+
+def _shown(branch: Branch, scores: Tensor, lengths: Tensor | None, length: int) -> Tensor | None:
+    """bool (B or 1, U or 1, H or 1, R, S)."""
+    shown = branch.shown
+    if branch.triangle:
+        shown = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    shown = None if shown is None else shown.to(scores.device)
+    if lengths is None:
+        return shown
+    at = branch.keys.positions(length).to(scores.device)
+    known = (at < lengths[:, None, None, None])[:, :, :, None]
+    return known if shown is None else shown & known
+
+
+def _scored(
+    asked: Tensor, read: Tensor, branch: Branch, how: Scores, scorer: Scorer, length: int
+) -> tuple[Tensor, Added]:
+    """Scores (B, U, H, R, S) by a position, and what it adds to outputs under weights."""
+    batch, units, heads = asked.shape[:3]
+    # padding stands nowhere: any distance that is in range will do
+    i, j = (
+        layout.positions(length).clamp(0, length - 1).to(asked.device)
+        for layout in (branch.queries, branch.keys)
+    )
+    if j.shape[1] > 1:
+        return asked @ read.transpose(-1, -2) + _by_head(scorer, i, j, heads, asked.dtype), None
+    columns = length if how.causal else 2 * length - 1
+    i, j = (t[:, 0].repeat(batch, 1) for t in (i, j))
+    places = Places(i, j, length - 1, columns, i.shape[-1], regular=False, causal=how.causal)
+    part = scorer.cut(scorer.prepare(places, how.scale, asked.dtype), places)
+    q, k = asked.flatten(0, 1), read.flatten(0, 1)
+    products = scorer.content(q, part) @ k.transpose(-1, -2)
+    scores = scorer.score(products, q, k, part, places).unflatten(0, (batch, units))
+
+    def added(weights: Tensor) -> Tensor | None:
+        more = scorer.values(weights.flatten(0, 1), part, places)
+        return None if more is None else more.unflatten(0, (batch, units))
+
+    return scores, added
+
+
+def _by_head(scorer: Scorer, i: Tensor, j: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+    """What a position adds (U, H, R, S) where the keys of heads stand at different places."""
+    apart = i[..., None] - j[..., None, :]
+    return torch.stack([scorer.by_distance(apart[:, h], dtype)[h] for h in range(heads)], 1)
+
+
+def _some(scorer: Scorer | None, heads: tuple[int, ...]) -> Scorer | None:
+    return None if scorer is None else scorer.of_heads(heads)
+
+
+def _laid(layout: Layout, t: Tensor) -> Tensor:
+    units: Tensor = _Taken.apply(t, layout)
+    return units
+
+
+class _Taken(torch.autograd.Function):
+    """`Layout.take`; its gradient is `Layout.add`."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, layout: Layout) -> Tensor:
+        ctx.layout, ctx.length = layout, t.shape[1]
+        return layout.take(t)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        t: Tensor = _Added.apply(grad, ctx.layout, ctx.length)
+        return t, None
+
+
+class _Added(torch.autograd.Function):
+    """The adjoint of `_Taken`."""
+
+    @staticmethod
+    def forward(ctx: Any, units: Tensor, layout: Layout, length: int) -> Tensor:
+        ctx.layout = layout
+        return layout.add(units, length)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _laid(ctx.layout, grad), None, None
+
+
+def _back(layout: Layout, units: Tensor, length: int) -> Tensor:
+    """Units (B, U, R, H, ...) as rows (B, L, H, ...); queries of no unit get 0, log-sums -inf."""
+    rows, ordered = layout.rows, layout.put(units, length)
+    if rows is None:
+        return ordered
+    fill = -math.inf if units.dim() == 4 else 0.0
+    empty = ordered.new_full((ordered.shape[0], length, *ordered.shape[2:]), fill)
+    return empty.index_copy(1, rows.to(units.device), ordered)

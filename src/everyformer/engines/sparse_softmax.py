@@ -1,0 +1,208 @@
+"""Softmax over the visible pairs of a plan, branch by branch, exactly.
+
+    o_i = sum_b e^(l_ib - l_i) o_ib,   l_i = log sum_b e^(l_ib)
+
+over branches b that share no pair: o_ib is plain attention inside the branch's units and l_ib the
+log-sum of its exponentials. The gradients of a branch are those of plain attention whose output and
+log-sum are the merged ones, since P_ij = e^(s_ij - l_i) wherever pair (i, j) is computed. So every
+branch runs in fused kernels forward and backward, nothing of size L x L exists, and a union of
+patterns is one softmax. Units are views of the tokens where a layout allows it.
+
+Source of the merge: Milakov & Gimelshein 2018, arXiv 1805.02867 (online normaliser); Dao et al.
+2022, arXiv 2205.14135 (backward from the log-sum).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from everyformer.engines.plan import Branch, SparsePlan
+from everyformer.engines.ranges import fake
+
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def fused(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, plan: SparsePlan, scale: float
+) -> Tensor:
+    """Outputs (B, L, H, D) of ``q``, ``k``, ``v`` (B, L, H, D) on a CPU.
+
+    ``lengths`` (B,) int64 says how many tokens of a row are real; what stands behind is not read.
+    """
+    o, _ = _sparse_softmax(q, k, v, lengths, plan.text, scale)
+    return o
+
+
+class _Task(NamedTuple):
+    """One branch of some heads in one row of the batch."""
+
+    row: slice
+    heads: slice | Tensor
+    branch: Branch
+    mask: Tensor | None
+    """additive (U or 1, H or 1, R, S)"""
+    empty: Tensor | None
+    """(U or 1, H or 1, R) bool, queries that see nothing here"""
+
+
+def _tasks(q: Tensor, lengths: Tensor | None, text: str) -> Iterator[_Task]:
+    batch, length, heads, _ = q.shape
+    plan = SparsePlan.from_text(text)
+    for group in plan.groups(length, heads):
+        chosen: slice | Tensor = slice(None)
+        if len(group.heads) < heads:
+            chosen = torch.tensor(group.heads)
+        for branch in group.branches:
+            made = None
+            for b in range(batch):
+                if made is None or lengths is not None:
+                    real = None if lengths is None else int(lengths[b])
+                    made = _masked(branch, length, real, q.dtype)
+                yield _Task(slice(b, b + 1), chosen, branch, *made)
+
+
+def _masked(
+    branch: Branch, length: int, real: int | None, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor | None]:
+    """A branch's mask for a kernel, and the queries that see nothing in it."""
+    shown = branch.shown
+    # a triangle hides what is behind a real query by itself
+    if real is not None and real < length and not branch.triangle:
+        known = (branch.keys.positions(length) < real)[:, :, None]
+        shown = known if shown is None else shown & known
+    if shown is None:
+        return None, None
+    seen = shown.any(-1)
+    mask = torch.zeros(shown.shape, dtype=dtype).masked_fill_(~shown, -math.inf)
+    return mask, None if bool(seen.all()) else ~seen
+
+
+@torch.library.custom_op("everyformer::sparse_softmax", mutates_args=())
+def _sparse_softmax(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, plan: str, scale: float
+) -> tuple[Tensor, Tensor]:
+    """o (B, L, H, D) and log-sums (B, L, H); -inf where nothing is seen."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    o = torch.zeros(q.shape, dtype=wide)
+    logsum = torch.full(q.shape[:3], -math.inf, dtype=wide)
+    for task in _tasks(q, lengths, plan):
+        queries, keys = task.branch.queries, task.branch.keys
+        part, own = _forward(
+            _units(queries, q[task.row][:, :, task.heads]),
+            *(_units(keys, t[task.row][:, :, task.heads]) for t in (k, v)),
+            0.0,
+            task.branch.triangle,
+            attn_mask=task.mask,
+            scale=scale,
+        )
+        if task.empty is not None:
+            own = own.masked_fill(task.empty, -math.inf)
+        part, own = (_ordered(queries, t, q.shape[1]) for t in (part, own))
+        _merge(o, logsum, task, part.to(wide), own)
+    return o.to(q.dtype), logsum
+
+
+def _merge(o: Tensor, logsum: Tensor, task: _Task, part: Tensor, own: Tensor) -> None:
+    """Take a branch's outputs (1, L, H, D) and log-sums (1, L, H) of its queries in."""
+    at = _at(task)
+    before = logsum[at]
+    both = torch.logaddexp(before, own)
+    share = torch.where(own == -math.inf, 0.0, (own - both).exp())[..., None]
+    kept = torch.where(before == -math.inf, 0.0, (before - both).exp())[..., None]
+    o[at] = o[at] * kept + part * share
+    logsum[at] = both
+
+
+def _at(task: _Task) -> tuple[Any, ...]:
+    """Where a task's queries stand in tensors (B, L, H, ...)."""
+    rows = task.branch.queries.rows
+    if rows is None:
+        return task.row, slice(None), task.heads
+    if isinstance(task.heads, slice):
+        return task.row, rows, task.heads
+    return task.row, rows[:, None], task.heads[None]
+
+
+@torch.library.custom_op("everyformer::sparse_softmax_backward", mutates_args=())
+def _sparse_softmax_backward(
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, logsum: Tensor, grad: Tensor,
+    lengths: Tensor | None, plan: str, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    length = q.shape[1]
+    # a query that sees nothing has no pair whose weight could be asked for
+    logsum = logsum.masked_fill(logsum == -math.inf, 0.0)
+    dq, dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
+    for task in _tasks(q, lengths, plan):
+        queries, keys = task.branch.queries, task.branch.keys
+        g, asked, made, total = (
+            _units(queries, t[task.row][:, :, task.heads]) for t in (grad, q, o, logsum[..., None])
+        )
+        read, held = (_units(keys, t[task.row][:, :, task.heads]) for t in (k, v))
+        found = _backward(
+            g, asked, read, held, made, total.squeeze(-1).contiguous(), 0.0, task.branch.triangle,
+            attn_mask=task.mask, scale=scale,
+        )  # fmt: skip
+        dq[_at(task)] += _ordered(queries, found[0], length)
+        for into, part in zip((dk, dv), found[1:], strict=True):
+            into[task.row][:, :, task.heads] += keys.add(part.transpose(1, 2)[None], length)
+    return dq, dk, dv
+
+
+def _units(layout: Any, t: Tensor) -> Tensor:
+    """One row's tokens (1, L, H, D) as (U, H, R, D)."""
+    return layout.take(t)[0].transpose(1, 2)
+
+
+def _ordered(layout: Any, units: Tensor, length: int) -> Tensor:
+    """Units of queries (U, H, R, ...) as a row (1, L, H, ...)."""
+    ordered: Tensor = layout.put(units.transpose(1, 2)[None], length)
+    return ordered
+
+
+@_sparse_softmax.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, plan: str, scale: float) -> Any:
+    wide = torch.promote_types(q.dtype, torch.float32)
+    return fake(q), torch.empty(q.shape[:3], dtype=wide, device=q.device)
+
+
+@_sparse_softmax_backward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Any:
+    return fake(q), fake(k), fake(v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, lengths, ctx.plan, ctx.scale = inputs
+    ctx.save_for_backward(q, k, v, *output, lengths)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, g: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    if g is None:
+        return (None,) * 6
+    *saved, lengths = ctx.saved_tensors
+    found = _sparse_softmax_backward(*saved, g, lengths, ctx.plan, ctx.scale)
+    return *found, None, None, None
+
+
+_sparse_softmax.register_autograd(_differentiate, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.everyformer.sparse_softmax)
+def _(q: Any, k: Any, v: Any, lengths: Any, plan: str, *_: Any, **__: Any) -> int:
+    batch, length, heads, size = q
+    return 4 * batch * size * SparsePlan.from_text(plan).pairs(length, heads)
+
+
+@register_flop_formula(torch.ops.everyformer.sparse_softmax_backward)
+def _(
+    q: Any, k: Any, v: Any, o: Any, logsum: Any, g: Any, lengths: Any, plan: str, *_: Any, **__: Any
+) -> int:
+    batch, length, heads, size = q
+    return 10 * batch * size * SparsePlan.from_text(plan).pairs(length, heads)

@@ -1,0 +1,247 @@
+"""Softmax attention over a sparse plan: what the members with patterns share.
+
+    y_i = sum_j p_ij v_j,   p_i = softmax over the j that the plan shows to i of q_i . k_j / sqrt(D)
+
+A member says which plan a text of some length has. Here are its projections, padding (rows are made
+compact, so that position = index), packed documents (a row each), positions, the stream and the
+definition. State: the keys and values that some later query may see: a ring for windows, else all
+that the plan still needs, thrown out when they are as many as those that it keeps.
+
+Letters: B batch, H heads, L queries, S keys, D channels of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Context, Mixer, heads_divide
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.state import State
+from everyformer.core.trace import record, tracing
+from everyformer.engines.cache import KeyValueState
+from everyformer.engines.places import Places
+from everyformer.engines.plan import SparsePlan
+from everyformer.engines.projections import HeadProjections
+from everyformer.engines.rows import compact, repack, spread, unpack
+from everyformer.engines.softmax import Visibility
+from everyformer.engines.sparse import Backend, How, dense_weights, sparse_attention
+from everyformer.engines.visibility import surely
+from everyformer.engines.weighing import Weighing
+from everyformer.mixers.attention import attention_reference
+from everyformer.positions._scores import ScorePosition
+from everyformer.positions.base import Position
+
+PIECE = 256
+"""queries of a continued text that look at what was kept in one go"""
+
+
+class PatternAttention(Mixer):
+    """Base of the members; each overrides `plan`.
+
+    Args:
+        sizes: width of x, channels of the heads together (by-head), number of heads.
+        bias: which projections have a bias. dropout: on the weights, in training.
+    """
+
+    honours = frozenset({"keep", "documents"})
+    accepts_positions = True
+    shares_heads = True
+
+    def __init__(
+        self,
+        sizes: tuple[int, int | None, int],
+        causal: bool,
+        position: Position | None,
+        bias: tuple[str, ...] = (),
+        dropout: float = 0.0,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        width, channels, heads = sizes
+        self.width, self.heads, self.causal = width, heads, causal
+        self.size = heads_divide(channels or width, heads, self.name)
+        if position is not None:
+            position.check_mixer(self.name, heads, causal)
+            position.check_sizes(self.name, self.size, self.size)
+        if not 0 <= dropout < 1:
+            raise GeneError(f"attention_dropout={dropout} must be at least 0 and below 1")
+        self.position, self.dropout, self.backend = position, dropout, backend
+        self.project = HeadProjections((width,) * 3, (heads, heads), (self.size, self.size), bias)
+        self.out = nn.Linear(heads * self.size, width, bias="output" in bias)
+        if self.out.bias is not None:
+            nn.init.zeros_(self.out.bias)
+
+    def plan(self, length: int) -> SparsePlan:
+        """What each head sees in a text of ``length`` tokens; causal: of any longer one too."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        self.check_input(x, context, mask, state)
+        if mask is not None and mask.documents is not None:
+            if state is not None:
+                raise UnsupportedError(
+                    "packed documents and a state cannot be combined: a state continues one "
+                    "document per row"
+                )
+            rows = unpack(x, mask.documents, mask.keep)
+            return MixerOutput(repack(self(rows.x, mask=Mask(keep=rows.keep)).y, rows), None, {})
+        keep = None if mask is None else mask.keep
+        if keep is None:
+            return self._run(x, None, state)
+        if keep.shape != x.shape[:2]:
+            raise ShapeError(
+                f"mask.keep has shape {tuple(keep.shape)}, but the tokens are "
+                f"{tuple(x.shape[:2])}: give one flag per token"
+            )
+        if surely(keep[:, 1:] <= keep[:, :-1]):
+            out = self._run(x.masked_fill(~keep[..., None], 0.0), keep, state)
+            return MixerOutput(out.y * keep[..., None].to(out.y), out.state, {})
+        made = compact(x, keep)
+        out = self._run(made.x.masked_fill(~made.keep[..., None], 0.0), made.keep, state)
+        return MixerOutput(spread(out.y, made), out.state, {})
+
+    def reference(
+        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
+    ) -> Tensor:
+        """By `attention_reference` under the plan's mask, text by text."""
+        y = torch.zeros_like(x)
+        for row in range(len(x)):
+            for at in _texts(mask, row, x.shape[1]):
+                text = x[row, at][None]
+                places = torch.arange(len(at))[None]
+                q, k, v = self.project(text)
+                q, k = self._turn(q, places), self._turn(k, places)
+                position = self.position if isinstance(self.position, ScorePosition) else None
+                made = attention_reference(
+                    q, k, v, mask=self.plan(len(at)).mask(len(at), self.heads)[None],
+                    position=position, distance=places[:, :, None] - places[:, None],
+                )  # fmt: skip
+                y[row, at] = self.out(made.transpose(1, 2).flatten(2))[0]
+        return y
+
+    def init_state(
+        self, batch_size: int, *, device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> State:  # fmt: skip
+        if not self.causal:
+            super().init_state(batch_size)
+        if self.position is not None:
+            self.position.check_streaming()
+        own = self.out.weight
+        like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
+        return KeyValueState.empty((batch_size, self.heads), self.size, self.size, **like)
+
+    def _run(self, x: Tensor, keep: Tensor | None, state: State | None) -> MixerOutput:
+        """Rows whose real tokens stand first."""
+        assert state is None or isinstance(state, KeyValueState)
+        length = x.shape[1]
+        places = torch.arange(length, device=x.device)[None]
+        if state is not None:
+            places = places + state.seen[:, None]
+        q, k, v = self.project(x)
+        q, k = self._turn(q, places), self._turn(k, places)
+        fresh = state is None or state.keys.shape[2] == 0
+        new = None
+        if state is not None:
+            held = state.keep is not None or keep is not None
+            new = state.append(k, v, places if held else None, keep)
+        if fresh:
+            heads = self._whole(q, k, v, keep)
+        else:
+            assert new is not None
+            heads = self._continued(q, places, new)
+        y = self.out(heads.transpose(1, 2).flatten(2))
+        return MixerOutput(y, None if new is None else self._trimmed(new), {})
+
+    def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        """Heads' outputs (B, H, L, D) of texts from their beginning."""
+        lengths = None if keep is None else keep.sum(1)
+        plan, how = self.plan(q.shape[2]), self._how
+        if tracing():
+            record(self, "weights", lambda: dense_weights(q, k, plan, lengths, how))
+        return sparse_attention(q, k, v, plan, lengths=lengths, how=how)
+
+    def _continued(self, q: Tensor, places: Tensor, held: KeyValueState) -> Tensor:
+        """Heads' outputs of queries whose keys stand at the end of what is held."""
+        plan = self.plan(self._longest(held, places))
+        keep, at = held.slots()
+        pieces = []
+        for first in range(0, q.shape[2], PIECE):
+            asked, here = q[:, :, first : first + PIECE], places[:, first : first + PIECE]
+            shown = plan.visible(here, at, self.heads) & keep[:, None, None]
+            keys, values, stand = held.keys, held.values, at
+            if not torch.compiler.is_compiling():
+                seen = shown.any((0, 1, 2)).nonzero().squeeze(1)
+                if len(seen) < shown.shape[-1]:
+                    shown, stand = shown[..., seen], stand[:, seen]
+                    keys, values = keys.index_select(2, seen), values.index_select(2, seen)
+            pieces.append(self._weighed(asked, keys, values, shown, here, stand))
+        return torch.cat(pieces, 2) if len(pieces) > 1 else pieces[0]
+
+    def _weighed(
+        self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
+    ) -> Tensor:
+        how, places = self._how, None
+        if how.scorer is not None:
+            farthest = stand.shape[1] - 1
+            if not torch.compiler.is_compiling() and stand.shape[1]:
+                farthest = int((here.amax(1) - stand.amin(1)).max())
+            places = Places.of(here, stand, regular=False, causal=True, farthest=farthest)
+        weighing = Weighing(1 / math.sqrt(self.size), scorer=how.scorer, causal=True)
+        return weighing.heads(q, k, v, Visibility(mask=shown), places, how.dropout)
+
+    def _longest(self, held: KeyValueState, places: Tensor) -> int:
+        """A length that holds all positions of this call."""
+        if self.max_length is not None or torch.compiler.is_compiling():
+            return self.max_length or places.shape[1]
+        return int(places.max()) + 1
+
+    def _trimmed(self, held: KeyValueState) -> KeyValueState:
+        """Without what no later query sees."""
+        plan = self.plan(self.max_length or 1)
+        if plan.span is not None:
+            return held.last(plan.span)
+        if torch.compiler.is_compiling():
+            return held
+        keep, at = held.slots()
+        needed = (plan.needed(at, held.seen[:, None]) & keep).any(0)
+        if 2 * int(needed.sum()) > len(needed):
+            return held
+        return held.at(needed.nonzero().squeeze(1))
+
+    @property
+    def _how(self) -> How:
+        scorer = self.position if isinstance(self.position, ScorePosition) else None
+        dropout = self.dropout if self.training else 0.0
+        return How(scorer=scorer, dropout=dropout, backend=self.backend)
+
+    def _turn(self, x: Tensor, places: Tensor) -> Tensor:
+        if self.position is None or self.position.acts_on != "queries-keys":
+            return x
+        return self.position.rotate(x, places)
+
+
+def _texts(mask: Mask | None, row: int, length: int) -> list[Tensor]:
+    """Where the real tokens of each text of a row stand."""
+    real = torch.ones(length, dtype=torch.bool)
+    if mask is not None and mask.keep is not None:
+        real = mask.keep[row]
+    if mask is None or mask.documents is None:
+        return [real.nonzero().squeeze(1)] if bool(real.any()) else []
+    ids = mask.documents[row]
+    runs = torch.cat((torch.zeros(1, dtype=torch.long), (ids[1:] != ids[:-1]).long())).cumsum(0)
+    texts = [((runs == n) & real).nonzero().squeeze(1) for n in range(int(runs[-1]) + 1)]
+    return [text for text in texts if len(text)]
