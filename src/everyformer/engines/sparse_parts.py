@@ -55,10 +55,12 @@ def by_parts(
         of = Heads(*(t if len(chosen) == heads else t.index_select(2, chosen) for t in (q, k, v)))
         scorer = how.scorer if len(chosen) == heads else _some(how.scorer, group.heads)
         made = [_branch(of, lengths, branch, how, scorer) for branch in group.branches]
-        logsum = torch.stack([own for _, own in made]).logsumexp(0) if made else None
+        if not made:
+            outputs.append(of.v.masked_fill(torch.ones((), dtype=torch.bool, device=v.device), 0))
+            continue
+        logsum = torch.stack([own for _, own in made]).logsumexp(0)
         total = torch.zeros(of.q.shape, dtype=wide, device=q.device)
         for part, own in made:
-            assert logsum is not None
             alone = own == -math.inf
             apart = torch.where(alone, -math.inf, own - logsum.masked_fill(alone, 0.0))
             total = total + part * apart.exp()[..., None]
