@@ -287,6 +287,15 @@ FAMILY: tuple[Member, ...] = (
         cross="the sets are of places in one sequence",
     ),
     Member(
+        "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
+        Genes(mixer="blockwise"), (LM, MLM, TEXT, IMAGE, PIXELS),
+        Cost(2, 2, "O(L^2 d / n) time, O(L d) memory beside masks of O(L^2 / n) bits; n blocks",
+             "2 (s + 1) d L / n; shifts to s"),
+        "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
+        "local heads alone cannot",
+        cross="blocks of one sequence read blocks of the same",
+    ),
+    Member(
         "linformer", "Linformer", "Wang et al.", 2020, "2006.04768",
         Genes(mixer="linformer"), (MLM, TEXT, IMAGE),
         Cost(1, 1, "O(L k d) time, O(L (k + d)) memory; k slots", "none: it reads both sides"),

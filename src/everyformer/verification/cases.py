@@ -75,6 +75,13 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "include_self": True},
         {"stride": 6, "columns": 1, "mode": "interleave", "backend": "blocked"},
     ),
+    "blockwise": (
+        {},
+        {"blocks": 3, "groups": (1, 1, 1), "backend": "blocked"},
+        {"blocks": 4, "groups": (1, 0, 2), "wrap": "none", "bias": ("query", "output")},
+        {"blocks": 5, "block_size": 8, "groups": (0, 2, 1)},
+        {"blocks": 1},
+    ),
     "sinkhorn": (
         {"block_size": 4},
         {"block_size": 3, "sort_net": "mlp", "bias": ("query", "key", "value", "output")},

@@ -16,6 +16,7 @@ from everyformer.models.build import create_mixer
 from everyformer.verification.cases import HEADS, LONGEST, WIDTH, draw, stir
 from everyformer.verification.laws import TOLERANCE
 from everyformer.verification.limits_genes import GENE_LIMITS, LENGTH, Make, Mix, Pair
+from everyformer.verification.limits_sparse import SPARSE_LIMITS
 from everyformer.verification.result import Check
 
 
@@ -371,4 +372,5 @@ LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "gmlp": _gmlp,
     "amlp": _amlp,
     **GENE_LIMITS,
+    **SPARSE_LIMITS,
 }
