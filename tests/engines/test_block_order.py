@@ -21,12 +21,12 @@ def walked(height: int, width: int, block: tuple[int, int]) -> list[int]:
     return made
 
 
-@pytest.mark.parametrize("height, width, block", GRIDS)
+@pytest.mark.parametrize(("height", "width", "block"), GRIDS)
 def test_blocks_are_walked_one_after_the_other(height, width, block):
     assert block_order(height, width, block).order.tolist() == walked(height, width, block)
 
 
-@pytest.mark.parametrize("height, width, block", GRIDS)
+@pytest.mark.parametrize(("height", "width", "block"), GRIDS)
 def test_the_places_are_the_inverse(height, width, block):
     order, places = block_order(height, width, block)
     cells = torch.arange(height * width)
