@@ -228,7 +228,7 @@ def model_config(
         schedule=dict(_schedule(item) for item in run.schedule),
         vocabulary=dataset.vocabulary,
         classes=max(len(dataset.classes), 1),
-        image=dataset.image,
+        **dataset.pictures,
         **dataset.target_ends,
         **options,
     )

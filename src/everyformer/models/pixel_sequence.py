@@ -114,14 +114,17 @@ class PixelEmbedding(nn.Module):
         """The parts whose matrices start as embeddings do."""
         return [part for part in self.children() if part is not self.sequence]
 
-    def forward(self, tokens: Tensor, steps: Tensor, scale: float) -> Tensor:
+    def forward(
+        self, tokens: Tensor, steps: Tensor, scale: float, own: Tensor | None = None
+    ) -> Tensor:
         """``tokens`` read, as `PixelSequence.shifted` gives them, to predict those of ``steps``.
 
         Args:
             steps: (B or 1, L) int64, the place in the order of what is predicted.
             scale: of everything that is learned.
+            own: (B or 1, L) int64, the places of what is read (default: one before ``steps``).
         """
-        read = self._read(tokens, steps)
+        read = self._read(tokens, (steps - 1).clamp(min=0) if own is None else own)
         place = self._place(steps, read.dtype)
         return (read + place) * scale if self.learned else read * scale + place
 
@@ -131,7 +134,7 @@ class PixelEmbedding(nn.Module):
             return torch.where(tokens[..., :1] == START, self.start.to(made.dtype), made)
         rows = tokens.long()
         if self.own_tables:
-            own = rows + 256 * self.sequence.channel((steps - 1).clamp(min=0))
+            own = rows + 256 * self.sequence.channel(steps)
             rows = torch.where(rows == START, 256 * self.sequence.channels, own)
         vectors: Tensor = self.values(rows)
         return vectors

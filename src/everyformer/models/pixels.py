@@ -52,11 +52,12 @@ class PixelModel(Model):
         if self.sequence.whole:
             size = config.pixels.mixtures * parameters_of(self.sequence.channels)
         self.head = nn.Linear(self.stack.out_width, size, bias=False)
-        self.start_weights(self.tables())
+        tables = [*self.embedding.tables(), *self.build_reading(config)]
+        self.start_weights(tables if self.classes is None else [*tables, self.classes])
 
-    def tables(self) -> list[nn.Module]:
-        """Everything whose matrix starts as an embedding's."""
-        return self.embedding.tables() + ([] if self.classes is None else [self.classes])
+    def build_reading(self, config: ModelConfig) -> list[nn.Module]:
+        """Make what reads a source, in models that have one; its tables are given back."""
+        return []
 
     def forward(
         self,
