@@ -27,7 +27,7 @@ from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached
 from everyformer.data.config import DataConfig
 from everyformer.data.layout import class_entries, class_names, find_layout
-from everyformer.data.sources import Entry, Source
+from everyformer.data.sources import Entry, Source, open_source
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
@@ -61,6 +61,12 @@ class ImageDataset(Dataset):
         rows = self.validation_rows[spread(len(self.validation_rows), limit)]
         for first in range(0, len(rows), size):
             yield self._batch(rows[first : first + size])
+
+    def held_out_pictures(self, count: int) -> tuple[Tensor, Tensor | None]:
+        """``count`` held-out pictures (n, C, H, W) at equal distances, and their told classes."""
+        rows = self.validation_rows[spread(len(self.validation_rows), count)]
+        told = torch.from_numpy(self.labels[rows]) if self.classes else None
+        return torch.from_numpy(np.array(self.pixels[rows])), told
 
     def _batch(self, rows: np.ndarray) -> Batch:
         inputs = torch.from_numpy(np.array(self.pixels[rows]))
@@ -226,6 +232,35 @@ def check_labels(config: DataConfig, task: str) -> None:
             "'data.labels' tells a model the class of each picture that it draws; a classifier is "
             "to find it: leave it out, or take --task pixels"
         )
+
+
+def read_images(place: str, shapes: Sequence[tuple[int, int, int]], most: int) -> Tensor:
+    """The first ``most`` pictures of a file, folder or zip: (n, C, H, W) uint8, none resized.
+
+    Args:
+        shapes: (channels, height, width) that they may have; the first picture decides for all.
+
+    Raises:
+        DataError: there are no pictures, or one has another size.
+    """
+    with open_source(place) as source:
+        entries = [entry for entry in source.entries if entry.suffix in SUFFIXES][:most]
+        if not entries:
+            raise DataError(f"'{place}' holds no pictures; give a .png or .jpg, a folder or a zip")
+        read: list[np.ndarray] = []
+        opened = _opened(source, entries, "reading pictures")
+        for entry, picture in zip(entries, opened, strict=True):
+            fit = [s for s in shapes if s[1:] == (picture.height, picture.width)]
+            if not fit:
+                known = " or ".join(f"{width}x{height}" for _, height, width in shapes)
+                raise DataError(
+                    f"the picture {source.where(entry)} is {picture.width}x{picture.height}, but "
+                    f"{known} is needed: give pictures of one such size"
+                )
+            shapes = fit[:1]
+            grey = fit[0][0] == 1
+            read.append(_pixels(picture, (picture.width, picture.height), grey))
+    return torch.from_numpy(np.stack(read))
 
 
 def _decoded(

@@ -7,14 +7,18 @@ same images.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.state import State
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw, initial_state
 from everyformer.models.base import Model
+from everyformer.models.enlarging import SuperResolution
 from everyformer.models.pixels import PixelModel
 
 
@@ -27,6 +31,7 @@ def draw_images(
     labels: Tensor | None = None,
     given: Tensor | None = None,
     known: int | None = None,
+    small: Tensor | None = None,
     show: bool | None = None,
 ) -> Tensor:
     """``count`` images (count, C, H, W) uint8 drawn from the model.
@@ -37,11 +42,13 @@ def draw_images(
         given: (count, C, H, W) uint8 images of which the first tokens are kept, in the order in
             which the model makes them.
         known: how many are (default: half of them).
+        small: (n, C, h, w) uint8 images to enlarge, of a model that does; ``count`` is n or a
+            multiple, and images that are drawn from one of them stand together.
         show: a progress bar on stderr; None where that is a terminal.
 
     Raises:
         UnsupportedError: the model draws no images. ConfigError: a number of images or tokens that
-            cannot be, rules for texts, labels missing or out of place.
+            cannot be, rules for texts, labels or small images missing or out of place.
     """
     if not isinstance(model, PixelModel):
         raise UnsupportedError(f"images are drawn from a pixel model, not a {type(model).__name__}")
@@ -58,7 +65,13 @@ def draw_images(
     try:
         tokens, first = _begun(model, count, given, known, device)
         told = None if labels is None else labels.to(device)
-        _fill(model, tokens, first, sampling, told, show)
+        steps = tqdm(
+            range(first, model.sequence.steps),
+            desc="drawing",
+            unit="tokens",
+            disable=None if show is None else not show,
+        )
+        _fill(model, tokens, steps, sampling, told, _context(model, count, small))
     finally:
         model.train(training)
     return model.sequence.unflatten(model.sequence.values(tokens))
@@ -83,23 +96,36 @@ def _begun(
     return sequence.tokens(sequence.flatten(given.to(device))).clone(), known
 
 
+def _context(model: PixelModel, count: int, small: Tensor | None) -> tuple[State, ...] | None:
+    """What the model reads of the images that it enlarges."""
+    if not isinstance(model, SuperResolution):
+        if small is not None:
+            raise ConfigError("small images are given, but the model enlarges none: leave them out")
+        return None
+    if small is None:
+        raise ConfigError("the model enlarges images: give the small images")
+    if len(small) < 1 or count % len(small):
+        raise ConfigError(
+            f"{count} images cannot be drawn from {len(small)} small ones: draw as many of each"
+        )
+    return model.encode(small.to(next(model.parameters()).device)).context
+
+
 def _fill(
     model: PixelModel,
     tokens: Tensor,
-    first: int,
+    steps: Iterable[int],
     sampling: Sampling,
     labels: Tensor | None,
-    show: bool | None,
+    context: tuple[State, ...] | None,
 ) -> None:
-    """Draw the tokens from ``first`` on, in place."""
+    """Draw the tokens of ``steps``, in place."""
     generator = torch.Generator(device=tokens.device).manual_seed(sampling.seed)
     state = initial_state(model, len(tokens))
-    hidden = None if show is None else not show
     read = 0
-    steps = range(first, tokens.shape[1])
-    for step in tqdm(steps, desc="drawing", unit="tokens", disable=hidden):
-        shifted = model.sequence.shifted(tokens[:, : step + 1])
-        out = model.decode(shifted[:, read:], labels=labels, state=state)
+    for step in steps:
+        shifted = model.sequence.shifted(tokens[:, : step + 1])[:, read:]
+        out = model.decode(shifted, labels=labels, context=context, state=state)
         if state is not None:
             state, read = out.state, step + 1
         tokens[:, step] = _drawn(model, out.logits[:, -1], tokens[:, step], sampling, generator)

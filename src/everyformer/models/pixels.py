@@ -125,6 +125,12 @@ class PixelModel(Model):
         loss, losses = with_terms(each.sum(), targets, out.losses)
         return ModelOutput(logits, loss, losses, out.state, each)
 
+    def every_class(self, count: int) -> Tensor | None:
+        """Labels (count,) in which the classes take turns; None where none are told."""
+        if self.classes is None:
+            return None
+        return torch.arange(count, device=self.head.weight.device) % self.classes.num_embeddings
+
     def distribution(self, logits: Tensor, drawn: Tensor) -> Tensor:
         """Log-probabilities, up to a constant, of the next value of a token.
 
