@@ -45,7 +45,6 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
             raise ConfigError(f"the number of {name} must be at least 1, not {value}")
     model = trained.model(options.average)
     assert isinstance(model, PixelModel)
-    out = Path(options.out) if options.out is not None else trained.path / "samples.png"
     enlarges = model.config.source_image is not None
     if enlarges and options.complete is not None:
         raise ConfigError("the run enlarges pictures: say which with --enlarge, not --complete")
@@ -54,9 +53,11 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
             "the run draws pictures from nothing, or their second half with --complete; enlarging "
             "is the task super-resolution"
         )
+    kind = "enlarged" if enlarges else "samples" if options.complete is None else "completed"
+    out = trained.path / f"{kind}.png" if options.out is None else Path(options.out)
     exact = initial_state(model, 1) is not None
-    kind = "a state" if exact else "recomputing (the member has no exact state)"
-    say(f"{model.sequence.steps:,} tokens an image, with {kind}")
+    how = "a state" if exact else "recomputing (the member has no exact state)"
+    say(f"{model.sequence.steps:,} tokens an image, with {how}")
     if isinstance(model, SuperResolution):
         return _enlarged(trained, model, options, out)
     if options.complete is not None:

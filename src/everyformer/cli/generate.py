@@ -58,7 +58,8 @@ class GenerateOptions(Sampling, BeamConfig):
     """the class of the images, where the run was trained with --data.labels; may be given several
     times (default: all in turn)"""
     out: str | None = None
-    """the picture to write, of images (default: RUN/samples.png)"""
+    """the picture to write, of images (default: RUN/samples.png, RUN/completed.png or
+    RUN/enlarged.png)"""
 
     def __post_init__(self) -> None:
         Sampling.__post_init__(self)

@@ -151,7 +151,7 @@ def save_images(images: Tensor, path: str | Path, columns: int | None = None) ->
 
 
 @styled
-def drawn_images(model: PixelModel, small: Tensor | None = None, count: int = 16) -> Figure:
+def drawn_images(model: PixelModel, count: int = 16, small: Tensor | None = None) -> Figure:
     """Images that a pixel model draws, seed 0, as a figure with its caption.
 
     Classes take turns; ``small`` (1, C, h, w) is what all are drawn from, if the model enlarges.
