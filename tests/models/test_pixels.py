@@ -138,6 +138,17 @@ def test_the_loss_of_a_mixture_is_the_mean_over_pixels_and_channels(order):
     torch.testing.assert_close(half.losses["task"], expected[:, 1::2].mean())
 
 
+def test_autocast_leaves_the_parameters_of_a_mixture_in_float32():
+    model = model_of(pixels={"output": "mixture"}).float()
+    images = images_of(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(images, targets=values_of(images))
+        plain = model_of().float()(images)
+    assert (out.logits.dtype, out.loss.dtype) == (torch.float32, torch.float32)
+    assert plain.logits.dtype == torch.bfloat16
+    out.loss.backward()
+
+
 def test_a_mixture_over_colours_is_a_distribution_over_whole_pixels():
     """Two channels, all 65,536 pixels: the probabilities of the model sum to one."""
     model = model_of(image=(2, 1, 1), pixels={"output": "mixture", "mixtures": 3})

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
@@ -23,6 +24,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState, State
 from everyformer.engines.logistics import mixture_logits, mixture_losses, parameters_of
+from everyformer.engines.ranges import full_precision
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.models.language import predict, with_terms
@@ -91,7 +93,7 @@ class PixelModel(Model):
     ) -> ModelOutput:
         """Logits after each of ``tokens``, which begin the sequence or continue a state's."""
         out = self.read(tokens, labels=labels, context=context, mask=mask, state=state)
-        return ModelOutput(self.head(out.y), None, dict(out.losses), out.state)
+        return ModelOutput(self._logits(out.y), None, dict(out.losses), out.state)
 
     def read(
         self,
@@ -116,9 +118,9 @@ class PixelModel(Model):
         """Logits and losses in raster order of what `read` made of all ``values`` (B, H*W*C)."""
         y = self.sequence.in_raster(out.y)
         if not self.sequence.whole or targets is None:
-            made = predict(self.head, y, targets, out.losses, self.config, self.training)
+            made = predict(self._logits, y, targets, out.losses, self.config, self.training)
             return ModelOutput(*made, out.state)
-        logits, scored = self.head(y), targets != -100
+        logits, scored = self._logits(y), targets != -100
         goals = torch.where(scored, targets.long(), values)
         each = mixture_losses(logits, goals.unflatten(1, (-1, self.sequence.channels)))
         each = each.flatten(1).masked_fill(~scored, 0.0)
@@ -144,6 +146,14 @@ class PixelModel(Model):
         if not self.sequence.whole:
             return logits
         return mixture_logits(logits, drawn, self.sequence.channels)
+
+    def _logits(self, y: Tensor) -> Tensor:
+        """What the head makes of ``y``; the means of a mixture are finer than bfloat16."""
+        if not self.sequence.whole:
+            logits: Tensor = self.head(y)
+            return logits
+        with full_precision(y):
+            return F.linear(y.to(self.head.weight.dtype), self.head.weight)
 
     def _told(self, labels: Tensor | None, rows: int) -> Tensor | float:
         """The class vectors (B, 1, width)."""
