@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_files import Files, Load, corpus, pack, picture, write
+from data_files import Files, Load, pack, picture, write
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.images import read_images, shrunk
@@ -123,12 +123,3 @@ def test_folders_that_hold_no_classes_cannot_be_told(tmp_path: Path, load: Load)
     files = {f"{n}.png": picture(np.full((4, 4), n, np.uint8)) for n in range(4)}
     with pytest.raises(DataError, match="no folders for classes"):
         load(write(tmp_path / "x", files), "pixels", labels=True)
-
-
-@pytest.mark.parametrize("name", ["mnist-png", "cifar10-jpeg"])
-def test_real_pictures_are_told_and_shrunk(name: str, load: Load) -> None:
-    data = load(corpus(f"images/{name}.zip"), "super-resolution", labels=True)
-    assert len(data.classes) == 10
-    batch = next(data.validation_batches(3, 3))
-    assert batch.inputs.shape[2:] == tuple(side // 4 for side in data.image[1:])
-    assert len(batch.labels) == 3
