@@ -14,8 +14,8 @@ from typing import Any
 from everyformer.core.errors import unknown
 
 LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
-SEQ2SEQ, PIXELS = "seq2seq", "pixels"
-ALL_TASKS = (LM, MLM, TEXT, IMAGE, SEQ2SEQ, PIXELS)
+SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
+ALL_TASKS = (LM, MLM, TEXT, IMAGE, SEQ2SEQ, PIXELS, ENLARGE)
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
-        Genes(mixer="routing"), (LM, MLM, TEXT, IMAGE, PIXELS),
+        Genes(mixer="routing"), (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
              "2 K w d, constant"),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
@@ -308,7 +308,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
         "2006.04768", Genes(mixer="linformer", mixer_options={"causal_chunk": 64}),
-        (LM, TEXT, PIXELS),
+        (LM, TEXT, PIXELS, ENLARGE),
         Cost(2, 2, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
              "2 d (t k / c + c)"),
         "an extension of ours: exactly causal, with slots for segments that are complete",
@@ -340,7 +340,7 @@ FAMILY: tuple[Member, ...] = (
         Genes(mixer="reformer", position="axial",
               block={"wiring": "reversible", "feedforward": "relu"},
               model={"tie": False, "scale_embedding": True}),
-        (LM, MLM, TEXT, IMAGE, PIXELS),
+        (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
         Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "
              "any depth", "2 t d and n h t buckets"),
         "more rounds of hashing come nearer to dense attention; depth costs no activations",

@@ -17,7 +17,8 @@ ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
 @dataclass(frozen=True)
 class ListOptions:
     task: str | None = None
-    """only members that have this task: lm, mlm, classify-text, classify-image, seq2seq, pixels"""
+    """only members that have this task: lm, mlm, classify-text, classify-image, seq2seq, pixels,
+    super-resolution"""
     causal: bool = False
     """only members that can hide the future"""
     bidirectional: bool = False

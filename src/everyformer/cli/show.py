@@ -181,6 +181,7 @@ def _validation(trained: Any) -> Tensor:
     except EveryformerError as error:
         say(f"{error}; the model reads random values instead")
         if model["image"] is not None:
-            return torch.randint(256, (1, *model["image"]), dtype=torch.uint8)
+            shape = model.get("source_image") or model["image"]
+            return torch.randint(256, (1, *shape), dtype=torch.uint8)
         return torch.randint(model["vocabulary"], (1, min(trained.length, LENGTH)))
     return inputs

@@ -10,6 +10,7 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
 from everyformer.core.mixer import Mixer
 from everyformer.family import (
+    ENLARGE,
     IMAGE,
     LM,
     MLM,
@@ -25,6 +26,7 @@ from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
 from everyformer.models.classifier import ImageClassifier, TextClassifier
 from everyformer.models.config import ModelConfig
+from everyformer.models.enlarging import SuperResolution
 from everyformer.models.genes import (
     decoder_config,
     encoder_config,
@@ -45,6 +47,7 @@ MODELS: dict[str, type[Model]] = {
     IMAGE: ImageClassifier,
     PIXELS: PixelModel,
     SEQ2SEQ: EncoderDecoder,
+    ENLARGE: SuperResolution,
 }
 
 GENES = ("mixer", "position", "memory")
@@ -135,7 +138,8 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
 
     Args:
         name: a member (`list_members()`).
-        task: 'lm', 'mlm', 'classify-text', 'classify-image', 'seq2seq' or 'pixels'.
+        task: 'lm', 'mlm', 'classify-text', 'classify-image', 'seq2seq', 'pixels' or
+            'super-resolution'.
         options: fields of `ModelConfig` (width, layers, heads, max_length, vocabulary ...), of
             `BlockOptions` (wiring, feedforward, dropout ...), of the mixer, the position or the
             memory, by their names; ``by_layer(...)`` values differ by layer, a mixer
@@ -258,7 +262,7 @@ def _homes(preset: dict[str, Any]) -> dict[str, set[str]]:
 
 def _causal(member: Member, config: ModelConfig) -> bool:
     """Causal for what is generated, bidirectional for the rest where the member can."""
-    generative = config.task in (LM, PIXELS, SEQ2SEQ)
+    generative = config.task in (LM, PIXELS, SEQ2SEQ, ENLARGE)
     if config.causal is False and generative:
         raise GeneError(
             f"task '{config.task}' predicts what comes next, so causal=False would leak"

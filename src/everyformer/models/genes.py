@@ -80,6 +80,22 @@ def encoder_config(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(config, causal=False, mixer=chosen, mixer_options=options)
 
 
+def source_config(config: ModelConfig) -> ModelConfig:
+    """The encoder of a model that enlarges small images: attention both ways, unless told other."""
+    assert config.source_image is not None
+    block = dataclasses.replace(config.block, reversible_output="mean")
+    return dataclasses.replace(
+        config,
+        image=config.source_image,
+        pixels=dataclasses.replace(config.pixels, order="raster", output="categorical"),
+        causal=False,
+        mixer=config.encoder_mixer or "attention",
+        mixer_options=config.encoder_options,
+        schedule={},
+        block=block,
+    )
+
+
 def decoder_config(config: ModelConfig) -> ModelConfig:
     """Its decoder; without ``decoder_layers`` as deep as the encoder."""
     return dataclasses.replace(config, causal=True, layers=config.decoder_layers or config.layers)

@@ -32,6 +32,7 @@ TRAIN = {
     "classify-text": "--data reviews.csv",
     "classify-image": "--data myimages.zip",
     "pixels": "--data myimages.zip --task pixels",
+    "super-resolution": "--data myimages.zip --task super-resolution --data.small 8",
 }
 """a member's first task -> how it is trained on the user's own data"""
 
