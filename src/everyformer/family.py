@@ -287,6 +287,17 @@ FAMILY: tuple[Member, ...] = (
         cross="the sets are of places in one sequence",
     ),
     Member(
+        "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
+        Genes(mixer="etc", position=None, block={"wiring": "post"}), (MLM, TEXT),
+        Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",
+             "none: it reads both sides"),
+        "global tokens carry what lies beyond the radius: a task of two levels is solved with them "
+        "and not without",
+        causal="global tokens, which all read, would show later text to earlier",
+        cross="it reads one text, and tokens that stand for its sentences",
+        streaming="an encoder reads the whole text",
+    ),
+    Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
         Genes(mixer="blockwise"), (LM, MLM, TEXT, IMAGE, PIXELS),
         Cost(2, 2, "O(L^2 d / n) time, O(L d) memory beside masks of O(L^2 / n) bits; n blocks",

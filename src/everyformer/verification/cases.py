@@ -75,6 +75,12 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "include_self": True},
         {"stride": 6, "columns": 1, "mode": "interleave", "backend": "blocked"},
     ),
+    "etc": (
+        {},
+        {"radius": 3, "clip": 2, "sharing": "sides"},
+        {"radius": 2, "clip": 5, "sharing": "none", "bias": ("query", "key", "value", "output")},
+        {"radius": 0, "direction": False, "share_output": True},
+    ),
     "blockwise": (
         {},
         {"blocks": 3, "groups": (1, 1, 1), "backend": "blocked"},

@@ -35,6 +35,20 @@ def _blockwise(make: Make) -> list[Pair]:
     return [("one block is attention", partial(mixed, one), partial(mixed, plain))]
 
 
+def _etc(make: Make) -> list[Pair]:
+    """Without labels, and with a radius of the whole text, it is attention."""
+    plain = make("attention")
+    wide = make("etc", radius=LONGEST)
+    own = plain.state_dict()
+    rows = own.pop("project.weights.0").chunk(3)
+    names = ("long.query.weight", "long.key.any.weight", "long.value.any.weight")
+    wide.load_state_dict({**own, **dict(zip(names, rows, strict=True))}, strict=False)
+    for labels in (wide.long_labels, wide.summary_labels):
+        labels.vectors.data.zero_()
+        labels.numbers.data.zero_()
+    return [("without labels it is attention", partial(mixed, wide), partial(mixed, plain))]
+
+
 def mixed(mixer: Mixer, x: Tensor) -> Tensor:
     return mixer(x).y
 
@@ -42,4 +56,5 @@ def mixed(mixer: Mixer, x: Tensor) -> Tensor:
 SPARSE_LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "sparse-transformer": _sparse_transformer,
     "blockwise": _blockwise,
+    "etc": _etc,
 }
