@@ -58,6 +58,7 @@ from everyformer.engines.rows import repack, unpack
 from everyformer.mixers import MIXERS
 from everyformer.mixers._routing import (
     Routing,
+    hidden,
     local_weights_reference,
     nearest,
     real_scores,
@@ -181,7 +182,7 @@ class RoutingAttention(Mixer):
             self.centroids.settle(self._steps())
         near, far, asked, shown = self._project(x)
         if tracing():
-            record(self, "clusters", lambda: nearest(asked, keep))
+            record(self, "clusters", lambda: hidden(asked.argmax(-1), self.clusters, keep))
             record(self, "weights", lambda: self._weights(near, far, asked, shown, keep))
         if state is None:
             y, after = self._whole(near, far, asked, shown, keep), None
@@ -279,7 +280,7 @@ class RoutingAttention(Mixer):
             worth = real_scores(asked, keep)
             y, routed = best_yet(far, worth, self.window, held.routed, bias=self.bias, **how)
         else:
-            labels = nearest(asked, keep)
+            labels = hidden(asked.argmax(-1), self.clusters, keep)
             y, routed = latest_next(far, labels, self.window, held.routed, bias=self.bias, **how)
         local = None
         if held.local is not None:
@@ -313,7 +314,7 @@ class RoutingAttention(Mixer):
         losses: Losses = {}
         pairs = [(far.q, asked)] if self.share else [(far.q, asked), (far.k, shown)]
         for x, scores in pairs:
-            labels = scores.argmax(-1)
+            labels = nearest(scores)
             self.centroids.count(y, x, labels, keep)
             if o.update != "none":
                 more = o.commitment * self.centroids.commitment(x, labels, keep)
