@@ -277,6 +277,28 @@ def test_weights_of_a_trace_are_those_of_the_output(name, options):
     assert (weights.triu(1) == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("performer", {}),
+        ("performer", {"feature_map": "trigonometric"}),
+        ("rfa", {"temperature": 1.5}),
+        ("rfa", {"feature_map": "arccos"}),
+        ("rfa", {"gate": True}),
+    ],
+)
+def test_with_many_rows_the_weights_of_a_trace_are_those_of_the_kernel(name, options):
+    mixer, x = build(name, {"features": 40000, **options}), draw(2, 9, WIDTH) / 2
+    keep = torch.ones(2, 9, dtype=torch.bool)
+    keep[0, 0] = keep[0, 4] = False
+    with trace(mixer) as seen:
+        mixer(x, mask=Mask(keep=keep))
+    made, exact = seen[""]["weights"][0], seen[""]["exact"][0]
+    assert (made - exact).abs().max() < 0.02
+    assert (exact - exact.mean(1, keepdim=True)).abs().max() > 0.04
+    assert (exact[0, :, :, 4] == 0).all()
+
+
 def test_training_redraws_and_evaluation_does_not():
     mixer = build("performer", {"redraw": 2}, dtype=torch.float32).train()
     x = draw(1, 9, WIDTH, dtype=torch.float32)

@@ -120,6 +120,14 @@ class KernelAttention(Mixer):
         """fq(q) . fk(k) (B, H, L, S) by the equations as they stand in the paper."""
         raise NotImplementedError
 
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        """Logs of the weights (B, H, L, S) that features estimate, for q, k of (B, H, L, D).
+
+        They are softmax's unless a member says otherwise; some maps estimate none, and these are
+        what they stand in place of.
+        """
+        return widened(q) @ widened(k).mT / math.sqrt(self.head_dim)
+
     def finish(self, y: Tensor) -> Tensor:
         """The output (B, L, width) of averages (B, H, L, D)."""
         return self.out(y.transpose(1, 2).flatten(2))
@@ -155,7 +163,8 @@ class KernelAttention(Mixer):
             gate, written = gates
             level = written if level is None else level + written
         if tracing():
-            self._show(features, keys, (keep, level, gate))
+            self._show((features, keys), (keep, level, gate))
+            record(self, "exact", lambda: self._exact(q, k, keep, gates))
         v = self._summed(v)
         if not self.causal:
             y = ask(features, read_all(keys, v, keep, level), self.guard, v.dtype)
@@ -257,14 +266,11 @@ class KernelAttention(Mixer):
         """Values in the dtype of the averages: sums that nothing divides outgrow float16."""
         return widened(v) if self.guard.kind == "none" else v
 
-    def _show(self, q: Tensor, k: Tensor, logs: tuple[Tensor | None, ...]) -> None:
+    def _show(self, made: tuple[Tensor, Tensor], logs: tuple[Tensor | None, ...]) -> None:
         """Offer the features and the weights (B, H, L, L) that are never formed otherwise."""
-        keep, level, gate = logs
+        (q, k), (keep, level, gate) = made, logs
         record(self, "features", lambda: k)
-        positions = torch.arange(q.shape[2], device=q.device)[None]
-        shown = visibility(
-            None, positions, positions, causal=self.causal, windows=(None,), keep=keep
-        ).mask
+        shown = self._shown(q, keep)
 
         def weights() -> Tensor:
             scores = q @ k.mT
@@ -277,6 +283,24 @@ class KernelAttention(Mixer):
             return dense_average(scores, one, shown, self.guard)
 
         record(self, "weights", weights)
+
+    def _exact(
+        self, q: Tensor, k: Tensor, keep: Tensor | None, gates: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
+        """The weights (B, H, L, L) of the kernel itself, where features only estimate it."""
+        logs = self.log_kernel(q, k)
+        if gates is not None:
+            gate, written = gates
+            gate = gate if keep is None else gate.masked_fill(~keep[:, None], 0)
+            logs = logs + (written - gate.cumsum(2))[:, :, None]
+        shown = self._shown(q, keep)
+        logs = logs if shown is None else logs.masked_fill(~shown, -math.inf)
+        return logs.softmax(-1).nan_to_num(0)
+
+    def _shown(self, q: Tensor, keep: Tensor | None) -> Tensor | None:
+        """Who sees whom among tokens of one call, broadcastable to (B, H, L, L)."""
+        places = torch.arange(q.shape[2], device=q.device)[None]
+        return visibility(None, places, places, causal=self.causal, windows=(None,), keep=keep).mask
 
 
 def gate_weights(gate: Tensor, written: Tensor, keep: Tensor | None) -> Tensor:
