@@ -131,6 +131,27 @@ def test_with_its_buckets_held_the_content_of_the_future_changes_nothing():
     assert (free[:, :8] - y[:, :8]).abs().max() > 1e-3, "borders of chunks should have moved"
 
 
+@pytest.mark.parametrize(
+    ("causal", "options", "honest"),
+    [
+        (True, {}, False),
+        (True, {"max_length": 5}, False),
+        (True, {"max_length": 4}, True),
+        (True, {"max_length": 4, "across_buckets": False, "wrap": "circular"}, True),
+        (False, {}, True),
+    ],
+)
+def test_losses_are_marked_where_later_tokens_decide_who_is_seen(causal, options, honest):
+    mixer = make(causal, **options)
+    assert (mixer.leaks is None) is honest
+    assert ef.info("reformer").strictly_causal is not True
+    if causal:
+        x = draw(1, options.get("max_length", 13), WIDTH)
+        changed = torch.cat((x[:, :2], 50 * draw(*x[:, 2:].shape, seed=3)), 1)
+        moved = (mixer(changed).y - mixer(x).y)[:, :2].abs().max()
+        assert not honest or moved < 1e-12
+
+
 def test_the_first_token_gets_its_own_value():
     mixer, x = make(), draw(2, 13, WIDTH)
     torch.testing.assert_close(mixer(x).y[:, 0], mixer.out(mixer.value(x[:, 0])))

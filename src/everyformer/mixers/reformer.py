@@ -15,7 +15,8 @@ Cost: O(n_r L C D) time and O(n_r L D) memory, beside O(n_r L log L) for the sor
 buckets of all tokens seen.
 
 Not strictly causal: no content of later tokens is seen, but they move the borders of the chunks,
-and so which earlier tokens are. So a state cannot repeat one pass over a longer text. It has two
+and so which earlier tokens are. So losses of whole texts are not quite those of a model that writes
+(comparisons mark them), and a state cannot repeat one pass over a longer text. It has two
 forms (``decode``): "exact" sorts all tokens seen and gives what a pass over them gives for the new
 ones; "bucket" lets a new token see the tokens of its buckets and the latest ones up to n_r C
 times the chunks of a window, as trax does, which is an approximation.
@@ -148,6 +149,11 @@ class Reformer(Mixer):
             circular=o.wrap == "circular", once=o.once, within=not o.across_buckets,
         )  # fmt: skip
         self.factors = _factors(o, max_length)
+        if causal and (max_length is None or max_length > o.chunk):
+            self.leaks = (
+                "which earlier tokens a token sees depends on how many later ones hash before it; "
+                "their content is never read"
+            )
         self.rounds = o.evaluation_rounds or o.rounds
         # not a buffer: it follows from the seed, and has to survive every dtype and device alike
         self.rotations = seeded_rotations(
