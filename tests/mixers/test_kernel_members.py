@@ -385,13 +385,18 @@ def test_heads_of_a_layer_are_shared_with_other_mixers():
         ("linear", {}, {"feature_map": "identity", "eps": 1e-6}, ConfigError, "guard"),
         ("linear", {}, {"normalise": "rms", "eps": 1e-6}, ConfigError, "no denominators"),
         ("linear", {}, {"nu": 0}, ConfigError, "nu"),
-        ("linear", {}, {"attention_dropout": 0.1}, ConfigError, "unknown option"),
+        ("linear", {}, {"attention_dropout": 0.1}, ConfigError, "no matrix of weights"),
         ("linear", {"heads": 5}, {}, GeneError, "heads"),
     ],
 )
 def test_what_cannot_be_is_refused(name, sizes, options, error, match):
     with pytest.raises(error, match=match):
         ef.create_mixer(name, **{"width": 12, "heads": 3, "causal": True, **sizes}, **options)
+
+
+def test_dropout_on_weights_that_are_not_there_is_refused_of_models_too():
+    with pytest.raises(ConfigError, match=r"linear forms no matrix.*'dropout' of the model"):
+        ef.create_model("linear", attention_dropout=0.1)
 
 
 def test_calls_that_cannot_be_are_refused():
