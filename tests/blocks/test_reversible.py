@@ -205,12 +205,30 @@ def saved_bytes(stack, x, run):
     return sum(kept.values())
 
 
-def test_saved_bytes_do_not_grow_with_depth(plainly):
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_saved_bytes_do_not_grow_with_depth(mixer, plainly):
     x = draw(2, 16, WIDTH).requires_grad_()
-    shallow, deep = (make_stack("attention", depth=n, dropout=0.3) for n in (2, 16))
+    shallow, deep = (make_stack(mixer, depth=n, dropout=0.3).train() for n in (2, 16))
     ours = [saved_bytes(stack, x, Stack.__call__) for stack in (shallow, deep)]
     kept = [saved_bytes(stack, x, plainly) for stack in (shallow, deep)]
     assert ours[0] == ours[1] < kept[0] < kept[1] / 7
+
+
+@pytest.mark.parametrize(
+    ("mixer", "size"), [("reformer", 2), ("routing", 4), ("sinkhorn", 0), ("performer", 0)]
+)
+def test_choices_that_are_kept_are_small_numbers(mixer, size):
+    """Bytes a layer, token, head and round; what is drawn is a buffer, not a copy."""
+    x = draw(2, 16, WIDTH).requires_grad_()
+    kept = []
+    for depth in (1, 3):
+        stack = make_stack(mixer, depth=depth).train()
+        run = reversible.Run(list(stack.blocks), x.dtype)
+        reversible._Reversible.apply(run, x, x, *run.tensors)
+        choices = [c for one in run.kept for c in one.choices]
+        kept.append(sum(c.nbytes for c in choices if not c.is_floating_point()))
+    rounds = 4 if mixer == "reformer" else 1
+    assert (kept[1] - kept[0]) / (2 * 2 * 16 * 3 * rounds) == size
 
 
 def test_frozen_inputs_and_frozen_layers():
