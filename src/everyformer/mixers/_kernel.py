@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Context, Mixer, heads_divide
 from everyformer.core.outputs import MixerOutput
@@ -36,7 +36,7 @@ from everyformer.engines.kernel import (
 )
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import repack, unpack
+from everyformer.engines.rows import checked_keep, repack, unpack
 from everyformer.engines.visibility import visibility
 from everyformer.positions.base import Position
 
@@ -145,7 +145,7 @@ class KernelAttention(Mixer):
             return self._cross(x, context, mask, state)
         if mask is not None and mask.documents is not None:
             return self._unpacked(x, mask, state)
-        keep = _checked_keep(x, mask)
+        keep = checked_keep(x, mask)
         if keep is not None:
             # not even a NaN in the padding is read
             x = x.masked_fill(~keep[..., None], 0)
@@ -217,7 +217,7 @@ class KernelAttention(Mixer):
     def read_context(self, context: Context, mask: Mask | None = None) -> ContextSums:
         """Sum up a context once; `forward` takes the result as ``state`` at every step."""
         keys_from, values_from = context if isinstance(context, tuple) else (context, context)
-        keep = _checked_keep(keys_from, mask)
+        keep = checked_keep(keys_from, mask)
         k, v = self.project.one(keys_from, "key"), self.project.one(values_from, "value")
         if keep is not None:
             k = k.masked_fill(~keep[:, None, :, None], 0)
@@ -253,12 +253,7 @@ class KernelAttention(Mixer):
                 "packed documents and a state cannot be combined: a state continues one document "
                 "per row. Pass the documents as rows, or reset the state where one starts."
             )
-        if mask.documents.shape != x.shape[:2]:
-            raise ShapeError(
-                f"mask.documents has shape {tuple(mask.documents.shape)}, but the tokens are "
-                f"{tuple(x.shape[:2])}: give one entry per token of this call"
-            )
-        packed = unpack(x, mask.documents, _checked_keep(x, mask))
+        packed = unpack(x, mask.documents, checked_keep(x, mask))
         out = self(packed.x, mask=Mask(keep=packed.keep))
         return MixerOutput(repack(out.y, packed), None, out.losses)
 
@@ -325,13 +320,3 @@ def dense_average(scores: Tensor, v: Tensor, shown: Tensor | None, guard: Guard)
         scores = scores.masked_fill(~shown, 0)
     sums = torch.cat([scores @ v.to(scores.dtype), scores.sum(-1, keepdim=True)], -1)
     return divided(sums, guard)[0].to(v.dtype)
-
-
-def _checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
-    keep = None if mask is None else mask.keep
-    if keep is not None and keep.shape != x.shape[:2]:
-        raise ShapeError(
-            f"mask.keep has shape {tuple(keep.shape)}, but the tokens are {tuple(x.shape[:2])}: "
-            "give one flag per token"
-        )
-    return keep

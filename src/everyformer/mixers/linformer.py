@@ -47,7 +47,7 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.cache import ContextState
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.rows import compact, repack, spread, unpack
+from everyformer.engines.rows import checked_keep, compact, repack, spread, unpack
 from everyformer.engines.softmax import Visibility, attention_weights, softmax_attention
 from everyformer.mixers import MIXERS
 from everyformer.mixers._segments import LinformerState, advanced, linformer_chunked
@@ -55,7 +55,6 @@ from everyformer.mixers._slots import (
     LEARNED,
     Projection,
     Slots,
-    checked_keep,
     compress,
     compress_reference,
     emptied,

@@ -53,7 +53,7 @@ from everyformer.engines.hashing import (
     lsh_buckets_reference,
     seeded_rotations,
 )
-from everyformer.engines.rows import repack, unpack
+from everyformer.engines.rows import checked_keep, repack, unpack
 from everyformer.engines.softmax import Visibility, softmax_attention
 from everyformer.engines.sorted_chunks import chunked_attention, chunked_queries
 from everyformer.mixers import MIXERS
@@ -174,7 +174,7 @@ class Reformer(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
-        keep = None if mask is None else mask.keep
+        keep = checked_keep(x, mask)
         if mask is not None and mask.documents is not None:
             if state is not None:
                 raise UnsupportedError("packed documents and a state cannot be combined")
@@ -199,8 +199,8 @@ class Reformer(Mixer):
         qk, v = self._project(x)
         turned = self.rotations[:, : self.rounds].to(x.device)
         buckets = lsh_buckets_reference(qk.detach(), turned.to(qk), self.factors)
-        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        keep = keep if mask is None or mask.keep is None else mask.keep
+        keep = checked_keep(x, mask)
+        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if keep is None else keep
         parts = [keep]
         if mask is not None and mask.documents is not None:
             parts = [keep & (mask.documents == n) for n in mask.documents.unique()]
@@ -226,7 +226,7 @@ class Reformer(Mixer):
     def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
         self.check_input(x, None, mask, state)
         assert isinstance(state, ReformerState)
-        return self._append(*self._project(x), None if mask is None else mask.keep, state)
+        return self._append(*self._project(x), checked_keep(x, mask), state)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and values (B, H, L, D)."""

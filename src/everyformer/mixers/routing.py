@@ -45,7 +45,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
@@ -54,7 +54,7 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.centroids import Centroids, Update
 from everyformer.engines.clustered import Heads, Slots, best_yet, latest, latest_next
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import repack, unpack
+from everyformer.engines.rows import checked_keep, repack, unpack
 from everyformer.mixers import MIXERS
 from everyformer.mixers._routing import (
     Routing,
@@ -168,7 +168,7 @@ class RoutingAttention(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
-        keep = _checked_keep(x, mask)
+        keep = checked_keep(x, mask)
         if mask is not None and mask.documents is not None:
             if state is not None:
                 raise UnsupportedError("packed documents and a state cannot be combined")
@@ -202,7 +202,7 @@ class RoutingAttention(Mixer):
     ) -> Tensor:
         """By `routing_weights_reference`, documents one after the other."""
         near, far, asked, shown = self._project(x)
-        keep = _checked_keep(x, mask)
+        keep = checked_keep(x, mask)
         keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if keep is None else keep
         parts = [keep]
         if mask is not None and mask.documents is not None:
@@ -323,16 +323,6 @@ class RoutingAttention(Mixer):
                 more = self.centroids.codebook_loss(x, labels, keep)
                 add_losses(losses, {"codebook": more})
         return losses
-
-
-def _checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
-    keep = None if mask is None else mask.keep
-    if keep is not None and keep.shape != x.shape[:2]:
-        raise ShapeError(
-            f"mask.keep has shape {tuple(keep.shape)}, but the tokens are {tuple(x.shape[:2])}: "
-            "give one flag per token"
-        )
-    return keep
 
 
 def _sizes(o: RoutingOptions, max_length: int | None) -> tuple[int, int]:
