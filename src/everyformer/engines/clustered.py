@@ -280,7 +280,7 @@ def balanced(
 def _best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Places (B, H, K, count) of the largest ``scores`` (B, H, K, L) in order, and which are real.
 
-    Padding comes last, so that it has no part in ranks.
+    Padding comes last, so that it has no part in ranks. Of equal scores any may be taken.
     """
     length = scores.shape[-1]
 

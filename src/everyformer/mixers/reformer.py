@@ -21,6 +21,10 @@ forms (``decode``): "exact" sorts all tokens seen and gives what a pass over the
 ones; "bucket" lets a new token see the tokens of its buckets and the latest ones up to n_r C
 times the chunks of a window, as trax does, which is an approximation.
 
+Published models have local layers between: mixer=by_layer("attention", "reformer", ...) with
+window=by_layer(128, None, ...), or --schedule mixer=attention,reformer window=128,none for the
+command, one value a layer (there local layers are cut into blocks; a window slides).
+
 L <= C is dense attention. Padding sorts behind all buckets and is never seen; packed documents are
 rows of their own. Source: Kitaev, Kaiser, Levskaya 2020, arXiv 2001.04451; numbers as in
 google/trax and Hugging Face's Reformer. There the list of chunks is ``wrap="circular"``: the first

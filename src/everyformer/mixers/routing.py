@@ -19,6 +19,10 @@ others are strictly causal, equal in training, in evaluation and token by token:
 
 The paper's setting with an honest evaluation is routing="paper", evaluation_routing="prefix".
 
+Layers may differ, as where published models route in the last ones alone: mixer=by_layer(
+"attention", "routing") with window=by_layer(256, 64), whose first value is of local attention;
+local_heads=by_layer(6, 4); or --schedule mixer=attention,routing window=256,64 for the command.
+
 Centroids follow the queries (and keys) by averages in training (`everyformer.engines.centroids`);
 losses["commitment"] = beta mean (q - mu_a)^2 draws queries to their nearest centroid a, and
 ``update="gradient"`` moves centroids by losses["codebook"] instead. With ``update="none"`` they
