@@ -116,6 +116,19 @@ def test_gradients_equal_autograds_with_dropout_on(mixer, plainly):
             torch.testing.assert_close(value, drawn[name])
 
 
+def test_steps_that_draw_nothing_between_some_that_do(plainly):
+    torch.manual_seed(0)
+    sizes = {"width": WIDTH, "heads": 3, "causal": True}
+    mixers = [create_mixer("attention", **sizes, attention_dropout=0.4) for _ in range(3)]
+    stack = Stack(mixers, WIDTH, BlockOptions(wiring="reversible")).double()
+    stir(stack)
+    x, found = draw(2, 7, WIDTH).requires_grad_(), []
+    for run in (stack, lambda x: plainly(stack, x)):
+        torch.manual_seed(4)
+        found.append(gradients(stack, x, run(x).y))
+    close(*found)
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_decoder_that_reads_an_encoder_gets_autograds_gradients(layers, plainly):
     torch.manual_seed(0)

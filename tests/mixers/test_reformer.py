@@ -221,6 +221,15 @@ def test_decoding_by_bucket_sees_the_same_buckets_then_the_latest():
     torch.testing.assert_close(got, wide._merge(dense)[:, 20:], rtol=0, atol=1e-12)
 
 
+def test_by_bucket_the_first_real_token_gets_its_own_value():
+    mixer, x = make(decode="bucket"), draw(2, 6, WIDTH)
+    keep = torch.tensor([[False, False, False], [False, True, True]])
+    state = mixer(x[:, :3], mask=Mask(keep=keep), state=mixer.init_state(2)).state
+    y = mixer(x[:, 3:], state=state).y
+    torch.testing.assert_close(y[0, 0], mixer.out(mixer.value(x[0, 3])))
+    assert (y[1, 0] - mixer.out(mixer.value(x[1, 3]))).abs().max() > 1e-3
+
+
 def test_evaluation_repeats_itself_and_training_draws_anew():
     mixer, x = make(), draw(1, 17, WIDTH)
     assert torch.equal(mixer(x).y, mixer(x).y)
