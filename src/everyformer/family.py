@@ -16,6 +16,16 @@ from everyformer.core.errors import unknown
 LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
 SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
 ALL_TASKS = (LM, MLM, TEXT, IMAGE, SEQ2SEQ, PIXELS, ENLARGE)
+TRAIN = {
+    LM: "--data mytext.txt",
+    MLM: "--data mytext.txt --task mlm",
+    SEQ2SEQ: "--data corpus-en-de.zip --tokenizer bpe:8000 --data.tokens 4096",
+    TEXT: "--data reviews.csv",
+    IMAGE: "--data myimages.zip",
+    PIXELS: "--data myimages.zip --task pixels",
+    ENLARGE: "--data myimages.zip --task super-resolution --data.small 8",
+}
+"""task -> how a member is trained for it on the user's own data"""
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,11 @@ class Member:
     def is_mixer(self) -> bool:
         """Whether `create_mixer` knows this name."""
         return self.genes.mixer == self.name
+
+    @property
+    def strictly_causal(self) -> bool | str:
+        """Whether nothing of a causal output depends on what comes later, else why not."""
+        return self.exempt.get("causality", True) if self.causal is True else self.causal
 
     def can(self, ability: str) -> bool:
         """Whether 'causal', 'bidirectional', 'cross', 'streaming' or 'padding' is supported."""

@@ -70,7 +70,8 @@ def run(words: Sequence[str]) -> int:
 def describe(member: Member) -> dict[str, object]:
     """The row as plain values."""
     values = dataclasses.asdict(member)
-    return {**values, "mixer": member.is_mixer}
+    derived = {"mixer": member.is_mixer, "strictly_causal": member.strictly_causal}
+    return {**values, **derived}
 
 
 def _marks(member: Member) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
-from everyformer.core.mixer import Mixer
+from everyformer.core.mixer import DROPOUT, Mixer, no_weights, set_options
 from everyformer.family import (
     ENLARGE,
     IMAGE,
@@ -117,7 +117,7 @@ def create_mixer(
     memory, kept = options.pop("memory", None), options.pop("memory_options", {})
     if memory is not None and not cls.accepts_memory:
         raise GeneError(f"mixer '{name}' reads no memory; '{memory}' was given")
-    checked = from_dict(cls.Options, options, f"{name}.")
+    checked = set_options(cls.Options, name, options)
     sizes: dict[str, Any] = {"width": width, "heads": heads}
     sizes |= {"causal": causal, "max_length": max_length}
     if isinstance(position, str):
@@ -239,6 +239,8 @@ def _place(preset: dict[str, Any], key: str, value: Any) -> None:
         if key in names:
             preset[home][key] = value
             return
+    if key == DROPOUT:
+        raise no_weights(preset["mixer"])
     known = {f.name for f in dataclasses.fields(ModelConfig)}.union(*homes.values())
     raise ConfigError(
         f"unknown option '{key}' for member '{preset['member']}'; {nearest(key, known)}"

@@ -38,10 +38,11 @@ from everyformer.report.places import (
 from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
 
-PICTURES = (
-    *("weights", "sort", "position-bias", "spatial", "buckets", "clusters", "terms"),
-    *("encodings", "rotary", "distances", "masks"),
-)
+TRACED = (
+    "weights", "features", "sort", "position-bias", "spatial", "buckets", "clusters", "terms",
+)  # fmt: skip
+"""what mixers offer while they run"""
+PICTURES = (*TRACED, "encodings", "rotary", "distances", "masks")
 
 ENCODING = (EncoderDecoder, SuperResolution)
 """models of which the encoder is shown"""
@@ -65,11 +66,7 @@ def learned_pictures(
         most: at most so many layers and heads of each (default: all).
     """
     found: dict[str, Figure] = {}
-    kinds = (
-        *("weights", "sort", "position-bias", "spatial", "buckets", "clusters", "terms"),
-        *("encodings", "distances"),
-    )
-    for what in kinds:
+    for what in (*TRACED, "encodings", "distances"):
         if what == "encodings" and isinstance(model.position, Sinusoidal):
             continue
         try:
@@ -99,7 +96,7 @@ def draw_pictures(
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    if what in ("weights", "sort", "position-bias", "spatial", "buckets", "clusters", "terms"):
+    if what in TRACED:
         traced = _traced(model, inputs)
         before = None if start is None else _traced(start, inputs)
         causal = bool(model.config.causal) and not isinstance(model, ENCODING)
