@@ -287,6 +287,15 @@ FAMILY: tuple[Member, ...] = (
         cross="the sets are of places in one sequence",
     ),
     Member(
+        "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
+        Genes(mixer="longformer"), (LM, MLM, TEXT, SEQ2SEQ),
+        Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
+             "2 (w + g) d; global tokens in a causal one are this library's extension"),
+        "windows that grow from layer to layer model text better than windows of one size or that "
+        "shrink; a position table that is repeated begins far better than one with fresh rows",
+        cross="a window is of one sequence",
+    ),
+    Member(
         "linformer", "Linformer", "Wang et al.", 2020, "2006.04768",
         Genes(mixer="linformer"), (MLM, TEXT, IMAGE),
         Cost(1, 1, "O(L k d) time, O(L (k + d)) memory; k slots", "none: it reads both sides"),

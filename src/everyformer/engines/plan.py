@@ -195,19 +195,25 @@ def _pairs(text: str, length: int, heads: int) -> int:
 
 def _branches(union: Union, heads: Sequence[int], length: int) -> tuple[Branch, ...]:
     """All parts of all patterns, each without the pairs of the patterns before it."""
+    parts = (_of_last(union[: n + 1], tuple(heads), length) for n in range(len(union)))
+    return tuple(branch for branches in parts for branch in branches)
+
+
+@lru_cache(maxsize=256)
+def _of_last(union: Union, heads: tuple[int, ...], length: int) -> tuple[Branch, ...]:
+    """The parts of a union's last pattern; unions that begin alike make the first ones once."""
     made = []
-    head = torch.tensor(heads)[:, None, None]
-    for n, pattern in enumerate(union):
-        for queries, keys in pattern.parts(length):
-            i = queries.positions(length)[..., None]
-            j = keys.positions(length)[..., None, :]
-            shown = pattern.visible(i, j, head) & (j >= 0)
-            if not pattern.causal:
-                shown = shown & (j < length)
-            for earlier in union[:n]:
-                shown = shown & ~earlier.visible(i, j, head)
-            if bool(shown.any()):
-                made.append(_branch(queries, keys, shown))
+    head, pattern = torch.tensor(heads)[:, None, None], union[-1]
+    for queries, keys in pattern.parts(length):
+        i = queries.positions(length)[..., None]
+        j = keys.positions(length)[..., None, :]
+        shown = pattern.visible(i, j, head) & (j >= 0)
+        if not pattern.causal:
+            shown = shown & (j < length)
+        for earlier in union[:-1]:
+            shown = shown & ~earlier.visible(i, j, head)
+        if bool(shown.any()):
+            made.append(_branch(queries, keys, shown))
     return tuple(made)
 
 

@@ -75,6 +75,14 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "include_self": True},
         {"stride": 6, "columns": 1, "mode": "interleave", "backend": "blocked"},
     ),
+    "longformer": (
+        {},
+        {"window": 4, "global_tokens": 2, "bias": ("query", "key", "value", "output")},
+        {"window": (0, 2, 6), "global_tokens": (1, 4), "dilation": (1, 3, 2), "backend": "blocked"},
+        {"window": 6, "global_tokens": (2, 0, 7), "global_projections": False, "position": "rope"},
+        {"window": 6, "dilation": 2, "global_tokens": 1, "position": "alibi"},
+        {"window": 4, "global_tokens": (0, 3), "position": "t5-relative"},
+    ),
     "sinkhorn": (
         {"block_size": 4},
         {"block_size": 3, "sort_net": "mlp", "bias": ("query", "key", "value", "output")},
