@@ -134,7 +134,8 @@ class Longformer(PatternAttention):
         if separate:
             sizes = (heads, heads), (self.size, self.size)
             self.project_global = HeadProjections((width,) * 3, *sizes, o.bias)
-        self._plan, self._local = self._of(self.tokens), self._of(self.tokens, queries=not separate)
+        self._plan, self._windows = self._of(self.tokens), self._of(())
+        self._local = self._of(self.tokens, queries=not separate)
 
     @torch.no_grad()
     def copy_projections(self) -> None:
@@ -238,7 +239,7 @@ class Longformer(PatternAttention):
         places = torch.arange(x.shape[1], device=x.device)[None]
         flags = flags if keep is None else flags & keep
         seen = self._hidden(places, places, keep)
-        shown = self._of(()).visible(places[0], places[0], self.heads)[None] | flags[:, None, None]
+        shown = self._windows.visible(places[0], places[0], self.heads)[None] | flags[:, None, None]
         if self.project_global is None:
             return weigh(*heads, seen & (shown | flags[:, None, :, None]), places, places)
         made = weigh(*heads, seen & shown, places, places)
