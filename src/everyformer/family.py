@@ -14,8 +14,18 @@ from typing import Any
 from everyformer.core.errors import unknown
 
 LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
-SEQ2SEQ, PIXELS = "seq2seq", "pixels"
-ALL_TASKS = (LM, MLM, TEXT, IMAGE, SEQ2SEQ, PIXELS)
+SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
+ALL_TASKS = (LM, MLM, TEXT, IMAGE, SEQ2SEQ, PIXELS, ENLARGE)
+TRAIN = {
+    LM: "--data mytext.txt",
+    MLM: "--data mytext.txt --task mlm",
+    SEQ2SEQ: "--data corpus-en-de.zip --tokenizer bpe:8000 --data.tokens 4096",
+    TEXT: "--data reviews.csv",
+    IMAGE: "--data myimages.zip",
+    PIXELS: "--data myimages.zip --task pixels",
+    ENLARGE: "--data myimages.zip --task super-resolution --data.small 8",
+}
+"""task -> how a member is trained for it on the user's own data"""
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,11 @@ class Member:
     def is_mixer(self) -> bool:
         """Whether `create_mixer` knows this name."""
         return self.genes.mixer == self.name
+
+    @property
+    def strictly_causal(self) -> bool | str:
+        """Whether nothing of a causal output depends on what comes later, else why not."""
+        return self.exempt.get("causality", True) if self.causal is True else self.causal
 
     def can(self, ability: str) -> bool:
         """Whether 'causal', 'bidirectional', 'cross', 'streaming' or 'padding' is supported."""
@@ -263,7 +278,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
-        Genes(mixer="routing"), (LM, MLM, TEXT, IMAGE, PIXELS),
+        Genes(mixer="routing"), (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
              "2 K w d, constant"),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
@@ -296,6 +311,26 @@ FAMILY: tuple[Member, ...] = (
         cross="a window is of one sequence",
     ),
     Member(
+        "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
+        Genes(mixer="etc", position=None, block={"wiring": "post"}), (MLM, TEXT),
+        Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",
+             "none: it reads both sides"),
+        "global tokens carry what lies beyond the radius: a task of two levels is solved with them "
+        "and not without",
+        causal="global tokens, which all read, would show later text to earlier",
+        cross="it reads one text, and tokens that stand for its sentences",
+        streaming="an encoder reads the whole text",
+    ),
+    Member(
+        "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
+        Genes(mixer="blockwise"), (LM, MLM, TEXT, IMAGE, PIXELS),
+        Cost(2, 2, "O(L^2 d / n) time, O(L d) memory beside masks of O(L^2 / n) bits; n blocks",
+             "2 (s + 1) d L / n; shifts to s"),
+        "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
+        "local heads alone cannot",
+        cross="blocks of one sequence read blocks of the same",
+    ),
+    Member(
         "linformer", "Linformer", "Wang et al.", 2020, "2006.04768",
         Genes(mixer="linformer"), (MLM, TEXT, IMAGE),
         Cost(1, 1, "O(L k d) time, O(L (k + d)) memory; k slots", "none: it reads both sides"),
@@ -308,7 +343,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
         "2006.04768", Genes(mixer="linformer", mixer_options={"causal_chunk": 64}),
-        (LM, TEXT, PIXELS),
+        (LM, TEXT, PIXELS, ENLARGE),
         Cost(2, 2, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
              "2 d (t k / c + c)"),
         "an extension of ours: exactly causal, with slots for segments that are complete",
@@ -340,7 +375,7 @@ FAMILY: tuple[Member, ...] = (
         Genes(mixer="reformer", position="axial",
               block={"wiring": "reversible", "feedforward": "relu"},
               model={"tie": False, "scale_embedding": True}),
-        (LM, MLM, TEXT, IMAGE, PIXELS),
+        (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
         Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "
              "any depth", "2 t d and n h t buckets"),
         "more rounds of hashing come nearer to dense attention; depth costs no activations",

@@ -116,6 +116,19 @@ def test_gradients_equal_autograds_with_dropout_on(mixer, plainly):
             torch.testing.assert_close(value, drawn[name])
 
 
+def test_steps_that_draw_nothing_between_some_that_do(plainly):
+    torch.manual_seed(0)
+    sizes = {"width": WIDTH, "heads": 3, "causal": True}
+    mixers = [create_mixer("attention", **sizes, attention_dropout=0.4) for _ in range(3)]
+    stack = Stack(mixers, WIDTH, BlockOptions(wiring="reversible")).double()
+    stir(stack)
+    x, found = draw(2, 7, WIDTH).requires_grad_(), []
+    for run in (stack, lambda x: plainly(stack, x)):
+        torch.manual_seed(4)
+        found.append(gradients(stack, x, run(x).y))
+    close(*found)
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_decoder_that_reads_an_encoder_gets_autograds_gradients(layers, plainly):
     torch.manual_seed(0)
@@ -205,12 +218,26 @@ def saved_bytes(stack, x, run):
     return sum(kept.values())
 
 
-def test_saved_bytes_do_not_grow_with_depth(plainly):
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_saved_bytes_do_not_grow_with_depth(mixer, plainly):
     x = draw(2, 16, WIDTH).requires_grad_()
-    shallow, deep = (make_stack("attention", depth=n, dropout=0.3) for n in (2, 16))
+    shallow, deep = (make_stack(mixer, depth=n, dropout=0.3).train() for n in (2, 16))
     ours = [saved_bytes(stack, x, Stack.__call__) for stack in (shallow, deep)]
     kept = [saved_bytes(stack, x, plainly) for stack in (shallow, deep)]
     assert ours[0] == ours[1] < kept[0] < kept[1] / 7
+
+
+@pytest.mark.parametrize(("mixer", "heads", "size"), [("reformer", 3 * 4, 2), ("routing", 2, 4)])
+def test_choices_that_are_kept_are_small_numbers(mixer, heads, size):
+    """Bytes a layer, token and head: a bucket each round; the nearest centroid, for two uses."""
+    x = draw(2, 16, WIDTH).requires_grad_()
+    kept = []
+    for depth in (1, 3):
+        stack = make_stack(mixer, depth=depth).train()
+        run = reversible.Run(list(stack.blocks), x.dtype)
+        reversible._Reversible.apply(run, x, x, *run.tensors)
+        kept.append(sum(c.nbytes for one in run.kept for c in one.choices))
+    assert (kept[1] - kept[0]) / (2 * 2 * 16 * heads) == size
 
 
 def test_frozen_inputs_and_frozen_layers():

@@ -13,7 +13,7 @@ import pytest
 
 import everyformer
 from everyformer.cli import VERBS
-from everyformer.family import list_members
+from everyformer.family import TRAIN, list_members
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -110,8 +110,10 @@ def test_info_tells_what_the_row_and_the_options_say(member: str, say: Callable)
     row = everyformer.info(member)
     assert row.title in out
     assert row.claim in out
+    assert f"everyformer train {member} {TRAIN[row.tasks[0]]}" in out
     described = json.loads(say("info", member, "--json")[1])
     assert described["name"] == member
+    assert described["strictly_causal"] == row.strictly_causal
     assert all(option["meaning"] for option in described["options"])
 
 

@@ -266,13 +266,13 @@ def test_pictures_are_classified_and_drawn(say: Say, tree: Path, refused: Refuse
     assert code == 0, err
     assert "accuracy" in out
     assert json.loads(say("eval", "seen", "--json")[1])["data"]["classes"]
-    assert "only lm, seq2seq and pixels runs generate" in refused("generate", "seen")
+    assert "pixels and super-resolution runs generate" in refused("generate", "seen")
     few = ("--training.evaluate-sequences", "4")
     assert say("train", "aft-simple", "--task", "pixels", *common, *few, "--out", "drawn")[0] == 0
-    code, out, err = say("generate", "drawn", "--tokens", "2", "--out", "two.png")
+    code, out, err = say("generate", "drawn", "--images", "2", "--out", "two.png")
     assert (code, out) == (0, "two.png\n"), err
     assert (tree / "two.png").read_bytes().startswith(b"\x89PNG")
-    assert "the number of images" in refused("generate", "drawn", "--tokens", "0")
+    assert "the number of images" in refused("generate", "drawn", "--images", "0")
 
 
 def test_a_damaged_run_is_named(say: Say, trained: Train, refused: Refused) -> None:

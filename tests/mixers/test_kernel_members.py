@@ -277,6 +277,28 @@ def test_weights_of_a_trace_are_those_of_the_output(name, options):
     assert (weights.triu(1) == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("performer", {}),
+        ("performer", {"feature_map": "trigonometric"}),
+        ("rfa", {"temperature": 1.5}),
+        ("rfa", {"feature_map": "arccos"}),
+        ("rfa", {"gate": True}),
+    ],
+)
+def test_with_many_rows_the_weights_of_a_trace_are_those_of_the_kernel(name, options):
+    mixer, x = build(name, {"features": 40000, **options}), draw(2, 9, WIDTH) / 2
+    keep = torch.ones(2, 9, dtype=torch.bool)
+    keep[0, 0] = keep[0, 4] = False
+    with trace(mixer) as seen:
+        mixer(x, mask=Mask(keep=keep))
+    made, exact = seen[""]["weights"][0], seen[""]["exact"][0]
+    assert (made - exact).abs().max() < 0.02
+    assert (exact - exact.mean(1, keepdim=True)).abs().max() > 0.04
+    assert (exact[0, :, :, 4] == 0).all()
+
+
 def test_training_redraws_and_evaluation_does_not():
     mixer = build("performer", {"redraw": 2}, dtype=torch.float32).train()
     x = draw(1, 9, WIDTH, dtype=torch.float32)
@@ -363,13 +385,18 @@ def test_heads_of_a_layer_are_shared_with_other_mixers():
         ("linear", {}, {"feature_map": "identity", "eps": 1e-6}, ConfigError, "guard"),
         ("linear", {}, {"normalise": "rms", "eps": 1e-6}, ConfigError, "no denominators"),
         ("linear", {}, {"nu": 0}, ConfigError, "nu"),
-        ("linear", {}, {"attention_dropout": 0.1}, ConfigError, "unknown option"),
+        ("linear", {}, {"attention_dropout": 0.1}, ConfigError, "no matrix of weights"),
         ("linear", {"heads": 5}, {}, GeneError, "heads"),
     ],
 )
 def test_what_cannot_be_is_refused(name, sizes, options, error, match):
     with pytest.raises(error, match=match):
         ef.create_mixer(name, **{"width": 12, "heads": 3, "causal": True, **sizes}, **options)
+
+
+def test_dropout_on_weights_that_are_not_there_is_refused_of_models_too():
+    with pytest.raises(ConfigError, match=r"linear forms no matrix.*'dropout' of the model"):
+        ef.create_model("linear", attention_dropout=0.1)
 
 
 def test_calls_that_cannot_be_are_refused():

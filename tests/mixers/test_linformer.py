@@ -119,11 +119,11 @@ def test_the_order_of_tokens_matters():
     assert (mixer(x.flip(1)).y.flip(1) - mixer(x).y).abs().max() > 0.01
 
 
-def test_more_slots_than_tokens_work():
-    mixer, x = build(k=50), draw(2, 7, WIDTH)
-    assert mixer.slots == 50
+def test_a_text_may_have_fewer_tokens_than_slots():
+    mixer, x = build(k=LONGEST), draw(2, 7, WIDTH)
     close(mixer(x).y, mixer.reference(x))
-    assert build(k=50, projection="mean").slots == LONGEST
+    assert build().slots == LONGEST
+    assert build(max_length=1000).slots == 256
 
 
 def test_projections_keep_products_better_the_more_slots_there_are():
@@ -278,6 +278,9 @@ def test_segments_know_no_longest_text():
         ({"causal_chunk": 4}, GeneError, "causal=True"),
         ({"max_length": None}, GeneError, "needs max_length"),
         ({"k": 0}, ConfigError, "at least 1"),
+        ({"k": LONGEST + 1}, GeneError, "k of at most 20, or a larger max_length"),
+        ({"causal": True, "causal_chunk": 4, "k": 5}, GeneError, "larger causal_chunk"),
+        ({"attention_dropout": 1.0}, ConfigError, "attention_dropout=1.0"),
         ({"projection": "mean", "sharing": "layerwise"}, ConfigError, "no weights"),
         ({"projection": "max", "frozen": True}, ConfigError, "no weights"),
     ],

@@ -131,6 +131,27 @@ def test_with_its_buckets_held_the_content_of_the_future_changes_nothing():
     assert (free[:, :8] - y[:, :8]).abs().max() > 1e-3, "borders of chunks should have moved"
 
 
+@pytest.mark.parametrize(
+    ("causal", "options", "honest"),
+    [
+        (True, {}, False),
+        (True, {"max_length": 5}, False),
+        (True, {"max_length": 4}, True),
+        (True, {"max_length": 4, "across_buckets": False, "wrap": "circular"}, True),
+        (False, {}, True),
+    ],
+)
+def test_losses_are_marked_where_later_tokens_decide_who_is_seen(causal, options, honest):
+    mixer = make(causal, **options)
+    assert (mixer.leaks is None) is honest
+    assert ef.info("reformer").strictly_causal is not True
+    if causal:
+        x = draw(1, options.get("max_length", 13), WIDTH)
+        changed = torch.cat((x[:, :2], 50 * draw(*x[:, 2:].shape, seed=3)), 1)
+        moved = (mixer(changed).y - mixer(x).y)[:, :2].abs().max()
+        assert not honest or moved < 1e-12
+
+
 def test_the_first_token_gets_its_own_value():
     mixer, x = make(), draw(2, 13, WIDTH)
     torch.testing.assert_close(mixer(x).y[:, 0], mixer.out(mixer.value(x[:, 0])))
@@ -198,6 +219,15 @@ def test_decoding_by_bucket_sees_the_same_buckets_then_the_latest():
     dense = dense_attention(*wide._project(x[:, :21]), wide.pattern, None, 1.0, 1e-6, 0.0)
     got = wide(x[:, 20:21], state=state).y
     torch.testing.assert_close(got, wide._merge(dense)[:, 20:], rtol=0, atol=1e-12)
+
+
+def test_by_bucket_the_first_real_token_gets_its_own_value():
+    mixer, x = make(decode="bucket"), draw(2, 6, WIDTH)
+    keep = torch.tensor([[False, False, False], [False, True, True]])
+    state = mixer(x[:, :3], mask=Mask(keep=keep), state=mixer.init_state(2)).state
+    y = mixer(x[:, 3:], state=state).y
+    torch.testing.assert_close(y[0, 0], mixer.out(mixer.value(x[0, 3])))
+    assert (y[1, 0] - mixer.out(mixer.value(x[1, 3]))).abs().max() > 1e-3
 
 
 def test_evaluation_repeats_itself_and_training_draws_anew():

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 import everyformer as ef
 from everyformer import functional, reference
+from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
@@ -165,6 +166,37 @@ def test_a_state_is_of_constant_size_and_a_token_of_constant_cost(routing):
             found.append((state.nbytes, flops, int(state.position)))
     assert found[0][:2] == found[1][:2]
     assert (found[0][2], found[1][2]) == (100, 900)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("padded", [False, True])
+def test_who_meets_whom_is_a_choice_that_a_second_computation_repeats(routing, padded):
+    q, k, v, asked, shown = problem()
+    other = (problem(seed=20)[n] for n in (3, 4))
+    keep = torch.arange(37) < torch.tensor([[37], [30]]) if padded else None
+    how = {"window": 5, "routing": routing, "keep": keep}
+    with keep_choices() as choices:
+        expected = functional.routing_attention(q, k, v, asked, shown, **how)
+    assert choices
+    with repeat_choices(choices):
+        found = functional.routing_attention(q, k, v, *other, **how)
+    close(found, expected)
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_losses_are_of_the_centroids_that_were_chosen(share):
+    mixer = build(causal=False, commitment=1.0, share_qk=share).train()
+    x, other = draw(1, 20, 16), draw(1, 20, 16, seed=2)
+    with keep_choices() as choices:
+        mixer(x)
+    with repeat_choices(choices):
+        found = mixer(other).losses["commitment"]
+    far = mixer._project(other)[1]
+    kinds = [(far.q, choices[-1])] if share else [(far.q, choices[-2]), (far.k, choices[-1])]
+    chosen = [mixer.centroids.means[torch.arange(2)[:, None], labels.long()] for _, labels in kinds]
+    apart = [(t - mu).square().mean() for (t, _), mu in zip(kinds, chosen, strict=True)]
+    close(found, sum(apart))
+    assert (mixer(other).losses["commitment"] - found).abs() > 1e-2
 
 
 # centroids

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 import everyformer as ef
+from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
@@ -213,6 +214,15 @@ def test_a_hard_row_is_one_block_and_has_the_gradient_of_the_soft_row():
     assert set(hard.unique().tolist()) == {0.0, 1.0}
     assert (hard.sum(-1) == 1).all()
     close(torch.autograd.grad((hard * weight).sum(), p)[0], weight)
+
+
+def test_the_one_block_is_a_choice_that_a_second_computation_repeats():
+    p, other = (balanced(draw(1, 2, 5, 5, seed=s), 3) for s in (1, 2))
+    with keep_choices() as choices:
+        expected = hardened(p)
+    with repeat_choices(choices):
+        close(hardened(other), expected, 0)
+    assert (hardened(other) != expected).any()
 
 
 # causality

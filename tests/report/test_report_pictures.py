@@ -61,6 +61,9 @@ def shown(figure: Any) -> list[np.ndarray]:
         ("shaw", ["weights", "masks"]),
         ("learned-per-layer", ["weights", "encodings", "masks"]),
         ("aft-simple", ["weights", "encodings", "masks"]),
+        ("linear", ["weights", "features", "encodings", "masks"]),
+        ("performer", ["weights", "features", "encodings", "masks"]),
+        ("rfa", ["weights", "features", "encodings", "masks"]),
     ],
 )
 def test_what_applies(member: str, names: list[str]) -> None:
@@ -85,6 +88,23 @@ def test_weights_are_those_of_the_trace_and_the_future_is_blank() -> None:
     for weights in panels:
         assert np.isnan(weights[np.triu_indices(12, 1)]).all()
         np.testing.assert_allclose(np.nansum(weights, 1), 1, rtol=1e-5)
+
+
+def test_weights_by_features_stand_over_those_of_their_kernel() -> None:
+    model = tiny("performer", features=5)
+    figures = draw_pictures(model, IDS, "features")
+    assert [one.shape for one in shown(figures["features"])] == [(12, 5)] * 4
+    panels = shown(figures["features-weights"])
+    with trace(model) as traced, torch.no_grad():
+        model(IDS)
+    made, exact = (traced.find(name)["stack.blocks.1.mixer"][0] for name in ("weights", "exact"))
+    np.testing.assert_allclose(np.nan_to_num(panels[4:]), torch.cat((made, exact)), atol=1e-6)
+    elsewhere = (made - exact).abs().sum(-1).mean() / 2
+    plain = torch.ones(12, 12).tril() / torch.arange(1, 13)[:, None]
+    apart = (plain - exact).abs().sum(-1).mean() / 2
+    text = figures["features-weights"].get_label()
+    assert f", {elsewhere:.0%}; with equal" in text
+    assert text.endswith(f", {apart:.0%}.")
 
 
 def test_both_directions_are_drawn_without_a_mask() -> None:

@@ -80,6 +80,7 @@ class TinyBatch:
     inputs: Tensor
     targets: Tensor
     keep: Tensor | None = None
+    labels: Tensor | None = None
 
     def to(self, device: Any) -> TinyBatch:
         return self

@@ -56,7 +56,7 @@ ALIASES: dict[tuple[type, str], str] = {
     (Architecture, "position"): "--position",
 }
 """(class, field) -> the short name beside --home.field"""
-OTHER_NAMES = {"from_run": "--from"}
+OTHER_NAMES = {"from_run": "--from", "class_name": "--class"}
 """field of a verb's own options -> its name there, where Python could not call it so"""
 
 _SHORT = {short: f"--{HOMES[cls]}.{name}" for (cls, name), short in ALIASES.items()}

@@ -18,6 +18,7 @@ import tyro
 from everyformer.cli.parsing import parse, say
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.generation.config import BeamConfig, Sampling
+from everyformer.models.pixel_options import PIXEL_TASKS
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
@@ -39,12 +40,26 @@ class GenerateOptions(Sampling, BeamConfig):
     average: int | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     tokens: int | None = 200
-    """how many tokens to make, none: until it is stopped; of a pixel model, how many images"""
+    """how many tokens to make, none: until it is stopped"""
     state: str | None = None
     """file that a text is kept in between two commands: what a stream came to is saved there, and
     gone on from if it exists (the prompt is then read after it)"""
+    images: int | None = None
+    """how many images to draw (default: 16), complete or enlarge (default: 6)"""
+    complete: str | None = None
+    """a picture, or a folder or zip of them, to draw the second half of: held-out takes those that
+    the run was not trained on (pixels)"""
+    enlarge: str | None = None
+    """the same, to enlarge: small pictures, or large ones that are made small first
+    (super-resolution; default: held-out)"""
+    draws: int = 2
+    """how often each picture is completed or enlarged"""
+    class_name: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """the class of the images, where the run was trained with --data.labels; may be given several
+    times (default: all in turn)"""
     out: str | None = None
-    """of a pixel model: the picture to write (default: RUN/samples.png)"""
+    """the picture to write, of images (default: RUN/samples.png, RUN/completed.png or
+    RUN/enlarged.png)"""
 
     def __post_init__(self) -> None:
         Sampling.__post_init__(self)
@@ -88,18 +103,20 @@ def run(words: Sequence[str]) -> int:
 
     trained = open_run(options.run)
     if trained.task == "seq2seq":
+        _refuse_images(trained, options)
         return _translations(trained, options)
     if options.search != BeamConfig():
         raise ConfigError(
             f"beam search is for seq2seq runs, not {trained.task}: leave its options out"
         )
+    if trained.task in PIXEL_TASKS:
+        return _images(trained, options)
+    _refuse_images(trained, options)
     if trained.task == "lm":
         return _text(trained, options)
-    if trained.task == "pixels":
-        return _images(trained, options)
     raise UnsupportedError(
         f"the {'model' if trained.saved else 'run'} in {options.run} has the task {trained.task}: "
-        "only lm, seq2seq and pixels runs generate"
+        "only lm, seq2seq, pixels and super-resolution runs generate"
     )
 
 
@@ -238,13 +255,24 @@ def _writer(tokenizer: Tokenizer, before: Sequence[int] = ()) -> Callable[[int |
 
 
 def _images(trained: TrainedRun, options: GenerateOptions) -> int:
-    from everyformer.generation.pixels import draw_images
-    from everyformer.report.pictures import save_images
+    """Draw, and say where the picture is."""
+    from everyformer.cli.draw import draw
 
-    out = Path(options.out) if options.out is not None else trained.path / "samples.png"
-    if options.tokens is None:
-        raise ConfigError("a pixel model draws a number of images: give --tokens")
-    images = draw_images(trained.model(options.average), options.tokens, options.sampling)
-    save_images(images, out)
-    print(out)
+    of_text = ("prompt", "prompts", "tokens", "state")
+    for name in of_text:
+        if getattr(options, name) != getattr(GenerateOptions, name):
+            raise ConfigError(
+                f"--{name} is for texts, but the run draws images: leave it out (--images says how "
+                "many)"
+            )
+    print(draw(trained, options))
     return 0
+
+
+def _refuse_images(trained: TrainedRun, options: GenerateOptions) -> None:
+    for name in ("images", "complete", "enlarge", "draws", "class_name", "out"):
+        if getattr(options, name) != getattr(GenerateOptions, name):
+            raise ConfigError(
+                f"--{name.removesuffix('_name')} is for runs that draw images, and this one has "
+                f"the task {trained.task}: leave it out"
+            )

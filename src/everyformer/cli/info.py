@@ -12,7 +12,7 @@ import tyro
 from everyformer.cli.console import emit, table
 from everyformer.cli.list import ABILITIES, describe
 from everyformer.cli.parsing import parse
-from everyformer.family import Member, info
+from everyformer.family import TRAIN, Member, info
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ def run(words: Sequence[str]) -> int:
     genes = member.genes
     carried = f", memory {genes.memory}" if genes.memory else ""
     print(f"genes   mixer {genes.mixer}, position {genes.position or 'none'}{carried}\n")
-    for ability in ABILITIES:
-        value = getattr(member, ability)
-        print(f"{ability:<14}{'yes' if value is True else f'no: {value}'}")
+    for ability in (ABILITIES[0], "strictly causal", *ABILITIES[1:]):
+        value = getattr(member, ability.replace(" ", "_"))
+        print(f"{ability:<16}{'yes' if value is True else f'no: {value}'}")
     for title, found in (
         ("options of the mixer (--mixer.OPTION)", mixer_options(member)),
         ("options of the position (--place.OPTION)", position_options(member)),
@@ -56,7 +56,7 @@ def run(words: Sequence[str]) -> int:
         if found:
             rows = [(o["option"], o["default"], o["meaning"]) for o in found]
             print(f"\n{title}\n{table(('option', 'default', 'meaning'), rows)}")
-    print(f"\ntry     everyformer train {member.name} --data mytext.txt --steps 500")
+    print(f"\ntry     everyformer train {member.name} {TRAIN[member.tasks[0]]} --steps 500")
     return 0
 
 

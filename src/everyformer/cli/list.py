@@ -17,7 +17,8 @@ ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
 @dataclass(frozen=True)
 class ListOptions:
     task: str | None = None
-    """only members that have this task: lm, mlm, classify-text, classify-image, seq2seq, pixels"""
+    """only members that have this task: lm, mlm, classify-text, classify-image, seq2seq, pixels,
+    super-resolution"""
     causal: bool = False
     """only members that can hide the future"""
     bidirectional: bool = False
@@ -69,7 +70,8 @@ def run(words: Sequence[str]) -> int:
 def describe(member: Member) -> dict[str, object]:
     """The row as plain values."""
     values = dataclasses.asdict(member)
-    return {**values, "mixer": member.is_mixer}
+    derived = {"mixer": member.is_mixer, "strictly_causal": member.strictly_causal}
+    return {**values, **derived}
 
 
 def _marks(member: Member) -> list[str]:

@@ -51,8 +51,8 @@ class RunConfig:
     memory: Any
     """the memory's own options"""
     task: str | None = None
-    """lm, mlm, classify-text, classify-image, seq2seq or pixels (default: what the data suggests,
-    of what the member can do)"""
+    """lm, mlm, classify-text, classify-image, seq2seq, pixels or super-resolution (default: what
+    the data suggests, of what the member can do)"""
     data: DataConfig = field(default_factory=DataConfig)
     """what is read, and how"""
     model: Architecture = field(default_factory=Architecture)
@@ -228,7 +228,7 @@ def model_config(
         schedule=dict(_schedule(item) for item in run.schedule),
         vocabulary=dataset.vocabulary,
         classes=max(len(dataset.classes), 1),
-        image=dataset.image,
+        **dataset.pictures,
         **dataset.target_ends,
         **options,
     )

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from everyformer.models.base import Model
 
 WHAT = (
-    *("all", "weights", "sort", "position-bias", "spatial", "buckets", "clusters", "terms"),
-    *("encodings", "rotary", "distances", "masks"),
-)
+    "all", "weights", "features", "sort", "position-bias", "spatial", "buckets", "clusters",
+    "terms", "encodings", "rotary", "distances", "masks",
+)  # fmt: skip
 FRESH = {"width": 128, "layers": 2, "heads": 4}
 """size of a member that is shown untrained: positions look as in Vaswani et al.'s figure"""
 LENGTH = 64
@@ -35,7 +35,7 @@ class ShowOptions:
     """directory of a trained run or folder of a saved model, or a member's name to see what it
     starts from"""
     what: tyro.conf.Positional[str] = "all"
-    """weights, sort, position-bias, spatial, buckets, clusters, terms, encodings, rotary,
+    """weights, features, sort, position-bias, spatial, buckets, clusters, terms, encodings, rotary,
     distances, masks, or all that applies"""
     out: str | None = None
     """folder of the pictures (default: RUN/pictures or pictures/MEMBER)"""
@@ -181,6 +181,7 @@ def _validation(trained: Any) -> Tensor:
     except EveryformerError as error:
         say(f"{error}; the model reads random values instead")
         if model["image"] is not None:
-            return torch.randint(256, (1, *model["image"]), dtype=torch.uint8)
+            shape = model.get("source_image") or model["image"]
+            return torch.randint(256, (1, *shape), dtype=torch.uint8)
         return torch.randint(model["vocabulary"], (1, min(trained.length, LENGTH)))
     return inputs

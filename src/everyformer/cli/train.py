@@ -20,6 +20,7 @@ from everyformer.cli.run_options import (
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.family import info
+from everyformer.models.pixel_options import PIXEL_TASKS
 
 if TYPE_CHECKING:
     from everyformer.data.tokenizers import Tokenizer
@@ -73,6 +74,8 @@ def run(words: Sequence[str]) -> int:
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
         if dataset.task == "lm" and dataset.tokenizer is not None:
             rows["next"] = f"everyformer generate {folder} --prompt '...'"
+        if dataset.task in PIXEL_TASKS:
+            rows["next"] = f"everyformer generate {folder}"
         if dataset.task == "seq2seq" and dataset.tokenizer is not None:
             rows["next"] = f"everyformer eval {folder} --bleu"
         print(facts(rows))

@@ -14,6 +14,7 @@ from everyformer.data.config import DataConfig
 from everyformer.data.tokenizers import Tokenizer, load_tokenizer
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
+from everyformer.models.pixel_options import PIXEL_TASKS
 from everyformer.training.checkpoint import MODEL_FORMAT, is_model, load_model
 from everyformer.training.run import RUN_FORMAT
 from everyformer.training.storage import read_json
@@ -83,6 +84,19 @@ class TrainedRun:
             raise DataError(
                 f"{dataset.name} has {len(dataset.classes)} classes, but {what} was trained with "
                 f"{model['classes']}"
+            )
+        told = self.config.class_names
+        if dataset.task in PIXEL_TASKS and dataset.classes != told:
+            here, there = (", ".join(names) or "none" for names in (dataset.classes, told))
+            raise DataError(
+                f"{what} is told the classes {there}, but {dataset.name} has {here}: give data "
+                "with the same class folders, and --data.labels where classes are told"
+            )
+        small = self.config.source_image
+        if dataset.source_image != small:
+            raise DataError(
+                f"{dataset.name} has small images of {dataset.source_image}, but {what} enlarges "
+                f"{small}: choose with --data.small"
             )
         if dataset.image is not None and list(dataset.image) != list(model["image"]):
             raise DataError(

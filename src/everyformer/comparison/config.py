@@ -18,8 +18,8 @@ class CompareConfig:
     members: tuple[str, ...] = ("attention", "aft-local", "gmlp")
     """members to compare (`everyformer list`)"""
     task: str | None = None
-    """lm, mlm, classify-text, classify-image, seq2seq or pixels (default: what the data suggests,
-    of what all members can do)"""
+    """lm, mlm, classify-text, classify-image, seq2seq, pixels or super-resolution (default: what
+    the data suggests, of what all members can do)"""
     data: DataConfig = field(default_factory=DataConfig)
     """the same data for all"""
     model: Architecture = field(default_factory=lambda: Architecture(position="member"))

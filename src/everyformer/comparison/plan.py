@@ -156,7 +156,7 @@ def _configure(
         dataset.task,
         vocabulary=dataset.vocabulary,
         classes=max(len(dataset.classes), 1),
-        image=dataset.image,
+        **dataset.pictures,
         **dataset.target_ends,
         **{**options, **own},
     )

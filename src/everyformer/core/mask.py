@@ -35,6 +35,8 @@ class Mask:
     state of a memory, id 0 goes on with the document that the state is in."""
     global_tokens: Tensor | None = None
     """(B, L) bool: tokens that see all and are seen by all (sparse patterns)."""
+    sentences: Tensor | None = None
+    """(B, L) int: the sentence that a token is in, or that a global token stands for."""
     grid: tuple[int, int] | None = None
     """(rows, columns): the tokens are a picture in raster order."""
 

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.config import from_dict
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 
+DROPOUT = "attention_dropout"
+"""the option of mixers that have weights to drop from"""
 Context = Tensor | tuple[Tensor, Tensor]
 """Where keys and values are read from in cross form: one tensor for both, or one each."""
 
@@ -156,9 +158,25 @@ def heads_divide(width: int, heads: int, member: str) -> int:
 
 
 def set_options(cls: type[Any], member: str, options: Any) -> Any:
-    """``options`` as an instance of ``cls``: given as one, as a dictionary, or not at all."""
+    """``options`` as an instance of ``cls``: given as one, as a dictionary, or not at all.
+
+    Raises:
+        ConfigError: unknown options, wrong types, a rate of dropout that is none.
+    """
     if options is None:
         return cls()
-    if isinstance(options, cls):
-        return options
-    return from_dict(cls, dict(options), f"{member}.")
+    if not isinstance(options, cls):
+        if DROPOUT in options and not hasattr(cls, DROPOUT):
+            raise no_weights(member)
+        options = from_dict(cls, dict(options), f"{member}.")
+    if not 0 <= getattr(options, DROPOUT, 0) < 1:
+        raise ConfigError(f"{member}: {DROPOUT}={getattr(options, DROPOUT)} must be in [0, 1)")
+    return options
+
+
+def no_weights(member: str) -> ConfigError:
+    """What is said of dropout on weights where there are none."""
+    return ConfigError(
+        f"unknown option '{member}.{DROPOUT}': {member} forms no matrix of weights, so there is "
+        "nothing to drop from. 'dropout' of the model falls on what each layer adds"
+    )

@@ -45,6 +45,9 @@ class ModelOutput(NamedTuple):
     losses: Losses
     """every term by name; ``task`` is the task's own, in nats per target"""
     state: StackState | None
+    each: Tensor | None = None
+    """(batch, targets) nats of every target, 0 where it is not scored; None where they are the
+    cross-entropies of ``logits``"""
 
 
 def add_losses(into: Losses, more: Losses) -> None:

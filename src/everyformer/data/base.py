@@ -18,7 +18,9 @@ from everyformer.data.batch import Batch
 from everyformer.data.config import BUILTINS, TASKS, DataConfig
 from everyformer.data.tokenizers import Tokenizer
 
-Task = Literal["lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels"]
+Task = Literal[
+    "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution"
+]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,12 +36,15 @@ class Dataset(ABC):
     vocabulary: int
     """Number of different tokens; of pixels 256."""
     classes: tuple[str, ...] = ()
-    """Names of the classes, in the order of their ids; () when nothing is classified."""
+    """Names of the classes, in the order of their ids; () where classes are neither found nor
+    told."""
     length: int
     """Tokens in a sequence that the model must take: of pixels height x width x channels, of
     pictures to classify height x width."""
     image: tuple[int, int, int] | None = None
     """(channels, height, width) of pictures."""
+    source_image: tuple[int, int, int] | None = None
+    """The same of the small pictures that are enlarged (super-resolution)."""
     bytes_per_token: float | None = None
     """Mean bytes behind a validation token: nats per token / ln 2 / this = bits per byte. None
     when that has no meaning."""
@@ -74,6 +79,12 @@ class Dataset(ABC):
         assert end is not None
         return {"start_token": end, "end_token": end}
 
+    @property
+    def pictures(self) -> dict[str, Any]:
+        """What a model of pictures must know of them, by the names of its config's fields."""
+        told = self.classes if self.task in ("pixels", "super-resolution") else ()
+        return {"image": self.image, "source_image": self.source_image, "class_names": told}
+
     def summary(self) -> dict[str, Any]:
         """The facts above as plain values, for a run's files and reports."""
         return {
@@ -84,6 +95,7 @@ class Dataset(ABC):
             "classes": list(self.classes),
             "length": self.length,
             "image": None if self.image is None else list(self.image),
+            "source_image": None if self.source_image is None else list(self.source_image),
             "bytes_per_token": self.bytes_per_token,
             "split": self.split,
             "fingerprint": self.fingerprint,
@@ -102,10 +114,10 @@ def load_dataset(
 
     Args:
         config: source, tokenizer, lengths, held-out part.
-        task: one of lm, mlm, classify-text, classify-image, seq2seq, pixels; None takes what is
-            natural: a text file lm, parallel text seq2seq, a folder or zip with a folder of texts
-            for each class classify-text, pictures classify-image (pixels when they have no
-            classes), a built-in its first task.
+        task: one of lm, mlm, classify-text, classify-image, seq2seq, pixels, super-resolution;
+            None takes what is natural: a text file lm, parallel text seq2seq, a folder or zip with
+            a folder of texts for each class classify-text, pictures classify-image (pixels when
+            they have no classes), a built-in its first task.
         tokenizer: a finished run's, to read other text as that run would; replaces the config's.
         able: the tasks that the model has; of what a text or a built-in can serve, the first of
             them is natural.
@@ -126,21 +138,24 @@ def load_dataset(
         _refuse_idle(config, f"the built-in '{config.source}'", "part")
         if config.source != "stdlib":
             _refuse_packing(config, f"the built-in '{config.source}'")
+        if config.source != "digits":
+            _refuse_drawing(config, f"the built-in '{config.source}'")
         served = BUILTIN_TASKS[config.source]
         return load_builtin(config, task or _natural(served, able), tokenizer)
     _refuse_unknown_name(config.source)
     with open_source(config.source) as source:
-        from everyformer.data.images import holds_images, load_images
+        from everyformer.data.images import IMAGE_TASKS, holds_images, load_images
 
         if holds_images(source):
             _refuse_idle(config, "pictures")
             _refuse_packing(config, "pictures")
             return load_images(source, config, task)
-        if task in ("classify-image", "pixels"):
+        if task in IMAGE_TASKS:
             raise DataError(
                 f"'{config.source}' holds no pictures, which the task {task} needs; give a folder "
                 "or zip of .png or .jpg files, or take the task lm or classify-text"
             )
+        _refuse_drawing(config, "text")
         from everyformer.data.labelled import holds_labels, load_labelled
         from everyformer.data.masking import masked
         from everyformer.data.pairs import holds_parallel
@@ -180,6 +195,14 @@ def _refuse_idle(config: DataConfig, data: str, *further: str) -> None:
 def _refuse_packing(config: DataConfig, data: str) -> None:
     if config.packing:
         raise ConfigError(f"'data.packing' has no meaning for {data}: it is for lm and mlm on text")
+
+
+def _refuse_drawing(config: DataConfig, data: str) -> None:
+    for name in ("labels", "small"):
+        if getattr(config, name):
+            raise ConfigError(
+                f"'data.{name}' has no meaning for {data}: it is for pictures that are drawn"
+            )
 
 
 def _refuse_unknown_name(source: str) -> None:

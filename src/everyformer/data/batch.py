@@ -27,6 +27,8 @@ class Batch:
     """(B, L) bool, True = real token; None when all are."""
     documents: Tensor | None = None
     """(B, L) int64, which document each token is of, where each may see its own alone."""
+    labels: Tensor | None = None
+    """(B,) int64, the class of each picture that a pixel model is told."""
     separate: bool = False
     """Whether the targets are a sequence of their own (B, T), as a translation is."""
 
@@ -39,7 +41,7 @@ class Batch:
         return self._each(lambda t: t[start:stop])
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        parts = ("inputs", "targets", "keep", "documents")
+        parts = ("inputs", "targets", "keep", "documents", "labels")
         held = {name: getattr(self, name) for name in parts}
         changed: dict[str, Any] = {n: change(t) for n, t in held.items() if t is not None}
         return replace(self, **changed)

@@ -8,13 +8,14 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from everyformer.core.errors import DataError, MissingExtraError
-from everyformer.data.base import Dataset, digest, held_out_draw
+from everyformer.data.base import Dataset, Task, digest, held_out_draw
 from everyformer.data.config import DataConfig
-from everyformer.data.images import ImageDataset, image_dataset
+from everyformer.data.images import ImageDataset, check_labels, image_dataset
 from everyformer.data.masking import masked
 from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated
@@ -23,7 +24,7 @@ from everyformer.data.tokenizers import Tokenizer
 
 TASKS: dict[str, tuple[str, ...]] = {
     "stdlib": ("lm", "mlm"),
-    "digits": ("classify-image", "pixels"),
+    "digits": ("classify-image", "pixels", "super-resolution"),
     "copy": ("lm", "seq2seq"),
     "reverse": ("seq2seq",),
     "sort": ("seq2seq",),
@@ -112,6 +113,7 @@ def _python_files(root: Path) -> Iterator[Path]:
 
 def load_digits(config: DataConfig, task: str) -> ImageDataset:
     """scikit-learn's 1,797 handwritten digits, 8x8 grey, 0 to 16 spread over 0 to 255."""
+    check_labels(config, task)
     try:
         from sklearn import datasets
     except ImportError as error:
@@ -127,10 +129,11 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
         labels,
         held_out,
         name="digits",
-        task="pixels" if task == "pixels" else "classify-image",
-        classes=tuple("0123456789"),
+        task=cast(Task, task),
+        classes=tuple("0123456789") if task == "classify-image" or config.labels else (),
         split=f"a draw of {config.validation:.0%} within each class (seed {config.seed}): COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),
+        small=config.small,
     )
 
 

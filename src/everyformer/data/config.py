@@ -10,7 +10,7 @@ from everyformer.core.errors import ConfigError, nearest
 BUILTINS: dict[str, str] = {
     "stdlib": "the .py files of this Python's standard library, up to 10 MB of text (lm, mlm)",
     "digits": "1,797 grey 8x8 pictures of handwritten digits, from scikit-learn "
-    "(classify-image, pixels)",
+    "(classify-image, pixels, super-resolution)",
     "copy": "random tokens, a separator, then the same tokens, which alone are scored; or 10 to 20 "
     "tokens and the same once more (lm, seq2seq)",
     "reverse": "10 to 20 random tokens and the same backwards (seq2seq)",
@@ -20,7 +20,7 @@ BUILTINS: dict[str, str] = {
 }
 """Name -> one line: what it is and the tasks it serves."""
 
-TASKS = ("lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels")
+TASKS = ("lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution")
 """What a dataset can be asked for."""
 
 SMALLEST_BPE = 257
@@ -59,6 +59,12 @@ class DataConfig:
     commonest size. 0: never resized, so unequal sizes are an error."""
     colour: Literal["auto", "grey", "rgb"] = "auto"
     """Channels of pictures; auto is grey when every picture is."""
+    labels: bool = False
+    """pixels, super-resolution: the model is told the class of each picture, the folder that it is
+    in, and draws pictures of the class that it is asked for."""
+    small: int | None = None
+    """super-resolution: pixels on the shorter side of the small pictures, which are means over the
+    areas of the others. Unset: a quarter."""
     seed: int = 0
     """Seed of the held-out draw and of generated tasks; the order of batches has the run's seed."""
     mask_rate: float = 0.15
@@ -103,6 +109,8 @@ class DataConfig:
             direction(self.languages)
         if self.size is not None and self.size < 0:
             raise ConfigError(f"'data.size' must be 0 or more pixels, not {self.size}")
+        if self.small is not None and self.small < 1:
+            raise ConfigError(f"'data.small' must be at least 1 pixel, not {self.small}")
         if self.colour not in ("auto", "grey", "rgb"):
             raise ConfigError(
                 f"'data.colour' must be auto, grey or rgb, not {self.colour!r}; "

@@ -1,7 +1,8 @@
 """Pictures in folders for their classes, or without: decoded once into a row of bytes on disk.
 
 Every picture becomes (channels, height, width) uint8. Palettes become colours, transparency is
-dropped, 16-bit greys keep their upper eight bits; a picture of another size is stretched.
+dropped, 16-bit greys keep their upper eight bits; a picture of another size is stretched. For
+super-resolution the small pictures are means over the areas of the large ones' pixels.
 """
 
 from __future__ import annotations
@@ -13,31 +14,35 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from everyformer.core.errors import DataError, MissingExtraError
-from everyformer.data.base import Dataset, digest, epoch_rows, held_out_draw, spread
+from everyformer.core.errors import ConfigError, DataError, MissingExtraError
+from everyformer.data.base import Dataset, Task, digest, epoch_rows, held_out_draw, spread
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached
 from everyformer.data.config import DataConfig
 from everyformer.data.layout import class_entries, class_names, find_layout
-from everyformer.data.sources import Entry, Source
+from everyformer.data.sources import Entry, Source, open_source
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
 DEEP_MODES = {"I", "I;16", "I;16B"}
+IMAGE_TASKS = ("classify-image", "pixels", "super-resolution")
+"""what pictures serve"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageDataset(Dataset):
     """Pictures to classify, or to model pixel by pixel.
 
-    For the task pixels the targets are the same pixels in raster order with the channels of one
-    place side by side, (B, height x width x channels); the model shifts them itself.
+    For the tasks pixels and super-resolution the targets are the pictures' pixels in raster order
+    with the channels of one place side by side, (B, height x width x channels); the model shifts
+    them itself. Inputs are the same pictures, or for super-resolution small ones.
     """
 
     pixels: np.ndarray
@@ -57,11 +62,36 @@ class ImageDataset(Dataset):
         for first in range(0, len(rows), size):
             yield self._batch(rows[first : first + size])
 
+    def held_out_pictures(self, count: int) -> tuple[Tensor, Tensor | None]:
+        """``count`` held-out pictures (n, C, H, W) at equal distances, and their told classes."""
+        rows = self.validation_rows[spread(len(self.validation_rows), count)]
+        told = torch.from_numpy(self.labels[rows]) if self.classes else None
+        return torch.from_numpy(np.array(self.pixels[rows])), told
+
     def _batch(self, rows: np.ndarray) -> Batch:
         inputs = torch.from_numpy(np.array(self.pixels[rows]))
-        if self.task == "pixels":
-            return Batch(inputs, inputs.permute(0, 2, 3, 1).flatten(1).long())
-        return Batch(inputs, torch.from_numpy(self.labels[rows]))
+        labels = torch.from_numpy(self.labels[rows])
+        if self.task == "classify-image":
+            return Batch(inputs, labels)
+        targets = inputs.permute(0, 2, 3, 1).flatten(1).long()
+        told = labels if self.classes else None
+        if self.source_image is None:
+            return Batch(inputs, targets, labels=told)
+        small = shrunk(inputs, self.source_image[1:])
+        return Batch(small, targets, labels=told, separate=True)
+
+
+def shrunk(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Images (N, C, H, W) uint8 as means over areas, rounded: (N, C, *size)."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError("pillow", "images", "shrinking pictures") from error
+    made = torch.empty(*images.shape[:2], *size, dtype=torch.uint8)
+    for into, image in zip(made.flatten(0, 1), images.flatten(0, 1).numpy(), strict=True):
+        small = Image.fromarray(image).resize(size[::-1], Image.Resampling.BOX)
+        into.copy_(torch.from_numpy(np.array(small)))
+    return made
 
 
 def image_dataset(
@@ -70,31 +100,63 @@ def image_dataset(
     held_out: np.ndarray,
     *,
     name: str,
-    task: Literal["classify-image", "pixels"],
+    task: Task,
     classes: tuple[str, ...],
     split: str,
     checksum: str,
+    small: int | None = None,
 ) -> ImageDataset:
-    """Pictures (N, C, H, W), class ids (N,) and flags (N,) of those held out, as a dataset."""
+    """Pictures (N, C, H, W), class ids (N,) and flags (N,) of those held out, as a dataset.
+
+    Args:
+        classes: names, where the class is a target or is told; else ().
+        small: `DataConfig.small`.
+
+    Raises:
+        ConfigError: small pictures that are no smaller, or for another task than super-resolution.
+    """
     _, channels, height, width = pixels.shape
     counts = f"{int((~held_out).sum()):,} training and {int(held_out.sum()):,} validation pictures"
     classify = task == "classify-image"
+    source: tuple[int, int, int] | None = None
+    facts: list[Any] = [checksum, labels.tobytes(), held_out.tobytes(), classes]
+    if task == "super-resolution":
+        source = (channels, *_small_size(height, width, small))
+        facts.append(source)
+        split += f"; each is drawn from {source[2]}x{source[1]}"
+    elif small is not None:
+        raise ConfigError(
+            f"'data.small' has no meaning for the task {task}: it is for super-resolution"
+        )
     return ImageDataset(
         name=name,
         task=task,
         kind="images",
         vocabulary=256,
-        classes=classes if classify else (),
+        classes=classes,
         length=height * width * (1 if classify else channels),
         image=(channels, height, width),
+        source_image=source,
         bytes_per_token=None if classify else 1.0,
         split=split.replace("COUNTS", counts),
-        fingerprint=digest(checksum, labels.tobytes(), held_out.tobytes(), classes),
+        fingerprint=digest(*facts),
         pixels=pixels,
         labels=labels,
         train_rows=np.flatnonzero(~held_out),
         validation_rows=np.flatnonzero(held_out),
     )
+
+
+def _small_size(height: int, width: int, small: int | None) -> tuple[int, int]:
+    """Height and width of the small pictures."""
+    least = min(height, width)
+    side = max(1, least // 4) if small is None else small
+    if side >= least:
+        raise ConfigError(
+            f"'data.small' is {side}, but the pictures are {width}x{height}: small ones have fewer "
+            "pixels on the shorter side; give less, or a greater --data.size"
+        )
+    return round(height * side / least), round(width * side / least)
 
 
 def holds_images(source: Source) -> bool:
@@ -111,24 +173,26 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
             or only one where they are asked for, too few pictures.
         MissingExtraError: pillow is not installed.
     """
-    if task not in (None, "classify-image", "pixels"):
+    if task not in (None, *IMAGE_TASKS):
         raise DataError(
             f"'{source.given}' holds pictures, which the task {task} cannot use; take "
-            "classify-image or pixels"
+            f"{', '.join(IMAGE_TASKS[:-1])} or {IMAGE_TASKS[-1]}"
         )
     pictures = [entry for entry in source.entries if entry.suffix in SUFFIXES]
     layout = find_layout(pictures, config.part)
     labelled = any(len(entry.parts) > 1 for entry in layout.train)
-    chosen = task or ("classify-image" if labelled else "pixels")
+    chosen = task or ("classify-image" if labelled and not config.labels else "pixels")
+    check_labels(config, chosen)
     loose = 0
-    if chosen == "classify-image":
+    with_classes = chosen == "classify-image" or config.labels
+    if with_classes:
         train, own, loose = class_entries(source, layout)
     else:
         train, own = list(layout.train), None
         if layout.validation is not None:
             own = list(layout.validation)
     classes: tuple[str, ...] = ()
-    if chosen == "classify-image":
+    if with_classes:
         held_names = [entry.parts[0] for entry in own or ()]
         classes = class_names((entry.parts[0] for entry in train), held_names, source.given)
     entries = train + (own or [])
@@ -153,11 +217,50 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
         labels,
         held_out,
         name=source.name,
-        task="classify-image" if chosen == "classify-image" else "pixels",
+        task=cast(Task, chosen),
         classes=classes,
         split=split,
         checksum=facts["checksum"],
+        small=config.small,
     )
+
+
+def check_labels(config: DataConfig, task: str) -> None:
+    """A classifier is not told the class that it is to find."""
+    if config.labels and task == "classify-image":
+        raise ConfigError(
+            "'data.labels' tells a model the class of each picture that it draws; a classifier is "
+            "to find it: leave it out, or take --task pixels"
+        )
+
+
+def read_images(place: str, shapes: Sequence[tuple[int, int, int]], most: int) -> Tensor:
+    """The first ``most`` pictures of a file, folder or zip: (n, C, H, W) uint8, none resized.
+
+    Args:
+        shapes: (channels, height, width) that they may have; the first picture decides for all.
+
+    Raises:
+        DataError: there are no pictures, or one has another size.
+    """
+    with open_source(place) as source:
+        entries = [entry for entry in source.entries if entry.suffix in SUFFIXES][:most]
+        if not entries:
+            raise DataError(f"'{place}' holds no pictures; give a .png or .jpg, a folder or a zip")
+        read: list[np.ndarray] = []
+        opened = _opened(source, entries, "reading pictures")
+        for entry, picture in zip(entries, opened, strict=True):
+            fit = [s for s in shapes if s[1:] == (picture.height, picture.width)]
+            if not fit:
+                known = " or ".join(f"{width}x{height}" for _, height, width in shapes)
+                raise DataError(
+                    f"the picture {source.where(entry)} is {picture.width}x{picture.height}, but "
+                    f"{known} is needed: give pictures of one such size"
+                )
+            shapes = fit[:1]
+            grey = fit[0][0] == 1
+            read.append(_pixels(picture, (picture.width, picture.height), grey))
+    return torch.from_numpy(np.stack(read))
 
 
 def _decoded(

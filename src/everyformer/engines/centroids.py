@@ -95,6 +95,8 @@ class Centroids(nn.Module):
         def take(gradient: Tensor) -> None:
             for held, more in ((self.new_sums, sums), (self.new_counts, counts)):
                 if dist.is_available() and dist.is_initialized():
+                    # a copy, since a second gradient of the same pass comes here again
+                    more = more.clone()
                     dist.all_reduce(more)
                 held += more.to(held)
 

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.choices import choose
 from everyformer.core.state import State, state
 
 _CHUNK = 32
@@ -279,11 +280,15 @@ def balanced(
 def _best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Places (B, H, K, count) of the largest ``scores`` (B, H, K, L) in order, and which are real.
 
-    Padding comes last, so that it has no part in ranks.
+    Padding comes last, so that it has no part in ranks. Of equal scores any may be taken.
     """
-    top, at = scores.topk(count, -1)
     length = scores.shape[-1]
-    at = (at + length * (top == -math.inf)).sort(-1).values
+
+    def best() -> Tensor:
+        top, at = scores.topk(count, -1)
+        return (at + length * (top == -math.inf)).sort(-1).values.int()
+
+    at = choose(best).long()
     return at % length, at < length
 
 

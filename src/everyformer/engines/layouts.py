@@ -58,16 +58,12 @@ class Windows:
 
     def take(self, t: Tensor) -> Tensor:
         t = t[:, self.skip :]
-        batch, length, heads, channels = t.shape
+        length = t.shape[1]
         units = -(-length // self.size)
         rows = self.before + units * self.size + self.after
         if rows != length:
             t = F.pad(t, (0, 0, 0, 0, self.before, rows - length - self.before))
-        strides = t.stride()
-        shape = (batch, units, self._wide, heads, channels)
-        return t.as_strided(
-            shape, (strides[0], self.size * strides[1], *strides[1:]), t.storage_offset()
-        )
+        return t.unfold(1, self._wide, self.size).movedim(-1, 2)
 
     def add(self, units: Tensor, length: int) -> Tensor:
         batch, count, wide, *rest = units.shape

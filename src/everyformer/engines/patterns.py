@@ -205,7 +205,8 @@ class _OfTokens(Pattern):
             raise GeneError(f"global tokens are positions from 0 on, not {self.tokens}")
 
     def _among(self, at: Tensor) -> Tensor:
-        return torch.isin(at, torch.tensor(self.tokens, dtype=at.dtype, device=at.device))
+        tokens = torch.tensor(self.tokens, dtype=at.dtype, device=at.device)
+        return (at[..., None] == tokens).any(-1)
 
     def _within(self, length: int) -> Chosen | None:
         real = [token for token in sorted(set(self.tokens)) if token < length]

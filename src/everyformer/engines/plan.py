@@ -22,6 +22,7 @@ from everyformer.core.errors import ShapeError
 from everyformer.engines import patterns
 from everyformer.engines.layouts import Layout
 from everyformer.engines.patterns import Pattern
+from everyformer.engines.patterns_blocks import PastBlocks
 
 Union = tuple[Pattern, ...]
 
@@ -30,6 +31,7 @@ KINDS: dict[str, Any] = {
     for cls in (
         *(patterns.Near, patterns.Blocks, patterns.Columns),
         *(patterns.GlobalKeys, patterns.GlobalQueries, patterns.BlockTable),
+        PastBlocks,
     )
 }
 

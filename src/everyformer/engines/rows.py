@@ -13,6 +13,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from everyformer.core.errors import ShapeError
+from everyformer.core.mask import Mask
+
+
+def checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
+    """Which tokens of ``x`` (B, L, ...) are real by ``mask``: (B, L) bool; None: all.
+
+    Raises:
+        ShapeError: flags of another shape, or that are no booleans.
+    """
+    keep = None if mask is None else mask.keep
+    if keep is not None and (keep.shape != x.shape[:2] or keep.dtype != torch.bool):
+        raise ShapeError(
+            f"mask.keep is {_described(keep)}, but the tokens are {tuple(x.shape[:2])}: give one "
+            "flag per token of this call, True where it is real"
+        )
+    return keep
+
 
 class Compacted(NamedTuple):
     """Rows whose real tokens stand first."""
@@ -70,6 +88,11 @@ class Unpacked(NamedTuple):
 
 def unpack(x: Tensor, documents: Tensor, keep: Tensor | None = None) -> Unpacked:
     """Packed rows ``x`` (B, L, ...) as one row per run of equal ``documents`` (B, L)."""
+    if documents.shape != x.shape[:2] or documents.is_floating_point():
+        raise ShapeError(
+            f"mask.documents is {_described(documents)}, but the tokens are {tuple(x.shape[:2])}: "
+            "give one whole number per token of this call"
+        )
     batch, length = documents.shape
     starts = torch.ones_like(documents, dtype=torch.bool)
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
@@ -91,3 +114,7 @@ def repack(y: Tensor, rows: Unpacked) -> Tensor:
 
 def _widen(index: Tensor, like: Tensor) -> Tensor:
     return index.view(*index.shape, *[1] * (like.dim() - 2))
+
+
+def _described(flags: Tensor) -> str:
+    return f"{tuple(flags.shape)} {str(flags.dtype).removeprefix('torch.')}"

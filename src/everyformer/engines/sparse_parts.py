@@ -55,10 +55,12 @@ def by_parts(
         of = Heads(*(t if len(chosen) == heads else t.index_select(2, chosen) for t in (q, k, v)))
         scorer = how.scorer if len(chosen) == heads else _some(how.scorer, group.heads)
         made = [_branch(of, lengths, branch, how, scorer) for branch in group.branches]
-        logsum = torch.stack([own for _, own in made]).logsumexp(0) if made else None
+        if not made:
+            outputs.append(of.v.masked_fill(torch.ones((), dtype=torch.bool, device=v.device), 0))
+            continue
+        logsum = torch.stack([own for _, own in made]).logsumexp(0)
         total = torch.zeros(of.q.shape, dtype=wide, device=q.device)
         for part, own in made:
-            assert logsum is not None
             alone = own == -math.inf
             apart = torch.where(alone, -math.inf, own - logsum.masked_fill(alone, 0.0))
             total = total + part * apart.exp()[..., None]
@@ -74,9 +76,9 @@ def _branch(
 ) -> tuple[Tensor, Tensor]:
     """One branch's outputs (B, L, H, D) and log-sums (B, L, H), in float32 or wider."""
     length, wide = of.q.shape[1], torch.promote_types(of.q.dtype, torch.float32)
-    asked = _laid(branch.queries, of.q).transpose(2, 3).to(wide) * how.scale
-    read = _laid(branch.keys, of.k).transpose(2, 3).to(wide)
-    held = _laid(branch.keys, of.v).transpose(2, 3)
+    asked = laid(branch.queries, of.q).transpose(2, 3).to(wide) * how.scale
+    read = laid(branch.keys, of.k).transpose(2, 3).to(wide)
+    held = laid(branch.keys, of.v).transpose(2, 3)
     added: Added = None
     if scorer is None:
         scores = asked @ read.transpose(-1, -2)
@@ -146,7 +148,8 @@ def _some(scorer: Scorer | None, heads: tuple[int, ...]) -> Scorer | None:
     return None if scorer is None else scorer.of_heads(heads)
 
 
-def _laid(layout: Layout, t: Tensor) -> Tensor:
+def laid(layout: Layout, t: Tensor) -> Tensor:
+    """Tokens (B, L, H, ...) laid out in units, with a gradient."""
     units: Tensor = _Taken.apply(t, layout)
     return units
 
@@ -175,7 +178,7 @@ class _Added(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _laid(ctx.layout, grad), None, None
+        return laid(ctx.layout, grad), None, None
 
 
 def _back(layout: Layout, units: Tensor, length: int) -> Tensor:

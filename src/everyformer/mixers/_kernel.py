@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Context, Mixer, heads_divide
 from everyformer.core.outputs import MixerOutput
@@ -36,7 +36,7 @@ from everyformer.engines.kernel import (
 )
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import repack, unpack
+from everyformer.engines.rows import checked_keep, repack, unpack
 from everyformer.engines.visibility import visibility
 from everyformer.positions.base import Position
 
@@ -120,6 +120,14 @@ class KernelAttention(Mixer):
         """fq(q) . fk(k) (B, H, L, S) by the equations as they stand in the paper."""
         raise NotImplementedError
 
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        """Logs of the weights (B, H, L, S) that features estimate, for q, k of (B, H, L, D).
+
+        They are softmax's unless a member says otherwise; some maps estimate none, and these are
+        what they stand in place of.
+        """
+        return widened(q) @ widened(k).mT / math.sqrt(self.head_dim)
+
     def finish(self, y: Tensor) -> Tensor:
         """The output (B, L, width) of averages (B, H, L, D)."""
         return self.out(y.transpose(1, 2).flatten(2))
@@ -137,7 +145,7 @@ class KernelAttention(Mixer):
             return self._cross(x, context, mask, state)
         if mask is not None and mask.documents is not None:
             return self._unpacked(x, mask, state)
-        keep = _checked_keep(x, mask)
+        keep = checked_keep(x, mask)
         if keep is not None:
             # not even a NaN in the padding is read
             x = x.masked_fill(~keep[..., None], 0)
@@ -155,7 +163,8 @@ class KernelAttention(Mixer):
             gate, written = gates
             level = written if level is None else level + written
         if tracing():
-            self._show(features, keys, (keep, level, gate))
+            self._show((features, keys), (keep, level, gate))
+            record(self, "exact", lambda: self._exact(q, k, keep, gates))
         v = self._summed(v)
         if not self.causal:
             y = ask(features, read_all(keys, v, keep, level), self.guard, v.dtype)
@@ -208,7 +217,7 @@ class KernelAttention(Mixer):
     def read_context(self, context: Context, mask: Mask | None = None) -> ContextSums:
         """Sum up a context once; `forward` takes the result as ``state`` at every step."""
         keys_from, values_from = context if isinstance(context, tuple) else (context, context)
-        keep = _checked_keep(keys_from, mask)
+        keep = checked_keep(keys_from, mask)
         k, v = self.project.one(keys_from, "key"), self.project.one(values_from, "value")
         if keep is not None:
             k = k.masked_fill(~keep[:, None, :, None], 0)
@@ -244,12 +253,7 @@ class KernelAttention(Mixer):
                 "packed documents and a state cannot be combined: a state continues one document "
                 "per row. Pass the documents as rows, or reset the state where one starts."
             )
-        if mask.documents.shape != x.shape[:2]:
-            raise ShapeError(
-                f"mask.documents has shape {tuple(mask.documents.shape)}, but the tokens are "
-                f"{tuple(x.shape[:2])}: give one entry per token of this call"
-            )
-        packed = unpack(x, mask.documents, _checked_keep(x, mask))
+        packed = unpack(x, mask.documents, checked_keep(x, mask))
         out = self(packed.x, mask=Mask(keep=packed.keep))
         return MixerOutput(repack(out.y, packed), None, out.losses)
 
@@ -257,14 +261,11 @@ class KernelAttention(Mixer):
         """Values in the dtype of the averages: sums that nothing divides outgrow float16."""
         return widened(v) if self.guard.kind == "none" else v
 
-    def _show(self, q: Tensor, k: Tensor, logs: tuple[Tensor | None, ...]) -> None:
+    def _show(self, made: tuple[Tensor, Tensor], logs: tuple[Tensor | None, ...]) -> None:
         """Offer the features and the weights (B, H, L, L) that are never formed otherwise."""
-        keep, level, gate = logs
+        (q, k), (keep, level, gate) = made, logs
         record(self, "features", lambda: k)
-        positions = torch.arange(q.shape[2], device=q.device)[None]
-        shown = visibility(
-            None, positions, positions, causal=self.causal, windows=(None,), keep=keep
-        ).mask
+        shown = self._shown(q, keep)
 
         def weights() -> Tensor:
             scores = q @ k.mT
@@ -277,6 +278,24 @@ class KernelAttention(Mixer):
             return dense_average(scores, one, shown, self.guard)
 
         record(self, "weights", weights)
+
+    def _exact(
+        self, q: Tensor, k: Tensor, keep: Tensor | None, gates: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
+        """The weights (B, H, L, L) of the kernel itself, where features only estimate it."""
+        logs = self.log_kernel(q, k)
+        if gates is not None:
+            gate, written = gates
+            gate = gate if keep is None else gate.masked_fill(~keep[:, None], 0)
+            logs = logs + (written - gate.cumsum(2))[:, :, None]
+        shown = self._shown(q, keep)
+        logs = logs if shown is None else logs.masked_fill(~shown, -math.inf)
+        return logs.softmax(-1).nan_to_num(0)
+
+    def _shown(self, q: Tensor, keep: Tensor | None) -> Tensor | None:
+        """Who sees whom among tokens of one call, broadcastable to (B, H, L, L)."""
+        places = torch.arange(q.shape[2], device=q.device)[None]
+        return visibility(None, places, places, causal=self.causal, windows=(None,), keep=keep).mask
 
 
 def gate_weights(gate: Tensor, written: Tensor, keep: Tensor | None) -> Tensor:
@@ -301,13 +320,3 @@ def dense_average(scores: Tensor, v: Tensor, shown: Tensor | None, guard: Guard)
         scores = scores.masked_fill(~shown, 0)
     sums = torch.cat([scores @ v.to(scores.dtype), scores.sum(-1, keepdim=True)], -1)
     return divided(sums, guard)[0].to(v.dtype)
-
-
-def _checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
-    keep = None if mask is None else mask.keep
-    if keep is not None and keep.shape != x.shape[:2]:
-        raise ShapeError(
-            f"mask.keep has shape {tuple(keep.shape)}, but the tokens are {tuple(x.shape[:2])}: "
-            "give one flag per token"
-        )
-    return keep

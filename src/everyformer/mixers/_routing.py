@@ -9,8 +9,10 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor
 
+from everyformer.core.choices import choose
 from everyformer.core.errors import ShapeError
 from everyformer.engines.clustered import Heads, Slots, balanced, best_yet, latest
 
@@ -110,9 +112,11 @@ def routing_attention(
         )
     heads, clusters = Heads(q, k, v), asked.shape[-1]
     if routing == "strict":
-        labels = nearest(asked, keep)
+        labels = hidden(nearest(asked), clusters, keep)
         y = latest(heads, labels, window, clusters, bias=bias, dropout=dropout)
         return y if keep is None else y * keep[:, None, :, None]
+    if routing == "prefix":
+        asked = choose(lambda: asked)
     asked = real_scores(asked, keep)
     if routing == "prefix":
         rows = (q.shape[0], q.shape[1], clusters)
@@ -123,10 +127,15 @@ def routing_attention(
     return balanced(heads, asked, shown, window, causal=causal, bias=bias, dropout=dropout)
 
 
-def nearest(scores: Tensor, keep: Tensor | None) -> Tensor:
-    """The nearest centroid (B, H, L) by ``scores`` (B, H, L, K); K for padding."""
-    labels = scores.argmax(-1)
-    return labels if keep is None else labels.masked_fill(~keep[:, None], scores.shape[-1])
+def nearest(scores: Tensor) -> Tensor:
+    """The nearest centroid (B, H, L) by ``scores`` (B, H, L, K): a choice."""
+    small = torch.int16 if scores.shape[-1] < 2**15 else torch.int32
+    return choose(lambda: scores.argmax(-1).to(small)).long()
+
+
+def hidden(labels: Tensor, clusters: int, keep: Tensor | None) -> Tensor:
+    """``labels`` (B, H, L) with ``clusters`` for padding."""
+    return labels if keep is None else labels.masked_fill(~keep[:, None], clusters)
 
 
 def real_scores(scores: Tensor, keep: Tensor | None) -> Tensor:

@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.errors import ShapeError
-from everyformer.core.mask import Mask
 from everyformer.engines.ranges import full_precision, widened
 
 Projection = Literal["linear", "mean", "max", "conv"]
@@ -93,13 +91,3 @@ def _columns(weight: Tensor, count: int) -> Tensor:
 def emptied(x: Tensor, keep: Tensor) -> Tensor:
     """Zero where nothing is real, whatever stood there."""
     return x.masked_fill(~keep[..., None], 0)
-
-
-def checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
-    keep = None if mask is None else mask.keep
-    if keep is not None and keep.shape != x.shape[:2]:
-        raise ShapeError(
-            f"mask.keep has shape {tuple(keep.shape)}, but the tokens are {tuple(x.shape[:2])}: "
-            "give one flag per token"
-        )
-    return keep

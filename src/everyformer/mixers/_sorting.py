@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.choices import choose
 from everyformer.core.errors import ShapeError
 from everyformer.engines.softmax import Visibility, softmax_attention
 
@@ -59,7 +60,7 @@ def hardened(p: Tensor) -> Tensor:
     if p.shape[-1] == 0:
         return p
     place = torch.arange(p.shape[-1], device=p.device)
-    largest = place == p.argmax(-1, keepdim=True)
+    largest = place == choose(lambda: p.argmax(-1, keepdim=True).int())
     return (largest & (p.sum(-1, keepdim=True) > 0)).to(p.dtype) + (p - p.detach())
 
 

@@ -47,7 +47,7 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.cache import ContextState
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.rows import compact, repack, spread, unpack
+from everyformer.engines.rows import checked_keep, compact, repack, spread, unpack
 from everyformer.engines.softmax import Visibility, attention_weights, softmax_attention
 from everyformer.mixers import MIXERS
 from everyformer.mixers._segments import LinformerState, advanced, linformer_chunked
@@ -55,7 +55,6 @@ from everyformer.mixers._slots import (
     LEARNED,
     Projection,
     Slots,
-    checked_keep,
     compress,
     compress_reference,
     emptied,
@@ -70,8 +69,8 @@ class LinformerOptions:
     """Options of `Linformer`."""
 
     k: int | None = None
-    """slots that the length is projected to (default: 256; of a segment, a quarter of
-    causal_chunk)"""
+    """slots that the length is projected to, max_length at most (default: 256 or that; of a
+    segment, a quarter of causal_chunk)"""
     projection: Projection = "linear"
     """what makes the slots of the tokens"""
     sharing: Sharing = "headwise"
@@ -114,7 +113,8 @@ class Linformer(Mixer):
         options: `LinformerOptions` or a dictionary.
 
     Raises:
-        GeneError: causal without segments, segments without causal, no max_length.
+        GeneError: causal without segments, segments without causal, no max_length, more slots than
+            tokens.
     """
 
     name = "linformer"
@@ -133,7 +133,13 @@ class Linformer(Mixer):
         self.reach = self._reach(causal, max_length, o.causal_chunk)
         self.max_length = None if causal else self.reach
         quarter = max(1, self.reach // 4)
-        wanted = o.k or (quarter if causal else DEFAULT_SLOTS)
+        wanted = o.k or (quarter if causal else min(DEFAULT_SLOTS, self.reach))
+        if wanted > self.reach:
+            longest = "causal_chunk" if causal else "max_length"
+            raise GeneError(
+                f"k={wanted} slots for {longest}={self.reach} tokens would hold more than the "
+                f"tokens themselves: give k of at most {self.reach}, or a larger {longest}"
+            )
         self.window = -(-self.reach // wanted)
         self.slots = wanted if o.projection == "linear" else -(-self.reach // self.window)
         self.project = HeadProjections(

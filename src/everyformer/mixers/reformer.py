@@ -15,10 +15,15 @@ Cost: O(n_r L C D) time and O(n_r L D) memory, beside O(n_r L log L) for the sor
 buckets of all tokens seen.
 
 Not strictly causal: no content of later tokens is seen, but they move the borders of the chunks,
-and so which earlier tokens are. So a state cannot repeat one pass over a longer text. It has two
+and so which earlier tokens are. So losses of whole texts are not quite those of a model that writes
+(comparisons mark them), and a state cannot repeat one pass over a longer text. It has two
 forms (``decode``): "exact" sorts all tokens seen and gives what a pass over them gives for the new
 ones; "bucket" lets a new token see the tokens of its buckets and the latest ones up to n_r C
 times the chunks of a window, as trax does, which is an approximation.
+
+Published models have local layers between: mixer=by_layer("attention", "reformer", ...) with
+window=by_layer(128, None, ...), or --schedule mixer=attention,reformer window=128,none for the
+command, one value a layer (there local layers are cut into blocks; a window slides).
 
 L <= C is dense attention. Padding sorts behind all buckets and is never seen; packed documents are
 rows of their own. Source: Kitaev, Kaiser, Levskaya 2020, arXiv 2001.04451; numbers as in
@@ -52,7 +57,7 @@ from everyformer.engines.hashing import (
     lsh_buckets_reference,
     seeded_rotations,
 )
-from everyformer.engines.rows import repack, unpack
+from everyformer.engines.rows import checked_keep, repack, unpack
 from everyformer.engines.softmax import Visibility, softmax_attention
 from everyformer.engines.sorted_chunks import chunked_attention, chunked_queries
 from everyformer.mixers import MIXERS
@@ -148,6 +153,11 @@ class Reformer(Mixer):
             circular=o.wrap == "circular", once=o.once, within=not o.across_buckets,
         )  # fmt: skip
         self.factors = _factors(o, max_length)
+        if causal and (max_length is None or max_length > o.chunk):
+            self.leaks = (
+                "which earlier tokens a token sees depends on how many later ones hash before it; "
+                "their content is never read"
+            )
         self.rounds = o.evaluation_rounds or o.rounds
         # not a buffer: it follows from the seed, and has to survive every dtype and device alike
         self.rotations = seeded_rotations(
@@ -168,7 +178,7 @@ class Reformer(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
-        keep = None if mask is None else mask.keep
+        keep = checked_keep(x, mask)
         if mask is not None and mask.documents is not None:
             if state is not None:
                 raise UnsupportedError("packed documents and a state cannot be combined")
@@ -193,8 +203,8 @@ class Reformer(Mixer):
         qk, v = self._project(x)
         turned = self.rotations[:, : self.rounds].to(x.device)
         buckets = lsh_buckets_reference(qk.detach(), turned.to(qk), self.factors)
-        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        keep = keep if mask is None or mask.keep is None else mask.keep
+        keep = checked_keep(x, mask)
+        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if keep is None else keep
         parts = [keep]
         if mask is not None and mask.documents is not None:
             parts = [keep & (mask.documents == n) for n in mask.documents.unique()]
@@ -220,7 +230,7 @@ class Reformer(Mixer):
     def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
         self.check_input(x, None, mask, state)
         assert isinstance(state, ReformerState)
-        return self._append(*self._project(x), None if mask is None else mask.keep, state)
+        return self._append(*self._project(x), checked_keep(x, mask), state)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and values (B, H, L, D)."""

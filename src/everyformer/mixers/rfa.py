@@ -164,13 +164,31 @@ class RFA(KernelAttention):
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         assert drawn is not None
-        x = widened(k)
+        x = self._direction(k)
         if self.options.compat_clamp:
-            x = x / (x.norm(dim=-1, keepdim=True) + 1e-3)
             return fourier_features(x, drawn) * (0.1 * math.sqrt(self.options.features)), None
-        x = F.normalize(x, dim=-1)
         make = fourier_features if self.options.feature_map == "fourier" else rectified_features
         return make(x, drawn), None
+
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        """Of the Gaussian kernel, or of the arc-cosine one."""
+        scale = (
+            torch.ones_like(self.random.projection[:1, :1]) if self.scale is None else self.scale
+        )
+        x, y = (self._direction(t) * (scale / self.options.temperature).to(t) for t in (q, k))
+        if self.options.feature_map == "fourier":
+            return -torch.cdist(x, y).square() / 2
+        sizes = x.norm(dim=-1)[..., None] * y.norm(dim=-1)[..., None, :]
+        cosine = (x @ y.mT / sizes).clamp(-1, 1)
+        angle = cosine.acos()
+        return (sizes * (angle.sin() + (math.pi - angle) * cosine)).log()
+
+    def _direction(self, x: Tensor) -> Tensor:
+        """Queries or keys at length 1 (of the published code: nearly)."""
+        x = widened(x)
+        if self.options.compat_clamp:
+            return x / (x.norm(dim=-1, keepdim=True) + 1e-3)
+        return F.normalize(x, dim=-1)
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
         if self.gate is None:

@@ -19,6 +19,10 @@ others are strictly causal, equal in training, in evaluation and token by token:
 
 The paper's setting with an honest evaluation is routing="paper", evaluation_routing="prefix".
 
+Layers may differ, as where published models route in the last ones alone: mixer=by_layer(
+"attention", "routing") with window=by_layer(256, 64), whose first value is of local attention;
+local_heads=by_layer(6, 4); or --schedule mixer=attention,routing window=256,64 for the command.
+
 Centroids follow the queries (and keys) by averages in training (`everyformer.engines.centroids`);
 losses["commitment"] = beta mean (q - mu_a)^2 draws queries to their nearest centroid a, and
 ``update="gradient"`` moves centroids by losses["codebook"] instead. With ``update="none"`` they
@@ -45,7 +49,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
@@ -54,10 +58,11 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.centroids import Centroids, Update
 from everyformer.engines.clustered import Heads, Slots, best_yet, latest, latest_next
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import repack, unpack
+from everyformer.engines.rows import checked_keep, repack, unpack
 from everyformer.mixers import MIXERS
 from everyformer.mixers._routing import (
     Routing,
+    hidden,
     local_weights_reference,
     nearest,
     real_scores,
@@ -167,7 +172,7 @@ class RoutingAttention(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
-        keep = _checked_keep(x, mask)
+        keep = checked_keep(x, mask)
         if mask is not None and mask.documents is not None:
             if state is not None:
                 raise UnsupportedError("packed documents and a state cannot be combined")
@@ -181,7 +186,7 @@ class RoutingAttention(Mixer):
             self.centroids.settle(self._steps())
         near, far, asked, shown = self._project(x)
         if tracing():
-            record(self, "clusters", lambda: nearest(asked, keep))
+            record(self, "clusters", lambda: hidden(asked.argmax(-1), self.clusters, keep))
             record(self, "weights", lambda: self._weights(near, far, asked, shown, keep))
         if state is None:
             y, after = self._whole(near, far, asked, shown, keep), None
@@ -201,7 +206,7 @@ class RoutingAttention(Mixer):
     ) -> Tensor:
         """By `routing_weights_reference`, documents one after the other."""
         near, far, asked, shown = self._project(x)
-        keep = _checked_keep(x, mask)
+        keep = checked_keep(x, mask)
         keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if keep is None else keep
         parts = [keep]
         if mask is not None and mask.documents is not None:
@@ -279,7 +284,7 @@ class RoutingAttention(Mixer):
             worth = real_scores(asked, keep)
             y, routed = best_yet(far, worth, self.window, held.routed, bias=self.bias, **how)
         else:
-            labels = nearest(asked, keep)
+            labels = hidden(asked.argmax(-1), self.clusters, keep)
             y, routed = latest_next(far, labels, self.window, held.routed, bias=self.bias, **how)
         local = None
         if held.local is not None:
@@ -313,7 +318,7 @@ class RoutingAttention(Mixer):
         losses: Losses = {}
         pairs = [(far.q, asked)] if self.share else [(far.q, asked), (far.k, shown)]
         for x, scores in pairs:
-            labels = scores.argmax(-1)
+            labels = nearest(scores)
             self.centroids.count(y, x, labels, keep)
             if o.update != "none":
                 more = o.commitment * self.centroids.commitment(x, labels, keep)
@@ -322,16 +327,6 @@ class RoutingAttention(Mixer):
                 more = self.centroids.codebook_loss(x, labels, keep)
                 add_losses(losses, {"codebook": more})
         return losses
-
-
-def _checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
-    keep = None if mask is None else mask.keep
-    if keep is not None and keep.shape != x.shape[:2]:
-        raise ShapeError(
-            f"mask.keep has shape {tuple(keep.shape)}, but the tokens are {tuple(x.shape[:2])}: "
-            "give one flag per token"
-        )
-    return keep
 
 
 def _sizes(o: RoutingOptions, max_length: int | None) -> tuple[int, int]:

@@ -53,11 +53,11 @@ from everyformer.engines.balance import (
 from everyformer.engines.cache import KeyValueState
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import compact, gather_rows, repack, spread, unpack
+from everyformer.engines.rows import checked_keep, compact, gather_rows, repack, spread, unpack
 from everyformer.engines.softmax import Visibility, softmax_attention
 from everyformer.engines.visibility import surely
 from everyformer.mixers import MIXERS
-from everyformer.mixers._slots import checked_keep, emptied
+from everyformer.mixers._slots import emptied
 from everyformer.mixers._sorting import (
     Combine,
     Null,

@@ -96,13 +96,18 @@ class Model(nn.Module):
             x = self.embedding_norm(x)
         return drop(x, self.dropout, self.training)
 
-    def start_weights(self, embeddings: Sequence[nn.Embedding]) -> None:
-        """Apply ``config.init``; called by concrete models when all their parts stand."""
+    def start_weights(self, embeddings: Sequence[nn.Module]) -> None:
+        """Apply ``config.init``; called by concrete models when all their parts stand.
+
+        ``embeddings`` are modules with one matrix each, ``weight``, that is read as a table is.
+        """
         config = self.config
         std = config.width**-0.5 if self.embedding_scale != 1.0 else 0.02
         tables = list(embeddings) if self.types is None else [*embeddings, self.types]
-        for embedding in tables:
-            nn.init.normal_(embedding.weight, std=std)
+        for table in tables:
+            weight = table.weight
+            assert isinstance(weight, Tensor)
+            nn.init.normal_(weight, std=std)
         if config.init != "member":
             _normal_weights(self)
         if config.init == "gpt2":

@@ -8,8 +8,9 @@ from typing import Any
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
-from everyformer.core.mixer import Mixer
+from everyformer.core.mixer import DROPOUT, Mixer, no_weights, set_options
 from everyformer.family import (
+    ENLARGE,
     IMAGE,
     LM,
     MLM,
@@ -25,6 +26,7 @@ from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
 from everyformer.models.classifier import ImageClassifier, TextClassifier
 from everyformer.models.config import ModelConfig
+from everyformer.models.enlarging import SuperResolution
 from everyformer.models.genes import (
     decoder_config,
     encoder_config,
@@ -45,6 +47,7 @@ MODELS: dict[str, type[Model]] = {
     IMAGE: ImageClassifier,
     PIXELS: PixelModel,
     SEQ2SEQ: EncoderDecoder,
+    ENLARGE: SuperResolution,
 }
 
 GENES = ("mixer", "position", "memory")
@@ -114,7 +117,7 @@ def create_mixer(
     memory, kept = options.pop("memory", None), options.pop("memory_options", {})
     if memory is not None and not cls.accepts_memory:
         raise GeneError(f"mixer '{name}' reads no memory; '{memory}' was given")
-    checked = from_dict(cls.Options, options, f"{name}.")
+    checked = set_options(cls.Options, name, options)
     sizes: dict[str, Any] = {"width": width, "heads": heads}
     sizes |= {"causal": causal, "max_length": max_length}
     if isinstance(position, str):
@@ -135,7 +138,8 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
 
     Args:
         name: a member (`list_members()`).
-        task: 'lm', 'mlm', 'classify-text', 'classify-image', 'seq2seq' or 'pixels'.
+        task: 'lm', 'mlm', 'classify-text', 'classify-image', 'seq2seq', 'pixels' or
+            'super-resolution'.
         options: fields of `ModelConfig` (width, layers, heads, max_length, vocabulary ...), of
             `BlockOptions` (wiring, feedforward, dropout ...), of the mixer, the position or the
             memory, by their names; ``by_layer(...)`` values differ by layer, a mixer
@@ -235,6 +239,8 @@ def _place(preset: dict[str, Any], key: str, value: Any) -> None:
         if key in names:
             preset[home][key] = value
             return
+    if key == DROPOUT:
+        raise no_weights(preset["mixer"])
     known = {f.name for f in dataclasses.fields(ModelConfig)}.union(*homes.values())
     raise ConfigError(
         f"unknown option '{key}' for member '{preset['member']}'; {nearest(key, known)}"
@@ -258,7 +264,7 @@ def _homes(preset: dict[str, Any]) -> dict[str, set[str]]:
 
 def _causal(member: Member, config: ModelConfig) -> bool:
     """Causal for what is generated, bidirectional for the rest where the member can."""
-    generative = config.task in (LM, PIXELS, SEQ2SEQ)
+    generative = config.task in (LM, PIXELS, SEQ2SEQ, ENLARGE)
     if config.causal is False and generative:
         raise GeneError(
             f"task '{config.task}' predicts what comes next, so causal=False would leak"

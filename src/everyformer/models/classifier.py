@@ -40,8 +40,9 @@ class Pool(nn.Module):
     def __init__(self, config: ModelConfig, channels: int, mixers: Sequence[Mixer] = ()) -> None:
         super().__init__()
         self.pooling = config.pooling
-        knows = bool(mixers) and all("global_tokens" in mixer.honours for mixer in mixers)
-        self.marks = knows and self.pooling in ("class", "first")
+        # those that ask for sentences have other global tokens, which stand for them
+        knows = all(m.honours & {"global_tokens", "sentences"} == {"global_tokens"} for m in mixers)
+        self.marks = bool(mixers) and knows and self.pooling in ("class", "first")
         hidden = config.head_hidden
         if hidden is None:
             last = nn.Linear(channels, config.classes)

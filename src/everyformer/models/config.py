@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from everyformer.blocks.options import BlockOptions
+from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
 
 DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""
 
-Task = Literal["lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels"]
+Task = Literal[
+    "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution"
+]
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,9 @@ class Architecture:
     """weight of a second output layer that predicts the token after the next, while training (lm;
     Al-Rfou et al. 2018: 0.5; 0: there is none)"""
     decoder_layers: int | None = None
-    """blocks of the decoder (seq2seq; default: as many as the encoder has)"""
+    """blocks of the decoder (seq2seq, super-resolution; default: as many as the encoder has)"""
+    pixels: PixelOptions = field(default_factory=PixelOptions)
+    """how pictures are drawn (pixels, super-resolution)"""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,12 @@ class ModelConfig(Architecture):
     classes: int = 2
     """number of classes (classify-text, classify-image)"""
     image: tuple[int, int, int] | None = None
-    """channels, height and width of the images (classify-image, pixels)"""
+    """channels, height and width of the images (classify-image, pixels, super-resolution)"""
+    source_image: tuple[int, int, int] | None = None
+    """the same of the small images that are enlarged (super-resolution)"""
+    class_names: tuple[str, ...] = ()
+    """classes of which each image that is drawn has one that the model is told (pixels,
+    super-resolution; (): it is told nothing)"""
     causal: bool | None = None
     """whether tokens see the past only (default: by task and member)"""
     mixer: str = "attention"
@@ -102,11 +112,12 @@ class ModelConfig(Architecture):
     mixer_options: dict[str, Any] = field(default_factory=dict)
     """the mixer's own options, the same in all layers"""
     encoder_mixer: str | None = None
-    """how the encoder moves information (seq2seq; default: as the decoder, both ways)"""
+    """how the encoder moves information (default: seq2seq, as the decoder, both ways;
+    super-resolution, attention)"""
     encoder_options: dict[str, Any] = field(default_factory=dict)
     """options of that mixer"""
     cross_mixer: str = "attention"
-    """how the decoder reads the encoder's output (seq2seq)"""
+    """how the decoder reads the encoder's output (seq2seq, super-resolution)"""
     cross_options: dict[str, Any] = field(default_factory=dict)
     """options of that mixer"""
     schedule: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -122,6 +133,6 @@ class ModelConfig(Architecture):
         if self.image is None:
             return (self.max_length or DEFAULT_LENGTH) + (self.pooling == "class")
         channels, height, width = self.image
-        if self.task == "pixels":
-            return channels * height * width
+        if self.task in PIXEL_TASKS:
+            return height * width * (1 if self.pixels.output == "mixture" else channels)
         return (height // self.patch) * (width // self.patch) + (self.pooling == "class")

@@ -10,7 +10,7 @@ from typing import Any
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, nearest
-from everyformer.core.mixer import Mixer
+from everyformer.core.mixer import Mixer, set_options
 from everyformer.memory import MEMORIES, Memory
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
@@ -80,6 +80,22 @@ def encoder_config(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(config, causal=False, mixer=chosen, mixer_options=options)
 
 
+def source_config(config: ModelConfig) -> ModelConfig:
+    """The encoder of a model that enlarges small images: attention both ways, unless told other."""
+    assert config.source_image is not None
+    block = dataclasses.replace(config.block, reversible_output="mean")
+    return dataclasses.replace(
+        config,
+        image=config.source_image,
+        pixels=dataclasses.replace(config.pixels, order="raster", output="categorical"),
+        causal=False,
+        mixer=config.encoder_mixer or "attention",
+        mixer_options=config.encoder_options,
+        schedule={},
+        block=block,
+    )
+
+
 def decoder_config(config: ModelConfig) -> ModelConfig:
     """Its decoder; without ``decoder_layers`` as deep as the encoder."""
     return dataclasses.replace(config, causal=True, layers=config.decoder_layers or config.layers)
@@ -94,7 +110,7 @@ def build_cross(config: ModelConfig) -> list[Mixer]:
         raise GeneError(
             f"cross_mixer='{name}' cannot read another sequence; mixers that can: {', '.join(able)}"
         )
-    options = from_dict(cls.Options, config.cross_options, f"{name}.")
+    options = set_options(cls.Options, name, config.cross_options)
     sizes: dict[str, Any] = {"width": config.width, "heads": config.heads}
     sizes["max_length"] = config.tokens
     mixers = [cls(causal=False, options=options, **sizes) for _ in range(config.layers)]
@@ -118,7 +134,7 @@ def _build_mixer(
     known = {f.name for f in dataclasses.fields(cls.Options)}
     if "mixer" in config.schedule:
         options = {key: value for key, value in options.items() if key in known}
-    checked = from_dict(cls.Options, options, f"{name}.")
+    checked = set_options(cls.Options, name, options)
     inside: Position | None = None
     acts_on = None if config.position is None else POSITIONS.get(config.position).acts_on
     if acts_on in ("queries-keys", "scores"):

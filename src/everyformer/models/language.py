@@ -125,7 +125,7 @@ def predict(
     goals = targets.flatten().long()
     cut = (y.flatten(0, -2).split(config.loss_chunk), goals.split(config.loss_chunk))
     sums = [checkpoint(piece, *both, use_reentrant=False) for both in zip(*cut, strict=True)]
-    return head(y[:, :0]), *_with_terms(torch.stack(sums).sum(), goals, terms)
+    return head(y[:, :0]), *with_terms(torch.stack(sums).sum(), goals, terms)
 
 
 def _moved(targets: Tensor, mask: Mask | None) -> Tensor:
@@ -152,7 +152,7 @@ def total_loss(
     if targets is None:
         return None, dict(terms)
     goals = targets.flatten().long()
-    return _with_terms(_summed(logits.flatten(0, -2), goals, config), goals, terms)
+    return with_terms(_summed(logits.flatten(0, -2), goals, config), goals, terms)
 
 
 def _summed(logits: Tensor, goals: Tensor, config: ModelConfig) -> Tensor:
@@ -164,7 +164,8 @@ def _summed(logits: Tensor, goals: Tensor, config: ModelConfig) -> Tensor:
     return F.cross_entropy(logits.to(wide), goals, reduction="sum", label_smoothing=smoothing)
 
 
-def _with_terms(summed: Tensor, goals: Tensor, terms: Losses) -> tuple[Tensor, Losses]:
+def with_terms(summed: Tensor, goals: Tensor, terms: Losses) -> tuple[Tensor, Losses]:
+    """The mean of a loss that was ``summed`` over ``goals``, with the members' terms and alone."""
     task = summed / (goals != -100).sum().clamp(min=1)
     total = task
     for term in terms.values():

@@ -1,46 +1,65 @@
-"""Autoregressive pixels: the density of an image, one intensity after the other.
+"""Autoregressive pixels: the density of an image, one token after the other.
 
-    p(image) = prod_t p(x_t | x_<t),   t in raster order, channels of a pixel last
+    p(image) = prod_t p(x_t | x_<t)
 
-A language model over 256 intensities and a start token; beside the position gene, learned vectors
-for the row, the column and the channel of the pixel to be predicted tell where it is (as in the
-Image Transformer, Parmar et al. 2018, arXiv 1802.05751). Loss in nats a pixel and channel; divided
-by ln 2 it is bits/dim.
+A token is the intensity of one channel, drawn from 256, or a whole pixel, drawn from a mixture of
+discretised logistics. Tokens are made in raster order or block by block, and what is read is moved
+on by one along that order. Beside the position gene, vectors of the row, the column and the channel
+to be predicted tell where it is; the vector of a class, where the model is told one, is added at
+every place. Losses are in nats a pixel and channel: divided by ln 2 they are bits/dim.
+
+Source: Parmar et al. 2018, arXiv 1802.05751 (Image Transformer), sections 3 and 4.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.errors import GeneError, ShapeError
+from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
-from everyformer.core.outputs import ModelOutput
-from everyformer.core.state import StackState
+from everyformer.core.outputs import ModelOutput, StackOutput
+from everyformer.core.state import StackState, State
+from everyformer.engines.logistics import mixture_logits, mixture_losses, parameters_of
+from everyformer.engines.ranges import full_precision
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
-from everyformer.models.language import predict
+from everyformer.models.language import predict, with_terms
+from everyformer.models.pixel_sequence import START, PixelEmbedding, PixelSequence
 
-START = 256
+__all__ = ["START", "PixelModel"]
 
 
 class PixelModel(Model):
-    """inputs (B, C, H, W) uint8; logits (B, H*W*C, 256) of every pixel given those before it.
+    """inputs (B, C, H, W) uint8; logits (B, H*W*C, 256) of every value given those made before it.
 
-    With a state, inputs are (B, L) tokens instead (intensities, `START` first) that continue it.
+    Values and logits stand in raster order, channels of a pixel together, in whatever order they
+    are made. With ``output="mixture"`` the logits are (B, H*W, parameters of a pixel's mixture).
+    With a state, inputs are tokens in the order made, as `PixelSequence.shifted` gives them.
     """
 
     def __init__(self, config: ModelConfig) -> None:
+        _check(config)
         super().__init__(config)
-        if config.image is None:
-            raise GeneError("task 'pixels' needs image=(channels, height, width)")
-        channels, height, width = config.image
-        self.embedding = nn.Embedding(257, config.width)
-        self.row = nn.Embedding(height, config.width)
-        self.column = nn.Embedding(width, config.width)
-        self.channel = nn.Embedding(channels, config.width)
-        self.head = nn.Linear(self.stack.out_width, 256, bias=False)
-        self.start_weights([self.embedding, self.row, self.column, self.channel])
+        assert config.image is not None
+        self.sequence = PixelSequence(config.image, config.pixels)
+        self.embedding = PixelEmbedding(self.sequence, config.width, config.pixels)
+        self.classes: nn.Embedding | None = None
+        if config.class_names:
+            self.classes = nn.Embedding(len(config.class_names), config.width)
+        size = 256
+        if self.sequence.whole:
+            size = config.pixels.mixtures * parameters_of(self.sequence.channels)
+        self.head = nn.Linear(self.stack.out_width, size, bias=False)
+        tables = [*self.embedding.tables(), *self.build_reading(config)]
+        self.start_weights(tables if self.classes is None else [*tables, self.classes])
+
+    def build_reading(self, config: ModelConfig) -> list[nn.Module]:
+        """Make what reads a source, in models that have one; its tables are given back."""
+        return []
 
     def forward(
         self,
@@ -49,40 +68,122 @@ class PixelModel(Model):
         targets: Tensor | None = None,
         mask: Mask | None = None,
         state: StackState | None = None,
+        labels: Tensor | None = None,
     ) -> ModelOutput:
-        assert self.config.image is not None
-        if state is None:
-            if tuple(inputs.shape[1:]) != self.config.image:
-                raise ShapeError(
-                    f"images must be (batch, {', '.join(map(str, self.config.image))}), "
-                    f"not {tuple(inputs.shape)}"
+        """Predict every value.
+
+        Args:
+            targets: (B, H*W*C) the values in raster order, -100 where one is not scored.
+            labels: (B,) int64, the class of each picture, where the model is told it.
+        """
+        if state is not None:
+            return self.decode(inputs, labels=labels, mask=mask, state=state)
+        values = self.sequence.flatten(inputs)
+        tokens = self.sequence.shifted(self.sequence.tokens(values))
+        return self.scored(self.read(tokens, labels=labels, mask=mask), values, targets)
+
+    def decode(
+        self,
+        tokens: Tensor,
+        *,
+        labels: Tensor | None = None,
+        context: Sequence[State] | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+    ) -> ModelOutput:
+        """Logits after each of ``tokens``, which begin the sequence or continue a state's."""
+        out = self.read(tokens, labels=labels, context=context, mask=mask, state=state)
+        return ModelOutput(self._logits(out.y), None, dict(out.losses), out.state)
+
+    def read(
+        self,
+        tokens: Tensor,
+        *,
+        labels: Tensor | None = None,
+        context: Sequence[State] | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+    ) -> StackOutput:
+        """What the stack makes of ``tokens``, in the order made."""
+        count = tokens.shape[1]
+        steps = torch.arange(count, device=tokens.device)[None]
+        if state is not None:
+            steps = state.seen[:, None] + steps
+        x = self.embedding(tokens, steps, self.embedding_scale) + self._told(labels, len(tokens))
+        x = self.add_positions(x, mask, state)
+        out: StackOutput = self.stack(x, context=context, mask=mask, state=state)
+        return out
+
+    def scored(self, out: StackOutput, values: Tensor, targets: Tensor | None) -> ModelOutput:
+        """Logits and losses in raster order of what `read` made of all ``values`` (B, H*W*C)."""
+        y = self.sequence.in_raster(out.y)
+        if not self.sequence.whole or targets is None:
+            made = predict(self._logits, y, targets, out.losses, self.config, self.training)
+            return ModelOutput(*made, out.state)
+        logits, scored = self._logits(y), targets != -100
+        goals = torch.where(scored, targets.long(), values)
+        each = mixture_losses(logits, goals.unflatten(1, (-1, self.sequence.channels)))
+        each = each.flatten(1).masked_fill(~scored, 0.0)
+        loss, losses = with_terms(each.sum(), targets, out.losses)
+        return ModelOutput(logits, loss, losses, out.state, each)
+
+    def every_class(self, count: int) -> Tensor | None:
+        """Labels (count,) in which the classes take turns; None where none are told."""
+        if self.classes is None:
+            return None
+        return torch.arange(count, device=self.head.weight.device) % self.classes.num_embeddings
+
+    def distribution(self, logits: Tensor, drawn: Tensor) -> Tensor:
+        """Log-probabilities, up to a constant, of the next value of a token.
+
+        Args:
+            logits: (B, ...) of the token, as `decode` gives them for one place.
+            drawn: (B, c) channels of it that are drawn; the channel after them is meant.
+
+        Returns:
+            (B, 256).
+        """
+        if not self.sequence.whole:
+            return logits
+        return mixture_logits(logits, drawn, self.sequence.channels)
+
+    def _logits(self, y: Tensor) -> Tensor:
+        """What the head makes of ``y``; the means of a mixture are finer than bfloat16."""
+        if not self.sequence.whole:
+            logits: Tensor = self.head(y)
+            return logits
+        with full_precision(y):
+            return F.linear(y.to(self.head.weight.dtype), self.head.weight)
+
+    def _told(self, labels: Tensor | None, rows: int) -> Tensor | float:
+        """The class vectors (B, 1, width)."""
+        if self.classes is None:
+            if labels is not None:
+                raise ConfigError(
+                    "labels are given, but the model was built without class_names: leave them out"
                 )
-            tokens = self.flatten(inputs).roll(1, dims=1)
-            tokens[:, 0] = START
-            where = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        else:
-            tokens = inputs.long()
-            steps = torch.arange(tokens.shape[1], device=tokens.device)
-            where = state.seen[:, None] + steps
-        x = (self.embedding(tokens) + self._place(where)) * self.embedding_scale
-        out = self.stack(self.add_positions(x, mask, state), mask=mask, state=state)
-        made = predict(self.head, out.y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, out.state)
+            return 0.0
+        if labels is None:
+            raise ConfigError(
+                "the model is told the class of each picture: give labels, one of "
+                f"{len(self.config.class_names)} class ids a row"
+            )
+        if labels.shape != (rows,) or labels.is_floating_point():
+            raise ShapeError(
+                f"labels must be ({rows},) integers, one a picture, not {tuple(labels.shape)}"
+            )
+        vectors: Tensor = self.classes(labels.long())[:, None] * self.embedding_scale
+        return vectors
 
-    @staticmethod
-    def flatten(images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, H*W*C) int64, raster order with the channels of a pixel together."""
-        return images.permute(0, 2, 3, 1).flatten(1).long()
 
-    def unflatten(self, tokens: Tensor) -> Tensor:
-        """The inverse of `flatten`: (B, H*W*C) -> (B, C, H, W) uint8."""
-        assert self.config.image is not None
-        channels, height, width = self.config.image
-        return tokens.view(-1, height, width, channels).permute(0, 3, 1, 2).to(torch.uint8)
-
-    def _place(self, where: Tensor) -> Tensor:
-        assert self.config.image is not None
-        channels, _, width = self.config.image
-        pixel = where // channels
-        row, column = self.row(pixel // width), self.column(pixel % width)
-        return row + column + self.channel(where % channels)
+def _check(config: ModelConfig) -> None:
+    if config.image is None:
+        raise GeneError(f"task '{config.task}' needs image=(channels, height, width)")
+    if config.pixels.output != "mixture":
+        return
+    for name, idle in (("label_smoothing", 0.0), ("loss_chunk", None)):
+        if getattr(config, name) != idle:
+            raise GeneError(
+                f"{name}={getattr(config, name)} is for 256 logits a value, but "
+                "pixels.output='mixture' gives the parameters of a mixture: leave it out"
+            )

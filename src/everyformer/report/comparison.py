@@ -41,6 +41,8 @@ ROOMY = 6.5
 PICTURE_TITLES = {
     "samples": "Drawn images",
     "weights": "Weights",
+    "features-weights": "Weights by features, and exact",
+    "features": "Features of keys",
     "sort": "Blocks sorted in",
     "position-bias": "Position biases",
     "spatial": "Spatial gate",

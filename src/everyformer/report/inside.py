@@ -1,5 +1,5 @@
 """What a trace shows: weights, position biases, spatial gates and buckets over pairs of tokens;
-clusters."""
+clusters; features of keys, and the weights that they make beside those of their kernel."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from everyformer.report.heatmaps import Panel, draw_panels, wrapped
 
 
 def recorded(traced: Trace, what: str) -> dict[str, Tensor]:
-    """(heads, L, L) by module path, clusters (heads, L); biases that are zero everywhere: none, nor
-    the sorting of a single block."""
+    """(heads, L, L) by module path, clusters (heads, L), features (heads, L, M);
+    of biases that are zero everywhere none, nor the sorting of a single block."""
     found = traced.find(what.replace("-", "_"))
     if what == "clusters":
         return {path: kept[0] for path, kept in found.items()}
@@ -51,6 +51,13 @@ def draw_traced(
         return {what: _clusters(now, most)}
     if what == "sort":
         return {what: _sort(now, most)}
+    if what == "features":
+        made, exact = recorded(traced, "weights"), recorded(traced, "exact")
+        matrices = {path: (made[path], exact[path]) for path in now}
+        return {
+            what: _features(now, most),
+            "features-weights": _kernels(matrices, causal, labels, most),
+        }
     draw = _spatial if what == "spatial" else _position_bias
     return draw(now, old, causal, most)
 
@@ -145,6 +152,69 @@ def _sort(found: dict[str, Tensor], most: int | None) -> Figure:
         f"{', '.join(f'{n:.1f}' for n in choices)}.{_left_out(found, most)}"
     )
     return draw_panels(rows, caption, "P")
+
+
+def _features(found: dict[str, Tensor], most: int | None) -> Figure:
+    """One row of panels a layer, one panel a head: a row a token, a column a feature."""
+    rows, sizes = [], []
+    signed = any(bool((kept < 0).any()) for kept in found.values())
+    for path, kept in list(found.items())[:most]:
+        several = kept.shape[0] > 1
+        sizes.append(kept.shape[-1])
+        rows.append(
+            [
+                Panel(
+                    layer_title(path, f"head {h + 1}" if several else ""),
+                    one.float().cpu().numpy(),
+                    ("feature", "token" if h == 0 else ""),
+                )
+                for h, one in enumerate(kept[:most])
+            ]
+        )
+    caption = (
+        "phi(k) of every key, less a factor for each where the map is an exponential: a token is "
+        "read by what its features have in common with those of a query. Features a head, layer "
+        f"by layer: {', '.join(map(str, sizes))}.{_left_out(found, most)}"
+    )
+    return draw_panels(rows, caption, "feature", wide=True, signed=signed)
+
+
+def _kernels(
+    found: dict[str, tuple[Tensor, Tensor]],
+    causal: bool,
+    labels: Sequence[str] | None,
+    most: int | None,
+) -> Figure:
+    """Two rows of panels a layer, one panel a head: weights by features, and the kernel's."""
+    rows = []
+    apart: list[float] = []
+    even: list[float] = []
+    signed = any(bool((made < 0).any()) for made, _ in found.values())
+    for path, (made, exact) in list(found.items())[:most]:
+        seen = (exact > 0).float()
+        plain = seen / seen.sum(-1, keepdim=True).clamp(min=1)
+        for distances, other in ((apart, made), (even, plain)):
+            distances.append(float((other - exact).abs().sum(-1).mean() / 2))
+        for maps, name in ((made, "by features"), (exact, "exact")):
+            rows.append(
+                [
+                    Panel(
+                        layer_title(path, f"head {h + 1}" if len(maps) > 1 else ""),
+                        _past(one, causal),
+                        ("", name if h == 0 else ""),
+                    )
+                    for h, one in enumerate(maps[:most])
+                ]
+            )
+    caption = (
+        "By features: the weights that products of features make. Exact: those of the kernel that "
+        "random features estimate; of a map that estimates none, of softmax with the same queries "
+        "and keys. Share of a row's weight that lies elsewhere, layer by layer: "
+        f"{', '.join(f'{d:.0%}' for d in apart)}; with equal weights in place of features "
+        f"{', '.join(f'{d:.0%}' for d in even)}."
+        f"{_left_out({path: made for path, (made, _) in found.items()}, most)}"
+    )
+    return draw_panels(rows, caption, "weight", signed=signed, labels=labels)
 
 
 def _position_bias(

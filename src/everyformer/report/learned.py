@@ -84,7 +84,8 @@ def _one(
         start = rebuilt(read_json(place / "config.json", RUN_FORMAT))
         found = learned_pictures(model, inputs, start=start, labels=labels, most=MOST)
         if isinstance(model, PixelModel) and model.config.tokens <= MOST_PIXELS:
-            found = {"samples": drawn_images(model), **found}
+            small = None if model.config.source_image is None else inputs
+            found = {"samples": drawn_images(model, small=small), **found}
     except (EveryformerError, OSError, RuntimeError, KeyError, ValueError) as error:
         return Learned(member, {}, f"the trained run could not be shown: {error}")
     return Learned(member, found, "" if found else "this member has no pictures of its own")

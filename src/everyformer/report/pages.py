@@ -16,24 +16,13 @@ from typing import Any
 
 from everyformer.core.config import field_docs
 from everyformer.experiments.base import FILES, Experiment
-from everyformer.family import Member, list_members
+from everyformer.family import TRAIN, Member, list_members
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
 from everyformer.positions import POSITIONS
 from everyformer.verification.verify import LAWS, exemption
 
-ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
-
-
-TRAIN = {
-    "lm": "--data mytext.txt",
-    "mlm": "--data mytext.txt --task mlm",
-    "seq2seq": "--data corpus-en-de.zip --tokenizer bpe:8000 --data.tokens 4096",
-    "classify-text": "--data reviews.csv",
-    "classify-image": "--data myimages.zip",
-    "pixels": "--data myimages.zip --task pixels",
-}
-"""a member's first task -> how it is trained on the user's own data"""
+ABILITIES = ("causal", "strictly causal", "bidirectional", "cross", "streaming", "padding")
 
 
 def write_pages(folder: Path) -> list[Path]:
@@ -137,7 +126,7 @@ def _table_row(member: Member) -> list[str]:
     lines += [f"| time | {member.cost.formula} |", f"| state | {member.cost.state} |"]
     lines.append(f"| tasks | {', '.join(member.tasks)} |")
     for ability in ABILITIES:
-        value = getattr(member, ability)
+        value = getattr(member, ability.replace(" ", "_"))
         lines.append(f"| {ability} | {'yes' if value is True else f'no: {value}'} |")
     return lines
 

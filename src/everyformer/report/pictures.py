@@ -19,6 +19,8 @@ from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.trace import Trace, trace
 from everyformer.generation.pixels import draw_images
 from everyformer.models.base import Model
+from everyformer.models.enlarging import SuperResolution
+from everyformer.models.pixels import PixelModel
 from everyformer.models.seq2seq import EncoderDecoder
 from everyformer.positions.axial import Axial
 from everyformer.positions.learned import Learned
@@ -36,10 +38,14 @@ from everyformer.report.places import (
 from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
 
-PICTURES = (
-    *("weights", "sort", "position-bias", "spatial", "buckets", "clusters", "terms"),
-    *("encodings", "rotary", "distances", "masks"),
-)
+TRACED = (
+    "weights", "features", "sort", "position-bias", "spatial", "buckets", "clusters", "terms",
+)  # fmt: skip
+"""what mixers offer while they run"""
+PICTURES = (*TRACED, "encodings", "rotary", "distances", "masks")
+
+ENCODING = (EncoderDecoder, SuperResolution)
+"""models of which the encoder is shown"""
 
 
 def learned_pictures(
@@ -60,11 +66,7 @@ def learned_pictures(
         most: at most so many layers and heads of each (default: all).
     """
     found: dict[str, Figure] = {}
-    kinds = (
-        *("weights", "sort", "position-bias", "spatial", "buckets", "clusters", "terms"),
-        *("encodings", "distances"),
-    )
-    for what in kinds:
+    for what in (*TRACED, "encodings", "distances"):
         if what == "encodings" and isinstance(model.position, Sinusoidal):
             continue
         try:
@@ -94,10 +96,10 @@ def draw_pictures(
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    if what in ("weights", "sort", "position-bias", "spatial", "buckets", "clusters", "terms"):
+    if what in TRACED:
         traced = _traced(model, inputs)
         before = None if start is None else _traced(start, inputs)
-        causal = bool(model.config.causal) and not isinstance(model, EncoderDecoder)
+        causal = bool(model.config.causal) and not isinstance(model, ENCODING)
         if what == "terms":
             made = draw_terms(traced, causal, most)
         else:
@@ -124,8 +126,11 @@ def applicable(model: Model, inputs: Tensor) -> list[str]:
     return [name for name in PICTURES if _applies(model, inputs, name)]
 
 
-def save_images(images: Tensor, path: str | Path) -> Path:
-    """Write images (N, C, H, W) uint8 as one picture, in a grid; small ones are enlarged."""
+def save_images(images: Tensor, path: str | Path, columns: int | None = None) -> Path:
+    """Write images (N, C, H, W) uint8 as one picture, in a grid; small ones are enlarged.
+
+    ``columns`` is how many stand side by side (default: as many as below each other).
+    """
     if images.dim() != 4 or images.dtype != torch.uint8 or images.shape[1] not in (1, 3):
         raise ShapeError(
             "images must be (N, 1 or 3, H, W) uint8, not "
@@ -136,29 +141,32 @@ def save_images(images: Tensor, path: str | Path) -> Path:
         raise ConfigError(f"cannot write {path}: give a name that ends in .png")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        imsave(path, _grid(images))
+        imsave(path, _grid(images, columns))
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     return path
 
 
 @styled
-def drawn_images(model: Model, count: int = 16) -> Figure:
-    """Images that a pixel model draws, seed 0, as a figure with its caption."""
+def drawn_images(model: PixelModel, count: int = 16, small: Tensor | None = None) -> Figure:
+    """Images that a pixel model draws, seed 0, as a figure with its caption.
+
+    Classes take turns; ``small`` (1, C, h, w) is what all are drawn from, if the model enlarges.
+    """
     figure = Figure(figsize=(WIDE, WIDE), layout="constrained")
-    figure.set_label(
-        f"{count} images drawn from the model, pixel by pixel (temperature 1, seed 0)."
-    )
+    what = "one small image" if small is not None else "the model"
+    figure.set_label(f"{count} images drawn from {what}, pixel by pixel (temperature 1, seed 0).")
     axes = figure.subplots()
-    axes.imshow(_grid(draw_images(model, count)), interpolation="none")
+    images = draw_images(model, count, labels=model.every_class(count), small=small)
+    axes.imshow(_grid(images), interpolation="none")
     axes.set_axis_off()
     return figure
 
 
-def _grid(images: Tensor) -> np.ndarray:
+def _grid(images: Tensor, columns: int | None = None) -> np.ndarray:
     """(N, C, H, W) as one picture (rows, columns, 3), nearly square, with white gaps."""
     count, _, height, width = images.shape
-    columns = int(np.ceil(np.sqrt(count)))
+    columns = columns or int(np.ceil(np.sqrt(count)))
     rows, gap = -(-count // columns), 2
     factor = max(1, 64 // max(height, width))
     cells = images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().numpy()
@@ -176,8 +184,10 @@ def _traced(model: Model, inputs: Tensor) -> Trace:
     model.eval()
     try:
         with torch.no_grad(), trace(model) as traced:
-            if isinstance(model, EncoderDecoder):
+            if isinstance(model, ENCODING):
                 model.encode(inputs[:1])
+            elif isinstance(model, PixelModel):
+                model(inputs[:1], labels=model.every_class(1))
             else:
                 model(inputs[:1])
     finally:

@@ -87,7 +87,7 @@ def question(results: dict[str, Any]) -> str:
     members, data = results["config"]["members"], results["data"]
     equal = "parameters" if results["config"]["match"] == "parameters" else "width"
     goals = {"lm": "predicts", "mlm": "fills in", "seq2seq": "translates"}
-    goals["pixels"] = "predicts the pixels of"
+    goals |= {"pixels": "predicts the pixels of", "super-resolution": "enlarges the pictures of"}
     goal = goals.get(data["task"], "classifies")
     return (
         f"Which of {listed(members, 'or')} {goal} {data['name']} best, given the same data, equal "

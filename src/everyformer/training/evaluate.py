@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from everyformer.core.errors import DataError
 from everyformer.core.outputs import ModelOutput
 from everyformer.data.text import TextDataset
+from everyformer.models.pixel_options import PIXEL_TASKS
 from everyformer.training.distributed import World
 from everyformer.training.reading import read_in_order, read_windows
 from everyformer.training.step import autocast
@@ -59,14 +60,15 @@ def evaluate(
         ``loss`` (nats a scored target), ``loss_interval``, ``perplexity``, ``accuracy``,
         ``accuracy_interval``, ``top5`` (from five classes on), ``scored``, ``sequences``; with
         text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval. Intervals
-        are normal over sequences; of classifiers' accuracy, Wilson's.
+        are normal over sequences; of classifiers' accuracy, Wilson's. A model whose losses are no
+        cross-entropies of its logits makes no guesses, so it has no accuracy.
 
     Raises:
         DataError: there is no scored target in what was read.
     """
     world = world or World(next(model.parameters()).device)
     sums = torch.zeros(10, dtype=torch.float64)
-    top5, stopped = True, 0.0
+    guesses, top5, stopped = True, True, 0.0
     with _evaluating(model, world.device, seed, precision):
         if streams is None:
             reads = read_windows(model, dataset, batch, limit, world, remember)
@@ -78,7 +80,8 @@ def evaluate(
                 stopped = 1.0
                 break
             if read is not None:
-                top5 = top5 and read.out.logits.shape[-1] >= 5
+                guesses = guesses and read.out.each is None
+                top5 = top5 and guesses and read.out.logits.shape[-1] >= 5
                 sums += _count(read.out, read.batch)
                 if curves is not None:
                     curves.add(read)
@@ -89,7 +92,8 @@ def evaluate(
         raise DataError(
             f"the validation part of {dataset.name} has no scored target: give more data"
         )
-    return _summary(counted, dataset, top5)
+    found = _summary(counted, dataset, top5)
+    return found if guesses else {k: v for k, v in found.items() if "accuracy" not in k}
 
 
 def in_words(found: dict[str, Any]) -> str:
@@ -125,6 +129,9 @@ def _evaluating(
 def _count(out: ModelOutput, batch: Batch) -> Tensor:
     """What `_summary` needs, summed over sequences: of each, n scored targets, s loss, c hits."""
     rows, targets = len(batch.targets), batch.targets
+    if out.each is not None:
+        n, s = ((targets != -100).cpu().double().sum(1), out.each.cpu().double().sum(1))
+        return _sums(n, s, torch.zeros_like(n), torch.zeros_like(n))
     if targets.is_floating_point() or out.logits.shape[:-1] != targets.shape:
         # the model's loss is not one over classes: a batch is the smallest unit known
         n = torch.tensor([float(batch.scored)], dtype=torch.float64)
@@ -159,7 +166,7 @@ def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
     if top5:
         found["top5"] = five / n
     unit, size = "bits_per_byte", dataset.bytes_per_token
-    if dataset.task == "pixels":
+    if dataset.task in PIXEL_TASKS:
         unit, size = "bits_per_dim", 1.0
     if size is not None:
         scale = 1 / (math.log(2) * size)

@@ -38,7 +38,8 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 def forward(model: nn.Module, batch: Batch, state: StackState | None = None) -> ModelOutput:
     """The model's output and loss on a batch; one with a memory goes on from ``state``."""
-    more: dict[str, Any] = {} if state is None else {"state": state}
+    given = {"state": state, "labels": batch.labels}
+    more: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     out: ModelOutput = model(batch.inputs, targets=batch.targets, mask=batch.mask, **more)
     return out
 

@@ -31,7 +31,7 @@ from everyformer.training.storage import read_json, weights_of
 
 SAME = (
     "member", "width", "layers", "heads", "patch", "mixer", "mixer_options", "schedule", "position",
-    "position_options", "block", "scale_embedding", "embedding_norm", "token_types",
+    "position_options", "block", "scale_embedding", "embedding_norm", "token_types", "pixels",
 )  # fmt: skip
 """fields of a config that both models must share"""
 FREE = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.mixer import Mixer
-from everyformer.family import Member
+from everyformer.family import ENLARGE, IMAGE, PIXELS, Member
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers, create_model
 from everyformer.models.genes import build_mixers
@@ -82,6 +82,19 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"window": 6, "global_tokens": (2, 0, 7), "global_projections": False, "position": "rope"},
         {"window": 6, "dilation": 2, "global_tokens": 1, "position": "alibi"},
         {"window": 4, "global_tokens": (0, 3), "position": "t5-relative"},
+    ),
+    "etc": (
+        {},
+        {"radius": 3, "clip": 2, "sharing": "sides"},
+        {"radius": 2, "clip": 5, "sharing": "none", "bias": ("query", "key", "value", "output")},
+        {"radius": 0, "direction": False, "share_output": True},
+    ),
+    "blockwise": (
+        {},
+        {"blocks": 3, "groups": (1, 1, 1), "backend": "blocked"},
+        {"blocks": 4, "groups": (1, 0, 2), "wrap": "none", "bias": ("query", "output")},
+        {"blocks": 5, "block_size": 8, "groups": (0, 2, 1)},
+        {"blocks": 1},
     ),
     "sinkhorn": (
         {"block_size": 4},
@@ -267,10 +280,13 @@ def small_model(
     sizes: dict[str, Any] = {"width": WIDTH, "heads": HEADS, "layers": 2, "max_length": 16, **more}
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, 50, (2, 12), generator=generator)
-    if task in ("classify-image", "pixels"):
+    if task in (IMAGE, PIXELS, ENLARGE):
         sizes |= {"image": (1, 4, 4), "patch": 2, "classes": 3}
         pixels = torch.randint(0, 256, (2, 1, 4, 4), generator=generator).to(torch.uint8)
-        targets = pixels.flatten(1).long() if task == "pixels" else torch.tensor([0, 2])
+        targets = torch.tensor([0, 2]) if task == IMAGE else pixels.flatten(1).long()
+        if task == ENLARGE:
+            sizes |= {"source_image": (1, 2, 2)}
+            pixels = pixels[:, :, ::2, ::2]
         return create_model(member.name, task, **sizes), pixels, targets
     targets = torch.tensor([0, 1]) if task == "classify-text" else tokens.roll(-1, 1)
     return create_model(member.name, task, vocabulary=50, **sizes), tokens, targets

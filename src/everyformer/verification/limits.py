@@ -16,6 +16,7 @@ from everyformer.models.build import create_mixer
 from everyformer.verification.cases import HEADS, LONGEST, WIDTH, draw, stir
 from everyformer.verification.laws import TOLERANCE
 from everyformer.verification.limits_genes import GENE_LIMITS, LENGTH, Make, Mix, Pair
+from everyformer.verification.limits_sparse import SPARSE_LIMITS
 from everyformer.verification.result import Check
 
 
@@ -320,24 +321,6 @@ def _linformer_chunked(make: Make) -> list[Pair]:
     return pairs
 
 
-def _longformer(make: Make) -> list[Pair]:
-    """A window over everything is attention; so are tokens that are all global."""
-    plain = make("attention")
-    names: dict[str, dict[str, Any]] = {
-        "window >= 2 L": {"window": 2 * LENGTH},
-        "window >= 2 L with global tokens": {"window": 2 * LENGTH, "global_tokens": (0, 3)},
-        "all tokens global": {"window": 0, "global_tokens": LENGTH},
-    }
-    pairs: list[Pair] = []
-    for what, options in names.items():
-        wide = make("longformer", **options)
-        wide.load_state_dict(plain.state_dict(), strict=False)
-        if wide.project_global is not None:
-            wide.copy_projections()
-        pairs.append((f"{what} is attention", partial(_mixed, wide), partial(_mixed, plain)))
-    return pairs
-
-
 def _sinkhorn(make: Make) -> list[Pair]:
     """One block is attention (where causal beside null keys); so are all blocks, sorted hard."""
     plain = make("attention")
@@ -383,11 +366,11 @@ LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "performer": _performer,
     "rfa": _rfa,
     "routing": _routing,
-    "longformer": _longformer,
     "sinkhorn": _sinkhorn,
     "linformer": _linformer,
     "linformer-chunked": _linformer_chunked,
     "gmlp": _gmlp,
     "amlp": _amlp,
     **GENE_LIMITS,
+    **SPARSE_LIMITS,
 }

@@ -1,0 +1,149 @@
+"""Blockwise self-attention (BlockBERT): a head reads one block of keys for each block of queries.
+
+    O_a = softmax(Q_a K_b^T / sqrt(D)) V_b,   b = pi_h(a),   blocks of ceil(N / n) tokens
+
+n = ``blocks``, N = ``max_length`` (a block is as long for a short text, whose later blocks hold
+nothing). pi_h is a permutation of the blocks for each head; the paper takes the cyclic shifts
+pi(a) = (a + s) mod n and gives most heads s = 0, the query's own block. ``groups`` says how many
+heads have each shift s = 0, 1, ..., ``permutations`` gives any other choice, head by head.
+
+Causal (our extension, the paper has none): head s reads block a - s, whole; its own, up to the
+query, where s = 0 or there is no such block (``wrap='self'``; 'none': 0 there). Any length.
+
+Cost: O(L^2 d / n) time, scores of H L^2 / n. State: the keys and values of s + 1 blocks.
+
+Source: Qiu et al. 2019, arXiv 1911.02972, section 3. The printed formula has a dangling product
+and 1-based blocks; hidden pairs get no weight (scores of -inf), they are not multiplied by 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import set_options
+from everyformer.engines.patterns import BlockTable, Pattern
+from everyformer.engines.patterns_blocks import PastBlocks
+from everyformer.engines.plan import SparsePlan
+from everyformer.engines.sparse import Backend
+from everyformer.mixers import MIXERS
+from everyformer.mixers._patterned import PatternAttention
+from everyformer.positions.base import Position
+
+
+@dataclass(frozen=True)
+class BlockwiseOptions:
+    blocks: int = 2
+    """n, blocks of the longest text"""
+    block_size: int | None = None
+    """tokens of a block (default: max_length / blocks, rounded up)"""
+    groups: tuple[int, ...] | None = None
+    """how many heads shift by 0, 1, ... blocks (default: a sixth, at least one, by each but 0)"""
+    permutations: tuple[tuple[int, ...], ...] | None = None
+    """instead of groups one permutation of the n blocks for each head, if not causal"""
+    wrap: Literal["self", "none"] = "self"
+    """causal: what a query reads that has no block so far back, its own block or nothing"""
+    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
+    """which projections have a bias"""
+    attention_dropout: float = 0.0
+    """dropout on the weights in training"""
+    backend: Backend = "auto"
+    """how it is computed: auto, dense, blocked or flex"""
+
+
+@MIXERS.register("blockwise")
+class Blockwise(PatternAttention):
+    """Blockwise attention over (B, L, width), with its projections.
+
+    Args:
+        width: channels of x.
+        heads: H.
+        causal: whether later tokens are hidden.
+        max_length: the longest text; not needed if ``block_size`` is given and it is causal.
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        options: `BlockwiseOptions` or a dictionary.
+
+    Raises:
+        GeneError: what is no permutation, or groups that are not as many as heads.
+    """
+
+    name = "blockwise"
+    Options = BlockwiseOptions
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
+        channels: int | None = None, position: Position | None = None, options: Any = None,
+    ) -> None:  # fmt: skip
+        o: BlockwiseOptions = set_options(BlockwiseOptions, self.name, options)
+        super().__init__(
+            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
+        )
+        self.options = o
+        if o.blocks < 1 or (o.block_size is not None and o.block_size < 1):
+            raise GeneError(
+                f"blockwise needs at least 1 block of at least 1 token, not blocks={o.blocks}, "
+                f"block_size={o.block_size}"
+            )
+        if max_length is None and (o.block_size is None or not causal):
+            raise GeneError(
+                "blockwise cuts the longest text into blocks: give max_length=..., or, with "
+                "causal=True, block_size=..."
+            )
+        self.block = o.block_size or -(-(max_length or 1) // o.blocks)
+        unions = tuple((pattern,) for pattern in self._patterns())
+        self._plan = SparsePlan(unions[:1] if len(set(unions)) == 1 else unions)
+        if not causal:
+            self.max_length = self.block * o.blocks
+
+    def plan(self, length: int) -> SparsePlan:
+        if not self.causal:
+            self.check_length(length)
+        return self._plan
+
+    def _patterns(self) -> list[Pattern]:
+        """One a head."""
+        o = self.options
+        if o.permutations is None:
+            shifts = self._shifts()
+            if self.causal:
+                wrap = o.wrap == "self"
+                return [PastBlocks(size=self.block, shift=s, wrap=wrap) for s in shifts]
+            orders = [tuple((a + s) % o.blocks for a in range(o.blocks)) for s in shifts]
+        else:
+            orders = [tuple(order) for order in o.permutations]
+            self._check(orders)
+        tables = [tuple((b,) for b in order) for order in orders]
+        return [BlockTable(size=self.block, table=(table,), causal=False) for table in tables]
+
+    def _shifts(self) -> list[int]:
+        """By how many blocks each head looks away."""
+        o, heads = self.options, self.heads
+        each = max(1, heads // 6)
+        groups = o.groups
+        if groups is None:
+            far = [each] * min(o.blocks - 1, (heads - 1) // each)
+            groups = (heads - sum(far), *far)
+        if sum(groups) != heads or min(groups) < 0 or len(groups) > o.blocks:
+            raise GeneError(
+                f"blockwise: groups={groups} must share out heads={heads} among shifts by 0 to "
+                f"{o.blocks - 1} blocks"
+            )
+        return [shift for shift, count in enumerate(groups) for _ in range(count)]
+
+    def _check(self, orders: list[tuple[int, ...]]) -> None:
+        blocks = self.options.blocks
+        if self.causal or self.options.groups is not None:
+            raise GeneError(
+                "blockwise: permutations are for the bidirectional form and stand in place of "
+                "groups; causal heads shift (groups=...)"
+            )
+        if len(orders) != self.heads:
+            raise GeneError(
+                f"blockwise: {len(orders)} permutations for heads={self.heads}: give one a head"
+            )
+        for order in orders:
+            if sorted(order) != list(range(blocks)):
+                raise GeneError(
+                    f"blockwise: {order} is no permutation of the blocks 0 to {blocks - 1}"
+                )

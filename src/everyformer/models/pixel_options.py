@@ -1,0 +1,35 @@
+"""How a picture becomes a sequence, and back: options of pixel models (plain data, no torch)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from everyformer.core.errors import ConfigError
+
+PIXEL_TASKS = ("pixels", "super-resolution")
+"""tasks whose models draw pictures"""
+
+
+@dataclass(frozen=True)
+class PixelOptions:
+    order: Literal["raster", "blocks"] = "raster"
+    """row by row, or block by block and row by row inside each (Image Transformer, 2-D)"""
+    tile: tuple[int, int] = (4, 12)
+    """rows and columns of a block; columns count tokens, of colours three a pixel (one with
+    mixture); those at the edges are cut off"""
+    output: Literal["categorical", "mixture"] = "categorical"
+    """256 numbers for each channel of a pixel; or a token for the whole pixel and a mixture of
+    discretised logistics over its channels (PixelCNN++)"""
+    mixtures: int = 10
+    """components of a mixture"""
+    tables: Literal["shared", "channel"] = "shared"
+    """one table of 256 intensities, or one for each channel"""
+    places: Literal["learned", "sinusoids"] = "learned"
+    """learned vectors of row, column and channel, added up; or fixed waves of the row in half the
+    width, and of column x channels + channel in the other"""
+
+    def __post_init__(self) -> None:
+        for name, least in (("mixtures", self.mixtures), ("tile", min(self.tile))):
+            if least < 1:
+                raise ConfigError(f"'pixels.{name}' must be at least 1, not {getattr(self, name)}")

@@ -1,0 +1,80 @@
+"""Law 5 of members with sparse patterns: patterns that show all pairs are plain attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from everyformer.core.mixer import Mixer
+from everyformer.verification.cases import LONGEST
+from everyformer.verification.limits_genes import LENGTH, Make, Pair
+
+
+def _sparse_transformer(make: Make) -> list[Pair]:
+    """The first set is all tokens if the stride is as long as the text, the second if it is 1."""
+    plain = make("attention")
+    pairs: list[Pair] = []
+    for stride, mode in ((LONGEST, "merged"), (1, "merged")):
+        for pattern in ("strided", "fixed"):
+            sparse = make(
+                "sparse-transformer", stride=stride, columns=1, pattern=pattern, mode=mode
+            )
+            sparse.load_state_dict(plain.state_dict())
+            what = f"{pattern} sets with a stride of {stride} are attention"
+            pairs.append((what, partial(mixed, sparse), partial(mixed, plain)))
+    return pairs
+
+
+def _blockwise(make: Make) -> list[Pair]:
+    """One block is attention."""
+    plain = make("attention")
+    one = make("blockwise", blocks=1, max_length=LONGEST)
+    one.load_state_dict(plain.state_dict())
+    return [("one block is attention", partial(mixed, one), partial(mixed, plain))]
+
+
+def _etc(make: Make) -> list[Pair]:
+    """Without labels, and with a radius of the whole text, it is attention."""
+    plain = make("attention")
+    wide = make("etc", radius=LONGEST)
+    own = plain.state_dict()
+    rows = own.pop("project.weights.0").chunk(3)
+    names = ("long.query.weight", "long.key.any.weight", "long.value.any.weight")
+    wide.load_state_dict({**own, **dict(zip(names, rows, strict=True))}, strict=False)
+    for labels in (wide.long_labels, wide.summary_labels):
+        labels.vectors.data.zero_()
+        labels.numbers.data.zero_()
+    return [("without labels it is attention", partial(mixed, wide), partial(mixed, plain))]
+
+
+def _longformer(make: Make) -> list[Pair]:
+    """A window over everything is attention; so are tokens that are all global."""
+    plain = make("attention")
+    names: dict[str, dict[str, Any]] = {
+        "window >= 2 L": {"window": 2 * LENGTH},
+        "window >= 2 L with global tokens": {"window": 2 * LENGTH, "global_tokens": (0, 3)},
+        "all tokens global": {"window": 0, "global_tokens": LENGTH},
+    }
+    pairs: list[Pair] = []
+    for what, options in names.items():
+        wide = make("longformer", **options)
+        wide.load_state_dict(plain.state_dict(), strict=False)
+        if wide.project_global is not None:
+            wide.copy_projections()
+        pairs.append((f"{what} is attention", partial(mixed, wide), partial(mixed, plain)))
+    return pairs
+
+
+def mixed(mixer: Mixer, x: Tensor) -> Tensor:
+    return mixer(x).y
+
+
+SPARSE_LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
+    "sparse-transformer": _sparse_transformer,
+    "blockwise": _blockwise,
+    "etc": _etc,
+    "longformer": _longformer,
+}

@@ -1,0 +1,292 @@
+"""Every plan: units equal masks, pair by pair, and what may be said of plans themselves."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.engines import flex
+from everyformer.engines.flops import count_flops
+from everyformer.engines.patterns import (
+    Blocks,
+    BlockTable,
+    Columns,
+    GlobalKeys,
+    GlobalQueries,
+    Near,
+)
+from everyformer.engines.plan import SparsePlan, reached
+from everyformer.engines.sparse import BACKENDS, How, choose, sparse_attention
+from everyformer.engines.sparse_parts import Scores, by_parts
+from everyformer.models.genes import make_position
+
+HEADS, SIZE = 3, 8
+
+
+def table(blocks, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return tuple(
+        tuple(
+            tuple(sorted(set(torch.randint(blocks, (2,), generator=draw).tolist())))
+            for _ in range(blocks)
+        )
+        for _ in range(HEADS)
+    )
+
+
+TOKENS = {"tokens": (0, 9), "causal": False}
+PLANS = {
+    "all": SparsePlan.of(Near()),
+    "window": SparsePlan.of(Near(before=5)),
+    "window of one": SparsePlan.of(Near(before=0)),
+    "both sides": SparsePlan.of(Near(before=3, after=2, causal=False)),
+    "dilated": SparsePlan.of(Near(before=3, dilation=3)),
+    "dilated, both sides, wide": SparsePlan.of(Near(before=70, after=70, dilation=2, causal=False)),
+    "strided": SparsePlan.of(Near(before=6), Near(dilation=7)),
+    "strided, both sides": SparsePlan.of(
+        Near(before=6, after=6, causal=False), Near(dilation=7, causal=False)
+    ),
+    "fixed": SparsePlan.of(Blocks(size=7), Columns(period=7, first=5, last=7)),
+    "summaries alone": SparsePlan.of(Columns(period=7, first=5, last=7)),
+    "blocks and memory": SparsePlan.of(Blocks(size=6, before=4)),
+    "blocks, both sides": SparsePlan.of(Blocks(size=6, before=4, after=2, causal=False)),
+    "window and globals": SparsePlan.of(
+        GlobalKeys(**TOKENS), GlobalQueries(**TOKENS), Near(before=4, after=4, causal=False)
+    ),
+    "window and a table": SparsePlan.of(
+        Near(before=4, after=4, causal=False), BlockTable(size=5, table=table(70), causal=False)
+    ),
+    "a causal table": SparsePlan.of(BlockTable(size=5, table=table(70, 1)[:1]), Near(before=2)),
+    "head by head": SparsePlan(
+        (
+            (Near(before=3),),
+            (Near(dilation=5),),
+            (Near(before=3), Columns(period=4, first=3, last=4)),
+        )
+    ),
+}
+NAMES = [*PLANS]
+
+
+def heads(length, batch=2, dtype=torch.float64):
+    torch.manual_seed(length)
+    return [
+        torch.randn(batch, HEADS, length, SIZE, dtype=dtype, requires_grad=True) for _ in range(3)
+    ]
+
+
+def literal(q, k, v, mask):
+    scores = (q @ k.mT / math.sqrt(SIZE)).masked_fill(~mask, -math.inf)
+    empty = ~mask.any(-1, keepdim=True)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0) @ v
+
+
+def with_gradients(y, inputs, keep=None):
+    torch.manual_seed(0)
+    g = torch.randn(y.shape, dtype=y.dtype, device=y.device)
+    if keep is not None:
+        y, g = y * keep[:, None, :, None], g * keep[:, None, :, None]
+    return [y, *torch.autograd.grad(y, inputs, g, retain_graph=True, materialize_grads=True)]
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 43, 300])
+@pytest.mark.parametrize("name", NAMES)
+def test_units_equal_the_mask(name, length):
+    inputs = heads(length)
+    want = with_gradients(literal(*inputs, PLANS[name].mask(length, HEADS)), inputs)
+    for backend in ("dense", "blocked"):
+        got = sparse_attention(*inputs, PLANS[name], how=How(backend=backend))
+        assert_close(with_gradients(got, inputs), want, rtol=0, atol=1e-12)
+    rows = [t.transpose(1, 2) for t in inputs]
+    got = by_parts(*rows, None, PLANS[name], Scores(1 / math.sqrt(SIZE))).transpose(1, 2)
+    assert_close(with_gradients(got, inputs), want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_stands_behind_a_row_is_not_read(name):
+    inputs, lengths = heads(43), torch.tensor([43, 30])
+    keep = torch.arange(43) < lengths[:, None]
+    mask = PLANS[name].mask(43, HEADS) & keep[:, None, None]
+    want = with_gradients(literal(*inputs, mask), inputs, keep)
+    for backend in ("dense", "blocked"):
+        got = sparse_attention(*inputs, PLANS[name], lengths=lengths, how=How(backend=backend))
+        assert_close(with_gradients(got, inputs, keep), want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_has_a_gradient_if_and_only_if_it_is_visible(name):
+    q, k, _ = heads(43, batch=1)
+    mask = PLANS[name].mask(43, HEADS).expand(HEADS, -1, -1)
+    v = torch.eye(43, dtype=torch.float64).expand(1, HEADS, -1, -1)
+    q, k = (torch.nn.functional.pad(t, (0, 43 - SIZE)) for t in (q, k))
+    # values that are unit vectors: outputs are the weights themselves
+    weights = sparse_attention(q, k, v, PLANS[name], how=How(backend="blocked"))[0]
+    assert_close(weights > 0, mask)
+    assert_close(weights.sum(-1), mask.any(-1).double(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_key_counts_twice(name):
+    q, k, v = heads(43, batch=1)
+    alike = torch.full_like(k, 30.0)
+    got = sparse_attention(q, alike, v, PLANS[name], how=How(backend="blocked"))
+    mask = PLANS[name].mask(43, HEADS).double()
+    mean = mask / mask.sum(-1, keepdim=True).clamp(min=1) @ v
+    assert_close(got, mean, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if PLANS[n].causal])
+def test_needed_keys_are_those_that_a_later_query_sees(name):
+    mask = PLANS[name].mask(60, HEADS)
+    for now in (1, 5, 6, 7, 20, 21):
+        later = mask[:, now:, :now].any(0).any(0)
+        needed = PLANS[name].needed(torch.arange(now), torch.tensor(now))
+        assert not bool((later & ~needed).any())
+        if PLANS[name].span is not None:
+            assert not bool(later[: max(0, now - PLANS[name].span)].any())
+
+
+@pytest.mark.parametrize("position", ["alibi", "t5-relative", "shaw", "xl-relative"])
+@pytest.mark.parametrize("name", NAMES)
+def test_positions_that_act_on_scores_are_those_of_the_dense_form(name, position):
+    plan = PLANS[name]
+    torch.manual_seed(0)
+    made = make_position(
+        position, {}, width=HEADS * SIZE, heads=HEADS, head_dim=SIZE, value_dim=SIZE,
+        max_length=43, causal=plan.causal,
+    ).double()  # fmt: skip
+    for weight in made.parameters():
+        torch.nn.init.normal_(weight)
+    tensors = [*heads(43), *made.parameters()]
+    if not made.additive and "table" in name and name != "a causal table":
+        with pytest.raises(UnsupportedError, match="different blocks"):
+            sparse_attention(*tensors[:3], plan, how=How(scorer=made, backend="blocked"))
+        return
+    got, want = (
+        sparse_attention(*tensors[:3], plan, how=How(scorer=made, backend=backend))
+        for backend in ("blocked", "dense")
+    )
+    got, want = with_gradients(got, tensors), with_gradients(want, tensors)
+    assert_close(got, want, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["window", "strided", "window and a table"])
+def test_gradcheck(name):
+    inputs = [t[:, :, :, :4].detach().requires_grad_() for t in heads(13, batch=1)]
+    torch.autograd.gradcheck(
+        lambda *t: sparse_attention(*t, PLANS[name], how=How(backend="blocked")), inputs
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["strided", "window and globals", "summaries alone"])
+def test_lower_precision_and_large_scores_stay_finite(name, dtype):
+    inputs = [t.detach().to(dtype).requires_grad_() for t in heads(300)]
+    got = sparse_attention(*inputs, PLANS[name], how=How(backend="blocked"))
+    want = sparse_attention(*(t.double() for t in inputs), PLANS[name], how=How(backend="dense"))
+    assert got.dtype == dtype
+    assert_close(got.double(), want, rtol=0, atol={torch.float32: 1e-5}.get(dtype, 3e-2))
+    large = sparse_attention(*(t * 1e3 for t in inputs), PLANS[name], how=How(backend="blocked"))
+    assert bool(large.isfinite().all())
+    if dtype != torch.float16:
+        # there gradients themselves are beyond 65,504
+        assert all(bool(t.isfinite().all()) for t in with_gradients(large, inputs))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("name", NAMES)
+def test_flex_attention_has_the_same_mask(name):
+    q, k, v = (t.detach().float() for t in heads(43))
+    for lengths in (None, torch.tensor([43, 30])):
+        got = flex.flex(q, k, v, PLANS[name], lengths, 1 / math.sqrt(SIZE))
+        want = sparse_attention(q, k, v, PLANS[name], lengths=lengths, how=How(backend="dense"))
+        assert_close(got[0], want[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: FlexAttention runs on one")
+def test_flex_attention_on_a_gpu():
+    inputs = [t.detach().float().cuda().requires_grad_() for t in heads(300)]
+    results = [
+        with_gradients(sparse_attention(*inputs, PLANS["strided"], how=How(backend=b)), inputs)
+        for b in ("flex", "dense")
+    ]
+    assert_close(*results, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_is_its_text(name):
+    assert SparsePlan.from_text(PLANS[name].text) == PLANS[name]
+
+
+def test_windows_cost_as_many_operations_as_they_have_keys():
+    def operations(length):
+        q, k, v = (torch.zeros(1, 1, length, SIZE, requires_grad=True) for _ in range(3))
+        plan, how = SparsePlan.of(Near(before=255)), How(backend="blocked")
+        return count_flops(lambda: sparse_attention(q, k, v, plan, how=how).sum().backward())
+
+    assert operations(8192) == 2 * operations(4096)
+    # 128 rows read 128 + 255 + 1 keys: 14 products of a pair forward and backward
+    assert operations(4096) == 14 * SIZE * 4096 * 384
+
+
+def test_strided_sets_reach_every_earlier_token_in_two_layers_in_either_order():
+    first, second = SparsePlan.of(Near(before=7)), SparsePlan.of(Near(dilation=8))
+    causal = torch.ones(64, 64, dtype=torch.bool).tril()
+    assert_close(reached([first, second], 64), causal)
+    assert_close(reached([second, first], 64), causal)
+
+
+def test_fixed_sets_reach_every_earlier_token_only_first_set_first():
+    first = SparsePlan.of(Blocks(size=8))
+    second = SparsePlan.of(Columns(period=8, first=7, last=8))
+    # of 2,080 causal pairs
+    assert int(reached([first, second], 64).sum()) == 2080
+    assert int(reached([second, first], 64).sum()) == 512
+
+
+def test_density_counts_pairs():
+    assert SparsePlan.of(Near()).density(10) == 1
+    assert SparsePlan.of(Near(before=0)).density(10) == 10 / 55
+    assert SparsePlan.of(Blocks(size=5, causal=False)).density(10) == 0.5
+
+
+def test_a_drawing_has_a_line_a_query():
+    assert SparsePlan.of(Near(before=1)).draw(3) == "#..\n##.\n.##"
+
+
+def test_short_and_dense_calls_are_not_cut_into_units():
+    q = torch.zeros(1, HEADS, 1024, SIZE)
+    assert choose(SparsePlan.of(Near(before=63)), q, How()) == "blocked"
+    assert choose(SparsePlan.of(Near(before=63)), q[:, :, :256], How()) == "dense"
+    assert choose(SparsePlan.of(Near(before=1000)), q, How()) == "dense"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: Near(before=-1), GeneError, "-1"),
+        (lambda: Near(before=1, dilation=0), GeneError, "dilation"),
+        (lambda: Blocks(size=0), GeneError, "at least 1"),
+        (lambda: Columns(period=4, first=2, last=5), GeneError, "period of 4"),
+        (lambda: GlobalKeys(tokens=(-1,)), GeneError, "from 0 on"),
+    ],
+)
+def test_patterns_that_cannot_be_are_refused(make, error, says):
+    with pytest.raises(error, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "plan", "backend", "error", "says"),
+    [
+        ([(1, 3, 4, 8), (1, 3, 5, 8), (1, 3, 4, 8)], "window", "auto", ShapeError, "alike"),
+        ([(1, 2, 4, 8)] * 3, "head by head", "auto", ShapeError, "3 heads"),
+        ([(1, 3, 4, 8)] * 3, "window", "fast", ConfigError, ", ".join(BACKENDS)),
+        ([(1, 3, 4, 8)] * 3, "window", "flex", UnsupportedError, "GPU"),
+    ],
+)
+def test_calls_that_cannot_be_are_refused(shapes, plan, backend, error, says):
+    with pytest.raises(error, match=says):
+        sparse_attention(*map(torch.zeros, shapes), PLANS[plan], how=How(backend=backend))

@@ -1,0 +1,129 @@
+"""Blockwise attention: blocks, permutations and their causal form."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import everyformer as ef
+from everyformer.core.errors import GeneError, ShapeError
+from everyformer.core.mask import Mask
+from everyformer.engines.plan import reached
+
+WIDTH, HEADS, LENGTH = 12, 3, 23
+
+
+def make(**options):
+    torch.manual_seed(0)
+    sizes = {"width": WIDTH, "heads": HEADS, "causal": False, "max_length": 24}
+    return ef.create_mixer("blockwise", **{**sizes, **options}).double()
+
+
+def tokens(length=LENGTH):
+    torch.manual_seed(1)
+    return torch.randn(2, length, WIDTH, dtype=torch.float64, requires_grad=True)
+
+
+def sees(mixer, length=LENGTH):
+    return mixer.plan(length).mask(length, HEADS).expand(HEADS, -1, -1)
+
+
+def test_head_by_head_block_a_reads_block_pi_of_a():
+    orders = ((0, 1, 2), (1, 2, 0), (2, 1, 0))
+    mask = sees(make(blocks=3, permutations=orders))
+    block = torch.arange(LENGTH) // 8
+    for head, order in enumerate(orders):
+        assert_close(mask[head], torch.tensor(order)[block][:, None] == block)
+
+
+def test_an_identity_is_attention_inside_each_block():
+    mixer, x = make(blocks=3, groups=(3,)), tokens(24)
+    plain = ef.create_mixer("attention", width=WIDTH, heads=HEADS).double()
+    plain.load_state_dict(mixer.state_dict())
+    assert_close(mixer(x).y, torch.cat([plain(part).y for part in x.split(8, 1)], 1))
+
+
+def test_permuting_blocks_permutes_the_output():
+    orders, tau = ((0, 1, 2), (1, 2, 0), (2, 1, 0)), (2, 0, 1)
+    back = [tau.index(b) for b in range(3)]
+    # block tau(a) of the moved text is block a: it reads tau(pi(a))
+    moved = tuple(tuple(tau[order[back[b]]] for b in range(3)) for order in orders)
+    x, place = tokens(24), torch.arange(24).view(3, 8)[back].flatten()
+    plain, other = make(blocks=3, permutations=orders), make(blocks=3, permutations=moved)
+    assert_close(other(x[:, place]).y, plain(x).y[:, place])
+
+
+def test_the_order_inside_a_block_of_keys_does_not_matter():
+    mixer, x = make(blocks=3, groups=(0, 3)), tokens(24)
+    place = torch.cat([torch.arange(8), torch.randperm(8) + 8, torch.arange(16, 24)])
+    assert_close(mixer(x[:, place]).y[:, :8], mixer(x).y[:, :8])
+
+
+@pytest.mark.parametrize(("wrap", "first"), [("self", 1), ("none", 0)])
+def test_a_causal_head_reads_the_block_so_far_back(wrap, first):
+    mask = sees(make(blocks=3, groups=(1, 1, 1), causal=True, wrap=wrap))
+    i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
+    for shift in range(HEADS):
+        own = (j // 8 == i // 8) & (j <= i)
+        back = (j // 8 == i // 8 - shift) & (j <= i)
+        assert_close(mask[shift], back | (own & (i // 8 < shift) & bool(first)))
+
+
+def test_layers_that_mix_shifts_reach_one_block_further_each():
+    plan = make(blocks=3, groups=(2, 1), causal=True, block_size=4).plan(LENGTH)
+    block = torch.arange(LENGTH) // 4
+    for layers in (1, 2, 3):
+        found = reached([plan] * layers, LENGTH, HEADS)
+        apart = block[:, None] - block
+        want = (apart <= layers) & (torch.arange(LENGTH)[:, None] >= torch.arange(LENGTH))
+        assert_close(found, want)
+
+
+def test_keys_that_are_padding_alone_give_zero():
+    mixer, x = make(blocks=2, groups=(0, 3)), tokens(24)
+    keep = torch.ones(2, 24, dtype=torch.bool)
+    keep[:, 10:] = False
+    y = mixer(x, mask=Mask(keep=keep)).y
+    # the second block is padding, so the first sees nothing
+    assert not y.any()
+
+
+def test_a_state_holds_as_many_blocks_as_the_farthest_shift_needs():
+    mixer, x = make(blocks=6, groups=(2, 1), causal=True, block_size=4), tokens()
+    state = mixer.init_state(2, dtype=torch.float64)
+    outputs = []
+    with torch.no_grad():
+        for t in range(LENGTH):
+            out = mixer(x[:, t : t + 1], state=state)
+            state = out.state
+            outputs.append(out.y)
+            assert state.keys.shape[2] <= 2 * 4 - 1
+        assert_close(torch.cat(outputs, 1), mixer(x).y)
+
+
+def test_most_heads_stay_in_their_block():
+    mixer = ef.create_mixer("blockwise", width=24, heads=12, max_length=24, blocks=2)
+    assert [union[0].table[0][0] for union in mixer.plan(24).heads] == [(0,)] * 10 + [(1,)] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"blocks": 0}, "at least 1 block"),
+        ({"groups": (1, 1)}, "heads=3"),
+        ({"blocks": 2, "groups": (1, 1, 1)}, "0 to 1 blocks"),
+        ({"permutations": ((0, 1), (1, 0))}, "2 permutations"),
+        ({"permutations": ((0, 1), (1, 0), (1, 1))}, "no permutation"),
+        ({"permutations": ((0, 1),) * 3, "causal": True}, "bidirectional"),
+        ({"permutations": ((0, 1),) * 3, "groups": (3,)}, "in place of"),
+        ({"max_length": None}, "max_length"),
+        ({"attention_dropout": 1.0}, "below 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, says):
+    with pytest.raises(GeneError, match=says):
+        make(**options)
+
+
+def test_a_text_longer_than_its_blocks_is_refused():
+    with pytest.raises(ShapeError, match="max_length=24"):
+        make()(tokens(25))
