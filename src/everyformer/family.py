@@ -311,6 +311,17 @@ FAMILY: tuple[Member, ...] = (
         cross="a window is of one sequence",
     ),
     Member(
+        "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
+        Genes(mixer="bigbird"), (LM, MLM, TEXT, SEQ2SEQ),
+        Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
+             "tokens in the window, at random and for all",
+             "2 n s d, n blocks that a later one may read; the causal form is this library's "
+             "extension"),
+        "a needle anywhere in a text is found through random and global blocks, and not through a "
+        "window of as many keys; paths between blocks are that much shorter",
+        cross="blocks of one sequence read blocks of the same",
+    ),
+    Member(
         "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
         Genes(mixer="etc", position=None, block={"wiring": "post"}), (MLM, TEXT),
         Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",

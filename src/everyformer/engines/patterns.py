@@ -280,8 +280,8 @@ class BlockTable(Pattern):
         return seen[head % len(seen), a.clamp(0, last), b.clamp(0, last)] & known
 
     def parts(self, length: int) -> Iterator[Part]:
-        table = self._entries(-(-(length - self.skip) // self.size))
-        if table.shape[-1]:
+        table = self._entries(max(0, -(-(length - self.skip) // self.size)))
+        if table.numel():
             yield (
                 Windows(self.size, skip=self.skip), Tables(self.size, table, self.skip)
             )  # fmt: skip

@@ -13,6 +13,7 @@ Letters: B batch, H heads, L queries, S keys, D channels of a head.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,6 +38,10 @@ from everyformer.mixers.attention import attention_reference
 from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position
 
+Heads = tuple[Tensor, Tensor, Tensor]
+"""queries, keys and values (B, H, L, D)"""
+Weigh = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""of queries, keys, values, what is shown, and where queries and keys stand"""
 PIECE = 256
 """queries of a continued text that look at what was kept in one go"""
 
@@ -140,7 +145,7 @@ class PatternAttention(Mixer):
         shown = self.plan(length).mask(length, self.heads)
         return self._by_definition(self.project(text), shown)
 
-    def _by_definition(self, heads: tuple[Tensor, Tensor, Tensor], shown: Tensor) -> Tensor:
+    def _by_definition(self, heads: Heads, shown: Tensor) -> Tensor:
         """Of queries, keys and values (1, H, L, D) under the mask ``shown`` (H or 1, L, L)."""
         q, k, v = heads
         places = torch.arange(q.shape[2])[None]
@@ -228,6 +233,29 @@ class PatternAttention(Mixer):
             places = Places.of(here, stand, regular=False, causal=True, farthest=farthest)
         weighing = Weighing(1 / math.sqrt(self.size), scorer=how.scorer, causal=True)
         return weighing.heads(q, k, v, Visibility(mask=shown), places, how.dropout)
+
+    def _outputs(
+        self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
+    ) -> Tensor:
+        """Heads' outputs by all pairs of queries at ``here`` and keys at ``stand`` in one text."""
+        weighing, places = self._by_pairs(here, stand)
+        return weighing.heads(q, k, v, Visibility(mask=shown), places, self._how.dropout)
+
+    def _weights(
+        self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
+    ) -> Tensor:
+        """The weights of those pairs."""
+        weighing, places = self._by_pairs(here, stand)
+        return weighing.weights(q, k, Visibility(mask=shown), places)
+
+    def _by_pairs(self, here: Tensor, stand: Tensor) -> tuple[Weighing, Places | None]:
+        scorer, keys = self._how.scorer, stand.shape[1]
+        weighing = Weighing(1 / math.sqrt(self.size), scorer=scorer, causal=self.causal)
+        if scorer is None:
+            return weighing, None
+        columns = keys if self.causal else 2 * keys - 1
+        places = Places(here, stand, keys - 1, columns, here.shape[1], False, self.causal)
+        return weighing, places
 
     def _longest(self, held: KeyValueState, places: Tensor) -> int:
         """A length that holds all positions of this call."""

@@ -22,8 +22,6 @@ token was global, since they had no gradient).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,20 +34,12 @@ from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.cache import KeyValueState
 from everyformer.engines.patterns import GlobalKeys, GlobalQueries, Near, Pattern
-from everyformer.engines.places import Places
 from everyformer.engines.plan import SparsePlan
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.softmax import Visibility
 from everyformer.engines.sparse import Backend, choose, sparse_attention
-from everyformer.engines.weighing import Weighing
 from everyformer.mixers import MIXERS
-from everyformer.mixers._patterned import PatternAttention
+from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
 from everyformer.positions.base import Position
-
-Heads = tuple[Tensor, Tensor, Tensor]
-"""queries, keys and values (B, H, L, D)"""
-Weigh = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""of queries, keys, values, what is shown, and where queries and keys stand"""
 
 
 @dataclass(frozen=True)
@@ -317,28 +307,6 @@ class Longformer(PatternAttention):
         shown = torch.ones_like(stand, dtype=torch.bool) if keep is None else keep
         shown = shown[:, None, None]
         return shown & (stand[:, None, None] <= here[:, None, :, None]) if self.causal else shown
-
-    def _outputs(
-        self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
-    ) -> Tensor:
-        weighing, places = self._weighing(here, stand)
-        return weighing.heads(q, k, v, Visibility(mask=shown), places, self._how.dropout)
-
-    def _weights(
-        self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
-    ) -> Tensor:
-        weighing, places = self._weighing(here, stand)
-        return weighing.weights(q, k, Visibility(mask=shown), places)
-
-    def _weighing(self, here: Tensor, stand: Tensor) -> tuple[Weighing, Places | None]:
-        """How queries at ``here`` weigh keys at ``stand``, both in one text from its beginning."""
-        scorer, keys = self._how.scorer, stand.shape[1]
-        weighing = Weighing(1 / math.sqrt(self.size), scorer=scorer, causal=self.causal)
-        if scorer is None:
-            return weighing, None
-        columns = keys if self.causal else 2 * keys - 1
-        places = Places(here, stand, keys - 1, columns, here.shape[1], False, self.causal)
-        return weighing, places
 
 
 def _by_head(name: str, value: int | tuple[int, ...], heads: int) -> tuple[int, ...]:

@@ -68,6 +68,23 @@ def _longformer(make: Make) -> list[Pair]:
     return pairs
 
 
+def _bigbird(make: Make) -> list[Pair]:
+    """Blocks that cover the text are attention, whichever kind they are of."""
+    plain = make("attention")
+    names: dict[str, dict[str, Any]] = {
+        "a window of all blocks": {"window_blocks": 2 * LENGTH + 1, "random_blocks": 0},
+        "one block": {"block_size": LONGEST},
+        "all blocks global": {"global_blocks": tuple(range(LENGTH // 2 + 1))},
+        "all blocks drawn": {"random_blocks": LENGTH, "global_blocks": ()},
+    }
+    pairs: list[Pair] = []
+    for what, options in names.items():
+        wide = make("bigbird", **{"block_size": 2, **options})
+        wide.load_state_dict(plain.state_dict(), strict=False)
+        pairs.append((f"{what} is attention", partial(mixed, wide), partial(mixed, plain)))
+    return pairs
+
+
 def mixed(mixer: Mixer, x: Tensor) -> Tensor:
     return mixer(x).y
 
@@ -77,4 +94,5 @@ SPARSE_LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "blockwise": _blockwise,
     "etc": _etc,
     "longformer": _longformer,
+    "bigbird": _bigbird,
 }
