@@ -302,6 +302,26 @@ FAMILY: tuple[Member, ...] = (
         cross="the sets are of places in one sequence",
     ),
     Member(
+        "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
+        Genes(mixer="longformer"), (LM, MLM, TEXT, SEQ2SEQ),
+        Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
+             "2 (w + g) d; global tokens in a causal one are this library's extension"),
+        "windows that grow from layer to layer model text better than windows of one size or that "
+        "shrink; a position table that is repeated begins far better than one with fresh rows",
+        cross="a window is of one sequence",
+    ),
+    Member(
+        "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
+        Genes(mixer="bigbird"), (LM, MLM, TEXT, SEQ2SEQ),
+        Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
+             "tokens in the window, at random and for all",
+             "2 n s d, n blocks that a later one may read; the causal form is this library's "
+             "extension"),
+        "a needle anywhere in a text is found through random and global blocks, and not through a "
+        "window of as many keys; paths between blocks are that much shorter",
+        cross="blocks of one sequence read blocks of the same",
+    ),
+    Member(
         "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
         Genes(mixer="etc", position=None, block={"wiring": "post"}), (MLM, TEXT),
         Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",

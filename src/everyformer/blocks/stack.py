@@ -1,7 +1,8 @@
 """A stack of layers: passes states and losses through, and can offer any layer's output.
 
 A reversible one (`everyformer.blocks.reversible`) gives both its halves side by side, twice the
-width, or their mean.
+width, or their mean. Mixers may want learned tokens in front (`Mixer.lead`): they go through all
+layers with the text, without positions, and are left out of what comes out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -18,6 +20,7 @@ from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.reversible import Halves, run_reversible
 from everyformer.core.choices import made_again
+from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import Losses, MixerOutput, StackOutput, add_losses
@@ -59,6 +62,16 @@ class Stack(nn.Module):
         self.norm = nn.Identity() if bare else make_norm(self.out_width, options)
         self.before = None if before is None else nn.ModuleList(before)
         self.checkpointing = False
+        leads = sorted({mixer.lead for mixer in mixers})
+        if len(leads) > 1:
+            raise GeneError(
+                f"layers want {' and '.join(map(str, leads))} learned tokens in front, but all "
+                "read one text: give them the same number"
+            )
+        self.lead = None
+        if leads[-1]:
+            self.lead = nn.Parameter(torch.empty(1, leads[-1], width))
+            nn.init.normal_(self.lead, std=0.02)
 
     def forward(
         self,
@@ -76,6 +89,43 @@ class Stack(nn.Module):
             hidden: layers whose outputs are wanted, counted from 1; 0 is the input.
         """
         added = self._positions(x, mask, state)
+        if self.lead is not None:
+            return self._led(self.lead, x, added, context, mask, state, hidden)
+        return self._run(x, added, context, mask, state, hidden)
+
+    def _led(
+        self,
+        lead: Tensor,
+        x: Tensor,
+        added: Sequence[Tensor] | None,
+        context: Sequence[State] | None,
+        mask: Mask | None,
+        state: StackState | None,
+        hidden: Sequence[int],
+    ) -> StackOutput:
+        """With the learned tokens in front, which stand in every row."""
+        count = lead.shape[1]
+        if mask is not None:
+            mask.require("a stack with learned tokens in front", frozenset({"keep"}))
+            if mask.keep is not None:
+                mask = Mask(keep=F.pad(mask.keep, (count, 0), value=True))
+        x = torch.cat((lead.to(x.dtype).expand(len(x), -1, -1), x), 1)
+        if added is not None:
+            added = [F.pad(each, (0, 0, count, 0)) for each in added]
+        out = self._run(x, added, context, mask, state, hidden)
+        kept = tuple(each[:, count:] for each in out.hidden)
+        return StackOutput(out.y[:, count:], out.state, out.losses, kept)
+
+    def _run(
+        self,
+        x: Tensor,
+        added: Sequence[Tensor] | None,
+        context: Sequence[State] | None,
+        mask: Mask | None,
+        state: StackState | None,
+        hidden: Sequence[int],
+    ) -> StackOutput:
+        """All layers, then the norm."""
         if self.reversible:
             return self._reversibly(x, added, context, mask, state, hidden)
         losses: Losses = {}

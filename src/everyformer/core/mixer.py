@@ -45,6 +45,8 @@ class Mixer(nn.Module):
     causal: bool
     width: int
     max_length: int | None = None
+    lead: int = 0
+    """learned tokens that a stack puts in front of every text, for this mixer and all the others"""
     leaks: str | None = None
     """what outputs of a causal mixer take from later tokens in evaluation, in words; None: nothing.
     Losses of a model that leaks are not those of one that writes"""

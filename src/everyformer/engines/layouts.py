@@ -32,28 +32,35 @@ class Layout(Protocol):
         """Units of queries (B, U, R, H, ...) in order: (B, L, H, ...), or ``rows`` of it."""
 
     @property
-    def rows(self) -> Tensor | None:
+    def rows(self) -> Tensor | slice | None:
         """The queries that it lays out, in the order in which ``put`` gives them; None: all."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Blocks of ``size`` tokens, each with the ``before`` and ``after`` that stand beside it."""
+    """Blocks of ``size`` tokens, each with the ``before`` and ``after`` that stand beside it.
+
+    They begin behind the first ``skip`` tokens, which lie in none.
+    """
 
     size: int
     before: int = 0
     after: int = 0
+    skip: int = 0
 
     def units(self, length: int) -> int:
-        return -(-length // self.size)
+        return -(-(length - self.skip) // self.size)
 
     def positions(self, length: int) -> Tensor:
         first = torch.arange(self.units(length)) * self.size - self.before
-        return (first[:, None] + torch.arange(self._wide))[:, None]
+        at = first[:, None] + torch.arange(self._wide)
+        return torch.where(at < 0, -1, at + self.skip)[:, None]
 
     def take(self, t: Tensor) -> Tensor:
+        t = t[:, self.skip :]
         length = t.shape[1]
-        rows = self.before + self.units(length) * self.size + self.after
+        units = -(-length // self.size)
+        rows = self.before + units * self.size + self.after
         if rows != length:
             t = F.pad(t, (0, 0, 0, 0, self.before, rows - length - self.before))
         return t.unfold(1, self._wide, self.size).movedim(-1, 2)
@@ -68,18 +75,23 @@ class Windows:
             part = units[:, :, first : first + self.size]
             under = summed[:, first : first + count * self.size].unflatten(1, (count, self.size))
             under[:, :, : part.shape[2]] += part
-        return summed[:, self.before : self.before + length]
+        return _behind(summed[:, self.before : self.before + length - self.skip], self.skip)
 
     def put(self, units: Tensor, length: int) -> Tensor:
-        return units.flatten(1, 2)[:, :length]
+        return units.flatten(1, 2)[:, : length - self.skip]
 
     @property
-    def rows(self) -> Tensor | None:
-        return None
+    def rows(self) -> slice | None:
+        return slice(self.skip, None) if self.skip else None
 
     @property
     def _wide(self) -> int:
         return self.before + self.size + self.after
+
+
+def _behind(t: Tensor, skip: int) -> Tensor:
+    """Tokens (B, L, H, D) behind ``skip`` of zeros."""
+    return F.pad(t, (0, 0, 0, 0, skip, 0)) if skip else t
 
 
 def whole(length: int) -> Windows:
@@ -180,16 +192,18 @@ class Tables:
     size: int
     table: Tensor
     """(H or 1, blocks, M) int64, -1: none"""
+    skip: int = 0
+    """tokens in front that lie in no block"""
 
     def positions(self, length: int) -> Tensor:
         within = torch.arange(self.size)
         real = (self.table >= 0)[..., None]
-        at = torch.where(real, self.table[..., None] * self.size + within, -1)
+        at = torch.where(real, self.table[..., None] * self.size + within + self.skip, -1)
         return at.flatten(2).transpose(0, 1)
 
     def take(self, t: Tensor) -> Tensor:
         batch, _, heads, channels = t.shape
-        taken = self._blocks(t).index_select(1, self._rows(heads, t.device))
+        taken = self._blocks(t[:, self.skip :]).index_select(1, self._rows(heads, t.device))
         taken = taken.view(batch, heads, *self.table.shape[1:], self.size, channels)
         return taken.flatten(3, 4).permute(0, 2, 3, 1, 4)
 
@@ -200,7 +214,7 @@ class Tables:
         # entries that are none were masked, so that their gradient is zero
         summed = summed.index_add(1, self._rows(heads, rows.device), rows)
         tokens = summed.view(batch, heads, count * self.size, channels)
-        return tokens.transpose(1, 2)[:, :length]
+        return _behind(tokens.transpose(1, 2)[:, : length - self.skip], self.skip)
 
     def put(self, units: Tensor, length: int) -> Tensor:
         raise NotImplementedError("a table of blocks lays out keys, of which one may stand often")

@@ -123,32 +123,40 @@ class Blocks(Pattern):
     size: int
     before: int = 0
     after: int = 0
+    skip: int = 0
+    """tokens in front that lie in no block"""
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.before < 0 or self.after < 0:
+        if self.size < 1 or self.before < 0 or self.after < 0 or self.skip < 0:
             raise GeneError(
                 f"blocks have at least 1 token, not {self.size}, and see a number of others before "
                 f"and after, not {self.before} and {self.after}"
             )
 
     def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
-        first = i // self.size * self.size
+        first = (i - self.skip) // self.size * self.size + self.skip
         shown = j >= first - self.before
+        if self.skip:
+            shown = shown & (i >= self.skip) & (j >= self.skip)
         return shown if self.causal else shown & (j < first + self.size + self.after)
 
     def parts(self, length: int) -> Iterator[Part]:
+        rest = length - self.skip
         if self.size >= length:
             yield whole(length), whole(length)
-        else:
-            after = 0 if self.causal else min(self.after, length)
-            yield Windows(self.size), Windows(self.size, min(self.before, length), after)
+        elif rest > 0:
+            after = 0 if self.causal else min(self.after, rest)
+            yield (
+                Windows(self.size, skip=self.skip),
+                Windows(self.size, min(self.before, rest), after, self.skip),
+            )
 
     @property
     def span(self) -> int | None:
         return self.size - 1 + self.before
 
     def needed(self, j: Tensor, now: Tensor) -> Tensor:
-        return j >= now // self.size * self.size - self.before
+        return j >= (now - self.skip) // self.size * self.size + self.skip - self.before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,31 +259,49 @@ class BlockTable(Pattern):
     kind = "block-table"
     size: int
     table: tuple[tuple[tuple[int, ...], ...], ...] = field(repr=False)
+    skip: int = 0
+    """tokens in front that lie in no block"""
+    seen: Tensor = field(init=False, repr=False, compare=False)
+    """(H or 1, blocks, blocks) bool: the table"""
+
+    def __post_init__(self) -> None:
+        entries = self._entries(max(len(rows) for rows in self.table))
+        count = entries.shape[1]
+        seen = torch.zeros(*entries.shape[:2], count + 1, dtype=torch.bool)
+        # what is none, or beyond the table, goes to a column that is cut off
+        at = torch.where((entries < 0) | (entries >= count), count, entries)
+        object.__setattr__(self, "seen", seen.scatter(2, at, True)[..., :count].contiguous())
 
     def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
-        seen = self._matrix(max(len(rows) for rows in self.table), i.device)
+        seen = self.seen.to(i.device)
         last = seen.shape[-1] - 1
-        a, b = i // self.size, j // self.size
-        known = (a <= last) & (b <= last) & (j >= 0)
+        a, b = (i - self.skip) // self.size, (j - self.skip) // self.size
+        known = (a <= last) & (b <= last) & (a >= 0) & (b >= 0)
         return seen[head % len(seen), a.clamp(0, last), b.clamp(0, last)] & known
 
     def parts(self, length: int) -> Iterator[Part]:
-        blocks = -(-length // self.size)
+        table = self._entries(max(0, -(-(length - self.skip) // self.size)))
+        if table.numel():
+            yield (
+                Windows(self.size, skip=self.skip), Tables(self.size, table, self.skip)
+            )  # fmt: skip
+
+    def needed(self, j: Tensor, now: Tensor) -> Tensor:
+        blocks = self.seen.shape[-1]
+        # the last block that sees each of them
+        users = self.seen.any(0) * torch.arange(1, blocks + 1)[:, None]
+        last = users.amax(0).to(j.device) - 1
+        b = (j - self.skip) // self.size
+        known = (b >= 0) & (b < blocks)
+        return known & (last[b.clamp(0, blocks - 1)] >= (now - self.skip) // self.size)
+
+    def _entries(self, blocks: int) -> Tensor:
+        """The table of the first ``blocks`` (H or 1, blocks, most), -1 for none."""
         rows = [[[b for b in row if b < blocks] for row in head[:blocks]] for head in self.table]
         most = max((len(row) for head in rows for row in head), default=0)
-        if most:
-            table = torch.full((len(rows), blocks, most), -1)
-            for h, head in enumerate(rows):
-                for a, row in enumerate(head):
-                    table[h, a, : len(row)] = torch.tensor(row, dtype=torch.long)
-            yield Windows(self.size), Tables(self.size, table)
-
-    def _matrix(self, blocks: int, device: torch.device) -> Tensor:
-        seen = torch.zeros(len(self.table), blocks, blocks, dtype=torch.bool)
-        for h, head in enumerate(self.table):
-            for a, row in enumerate(head):
-                seen[h, a, [b for b in row if b < blocks]] = True
-        return seen.to(device)
+        filled = [[row + [-1] * (most - len(row)) for row in head] for head in rows]
+        filled = [head + [[-1] * most] * (blocks - len(head)) for head in filled]
+        return torch.tensor(filled, dtype=torch.long).view(len(rows), blocks, most)
 
 
 def unit_size(width: int) -> int:

@@ -42,7 +42,7 @@ class Branch(NamedTuple):
     queries: Layout
     keys: Layout
     shown: Tensor | None
-    """(U or 1, H or 1, R, S) bool; None: all pairs, or all with row >= column if ``triangle``"""
+    """(U or 1, H or 1, R or 1, S) bool; None: all pairs, or row >= column if ``triangle``"""
     triangle: bool
 
 
@@ -67,9 +67,7 @@ class SparsePlan:
     """how far back a visible key may lie at most, in any head; None: without a limit"""
 
     def __post_init__(self) -> None:
-        unions = [
-            [{"kind": p.kind, **dataclasses.asdict(p)} for p in union] for union in self.heads
-        ]
+        unions = [[_values(pattern) for pattern in union] for union in self.heads]
         every = [pattern for union in self.heads for pattern in union]
         spans = [pattern.span for pattern in every]
         known = [span for span in spans if span is not None]
@@ -77,6 +75,11 @@ class SparsePlan:
         object.__setattr__(self, "causal", all(pattern.causal for pattern in every))
         span = max(known, default=0) if len(known) == len(spans) else None
         object.__setattr__(self, "span", span)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every pair is visible, but for later keys if causal."""
+        return all(any(_sees_all(pattern) for pattern in union) for union in self.heads)
 
     @classmethod
     def of(cls, *union: Pattern) -> SparsePlan:
@@ -164,6 +167,17 @@ def reached(plans: Sequence[SparsePlan], length: int, heads: int = 1) -> Tensor:
     return found > 0
 
 
+def _values(pattern: Pattern) -> dict[str, Any]:
+    names = [f.name for f in dataclasses.fields(pattern) if f.init]
+    return {"kind": pattern.kind, **{name: getattr(pattern, name) for name in names}}
+
+
+def _sees_all(pattern: Pattern) -> bool:
+    if not isinstance(pattern, patterns.Near) or pattern.dilation > 1:
+        return False
+    return pattern.before is None and (pattern.causal or pattern.after is None)
+
+
 def _shown(union: Union, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
     shown = torch.zeros_like(i | j, dtype=torch.bool)
     for pattern in union:
@@ -197,33 +211,44 @@ def _pairs(text: str, length: int, heads: int) -> int:
 
 def _branches(union: Union, heads: Sequence[int], length: int) -> tuple[Branch, ...]:
     """All parts of all patterns, each without the pairs of the patterns before it."""
+    parts = (_of_last(union[: n + 1], tuple(heads), length) for n in range(len(union)))
+    return tuple(branch for branches in parts for branch in branches)
+
+
+@lru_cache(maxsize=256)
+def _of_last(union: Union, heads: tuple[int, ...], length: int) -> tuple[Branch, ...]:
+    """The parts of a union's last pattern; unions that begin alike make the first ones once."""
     made = []
-    head = torch.tensor(heads)[:, None, None]
-    for n, pattern in enumerate(union):
-        for queries, keys in pattern.parts(length):
-            i = queries.positions(length)[..., None]
-            j = keys.positions(length)[..., None, :]
-            shown = pattern.visible(i, j, head) & (j >= 0)
-            if not pattern.causal:
-                shown = shown & (j < length)
-            for earlier in union[:n]:
-                shown = shown & ~earlier.visible(i, j, head)
-            if bool(shown.any()):
-                made.append(_branch(queries, keys, shown))
+    head, pattern = torch.tensor(heads)[:, None, None], union[-1]
+    for queries, keys in pattern.parts(length):
+        i = queries.positions(length)[..., None]
+        j = keys.positions(length)[..., None, :]
+        shown = pattern.visible(i, j, head) & (j >= 0)
+        if not pattern.causal:
+            shown = shown & (j < length)
+        for earlier in union[:-1]:
+            shown = shown & ~earlier.visible(i, j, head)
+        if bool(shown.any()):
+            made.append(_branch(queries, keys, shown))
     return tuple(made)
 
 
 def _branch(queries: Layout, keys: Layout, shown: Tensor) -> Branch:
     """The mask as small as it can be."""
     for dim in (0, 1):
-        if bool((shown == shown.narrow(dim, 0, 1)).all()):
-            shown = shown.narrow(dim, 0, 1)
+        shown = _once(shown, dim)
     if bool(shown.all()):
         return Branch(queries, keys, None, False)
     rows, columns = shown.shape[-2:]
     if rows == columns and bool((shown == torch.ones(rows, rows, dtype=torch.bool).tril()).all()):
         return Branch(queries, keys, None, True)
-    return Branch(queries, keys, shown.contiguous(), False)
+    return Branch(queries, keys, _once(shown, 2).contiguous(), False)
+
+
+def _once(shown: Tensor, dim: int) -> Tensor:
+    """One along ``dim`` where all are the same."""
+    first = shown.narrow(dim, 0, 1)
+    return first if bool((shown == first).all()) else shown
 
 
 def _tuples(value: Any) -> Any:

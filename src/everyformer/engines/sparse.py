@@ -175,11 +175,14 @@ def _dense(
 ) -> Tensor:  # fmt: skip
     length = q.shape[2]
     at = torch.arange(length, device=q.device)
+    places = Places.of(at[None], at[None], regular=True, causal=plan.causal)
+    weighing = Weighing(scale, scorer=how.scorer, causal=plan.causal)
+    # padding stands behind what is real, so that no real causal query sees it
+    if plan.complete and (plan.causal or lengths is None):
+        return weighing.heads(q, k, v, Visibility(causal=plan.causal), places, how.dropout)
     shown = plan.visible(at, at, q.shape[1])[None]
     if lengths is not None:
         shown = shown & (at < lengths[:, None])[:, None, None]
-    places = Places.of(at[None], at[None], regular=True, causal=plan.causal)
-    weighing = Weighing(scale, scorer=how.scorer, causal=plan.causal)
     return weighing.heads(q, k, v, Visibility(mask=shown), places, how.dropout)
 
 

@@ -99,7 +99,7 @@ def _branch(
 
 
 def _shown(branch: Branch, scores: Tensor, lengths: Tensor | None, length: int) -> Tensor | None:
-    """bool (B or 1, U or 1, H or 1, R, S)."""
+    """bool (B or 1, U or 1, H or 1, R or 1, S)."""
     shown = branch.shown
     if branch.triangle:
         shown = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
@@ -188,4 +188,6 @@ def _back(layout: Layout, units: Tensor, length: int) -> Tensor:
         return ordered
     fill = -math.inf if units.dim() == 4 else 0.0
     empty = ordered.new_full((ordered.shape[0], length, *ordered.shape[2:]), fill)
+    if isinstance(rows, slice):
+        return torch.cat((empty[:, : rows.start], ordered), 1)
     return empty.index_copy(1, rows.to(units.device), ordered)

@@ -47,9 +47,9 @@ class _Task(NamedTuple):
     heads: slice | Tensor
     branch: Branch
     mask: Tensor | None
-    """additive (U or 1, H or 1, R, S)"""
+    """additive (U or 1, H or 1, R or 1, S)"""
     empty: Tensor | None
-    """(U or 1, H or 1, R) bool, queries that see nothing here"""
+    """(U or 1, H or 1, R or 1) bool, queries that see nothing here"""
 
 
 def _tasks(q: Tensor, lengths: Tensor | None, text: str) -> Iterator[_Task]:
@@ -123,9 +123,8 @@ def _merge(o: Tensor, logsum: Tensor, task: _Task, part: Tensor, own: Tensor) ->
 def _at(task: _Task) -> tuple[Any, ...]:
     """Where a task's queries stand in tensors (B, L, H, ...)."""
     rows = task.branch.queries.rows
-    if rows is None:
-        return task.row, slice(None), task.heads
-    if isinstance(task.heads, slice):
+    rows = slice(None) if rows is None else rows
+    if isinstance(rows, slice) or isinstance(task.heads, slice):
         return task.row, rows, task.heads
     return task.row, rows[:, None], task.heads[None]
 

@@ -13,6 +13,7 @@ Letters: B batch, H heads, L queries, S keys, D channels of a head.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,6 +38,10 @@ from everyformer.mixers.attention import attention_reference
 from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position
 
+Heads = tuple[Tensor, Tensor, Tensor]
+"""queries, keys and values (B, H, L, D)"""
+Weigh = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""of queries, keys, values, what is shown, and where queries and keys stand"""
 PIECE = 256
 """queries of a continued text that look at what was kept in one go"""
 
@@ -90,27 +95,35 @@ class PatternAttention(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
+        keep = None if mask is None else mask.keep
+        marked: tuple[Tensor, ...] = ()
+        if mask is not None and mask.global_tokens is not None:
+            marked = (mask.global_tokens,)
+        for name in ("keep", "global_tokens"):
+            flags = None if mask is None else getattr(mask, name)
+            if flags is not None and flags.shape != x.shape[:2]:
+                raise ShapeError(
+                    f"mask.{name} has shape {tuple(flags.shape)}, but the tokens are "
+                    f"{tuple(x.shape[:2])}: give one flag per token"
+                )
         if mask is not None and mask.documents is not None:
             if state is not None:
                 raise UnsupportedError(
                     "packed documents and a state cannot be combined: a state continues one "
                     "document per row"
                 )
-            rows = unpack(x, mask.documents, mask.keep)
-            return MixerOutput(repack(self(rows.x, mask=Mask(keep=rows.keep)).y, rows), None, {})
-        keep = None if mask is None else mask.keep
+            rows = unpack(x, mask.documents, keep)
+            each = [unpack(flags, mask.documents).x for flags in marked]
+            inner = Mask(keep=rows.keep, global_tokens=each[0] if each else None)
+            return MixerOutput(repack(self(rows.x, mask=inner).y, rows), None, {})
         if keep is None:
-            return self._run(x, None, state)
-        if keep.shape != x.shape[:2]:
-            raise ShapeError(
-                f"mask.keep has shape {tuple(keep.shape)}, but the tokens are "
-                f"{tuple(x.shape[:2])}: give one flag per token"
-            )
+            return self._run(x, None, state, *marked)
         if surely(keep[:, 1:] <= keep[:, :-1]):
-            out = self._run(x.masked_fill(~keep[..., None], 0.0), keep, state)
+            out = self._run(x.masked_fill(~keep[..., None], 0.0), keep, state, *marked)
             return MixerOutput(out.y * keep[..., None].to(out.y), out.state, {})
         made = compact(x, keep)
-        out = self._run(made.x.masked_fill(~made.keep[..., None], 0.0), made.keep, state)
+        marked = tuple(flags.gather(1, made.order) for flags in marked)
+        out = self._run(made.x.masked_fill(~made.keep[..., None], 0.0), made.keep, state, *marked)
         return MixerOutput(spread(out.y, made), out.state, {})
 
     def reference(
@@ -118,19 +131,29 @@ class PatternAttention(Mixer):
     ) -> Tensor:
         """By `attention_reference` under the plan's mask, text by text."""
         y = torch.zeros_like(x)
+        marked = None if mask is None else mask.global_tokens
         for row in range(len(x)):
             for at in _texts(mask, row, x.shape[1]):
-                text = x[row, at][None]
-                places = torch.arange(len(at))[None]
-                q, k, v = self.project(text)
-                q, k = self._turn(q, places), self._turn(k, places)
-                position = self.position if isinstance(self.position, ScorePosition) else None
-                made = attention_reference(
-                    q, k, v, mask=self.plan(len(at)).mask(len(at), self.heads)[None],
-                    position=position, distance=places[:, :, None] - places[:, None],
-                )  # fmt: skip
+                given = () if marked is None else (marked[row, at],)
+                made = self._literal(x[row, at][None], *given)
                 y[row, at] = self.out(made.transpose(1, 2).flatten(2))[0]
         return y
+
+    def _literal(self, text: Tensor) -> Tensor:
+        """Heads' outputs (1, H, L, D) of one text, by definition."""
+        length = text.shape[1]
+        shown = self.plan(length).mask(length, self.heads)
+        return self._by_definition(self.project(text), shown)
+
+    def _by_definition(self, heads: Heads, shown: Tensor) -> Tensor:
+        """Of queries, keys and values (1, H, L, D) under the mask ``shown`` (H or 1, L, L)."""
+        q, k, v = heads
+        places = torch.arange(q.shape[2])[None]
+        position = self.position if isinstance(self.position, ScorePosition) else None
+        return attention_reference(
+            self._turn(q, places), self._turn(k, places), v, mask=shown[None],
+            position=position, distance=places[:, :, None] - places[:, None],
+        )  # fmt: skip
 
     def init_state(
         self, batch_size: int, *, device: torch.device | str | None = None,
@@ -144,8 +167,17 @@ class PatternAttention(Mixer):
         like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
         return KeyValueState.empty((batch_size, self.heads), self.size, self.size, **like)
 
-    def _run(self, x: Tensor, keep: Tensor | None, state: State | None) -> MixerOutput:
-        """Rows whose real tokens stand first."""
+    def _run(
+        self, x: Tensor, keep: Tensor | None, state: State | None, *marked: Tensor
+    ) -> MixerOutput:
+        """Rows whose real tokens stand first; ``marked`` are flags of global tokens, if given."""
+        heads, new = self._mixed(x, keep, state, *marked)
+        return MixerOutput(self.out(heads.transpose(1, 2).flatten(2)), new, {})
+
+    def _mixed(
+        self, x: Tensor, keep: Tensor | None, state: State | None
+    ) -> tuple[Tensor, State | None]:
+        """Heads' outputs (B, H, L, D), and the state behind them."""
         assert state is None or isinstance(state, KeyValueState)
         length = x.shape[1]
         places = torch.arange(length, device=x.device)[None]
@@ -163,8 +195,7 @@ class PatternAttention(Mixer):
         else:
             assert new is not None
             heads = self._continued(q, places, new)
-        y = self.out(heads.transpose(1, 2).flatten(2))
-        return MixerOutput(y, None if new is None else self._trimmed(new), {})
+        return heads, None if new is None else self._trimmed(new)
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         """Heads' outputs (B, H, L, D) of texts from their beginning."""
@@ -202,6 +233,29 @@ class PatternAttention(Mixer):
             places = Places.of(here, stand, regular=False, causal=True, farthest=farthest)
         weighing = Weighing(1 / math.sqrt(self.size), scorer=how.scorer, causal=True)
         return weighing.heads(q, k, v, Visibility(mask=shown), places, how.dropout)
+
+    def _outputs(
+        self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
+    ) -> Tensor:
+        """Heads' outputs by all pairs of queries at ``here`` and keys at ``stand`` in one text."""
+        weighing, places = self._by_pairs(here, stand)
+        return weighing.heads(q, k, v, Visibility(mask=shown), places, self._how.dropout)
+
+    def _weights(
+        self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
+    ) -> Tensor:
+        """The weights of those pairs."""
+        weighing, places = self._by_pairs(here, stand)
+        return weighing.weights(q, k, Visibility(mask=shown), places)
+
+    def _by_pairs(self, here: Tensor, stand: Tensor) -> tuple[Weighing, Places | None]:
+        scorer, keys = self._how.scorer, stand.shape[1]
+        weighing = Weighing(1 / math.sqrt(self.size), scorer=scorer, causal=self.causal)
+        if scorer is None:
+            return weighing, None
+        columns = keys if self.causal else 2 * keys - 1
+        places = Places(here, stand, keys - 1, columns, here.shape[1], False, self.causal)
+        return weighing, places
 
     def _longest(self, held: KeyValueState, places: Tensor) -> int:
         """A length that holds all positions of this call."""

@@ -3,17 +3,23 @@
 Images are cut into patches by a strided convolution (equal to a linear layer on flattened patches),
 in raster order: Dosovitskiy et al. 2020, arXiv 2010.11929, eq. 1. The pooled vector is the mean of
 the real tokens, a class token put first, or the first or last real token. A head of two layers with
-tanh is BERT's: its first layer is what is called the pooler there (Devlin et al. 2018).
+tanh is BERT's: its first layer is what is called the pooler there (Devlin et al. 2018). The one
+token that is read is a global one for mixers that know such, unless the mask names others.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.block import Block
+from everyformer.blocks.stack import Stack
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
+from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
 from everyformer.models.base import Model, refuse_state
@@ -23,12 +29,20 @@ from everyformer.models.language import total_loss
 _POOLED = frozenset({"keep", "allowed", "bias", "global_tokens", "grid"})
 
 
+def mixers_of(stack: Stack) -> list[Mixer]:
+    """The mixers of a stack, first layer first."""
+    return [block.mixer for block in stack.blocks if isinstance(block, Block)]
+
+
 class Pool(nn.Module):
     """From (B, L, channels) to logits (B, classes), by ``config.pooling``."""
 
-    def __init__(self, config: ModelConfig, channels: int) -> None:
+    def __init__(self, config: ModelConfig, channels: int, mixers: Sequence[Mixer] = ()) -> None:
         super().__init__()
         self.pooling = config.pooling
+        # those that ask for sentences have other global tokens, which stand for them
+        knows = all(m.honours & {"global_tokens", "sentences"} == {"global_tokens"} for m in mixers)
+        self.marks = bool(mixers) and knows and self.pooling in ("class", "first")
         hidden = config.head_hidden
         if hidden is None:
             last = nn.Linear(channels, config.classes)
@@ -52,13 +66,21 @@ class Pool(nn.Module):
         """Put the class token, if there is one, before the tokens (B, L, width)."""
         if mask is not None and mask.documents is not None:
             mask.require("a classifier, which gives one answer a row,", _POOLED)
-        if self.token is None:
-            return x, mask
-        if mask is not None:
-            mask.require("a classifier with a class token", frozenset({"keep"}))
-            if mask.keep is not None:
-                mask = Mask(keep=nn.functional.pad(mask.keep, (1, 0), value=True))
-        return torch.cat((self.token.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1), mask
+        if self.token is not None:
+            if mask is not None:
+                able = frozenset({"keep", "global_tokens"})
+                mask.require("a classifier with a class token", able)
+                mask = Mask(keep=_and_one(mask.keep), global_tokens=_and_one(mask.global_tokens))
+            x = torch.cat((self.token.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1)
+        if self.marks and (mask is None or mask.global_tokens is None):
+            mask = replace(mask or Mask(), global_tokens=self._read(x, mask))
+        return x, mask
+
+    def _read(self, x: Tensor, mask: Mask | None) -> Tensor:
+        """The first real token of every row (B, L, ...), by flags (B, L)."""
+        if mask is None or mask.keep is None:
+            return (torch.arange(x.shape[1], device=x.device) == 0).expand(x.shape[:2])
+        return mask.keep & (mask.keep.long().cumsum(1) == 1)
 
     def forward(self, y: Tensor, mask: Mask | None) -> Tensor:
         keep = None if mask is None else mask.keep
@@ -79,13 +101,17 @@ class Pool(nn.Module):
         return self.head(pooled)
 
 
+def _and_one(flags: Tensor | None) -> Tensor | None:
+    return None if flags is None else nn.functional.pad(flags, (1, 0), value=True)
+
+
 class TextClassifier(Model):
     """inputs (B, L) int64 with ``mask.keep``, targets (B,), logits (B, classes)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.pool = Pool(config, self.stack.out_width)
+        self.pool = Pool(config, self.stack.out_width, mixers_of(self.stack))
         self.start_weights([self.embedding])
 
     def forward(
@@ -125,12 +151,10 @@ class ImageClassifier(Model):
         self.patches = nn.Conv2d(channels, config.width, config.patch, stride=config.patch)
         nn.init.xavier_uniform_(self.patches.weight.flatten(1))
         nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
-        self.pool = Pool(config, self.stack.out_width)
+        mixers = mixers_of(self.stack)
+        self.pool = Pool(config, self.stack.out_width, mixers)
         self.start_weights([])
-        self.gridded = config.pooling != "class" and all(
-            isinstance(block, Block) and "grid" in block.mixer.honours
-            for block in self.stack.blocks
-        )
+        self.gridded = config.pooling != "class" and all("grid" in m.honours for m in mixers)
 
     def forward(
         self,

@@ -75,6 +75,22 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "include_self": True},
         {"stride": 6, "columns": 1, "mode": "interleave", "backend": "blocked"},
     ),
+    "longformer": (
+        {},
+        {"window": 4, "global_tokens": 2, "bias": ("query", "key", "value", "output")},
+        {"window": (0, 2, 6), "global_tokens": (1, 4), "dilation": (1, 3, 2), "backend": "blocked"},
+        {"window": 6, "global_tokens": (2, 0, 7), "global_projections": False, "position": "rope"},
+        {"window": 6, "dilation": 2, "global_tokens": 1, "position": "alibi"},
+        {"window": 4, "global_tokens": (0, 3), "position": "t5-relative"},
+    ),
+    "bigbird": (
+        {},
+        {"block_size": 3, "random_blocks": 1, "bias": ("query", "key", "value", "output")},
+        {"block_size": 2, "random_blocks": 2, "backend": "blocked", "global_blocks": (1,)},
+        {"block_size": 3, "random_blocks": 2, "window_blocks": 1, "position": "rope", "seed": 4},
+        {"block_size": 4, "random_blocks": 0, "position": "alibi"},
+        {"block_size": 2, "random_blocks": 3, "random": "release", "global_blocks": ()},
+    ),
     "etc": (
         {},
         {"radius": 3, "clip": 2, "sharing": "sides"},
@@ -205,6 +221,11 @@ ORDERED: dict[str, tuple[dict[str, Any], ...]] = {
 """options that only causal mixers have"""
 
 BOTH_WAYS: dict[str, tuple[dict[str, Any], ...]] = {
+    "bigbird": (
+        {"block_size": 2, "random_blocks": 2, "form": "etc", "extra_tokens": 3},
+        {"block_size": 3, "random_blocks": 1, "random": "zeros", "dense_blocks": 3},
+        {"block_size": 2, "random_blocks": 1, "global_blocks": (0, 2, -1, -2), "dense_blocks": 4},
+    ),
     "sinkhorn": ({"block_size": 4, "sortcut": 2}, {"block_size": 4, "sortcut": 2, "hard": True}),
 }
 """options that only bidirectional mixers have"""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
 from everyformer.core.mixer import Mixer
 from everyformer.verification.cases import LONGEST
-from everyformer.verification.limits_genes import Make, Pair
+from everyformer.verification.limits_genes import LENGTH, Make, Pair
 
 
 def _sparse_transformer(make: Make) -> list[Pair]:
@@ -49,6 +50,41 @@ def _etc(make: Make) -> list[Pair]:
     return [("without labels it is attention", partial(mixed, wide), partial(mixed, plain))]
 
 
+def _longformer(make: Make) -> list[Pair]:
+    """A window over everything is attention; so are tokens that are all global."""
+    plain = make("attention")
+    names: dict[str, dict[str, Any]] = {
+        "window >= 2 L": {"window": 2 * LENGTH},
+        "window >= 2 L with global tokens": {"window": 2 * LENGTH, "global_tokens": (0, 3)},
+        "all tokens global": {"window": 0, "global_tokens": LENGTH},
+    }
+    pairs: list[Pair] = []
+    for what, options in names.items():
+        wide = make("longformer", **options)
+        wide.load_state_dict(plain.state_dict(), strict=False)
+        if wide.project_global is not None:
+            wide.copy_projections()
+        pairs.append((f"{what} is attention", partial(mixed, wide), partial(mixed, plain)))
+    return pairs
+
+
+def _bigbird(make: Make) -> list[Pair]:
+    """Blocks that cover the text are attention, whichever kind they are of."""
+    plain = make("attention")
+    names: dict[str, dict[str, Any]] = {
+        "a window of all blocks": {"window_blocks": 2 * LENGTH + 1, "random_blocks": 0},
+        "one block": {"block_size": LONGEST},
+        "all blocks global": {"global_blocks": tuple(range(LENGTH // 2 + 1))},
+        "all blocks drawn": {"random_blocks": LENGTH, "global_blocks": ()},
+    }
+    pairs: list[Pair] = []
+    for what, options in names.items():
+        wide = make("bigbird", **{"block_size": 2, **options})
+        wide.load_state_dict(plain.state_dict(), strict=False)
+        pairs.append((f"{what} is attention", partial(mixed, wide), partial(mixed, plain)))
+    return pairs
+
+
 def mixed(mixer: Mixer, x: Tensor) -> Tensor:
     return mixer(x).y
 
@@ -57,4 +93,6 @@ SPARSE_LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
     "sparse-transformer": _sparse_transformer,
     "blockwise": _blockwise,
     "etc": _etc,
+    "longformer": _longformer,
+    "bigbird": _bigbird,
 }

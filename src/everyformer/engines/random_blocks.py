@@ -1,0 +1,164 @@
+"""Which blocks a block of queries may read at random: drawn once, kept in a buffer.
+
+An order (H, n, C) lists for every head and block of queries candidates among n blocks, the first
+ones first; -1 is none. `random_edges` takes of them the first r that a text has and that are
+neither in the window nor global. So a text of any length has r random blocks while there are as
+many, all rows of a batch may have other lengths, and longer texts change nothing for causal rows.
+
+- ``uniform_order``: all blocks in random order (C = n), so that the r are drawn evenly without
+  replacement from what remains, whatever the length.
+- ``released_order``: the tables of the released code of BigBird (C = r), for one length.
+
+Source: Zaheer et al. 2020, arXiv 2007.14062, appendix D; google-research/bigbird and transformers,
+whose numbers come from NumPy's ``RandomState``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PUBLISHED = (1024, 3072, 4096)
+"""lengths whose tables the release draws from their first tokens alone"""
+DRAWN_FROM = 1024
+"""these first tokens"""
+
+
+def uniform_order(heads: int, blocks: int, seed: int) -> Tensor:
+    """(H, n, n) int32: for every head and row all blocks in random order."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    drawn = torch.rand(heads, blocks, blocks, generator=generator, device="cpu")
+    return drawn.argsort(-1).to(torch.int32)
+
+
+def released_order(heads: int, length: int, size: int, count: int, seed: int) -> Tensor:
+    """(H, n, count) int32 of a text of ``length`` tokens, a multiple of ``size``."""
+    generator = np.random.RandomState(seed)
+    blocks = length // size
+    order = np.full((heads, blocks, count), -1, dtype=np.int32)
+    if length in PUBLISHED:
+        for head in range(heads):
+            for row in range(1, blocks - 1):
+                chosen = generator.permutation(_from_prefix(row, blocks, size))[:count]
+                order[head, row, : len(chosen)] = chosen
+    else:
+        _by_plan(order, generator)
+    order[:, [0, -1]] = -1
+    return torch.from_numpy(order)
+
+
+def _from_prefix(row: int, blocks: int, size: int) -> np.ndarray:
+    """Candidates of a row for the published lengths: inner blocks before ``last``."""
+    inner = np.arange(1, blocks - 1, dtype=np.int32)
+    last = DRAWN_FROM // size - 1 if 2 * size < DRAWN_FROM else blocks - 1
+    if row in (1, 2):
+        return inner[row + 1 : last]
+    if row >= blocks - 3:
+        return inner[:last]
+    if row - 2 > last:
+        return inner[:last]
+    if row + 1 == last:
+        return inner[: row - 2]
+    return np.concatenate((inner[: row - 2], inner[row + 1 : last]))
+
+
+def _by_plan(order: np.ndarray, generator: np.random.RandomState) -> None:
+    """Other lengths: all from a prefix of 2 r + 5 blocks, or half of them if there are not more."""
+    _, blocks, count = order.shape
+    filled = np.zeros(order.shape[:2], dtype=np.int64)
+
+    def draw(rows: range, first: int, last: int, most: int) -> None:
+        for row in rows if most else ():
+            for head in range(len(order)):
+                legal = [b for b in generator.permutation(np.arange(first, last, dtype=np.int32))
+                         if _legal(int(b), row, last)][:most]  # fmt: skip
+                at = filled[head, row]
+                order[head, row, at : at + len(legal)] = legal
+                filled[head, row] += len(legal)
+
+    if 2 * count + 5 < blocks:
+        draw(range(1, blocks), 0, 2 * count + 5, count)
+    elif count + 5 < blocks:
+        early, half = count + 5, count // 2
+        draw(range(1, early), 0, early, half)
+        draw(range(1, early), early, blocks, count - half)
+        draw(range(early, blocks), 0, early, half)
+        draw(range(early, blocks), early, blocks, count - half)
+    else:
+        draw(range(1, blocks), 0, blocks, count)
+
+
+def _legal(block: int, row: int, last: int) -> bool:
+    """Whether a row may draw a block: neither near, nor at either end of the blocks up to last."""
+    if abs(block - row) <= 1 or block in (0, last - 1):
+        return False
+    return not (row == 1 and block == last - 2) and not (row == last - 2 and block == 1)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which blocks see which without chance."""
+
+    half: int
+    """blocks of the window to each side"""
+    always: tuple[int, ...]
+    """blocks that see all and are seen by all; negative ones count from a text's end"""
+    causal: bool
+
+
+def fixed_edges(rules: Rules, most: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """The window, and which blocks are global, of texts of ``blocks`` (B,) blocks, n at most.
+
+    Returns:
+        (1, n, n) bool and (B, n) bool.
+    """
+    at = torch.arange(most, device=blocks.device)
+    apart = at[:, None] - at
+    near = (apart <= rules.half) & (apart >= (0 if rules.causal else -rules.half))
+    always = torch.zeros(len(blocks), most, dtype=torch.bool, device=blocks.device)
+    for block in rules.always:
+        always = always | (at == (block if block >= 0 else blocks[:, None] + block))
+    return near[None], always & (at < blocks[:, None])
+
+
+def random_edges(order: Tensor, count: int, rules: Rules, most: int, blocks: Tensor) -> Tensor:
+    """(B, H, n, n) bool: the random blocks of texts of ``blocks`` (B,) blocks."""
+    near, always = fixed_edges(rules, most, blocks)
+    at = torch.arange(most, device=blocks.device)
+    real = at < blocks[:, None]
+    able = ~near & ~always[:, None] & ~always[:, :, None] & real[:, None] & real[:, :, None]
+    if rules.causal:
+        able = able & (at[:, None] > at)
+    listed = order[:, :most].long()
+    within = listed.clamp(0, most - 1)[None].expand(len(blocks), -1, -1, -1)
+    able = able[:, None].expand(-1, len(order), -1, -1).gather(3, within)
+    able = able & (listed >= 0) & (listed < most)
+    taken = able & (able.long().cumsum(3) <= count)
+    edges = torch.zeros(*taken.shape[:3], most, dtype=torch.long, device=blocks.device)
+    return edges.scatter_add(3, within, taken.long()) > 0
+
+
+def average_path(seen: Tensor) -> tuple[float, int]:
+    """Mean and largest number of layers until one block has something of another.
+
+    Args:
+        seen: (n, n) bool, which blocks a block reads.
+
+    Returns:
+        (inf, -1) where some block never has anything of another.
+    """
+    steps = torch.where(torch.eye(len(seen), dtype=torch.bool), 0, -1)
+    reached = torch.eye(len(seen))
+    for step in range(1, len(seen) + 1):
+        reached = ((seen.float() @ reached + reached) > 0).float()
+        fresh = (reached > 0) & (steps < 0)
+        if not bool(fresh.any()):
+            break
+        steps = torch.where(fresh, step, steps)
+    if bool((steps < 0).any()):
+        return float("inf"), -1
+    others = len(seen) * (len(seen) - 1)
+    return float(steps.sum()) / max(others, 1), int(steps.max())

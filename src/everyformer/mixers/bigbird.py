@@ -1,0 +1,366 @@
+"""BigBird: blocks read their neighbours, some random blocks, and blocks that all read.
+
+    block a sees   {b : |a - b| <= (w - 1)/2}  and  G  and  R_h[a],    a in G sees all
+
+over blocks of ``block_size`` tokens, whole blocks each: w = ``window_blocks``, r = |R_h[a]| =
+``random_blocks``, in one softmax with one set of projections. With ``form="itc"`` G are
+``global_blocks`` of the text itself: the first and the last one that hold real tokens. Padding does
+not move them (in the released code the last block of the padded text is global). With ``etc`` the
+first ``extra_tokens`` tokens are global and in no block; a model learns them and puts them in front
+(`Mixer.lead`), so that they carry what they read from layer to layer.
+
+R_h[a] are drawn once, for every head and layer by ``seed``, without replacement from what is
+neither near nor global, and kept in the buffer ``order``: training, evaluation and a saved model
+read the same blocks, at any length. ``random="release"`` draws the tables of the released code for
+texts of max_length. ``zeros`` is what transformers computes in evaluation: all r random blocks are
+block 0, which so counts 1 + r times in the softmax of all blocks but the global ones.
+
+Causal (this library's extension; the paper's decoders have full attention): j <= i, the random
+blocks from those before the window, rows with fewer take fewer, and G is the first block.
+
+Cost: O(L (w + r + |G|) block_size). State of the causal form: the window, G, and the blocks that
+a later one has drawn.
+
+Source: Zaheer et al. 2020, arXiv 2007.14062, section 2 and appendix D.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.mixer import Mixer, set_options
+from everyformer.core.state import State
+from everyformer.core.trace import record, tracing
+from everyformer.engines.patterns import (
+    Blocks,
+    BlockTable,
+    GlobalKeys,
+    GlobalQueries,
+    Near,
+    Pattern,
+)
+from everyformer.engines.plan import SparsePlan
+from everyformer.engines.random_blocks import (
+    Rules,
+    fixed_edges,
+    random_edges,
+    released_order,
+    uniform_order,
+)
+from everyformer.engines.sparse import Backend, How, sparse_attention
+from everyformer.mixers import MIXERS
+from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
+from everyformer.mixers.attention import attention_reference
+from everyformer.positions.base import Position
+
+
+@dataclass(frozen=True)
+class BigBirdOptions:
+    block_size: int = 64
+    """tokens of a block"""
+    window_blocks: int = 3
+    """w, odd: the own block and as many to each side (causal: before it)"""
+    random_blocks: int = 3
+    """r, random blocks of each block and head; fewer where there are not as many"""
+    global_blocks: tuple[int, ...] | None = None
+    """blocks of the text that see all and are seen by all; negative: from the end of the real text
+    (default: the first and the last, causal the first, with form etc none)"""
+    form: Literal["itc", "etc"] = "itc"
+    """whether global tokens are of the text, or learned and in front of it"""
+    extra_tokens: int = 64
+    """global tokens in front (form etc)"""
+    random: Literal["uniform", "release", "zeros"] = "uniform"
+    """evenly; the released tables for max_length; r times block 0 (transformers in evaluation)"""
+    seed: int = 0
+    """of the random blocks; layers and heads draw their own"""
+    dense_blocks: int = 0
+    """texts of at most so many blocks see everything (transformers: 5 + 2 r)"""
+    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
+    """which projections have a bias"""
+    attention_dropout: float = 0.0
+    """dropout on the weights in training (the released code has none)"""
+    backend: Backend = "auto"
+    """how it is computed: auto, dense, blocked or flex"""
+
+    def __post_init__(self) -> None:
+        least = {"block_size": 1, "window_blocks": 1, "random_blocks": 0, "extra_tokens": 0}
+        for name, lowest in {**least, "dense_blocks": 0}.items():
+            if (value := getattr(self, name)) < lowest:
+                raise ConfigError(f"bigbird: {name}={value} must be at least {lowest}")
+        if self.window_blocks % 2 == 0:
+            raise ConfigError(
+                f"bigbird: window_blocks={self.window_blocks} has no middle, the own block: give "
+                f"an odd number, as {self.window_blocks + 1}"
+            )
+
+
+@MIXERS.register("bigbird")
+class BigBird(PatternAttention):
+    """Windows of blocks, random and global blocks over (B, L, width), with the projections.
+
+    Args:
+        width: channels of x.
+        heads: H.
+        causal: whether later tokens are hidden.
+        max_length: longest text, which the random blocks are drawn for; not needed without.
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        options: `BigBirdOptions` or a dictionary.
+
+    Raises:
+        GeneError: options that do not go with each other or with causal.
+    """
+
+    name = "bigbird"
+    Options = BigBirdOptions
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
+        channels: int | None = None, position: Position | None = None, options: Any = None,
+    ) -> None:  # fmt: skip
+        o: BigBirdOptions = set_options(BigBirdOptions, self.name, options)
+        super().__init__(
+            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
+        )
+        self.options, self.layer, self.layers = o, 0, 0
+        self.lead = o.extra_tokens if o.form == "etc" else 0
+        always = o.global_blocks
+        if always is None:
+            always = () if o.form == "etc" else (0,) if causal else (0, -1)
+        self.rules = Rules(o.window_blocks // 2, tuple(dict.fromkeys(always)), causal)
+        drawn = o.random_blocks > 0 and o.random != "zeros"
+        self.max_length = max_length if drawn else None
+        self._check(max_length, drawn)
+        self.order: Tensor | None
+        self.register_buffer("order", self._drawn() if drawn else None)
+        self._known: dict[int, SparsePlan] = {}
+        self._known_of = (0, 0)
+        self._newest = self.plan(1)
+
+    def _check(self, longest: int | None, drawn: bool) -> None:
+        """Refuse what cannot be together."""
+        o, causal = self.options, self.causal
+        if drawn and longest is None:
+            raise GeneError(
+                "bigbird draws its random blocks once, for the longest text, so it needs "
+                "max_length: give it, or random_blocks=0"
+            )
+        blocks = math.inf if longest is None else -(-longest // o.block_size)
+        for block in self.rules.always:
+            if block >= blocks or block < -blocks:
+                raise GeneError(
+                    f"global_blocks={self.rules.always} names block {block}, but max_length="
+                    f"{longest} has {blocks} blocks of block_size={o.block_size}"
+                )
+        if o.random == "release" and longest is not None and longest % o.block_size:
+            raise GeneError(
+                f"random='release' has tables for whole blocks: max_length={longest} is no "
+                f"multiple of block_size={o.block_size}"
+            )
+        wrong = {
+            "form='etc'": o.form == "etc",
+            "random='zeros'": o.random == "zeros",
+            f"dense_blocks={o.dense_blocks}": o.dense_blocks > 0,
+            f"global_blocks={self.rules.always}": min(self.rules.always, default=0) < 0,
+        }
+        if causal and any(wrong.values()):
+            named = next(name for name, given in wrong.items() if given)
+            raise GeneError(
+                f"{named} depends on the end of the text, or lets all tokens read later ones: use "
+                "it with causal=False"
+            )
+        if o.random == "zeros" and self.position is not None:
+            raise GeneError(
+                "random='zeros' is for checkpoints of transformers, which have no position inside: "
+                f"use random='uniform' with position '{self.position.name}'"
+            )
+
+    def join(self, first: Mixer) -> None:
+        """Counts the layers of a stack, each of which draws its own random blocks."""
+        assert isinstance(first, BigBird)
+        first.layers += 1
+        self.layer = first.layers
+        if self.order is not None:
+            self.order = self._drawn()
+        self._newest = self.plan(1)
+
+    def _load_from_state_dict(self, *held: Any) -> None:
+        super()._load_from_state_dict(*held)
+        self._newest = self.plan(1)
+
+    def _drawn(self) -> Tensor:
+        o, longest = self.options, self.max_length
+        assert longest is not None
+        if o.random == "release":
+            return released_order(
+                self.heads, longest, o.block_size, o.random_blocks, o.seed + self.layer
+            )
+        blocks = -(-longest // o.block_size)
+        return uniform_order(self.heads, blocks, o.seed + 1_000_003 * self.layer)
+
+    def blocks(self, length: int) -> int:
+        """How many blocks a text of ``length`` tokens has, those in front not counted."""
+        return max(1, -(-(length - self.lead) // self.options.block_size))
+
+    def plan(self, length: int) -> SparsePlan:
+        """What each head sees in a text of ``length`` tokens; causal: of any longer one too."""
+        if torch.compiler.is_compiling():
+            return self._newest
+        count = self.blocks(length)
+        if self.causal:
+            longest = self.max_length
+            count = (
+                1 + max(self.rules.always, default=0) if longest is None else self.blocks(longest)
+            )
+        order = self.order
+        held = 0 if order is None or order.is_inference() else order._version
+        if self._known_of != (id(order), held):
+            self._known, self._known_of = {}, (id(order), held)
+        if count not in self._known:
+            self._known[count] = self._planned(count)
+        self._newest = self._known[count]
+        return self._newest
+
+    def _planned(self, count: int) -> SparsePlan:
+        """The plan of a text of ``count`` blocks."""
+        o, causal, size = self.options, self.causal, self.options.block_size
+        blocks = torch.tensor([count])
+        near, always = fixed_edges(self.rules, count, blocks)
+        seen = near | always[:, None] | always[:, :, None]
+        drawn = torch.zeros(1, 1, count, count, dtype=torch.bool)
+        if self.order is not None:
+            drawn = random_edges(self.order.cpu(), o.random_blocks, self.rules, count, blocks)
+        whole = not causal and self._counts_once(count) and bool((seen[:, None] | drawn).all())
+        if whole or count <= o.dense_blocks:
+            return SparsePlan.of(Near(causal=causal))
+        side = self.rules.half * size
+        union: list[Pattern] = [
+            Blocks(size=size, before=side, after=side, causal=causal, skip=self.lead)
+        ]
+        chosen = always[0].nonzero().squeeze(1).tolist()
+        starts = [self.lead + block * size for block in chosen]
+        tokens = (*range(self.lead), *(at + n for at in starts for n in range(size)))
+        if tokens:
+            union.append(GlobalKeys(tokens=tokens, causal=causal))
+        if bool(drawn.any()):
+            rows = tuple(
+                tuple(tuple(row.nonzero().squeeze(1).tolist()) for row in head) for head in drawn[0]
+            )
+            union.append(BlockTable(size=size, table=rows, causal=causal, skip=self.lead))
+        if tokens:
+            union.append(GlobalQueries(tokens=tokens, causal=causal))
+        return SparsePlan.of(*union)
+
+    def _counts_once(self, count: int) -> bool:
+        """Whether no key of a text of ``count`` blocks counts more than once."""
+        o = self.options
+        return o.random != "zeros" or not o.random_blocks or count <= o.dense_blocks
+
+    def _mixed(
+        self, x: Tensor, keep: Tensor | None, state: State | None, *marked: Tensor
+    ) -> tuple[Tensor, State | None]:
+        longest = x.shape[1]
+        if not torch.compiler.is_compiling():
+            seen = x.new_zeros(1) if state is None else state.seen
+            longest = int((seen + (longest if keep is None else keep.sum(1))).max())
+        self.check_length(longest - self.lead)
+        return super()._mixed(x, keep, state, *marked)
+
+    def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        if self.causal:
+            return super()._whole(q, k, v, keep)
+        heads, length = (q, k, v), q.shape[2]
+        if tracing():
+            record(self, "weights", lambda: self._pairs(heads, keep, self._weights))
+        if torch.compiler.is_compiling() or torch.compiler.is_exporting():
+            return self._pairs(heads, keep, self._outputs)
+        if keep is None:
+            return self._sparse(heads, None, length)
+        lengths = keep.sum(1)
+        counts = [self.blocks(real) for real in lengths.tolist()]
+        if len(set(counts)) == 1:
+            return self._sparse(heads, lengths, int(lengths.max()))
+        found, rows = [], []
+        for count in sorted(set(counts)):
+            own = [row for row, held in enumerate(counts) if held == count]
+            at = torch.tensor(own, device=q.device)
+            upto = min(length, self.lead + count * self.options.block_size)
+            q, k, v = (t.index_select(0, at)[:, :, :upto] for t in heads)
+            made = self._sparse((q, k, v), lengths.index_select(0, at), upto)
+            found.append(F.pad(made, (0, 0, 0, length - upto)))
+            rows += own
+        order = torch.tensor(rows, device=q.device).argsort()
+        return torch.cat(found).index_select(0, order)
+
+    def _sparse(self, heads: Heads, lengths: Tensor | None, longest: int) -> Tensor:
+        """Of texts with as many blocks as one of ``longest`` tokens."""
+        count, how = self.blocks(longest), self._how
+        plan = self.plan(longest)
+        if self._counts_once(count):
+            return sparse_attention(*heads, plan, lengths=lengths, how=how)
+        q, k, v = heads
+        q, k = self._repeated(q, k, torch.tensor([count], device=q.device))
+        v = F.pad(v, (0, q.shape[-1] - self.size))
+        how = How(1 / math.sqrt(self.size), dropout=how.dropout, backend=how.backend)
+        return sparse_attention(q, k, v, plan, lengths=lengths, how=how)[..., : self.size]
+
+    def _repeated(self, q: Tensor, k: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys with a channel by which block 0 counts 1 + r times."""
+        at = torch.arange(q.shape[2], device=q.device)
+        most = self.blocks(q.shape[2])
+        block = self._block(at)
+        _, always = fixed_edges(self.rules, most, blocks)
+        asks = ~always.index_select(1, block) & (blocks > self.options.dense_blocks)[:, None]
+        asks = asks & (at >= self.lead)
+        more = math.log(1 + self.options.random_blocks) * math.sqrt(self.size)
+        counts = more * ((block == 0) & (at >= self.lead)).to(k.dtype)
+        width = -(-(self.size + 1) // 8) * 8 - self.size
+        asks, counts = (F.pad(t[..., None].to(q.dtype), (0, width - 1)) for t in (asks, counts))
+        batch, many = q.shape[:2]
+        q = torch.cat((q, asks[:, None].expand(batch, many, -1, -1)), -1)
+        k = torch.cat((k, counts.expand(batch, many, -1, -1)), -1)
+        return q, k
+
+    def _pairs(self, heads: Heads, keep: Tensor | None, weigh: Weigh) -> Tensor:
+        """All pairs, for graphs and pictures: texts of any number of blocks at once."""
+        length, device, o = heads[0].shape[2], heads[0].device, self.options
+        at, most = torch.arange(length, device=device), self.blocks(length)
+        lengths = at.new_full((1,), length) if keep is None else keep.sum(1)
+        count = ((lengths - self.lead + o.block_size - 1) // o.block_size).clamp(min=1)
+        near, always = fixed_edges(self.rules, most, count)
+        seen = (near | always[:, None] | always[:, :, None])[:, None]
+        if self.order is not None:
+            seen = seen | random_edges(self.order, o.random_blocks, self.rules, most, count)
+        seen = seen | (count <= o.dense_blocks)[:, None, None, None]
+        block, front = self._block(at), at < self.lead
+        shown = seen.index_select(2, block).index_select(3, block) | front[:, None] | front
+        if keep is not None:
+            shown = shown & keep[:, None, None]
+        if o.random != "zeros" or not o.random_blocks:
+            return weigh(*heads, shown, at[None], at[None])
+        q, k = self._repeated(heads[0], heads[1], count)
+        return weigh(q, k, heads[2], shown, at[None], at[None])
+
+    def _literal(self, text: Tensor) -> Tensor:
+        length, count = text.shape[1], self.blocks(text.shape[1])
+        if self._counts_once(count):
+            return super()._literal(text)
+        block, always = self._block(torch.arange(length)), self.rules.always
+        chosen = torch.tensor([b % count for b in always if -count <= b < count])
+        twice = (block == 0) & ~torch.isin(block, chosen)[:, None]
+        front = torch.arange(length) < self.lead
+        twice = twice & ~front & ~front[:, None]
+        more = math.log(1 + self.options.random_blocks) * twice.to(text.dtype)
+        shown = self.plan(length).mask(length, self.heads)
+        return attention_reference(*self.project(text), mask=shown[None], bias=more[None, None])
+
+    def _block(self, at: Tensor) -> Tensor:
+        """The block of every position; of those in front the first."""
+        block: Tensor = (at - self.lead).clamp(min=0) // self.options.block_size
+        return block

@@ -1,0 +1,342 @@
+"""Longformer: a window around every token, and a few global tokens with projections of their own.
+
+    i not in G   softmax over {j : |i - j| <= w} and G   of q_i . k_j / sqrt(D),     values v_j
+    i in G       softmax over all j                      of q'_i . k'_j / sqrt(D),   values v'_j
+
+w = W/2 with W = ``window`` as the paper and Hugging Face's ``attention_window`` count it: half of
+it to each side, the token itself besides. A head of ``dilation`` b reads j with (i - j) mod b = 0,
+up to w b away (b = 1: no gap; the paper's table counts from 0). A global key inside the window
+counts once. G is ``mask.global_tokens``, row by row; where the mask has none, ``global_tokens``,
+and a text classifier marks the token that it reads. q', k', v' are of ``project_global``.
+
+Causal, for language models: the window behind the token, j <= i; the paper's have no G. That
+G may be given there too, its keys j <= i for all and its queries over all j <= i, is ours.
+
+Cost: O(L (W + |G|)). State: the keys and values of the last w b tokens and of G, and, until the
+last of G has come, those of ``project_global``.
+
+Source: Beltagy et al. 2020, arXiv 2004.05150, section 3. Longformers start from short models, whose
+projections are copied into the global ones (`copy_projections`; again after a training in which no
+token was global, since they had no gradient).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.mixer import set_options
+from everyformer.core.state import State, state
+from everyformer.core.trace import record, tracing
+from everyformer.engines.cache import KeyValueState
+from everyformer.engines.patterns import GlobalKeys, GlobalQueries, Near, Pattern
+from everyformer.engines.plan import SparsePlan
+from everyformer.engines.projections import HeadProjections
+from everyformer.engines.sparse import Backend, choose, sparse_attention
+from everyformer.mixers import MIXERS
+from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
+from everyformer.positions.base import Position
+
+
+@dataclass(frozen=True)
+class LongformerOptions:
+    window: int | tuple[int, ...] = 512
+    """W, even: W/2 tokens are seen on each side of a token (causal: before it); 0: itself alone;
+    one number or one a head"""
+    dilation: int | tuple[int, ...] = 1
+    """step between the tokens of a window (1: none is left out); one number or one a head"""
+    global_tokens: int | tuple[int, ...] = 0
+    """the first so many tokens of a text, or those at these positions, are global where the mask
+    names none"""
+    global_projections: bool | None = None
+    """queries, keys and values of global tokens have matrices of their own (default: unless causal
+    and without global tokens)"""
+    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
+    """which projections have a bias"""
+    attention_dropout: float = 0.0
+    """dropout on the weights in training"""
+    backend: Backend = "auto"
+    """how it is computed: auto, dense, blocked or flex"""
+
+
+@state
+class LongformerState(State):
+    """What later tokens see, and what a later global token does."""
+
+    seen: Tensor
+    local: KeyValueState
+    whole: KeyValueState
+    """by the global projections, of the tokens up to the last global one"""
+
+
+@MIXERS.register("longformer")
+class Longformer(PatternAttention):
+    """Windows and global tokens over (B, L, width), with the projections.
+
+    Args:
+        width: channels of x.
+        heads: H.
+        causal: whether later tokens are hidden.
+        max_length: not needed, any length works; global positions beyond it are refused.
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        options: `LongformerOptions` or a dictionary.
+
+    Raises:
+        GeneError: windows, dilations or global positions that cannot be.
+    """
+
+    name = "longformer"
+    honours = frozenset({"keep", "documents", "global_tokens"})
+    Options = LongformerOptions
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
+        channels: int | None = None, position: Position | None = None, options: Any = None,
+    ) -> None:  # fmt: skip
+        o: LongformerOptions = set_options(LongformerOptions, self.name, options)
+        super().__init__(
+            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
+        )
+        self.options = o
+        windows, dilations = (
+            _by_head("window", o.window, heads),
+            _by_head("dilation", o.dilation, heads),
+        )
+        for window in windows:
+            if window < 0 or window % 2:
+                raise GeneError(
+                    f"window={window} has no halves, one for each side of a token: give an even "
+                    f"number, as {max(window + window % 2, 0)}"
+                )
+        self._near = tuple(
+            Near(before=w // 2, after=w // 2, dilation=b, causal=causal)
+            for w, b in zip(windows, dilations, strict=True)
+        )
+        self.tokens = _positions(o.global_tokens, max_length)
+        separate = o.global_projections
+        if separate is None:
+            separate = not causal or bool(self.tokens)
+        self.project_global: HeadProjections | None = None
+        if separate:
+            sizes = (heads, heads), (self.size, self.size)
+            self.project_global = HeadProjections((width,) * 3, *sizes, o.bias)
+        self._plan, self._windows = self._of(self.tokens), self._of(())
+        self._local = self._of(self.tokens, queries=not separate)
+
+    @torch.no_grad()
+    def copy_projections(self) -> None:
+        """Let the global projections start as those of the other tokens.
+
+        Raises:
+            UnsupportedError: this one was built without global projections.
+        """
+        if self.project_global is None:
+            raise UnsupportedError(
+                "this longformer has one set of projections for all tokens, so there is nothing to "
+                "copy: build it with global_projections=True"
+            )
+        self.project_global.load_state_dict(self.project.state_dict())
+
+    def plan(self, length: int) -> SparsePlan:
+        """What each head sees where the mask names no global tokens."""
+        return self._plan
+
+    def _of(self, tokens: tuple[int, ...], queries: bool = True) -> SparsePlan:
+        """The plan with these global tokens; without their ``queries``, which see all."""
+        whole: tuple[Pattern, ...] = ()
+        if tokens:
+            whole = (GlobalKeys(tokens=tokens, causal=self.causal),)
+        if tokens and queries:
+            whole = (*whole, GlobalQueries(tokens=tokens, causal=self.causal))
+        near = self._near[:1] if len(set(self._near)) == 1 else self._near
+        return SparsePlan(tuple((one, *whole) for one in near))
+
+    def _mixed(
+        self, x: Tensor, keep: Tensor | None, state: State | None, *marked: Tensor
+    ) -> tuple[Tensor, State | None]:
+        if state is not None:
+            if marked:
+                raise UnsupportedError(
+                    "mask.global_tokens and a state cannot be combined: a token that turns out "
+                    "global reads all earlier ones, which a state does not hold. Name the global "
+                    "tokens of every text by the option global_tokens"
+                )
+            return self._streamed(x, keep, state)
+        places = torch.arange(x.shape[1], device=x.device)[None]
+        q, k, v = self.project(x)
+        heads = self._turn(q, places), self._turn(k, places), v
+        if tracing():
+            flags = marked[0] if marked else self._flags(places)
+            record(self, "weights", lambda: self._pairs(x, heads, keep, flags, self._weights))
+        if not marked and not self.tokens:
+            return self._local_heads(heads, keep, self._local), None
+        graph = torch.compiler.is_compiling()
+        if torch.compiler.is_exporting() or (marked and (graph or self._dense(q))):
+            flags = marked[0] if marked else self._flags(places)
+            return self._pairs(x, heads, keep, flags, self._outputs), None
+        if not marked:
+            return self._with_tokens(x, heads, keep, self.tokens), None
+        found = []
+        sets = _sets(marked[0] if keep is None else marked[0] & keep)
+        for tokens, rows in sets.items():
+            at = torch.tensor(rows, device=x.device)
+            own, *of = (t.index_select(0, at) for t in (x, *heads))
+            kept = None if keep is None else keep.index_select(0, at)
+            found.append(self._with_tokens(own, (of[0], of[1], of[2]), kept, tokens))
+        order = torch.tensor([row for rows in sets.values() for row in rows], device=x.device)
+        return torch.cat(found).index_select(0, order.argsort()), None
+
+    def _dense(self, q: Tensor) -> bool:
+        """Whether all pairs are computed anyway."""
+        return choose(self._local, q, self._how) == "dense"
+
+    def _flags(self, places: Tensor) -> Tensor:
+        """Which positions (B or 1, L) are global where the mask names none."""
+        tokens = torch.tensor(self.tokens, dtype=torch.long, device=places.device)
+        return (places[..., None] == tokens).any(-1)
+
+    def _with_tokens(
+        self, x: Tensor, heads: Heads, keep: Tensor | None, tokens: tuple[int, ...]
+    ) -> Tensor:
+        """Heads' outputs (B, H, L, D) of rows with the same global tokens."""
+        shared, length = self.project_global is None, x.shape[1]
+        plan = self._local if tokens == self.tokens else self._of(tokens, queries=shared)
+        made = self._local_heads(heads, keep, plan)
+        tokens = tuple(token for token in tokens if token < length)
+        if shared or not tokens:
+            return made
+        at = torch.tensor(tokens, device=x.device)
+        # causal: nothing behind the last one is seen by any of them
+        read = x[:, : max(tokens) + 1] if self.causal else x
+        stand = torch.arange(read.shape[1], device=x.device)[None]
+        shown = self._hidden(at[None], stand, None if keep is None else keep[:, : read.shape[1]])
+        q = self._global_queries(x.index_select(1, at), at[None])
+        rows = self._outputs(q, *self._global_keys(read, stand), shown, at[None], stand)
+        return made.index_copy(2, at, rows.to(made.dtype))
+
+    def _local_heads(self, heads: Heads, keep: Tensor | None, plan: SparsePlan) -> Tensor:
+        lengths = None if keep is None else keep.sum(1)
+        return sparse_attention(*heads, plan, lengths=lengths, how=self._how)
+
+    def _pairs(
+        self, x: Tensor, heads: Heads, keep: Tensor | None, flags: Tensor, weigh: Weigh
+    ) -> Tensor:
+        """All pairs, global tokens by flags (B or 1, L): for graphs, short texts and pictures."""
+        places = torch.arange(x.shape[1], device=x.device)[None]
+        flags = flags if keep is None else flags & keep
+        seen = self._hidden(places, places, keep)
+        shown = self._windows.visible(places[0], places[0], self.heads)[None] | flags[:, None, None]
+        if self.project_global is None:
+            return weigh(*heads, seen & (shown | flags[:, None, :, None]), places, places)
+        made = weigh(*heads, seen & shown, places, places)
+        q, keys = self._global_queries(x, places), self._global_keys(x, places)
+        return torch.where(flags[:, None, :, None], weigh(q, *keys, seen, places, places), made)
+
+    def _streamed(self, x: Tensor, keep: Tensor | None, held: State) -> tuple[Tensor, State]:
+        """New tokens behind those of a state."""
+        if not isinstance(held, LongformerState):
+            heads, local = super()._mixed(x, keep, held)
+            assert local is not None
+            return heads, local
+        heads, local = super()._mixed(x, keep, held.local)
+        assert isinstance(local, KeyValueState)
+        places, last = (
+            held.seen[:, None] + torch.arange(x.shape[1], device=x.device),
+            self.tokens[-1],
+        )
+        early, count = places <= last, x.shape[1]
+        if not torch.compiler.is_compiling():
+            # only these tokens can be global, or be read by one that is
+            count = int(early.any(0).sum())
+        if not count:
+            return heads, LongformerState(local.seen, local, held.whole)
+        x, places = x[:, :count], places[:, :count]
+        keep = None if keep is None else keep[:, :count]
+        holes = keep is not None or held.whole.keep is not None
+        k, v = self._global_keys(x, places)
+        whole = held.whole.append(k, v, places if holes else None, keep)
+        real, stand = whole.slots()
+        shown = self._hidden(places, stand, real)
+        rows = self._weighed(
+            self._global_queries(x, places), whole.keys, whole.values, shown, places, stand
+        )
+        flags = self._flags(places)[:, None, :, None]
+        heads = torch.cat((torch.where(flags, rows, heads[:, :, :count]), heads[:, :, count:]), 2)
+        return heads, LongformerState(local.seen, local, whole.last(last + 1))
+
+    def init_state(
+        self, batch_size: int, *, device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> State:  # fmt: skip
+        local = super().init_state(batch_size, device=device, dtype=dtype)
+        if self.project_global is None or not self.tokens:
+            return local
+        assert isinstance(local, KeyValueState)
+        return LongformerState(local.seen, local, local)
+
+    def _literal(self, text: Tensor, marked: Tensor | None = None) -> Tensor:
+        length = text.shape[1]
+        tokens = self.tokens
+        if marked is not None:
+            tokens = tuple(marked.nonzero().squeeze(1).tolist())
+        shown = self._of(tokens, queries=True).mask(length, self.heads)
+        made = self._by_definition(self.project(text), shown)
+        if self.project_global is None:
+            return made
+        whole = torch.ones(1, length, length, dtype=torch.bool)
+        whole = whole.tril() if self.causal else whole
+        rows = self._by_definition(self.project_global(text), whole)
+        flags = torch.isin(torch.arange(length), torch.tensor(tokens, dtype=torch.long))
+        return torch.where(flags[:, None], rows, made)
+
+    def _global_queries(self, x: Tensor, places: Tensor) -> Tensor:
+        assert self.project_global is not None
+        return self._turn(self.project_global.one(x, "query"), places)
+
+    def _global_keys(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.project_global is not None
+        k, v = self.project_global.one(x, "key"), self.project_global.one(x, "value")
+        return self._turn(k, places), v
+
+    def _hidden(self, here: Tensor, stand: Tensor, keep: Tensor | None) -> Tensor:
+        """bool (B or 1, 1, L, S): real keys at ``stand``, of causal ones none behind ``here``."""
+        shown = torch.ones_like(stand, dtype=torch.bool) if keep is None else keep
+        shown = shown[:, None, None]
+        return shown & (stand[:, None, None] <= here[:, None, :, None]) if self.causal else shown
+
+
+def _by_head(name: str, value: int | tuple[int, ...], heads: int) -> tuple[int, ...]:
+    """One number a head."""
+    values = value if isinstance(value, tuple) else (value,) * heads
+    if len(values) != heads:
+        raise GeneError(
+            f"{name}={value} has {len(values)} numbers, but heads={heads}: give one number, or one "
+            "for each head"
+        )
+    return values
+
+
+def _positions(chosen: int | tuple[int, ...], longest: int | None) -> tuple[int, ...]:
+    """Positions of global tokens, ascending."""
+    if isinstance(chosen, int):
+        if chosen < 0:
+            raise GeneError(f"global_tokens={chosen} must be a number of first tokens, at least 0")
+        return tuple(range(chosen))
+    if outside := [at for at in chosen if at < 0 or (longest is not None and at >= longest)]:
+        upto = "" if longest is None else f" below max_length={longest}"
+        raise GeneError(
+            f"global_tokens={chosen} names position {outside[0]}: give positions from 0 on{upto}"
+        )
+    return tuple(sorted(set(chosen)))
+
+
+def _sets(flags: Tensor) -> dict[tuple[int, ...], list[int]]:
+    """The rows of a batch by their global tokens (B, L)."""
+    sets: dict[tuple[int, ...], list[int]] = {}
+    for row, own in enumerate(flags):
+        sets.setdefault(tuple(own.nonzero().squeeze(1).tolist()), []).append(row)
+    return sets

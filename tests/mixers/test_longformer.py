@@ -1,0 +1,339 @@
+"""Longformer: transformers' layers, one mask for all paths, limits, streams, what is refused."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import LEDConfig, LongformerConfig
+from transformers.models.led.modeling_led import LEDEncoderAttention
+from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+
+import everyformer as ef
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.trace import trace
+from everyformer.engines.plan import reached
+
+WIDTH, HEADS = 12, 3
+ALL = ("query", "key", "value", "output")
+PARTS = ("query", "key", "value")
+
+
+def build(*, causal=False, dtype=torch.float64, seed=0, **options):
+    torch.manual_seed(seed)
+    sizes = {"width": WIDTH, "heads": HEADS, "causal": causal}
+    mixer = ef.create_mixer("longformer", **sizes, **options).to(dtype).eval()
+    for parameter in mixer.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return mixer
+
+
+def draw(*shape, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def flags(length, *rows):
+    made = torch.zeros(len(rows), length, dtype=torch.bool)
+    for row, tokens in enumerate(rows):
+        made[row, list(tokens)] = True
+    return made
+
+
+def close(a, b, tolerance=1e-11):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def copy_in(mixer, theirs, names=PARTS):
+    """Weights of three linear layers a set, by their names."""
+    sets = {"project": names, "project_global": tuple(f"{name}_global" for name in names)}
+    state = mixer.state_dict()
+    for ours, layers in sets.items():
+        linear = [theirs.get_submodule(name) for name in layers]
+        state[f"{ours}.weights.0"] = torch.cat([layer.weight for layer in linear])
+        for part, layer in zip(PARTS, linear, strict=True):
+            state[f"{ours}.biases.{part}"] = layer.bias
+    mixer.load_state_dict(state)
+
+
+# implementations that no one here wrote
+
+
+def their_masks(keep, marked):
+    """What transformers' layers take beside the tokens."""
+    mask = torch.zeros(keep.shape, dtype=torch.float64)
+    mask = mask.masked_fill(marked, 10000.0).masked_fill(~keep, -10000.0)
+    return {
+        "attention_mask": mask, "is_index_masked": mask < 0, "is_index_global_attn": mask > 0,
+        "is_global_attn": bool((mask > 0).any()),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["dense", "blocked"])
+@pytest.mark.parametrize("tokens", [((), ()), ((0,), (0, 5, 17)), ((3, 4, 5, 21), (0,))])
+def test_hugging_faces_layer(tokens, backend):
+    """Its weights are rounded to float32, whatever the dtype."""
+    torch.manual_seed(0)
+    config = LongformerConfig(
+        hidden_size=WIDTH, num_attention_heads=HEADS, attention_window=[4, 8],
+        attention_probs_dropout_prob=0.0, num_hidden_layers=2,
+    )  # fmt: skip
+    theirs = LongformerSelfAttention(config, layer_id=1).double().eval()
+    mixer = build(window=8, bias=PARTS, backend=backend)
+    copy_in(mixer, theirs)
+    mixer.out.weight.data = torch.eye(WIDTH).double()
+    x, marked = draw(2, 24, WIDTH).requires_grad_(), flags(24, *tokens)
+    keep = torch.ones(2, 24, dtype=torch.bool)
+    keep[0, 22:] = False
+    for real in (keep, torch.ones_like(keep)):
+        (expected,) = theirs(x, **their_masks(real, marked))
+        got = mixer(x, mask=Mask(keep=real, global_tokens=marked)).y
+        close(got * real[..., None], expected * real[..., None], 1e-6)
+    # row by row, since their gradients are NaN where rows have different numbers of global tokens
+    for row in range(2):
+        each = slice(row, row + 1)
+        weight, their = draw(1, 24, WIDTH, seed=3), their_masks(real[each], marked[each])
+        loss = (theirs(x[each], **their)[0] * weight).sum()
+        own = (mixer(x[each], mask=Mask(global_tokens=marked[each])).y * weight).sum()
+        compare_gradients(loss, own, x, theirs, mixer)
+
+
+def compare_gradients(loss, own, x, theirs, mixer):
+    names = [*PARTS, *(f"{part}_global" for part in PARTS)]
+    layers = [theirs.get_submodule(name).weight for name in names]
+    first = torch.autograd.grad(loss, [x, *layers], materialize_grads=True)
+    fused = [mixer.project.weights[0], mixer.project_global.weights[0]]
+    second = torch.autograd.grad(own, [x, *fused], materialize_grads=True)
+    close(second[0], first[0], 2e-6)
+    close(torch.cat(second[1:]), torch.cat(first[1:]), 2e-6)
+
+
+def test_the_encoder_of_led():
+    torch.manual_seed(0)
+    config = LEDConfig(
+        d_model=WIDTH, encoder_attention_heads=HEADS, attention_window=[6], encoder_layers=1,
+        attention_dropout=0.0,
+    )  # fmt: skip
+    theirs = LEDEncoderAttention(config, layer_id=0).double().eval()
+    mixer = build(window=6, bias=ALL)
+    copy_in(mixer, theirs.longformer_self_attn)
+    mixer.out.load_state_dict(theirs.output.state_dict())
+    x, marked, keep = draw(2, 18, WIDTH), flags(18, (0,), (0, 1)), torch.ones(2, 18).bool()
+    expected = theirs(x, **their_masks(keep, marked))[0]
+    close(mixer(x, mask=Mask(global_tokens=marked)).y, expected, 1e-6)
+
+
+# one definition, several paths
+
+POSITIONS = (None, "rope", "alibi", "t5-relative", "shaw")
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("position", POSITIONS)
+def test_units_are_the_definition_with_other_global_tokens_in_every_row(causal, position):
+    """Windows and dilations by head, a length that no window divides, holes, gradients."""
+    options = {"window": (6, 10, 0), "dilation": (1, 3, 1), "position": position}
+    mixer = build(causal=causal, **options, backend="blocked")
+    rows = ((2, 70), (), (0, 1, 2, 40, 41), (2, 70))
+    keep = torch.ones(4, 77, dtype=torch.bool)
+    keep[1, 60:], keep[2, 5], keep[3, 70] = False, False, False
+    mask = Mask(keep=keep, global_tokens=flags(77, *rows))
+    found = []
+    for make in (lambda x, mask: mixer(x, mask=mask).y, mixer.reference):
+        x = draw(4, 77, WIDTH).requires_grad_()
+        y = make(x, mask=mask) * keep[..., None]
+        inputs = [x, *mixer.parameters()]
+        made = torch.autograd.grad(
+            (y * draw(*y.shape, seed=2)).sum(), inputs, materialize_grads=True
+        )
+        found.append([y, *made])
+    for fast, literal in zip(*found, strict=True):
+        close(fast, literal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_rows_with_other_global_tokens_are_rows_alone(causal):
+    mixer, x = build(causal=causal, window=4, global_projections=True), draw(3, 300, WIDTH)
+    marked = flags(300, (0,), (), (7, 8, 250))
+    together = mixer(x, mask=Mask(global_tokens=marked)).y
+    for row in range(3):
+        alone = mixer(x[row : row + 1], mask=Mask(global_tokens=marked[row : row + 1])).y
+        close(together[row : row + 1], alone)
+
+
+@pytest.mark.parametrize("length", [9, 300])
+@pytest.mark.parametrize("causal", [True, False])
+def test_global_tokens_by_option_and_by_mask_are_the_same(causal, length):
+    chosen, plain = (
+        build(causal=causal, window=4, global_tokens=tokens, global_projections=True)
+        for tokens in ((0, 5), 0)
+    )
+    x, marked = draw(2, length, WIDTH), flags(length, (0, 5), (0, 5))
+    close(chosen(x).y, plain(x, mask=Mask(global_tokens=marked)).y)
+    named = Mask(global_tokens=flags(length, (3,), (3,)))
+    close(chosen(x, mask=named).y, plain(x, mask=named).y)
+
+
+def test_packed_texts_have_their_own_global_tokens():
+    mixer, x, ids = build(window=2), draw(1, 12, WIDTH), torch.tensor([[0] * 5 + [1] * 7])
+    marked = flags(12, (0, 7))
+    packed = mixer(x, mask=Mask(documents=ids, global_tokens=marked)).y
+    for part in (slice(0, 5), slice(5, 12)):
+        alone = mixer(x[:, part], mask=Mask(global_tokens=marked[:, part])).y
+        close(packed[:, part], alone)
+
+
+@pytest.mark.parametrize("length", [11, 300])
+def test_compiled_with_flags_it_is_the_same(length):
+    torch._dynamo.reset()
+    mixer, x = build(window=4), draw(2, length, WIDTH)
+    mask = Mask(global_tokens=flags(length, (0,), (1, 9)))
+    compiled = torch.compile(mixer, backend="eager", fullgraph=True)
+    close(compiled(x, mask=mask).y, mixer(x, mask=mask).y)
+
+
+# what is seen
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_output_depends_on_what_is_visible_and_on_nothing_else(causal):
+    """By Jacobians: a query of a global token reads all, so no key and no value is hidden."""
+    mixer = build(causal=causal, window=4, global_tokens=(6,), dilation=2, backend="blocked")
+    x = draw(1, 13, WIDTH)
+    jacobian = torch.autograd.functional.jacobian(lambda t: mixer(t).y[0], x)
+    depends = jacobian[:, :, 0].abs().sum((1, 3)) > 0
+    i, j = torch.arange(13)[:, None], torch.arange(13)
+    apart = i - j
+    expected = (apart.abs() <= 4) & (apart % 2 == 0) | (j == 6) | (i == 6)
+    expected = expected & (apart >= 0) if causal else expected
+    assert torch.equal(depends, expected)
+    assert torch.equal(mixer.plan(13).mask(13)[0], expected)
+
+
+def test_a_global_key_in_the_window_counts_once():
+    mixer = build(window=8, global_tokens=(0, 2), backend="blocked")
+    with trace(mixer) as t:
+        y = mixer(x := draw(1, 9, WIDTH)).y
+    weights = t[""]["weights"][0]
+    close(weights.sum(-1), torch.ones(1, HEADS, 9).double())
+    close(y, mixer.reference(x))
+    mixer.project.weights[0].data[: 2 * WIDTH] = 0
+    with trace(mixer) as t:
+        mixer(x)
+    equal = t[""]["weights"][0][0, :, 5]
+    close(equal, (mixer.plan(9).mask(9)[0, 5] / 9.0).double().expand(HEADS, -1), 1e-7)
+
+
+@pytest.mark.parametrize(("layers", "far"), [(1, 16), (2, 31), (4, 61)])
+def test_layers_reach_farther(layers, far):
+    plan = build(causal=True, window=30).plan(80)
+    seen = reached([plan] * layers, 80)
+    assert int(seen[79].sum()) == far
+
+
+# projections of their own
+
+
+def test_without_global_tokens_their_projections_get_no_gradient():
+    mixer = build(window=4)
+    mixer(draw(1, 9, WIDTH)).y.sum().backward()
+    assert all(parameter.grad is None for parameter in mixer.project_global.parameters())
+
+
+def test_every_token_global_is_attention_by_the_global_projections():
+    mixer, x = build(window=2), draw(2, 9, WIDTH)
+    q, k, v = mixer.project_global(x)
+    expected = mixer.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+    close(mixer(x, mask=Mask(global_tokens=torch.ones(2, 9, dtype=torch.bool))).y, expected)
+
+
+def test_a_causal_one_without_global_tokens_has_one_set_of_projections():
+    assert build(causal=True).project_global is None
+    assert build(causal=True, global_tokens=1).project_global is not None
+    with pytest.raises(UnsupportedError, match="one set of projections"):
+        build(causal=True).copy_projections()
+
+
+# streams
+
+
+def test_the_state_of_a_long_text_holds_the_window_and_the_global_tokens():
+    mixer, x = build(causal=True, window=8, global_tokens=2), draw(1, 300, WIDTH)
+    with torch.no_grad():
+        expected, state = mixer(x).y, mixer.init_state(1)
+        for first in (*range(0, 100, 50), *range(100, 300)):
+            last = first + (50 if first < 100 else 1)
+            y, state, _ = mixer(x[:, first:last], state=state)
+            close(y, expected[:, first:last])
+    assert state.local.keys.shape[2] <= 2 * (8 // 2 + 2) + 1
+    assert state.whole.keys.shape[2] == 2
+
+
+def test_flags_and_a_state_are_refused_together():
+    mixer, x = build(causal=True, global_tokens=1), draw(1, 4, WIDTH)
+    with pytest.raises(UnsupportedError, match="option global_tokens"):
+        mixer(x, mask=Mask(global_tokens=flags(4, (0,))), state=mixer.init_state(1))
+
+
+# models
+
+
+def test_windows_by_layer():
+    model = ef.create_model(
+        "longformer", vocabulary=20, width=WIDTH, heads=HEADS, layers=3,
+        window=ef.by_layer(2, 4, 8), dilation=ef.by_layer(1, 1, (1, 2, 2)),
+    )  # fmt: skip
+    plans = [block.mixer.plan(9) for block in model.stack.blocks]
+    assert [plan.span for plan in plans] == [1, 2, 8]
+
+
+@pytest.mark.parametrize("pooling", ["class", "first"])
+def test_the_token_that_a_classifier_reads_is_global(pooling):
+    """One layer with empty windows: only a global token knows of the others."""
+    torch.manual_seed(0)
+    model = ef.create_model(
+        "longformer", "classify-text", vocabulary=20, width=WIDTH, heads=HEADS, layers=1, window=0,
+        pooling=pooling,
+    ).eval()  # fmt: skip
+    tokens = torch.randint(0, 20, (2, 9))
+    keep = torch.ones(2, 9, dtype=torch.bool)
+    keep[0, :2] = keep[0, 7:] = False
+    other = torch.where(torch.arange(9) == 5, (tokens + 1) % 20, tokens)
+    mask = Mask(keep=keep)
+    assert not torch.allclose(model(tokens, mask=mask).logits, model(other, mask=mask).logits)
+    alone = model(tokens[:1, 2:7]).logits
+    close(model(tokens, mask=mask).logits[:1], alone, 1e-5)
+    nowhere = Mask(keep=keep, global_tokens=torch.zeros(2, 9, dtype=torch.bool))
+    same = torch.equal(model(tokens, mask=nowhere).logits, model(other, mask=nowhere).logits)
+    assert same == (pooling == "first")
+
+
+# refused, and what is not
+
+WRONG = [
+    ({"window": 7}, "8"),
+    ({"window": -2}, "even"),
+    ({"window": (4, 4)}, "heads=3"),
+    ({"dilation": 0}, "dilation"),
+    ({"dilation": (1, 2)}, "heads=3"),
+    ({"global_tokens": -1}, "at least 0"),
+    ({"global_tokens": (2, -3)}, "position -3"),
+    ({"global_tokens": (2, 40), "max_length": 40}, "max_length=40"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG)
+def test_what_cannot_be_is_refused(options, said):
+    with pytest.raises(GeneError, match=said):
+        build(**options)
+
+
+def test_flags_of_another_shape_are_refused():
+    with pytest.raises(ShapeError, match="global_tokens"):
+        build()(draw(2, 9, WIDTH), mask=Mask(global_tokens=flags(8, (), ())))
+
+
+@pytest.mark.parametrize("options", [{"window": 0}, {"window": 10_000}, {"global_tokens": 50}])
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_empty_windows_and_ones_beyond_the_text_work(options, length):
+    mixer, x = build(**options), draw(2, length, WIDTH)
+    close(mixer(x).y, mixer.reference(x))
