@@ -6,6 +6,8 @@ width). Each function has a twin of the same name, the literal equation, in `eve
 
 from everyformer.engines.features import fourier_features, positive_features
 from everyformer.engines.hashing import lsh_buckets
+from everyformer.engines.places import relative_shift
+from everyformer.engines.sparse import sparse_attention
 from everyformer.mixers._lsh import lsh_attention
 from everyformer.mixers._routing import routing_attention
 from everyformer.mixers.aft_conv import aft_conv
@@ -15,6 +17,7 @@ from everyformer.mixers.aft_simple import aft_simple
 from everyformer.mixers.attention import attention
 from everyformer.mixers.gmlp import spatial_gate
 from everyformer.mixers.linear import linear_attention
+from everyformer.positions.alibi import alibi_slopes
 from everyformer.positions.rope import rotate
 from everyformer.positions.sinusoidal import sinusoid
 
@@ -23,14 +26,17 @@ __all__ = [
     "aft_full",
     "aft_local",
     "aft_simple",
+    "alibi_slopes",
     "attention",
     "fourier_features",
     "linear_attention",
     "lsh_attention",
     "lsh_buckets",
     "positive_features",
+    "relative_shift",
     "rotate",
     "routing_attention",
     "sinusoid",
+    "sparse_attention",
     "spatial_gate",
 ]

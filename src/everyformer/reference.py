@@ -1,6 +1,8 @@
 """The literal equations: slow, float64-able, the definition that the fast functions must equal."""
 
 from everyformer.engines.hashing import lsh_buckets_reference as lsh_buckets
+from everyformer.engines.places import relative_shift_reference as relative_shift
+from everyformer.engines.sparse import sparse_attention_reference as sparse_attention
 from everyformer.mixers._lsh import lsh_attention_reference as lsh_attention
 from everyformer.mixers._routing import routing_attention_reference as routing_attention
 from everyformer.mixers.aft_conv import aft_conv_reference as aft_conv
@@ -12,6 +14,7 @@ from everyformer.mixers.gmlp import spatial_gate_reference as spatial_gate
 from everyformer.mixers.linear import linear_attention_reference as linear_attention
 from everyformer.mixers.performer import positive_features_reference as positive_features
 from everyformer.mixers.rfa import fourier_features_reference as fourier_features
+from everyformer.positions.alibi import alibi_slopes_reference as alibi_slopes
 from everyformer.positions.rope import rotate_reference as rotate
 from everyformer.positions.sinusoidal import sinusoid_reference as sinusoid
 
@@ -20,14 +23,17 @@ __all__ = [
     "aft_full",
     "aft_local",
     "aft_simple",
+    "alibi_slopes",
     "attention",
     "fourier_features",
     "linear_attention",
     "lsh_attention",
     "lsh_buckets",
     "positive_features",
+    "relative_shift",
     "rotate",
     "routing_attention",
     "sinusoid",
+    "sparse_attention",
     "spatial_gate",
 ]

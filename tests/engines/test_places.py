@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines import scored
 from everyformer.engines.places import Places
@@ -80,3 +81,27 @@ def test_blocks_equal_the_whole_with_gradients(kind, options, causal, monkeypatc
     torch.testing.assert_close(blocks, whole)
     for a, b in zip(same, gradients, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 5), (4, 4), (3, 8)])
+def test_the_shift_puts_distances_at_pairs(queries, keys):
+    torch.manual_seed(0)
+    scores = torch.randn(2, 3, queries, queries + keys - 1, dtype=torch.float64, requires_grad=True)
+    got, want = (part.relative_shift(scores) for part in (ef.functional, ef.reference))
+    assert torch.equal(got, want)
+    # of keys that end with the queries, the number is that of the pair's distance alone
+    apart = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
+    distances = (keys - 1 - torch.arange(queries + keys - 1)).expand(queries, -1)
+    assert torch.equal(ef.functional.relative_shift(distances), -apart)
+    torch.autograd.gradcheck(ef.functional.relative_shift, scores)
+
+
+def test_a_shift_of_too_few_distances_is_refused():
+    with pytest.raises(ShapeError, match="at least 4"):
+        ef.functional.relative_shift(torch.zeros(4, 3))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 8, 12, 16, 20])
+def test_slopes_have_a_closed_form(heads):
+    slopes = [part.alibi_slopes(heads) for part in (ef.functional, ef.reference)]
+    assert slopes[0] == pytest.approx(slopes[1], rel=1e-15)

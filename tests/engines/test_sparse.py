@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.engines import flex
 from everyformer.engines.flops import count_flops
@@ -102,6 +103,13 @@ def test_units_equal_the_mask(name, length):
     rows = [t.transpose(1, 2) for t in inputs]
     got = by_parts(*rows, None, PLANS[name], Scores(1 / math.sqrt(SIZE))).transpose(1, 2)
     assert_close(with_gradients(got, inputs), want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_units_equal_the_literal_equation(name):
+    inputs = heads(23)
+    got = ef.functional.sparse_attention(*inputs, PLANS[name], how=How(backend="blocked"))
+    assert_close(got, ef.reference.sparse_attention(*inputs, PLANS[name]), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.errors import ShapeError
+
 
 @dataclass(frozen=True)
 class Places:
@@ -177,6 +179,38 @@ class Places:
     def _column_of_pairs(self) -> Tensor:
         """(B or 1, L, S): hidden pairs beyond the span get its ends."""
         return (self.farthest - self.distances()).clamp(0, self.columns - 1)
+
+
+def relative_shift(scores: Tensor) -> Tensor:
+    """From a column for every distance to one for every key (Dai et al. 2019, appendix B).
+
+    Args:
+        scores: (..., L, L + S - 1); the columns of a query fall from the distance of the farthest
+            pair, S - 1 if the last query stands where the last of S keys does, by one each.
+
+    Returns:
+        (..., L, S): entry (i, j) is column L - 1 - i + j of row i.
+
+    Raises:
+        ShapeError: fewer columns than rows.
+    """
+    length, columns = scores.shape[-2:]
+    if columns < length:
+        raise ShapeError(
+            f"scores of {length} queries by distance have at least {length} columns, not {columns}"
+        )
+    shifted: Tensor = _Skew.apply(scores, columns - length + 1)
+    return shifted
+
+
+def relative_shift_reference(scores: Tensor) -> Tensor:
+    """`relative_shift`, entry by entry."""
+    length, columns = scores.shape[-2:]
+    keys = range(columns - length + 1)
+    rows = [
+        torch.stack([scores[..., i, length - 1 - i + j] for j in keys], -1) for i in range(length)
+    ]
+    return torch.stack(rows, -2)
 
 
 def _of_rows(positions: Tensor, rows: slice) -> Tensor:

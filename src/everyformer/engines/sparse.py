@@ -98,6 +98,23 @@ def sparse_attention(
     return by_parts(*_rows(q, k, v), lengths, plan, made).transpose(1, 2)
 
 
+def sparse_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, plan: SparsePlan, *, scale: float | None = None
+) -> Tensor:
+    """`sparse_attention` under the plan's mask, one query and head at a time."""
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    mask = plan.mask(q.shape[2], q.shape[1]).expand(q.shape[1], -1, -1)
+    o = torch.zeros_like(v)
+    for h in range(q.shape[1]):
+        for i in range(q.shape[2]):
+            keys = mask[h, i].nonzero().squeeze(1)
+            if len(keys):
+                scores = scale * (k[:, h, keys] @ q[:, h, i, :, None]).squeeze(-1)
+                weights = scores.softmax(-1)
+                o[:, h, i] = (weights[:, None] @ v[:, h, keys]).squeeze(1)
+    return o
+
+
 def _rows(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(B, L, H, D) each, as the projections made them."""
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

@@ -61,6 +61,14 @@ def alibi_slopes(heads: int, rule: Slopes = "alibi") -> tuple[float, ...]:
     return alibi_slopes(below, "geometric") + between[: heads - below]
 
 
+def alibi_slopes_reference(heads: int) -> tuple[float, ...]:
+    """m_h in closed form: 2^(-8 h / n) for the first n heads, n the largest power of two in them,
+    and 2^(-4 (2 h - 1) / n) for the h-th of the others."""
+    n = 1 << (heads.bit_length() - 1)
+    first = tuple(2 ** (-8 * h / n) for h in range(1, n + 1))
+    return first + tuple(2 ** (-4 * (2 * h - 1) / n) for h in range(1, heads - n + 1))
+
+
 def alibi_reference(q_positions: Tensor, k_positions: Tensor, slopes: tuple[float, ...]) -> Tensor:
     """The definition, one number at a time, in float64: -m_h |i - j| as (B or 1, H, L, S)."""
     rows = max(len(q_positions), len(k_positions))
