@@ -293,3 +293,18 @@ def test_padding_is_invisible_to_a_converted_model(say: Say, tree: Path) -> None
     keep = torch.arange(padded.shape[1])[None] < short.shape[1]
     got = model(padded, mask=Mask(keep=keep)).logits[:, : short.shape[1]]
     torch.testing.assert_close(got, logits(model, short))
+
+
+@pytest.mark.parametrize("kind", ["longformer", "bigbird"])
+def test_a_bert_is_made_longer(kind: str, say: Say, tree: Path) -> None:
+    theirs = checkpoint("bert", tree / "theirs")
+    chosen = ("--window", "16") if kind == "longformer" else ("--block-size", "16")
+    words = ("convert", "theirs", "--to", kind, "--length", "100", *chosen, "--out", "long")
+    code, out, err = say(*words)
+    assert code == 0, err
+    assert "a saved model for long texts" in out
+    ours = ef.load("long")
+    assert (ours.config.mixer, ours.config.max_length) == (kind, 100)
+    ids = torch.randint(5, 60, (2, 9))
+    torch.testing.assert_close(logits(ours, ids), logits(theirs, ids), rtol=0, atol=1e-5)
+    assert isinstance(load_tokenizer("long"), HubTokenizer)

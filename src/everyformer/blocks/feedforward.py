@@ -17,6 +17,28 @@ from torch.utils.checkpoint import checkpoint
 from everyformer.blocks.options import BlockOptions
 
 
+def activate(h: Tensor, name: str) -> Tensor:
+    """An activation by its name: gelu, gelu-tanh, relu, silu or tanh."""
+    if name == "relu":
+        return F.relu(h)
+    if name == "silu":
+        return F.silu(h)
+    if name == "tanh":
+        return torch.tanh(h)
+    return F.gelu(h, approximate="tanh" if name == "gelu-tanh" else "none")
+
+
+class Activation(nn.Module):
+    """`activate` as a layer."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, h: Tensor) -> Tensor:
+        return activate(h, self.name)
+
+
 class FeedForward(nn.Module):
     """Two linear layers with an activation between, the same at every position."""
 
@@ -48,14 +70,7 @@ class FeedForward(nn.Module):
 
     def _whole(self, x: Tensor) -> Tensor:
         h = self.up(x)
-        if self.gate is not None:
-            h = F.silu(self.gate(x)) * h
-        elif self.activation == "relu":
-            h = F.relu(h)
-        elif self.activation == "silu":
-            h = F.silu(h)
-        else:
-            h = F.gelu(h, approximate="tanh" if self.activation == "gelu-tanh" else "none")
+        h = activate(h, self.activation) if self.gate is None else F.silu(self.gate(x)) * h
         return self.down(drop(h, self.dropout, self.training))
 
 

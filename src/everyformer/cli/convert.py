@@ -24,8 +24,12 @@ FORMS = {
     "hf-model": "a folder of transformers with our own model class in it",
     "onnx": "a file .onnx",
     "program": "a file .pt2 of torch.export",
+    "longformer": "a saved model for long texts",
+    "bigbird": "a saved model for long texts",
 }
 FILES = ("onnx", "program")
+LONG = ("longformer", "bigbird")
+LENGTH = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +39,22 @@ class ConvertOptions:
     (OWNER/NAME), directory of a run, or folder of a saved model"""
     out: str
     """the folder, or with --to onnx and program the file, to write; it must not exist"""
-    to: Literal["ours", "hf", "hf-model", "onnx", "program"] | None = None
+    to: Literal["ours", "hf", "hf-model", "onnx", "program", "longformer", "bigbird"] | None = None
     """ours: a saved model of this library; hf: a checkpoint of transformers; hf-model: our own
-    model class for transformers (lm); onnx: a file .onnx; program: a file .pt2 of torch.export
-    (default: ours, of what is not)"""
+    model class for transformers (lm); onnx: a file .onnx; program: a file .pt2 of torch.export;
+    longformer, bigbird: a saved model for long texts, of one with attention (default: ours, of
+    what is not)"""
+    length: int | None = None
+    """with --to longformer or bigbird: tokens that it shall read (default: 4096)"""
+    window: int | None = None
+    """with --to longformer: W, tokens of its window (default: 512)"""
+    block_size: int | None = None
+    """with --to bigbird: tokens of a block (default: 64)"""
     mixer: str | None = None
     """takes the place of attention in an imported checkpoint, with fresh weights"""
     type: str | None = None
     """which system of transformers to write: gpt2, bert, roberta, vit, marian, llama, mistral or
-    qwen2 (default: the first that can say all that the model is)"""
+    qwen2, longformer or big_bird (default: the first that can say all that the model is)"""
     average: int | None = None
     """of a run, take the mean of the weights in so many of the newest checkpoints (default: the
     best one)"""
@@ -82,6 +93,8 @@ def run(words: Sequence[str]) -> int:
     form = _form(options, source)
     opened = open_source(source, mixer=options.mixer, average=options.average)
     check_writable(out.parent)
+    if form in LONG:
+        opened = _longer(opened, form, options)
     written = _write(opened, form, out, options.type)
     fresh = [] if opened.report is None else opened.report.made
     config = opened.model.config
@@ -99,7 +112,7 @@ def run(words: Sequence[str]) -> int:
         about["fresh"] = (
             f"the {len(fresh)} tensors of the mixer {options.mixer} have learned nothing yet"
         )
-    if form == "ours":
+    if form == "ours" or form in LONG:
         about["next"] = _next(options.out, opened, fresh)
     print(facts(about))
     for title, report in (("tensors read", opened.report), ("tensors written", written.report)):
@@ -116,7 +129,21 @@ def _form(options: ConvertOptions, source: Source) -> str:
         raise ConfigError(f"{options.source} is {source.what}: say what --to make of it: {choices}")
     if options.type is not None and form != "hf":
         raise ConfigError(f"--type is for --to hf, not {form}: leave it out")
+    for name, forms in (("length", LONG), ("window", LONG[:1]), ("block_size", LONG[1:])):
+        if getattr(options, name) is not None and form not in forms:
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} is for --to {' or '.join(forms)}, not {form}: leave it out")
     return form
+
+
+def _longer(opened: Opened, form: str, options: ConvertOptions) -> Opened:
+    """The model for long texts, which is saved with the same tokenizer."""
+    from everyformer.models.lengthen import lengthen
+
+    chosen = {"window": options.window, "block_size": options.block_size}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    model = lengthen(opened.model, form, options.length or LENGTH, **chosen)
+    return opened._replace(model=model)
 
 
 def _write(opened: Opened, form: str, out: Path, model_type: str | None) -> Written:
@@ -127,7 +154,7 @@ def _write(opened: Opened, form: str, out: Path, model_type: str | None) -> Writ
     note = {"tokenizer": opened.note} if opened.note else {}
     if form in ("hf", "hf-model") and tokenizer is not None and not exportable(tokenizer):
         note = {"tokenizer": f"{tokenizer}, left out: transformers has no form for it"}
-    if form == "ours":
+    if form == "ours" or form in LONG:
         from everyformer.training.checkpoint import save_model
 
         save_model(model, out, tokenizer=tokenizer)

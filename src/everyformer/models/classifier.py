@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.block import Block
+from everyformer.blocks.feedforward import Activation
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
@@ -49,7 +50,7 @@ class Pool(nn.Module):
             self.head: nn.Module = last
         else:
             last = nn.Linear(hidden, config.classes)
-            between = nn.Tanh() if config.head_activation == "tanh" else nn.GELU()
+            between = Activation(config.head_activation)
             self.head = nn.Sequential(nn.Linear(channels, hidden), between, last)
         nn.init.zeros_(last.bias)
         # ViT starts its head at zero; a text classifier does not, since every logit then moves

@@ -36,7 +36,7 @@ class Architecture:
     real token (first: BERT's, whose texts begin with one for that)"""
     head_hidden: int | None = None
     """hidden channels of a two-layer classification head (default: one linear layer)"""
-    head_activation: Literal["gelu", "tanh"] = "gelu"
+    head_activation: Literal["gelu", "gelu-tanh", "tanh", "relu", "silu"] = "gelu"
     """between its two layers (tanh with as many channels as width: BERT's pooler)"""
     position: str | None = "sinusoidal"
     """how order enters; none leaves it to the mixer"""
@@ -58,7 +58,9 @@ class Architecture:
     token_types: int = 0
     """kinds of segments that have vectors of their own (BERT: 2; 0: none)"""
     head_transform: bool = False
-    """a linear layer, GELU and norm before the output layer (mlm)"""
+    """a linear layer, an activation and a norm before the output layer (mlm)"""
+    transform_activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = "gelu"
+    """between that layer and its norm"""
     head_bias: bool = False
     """a learned bias for each token in the output layer"""
     label_smoothing: float = 0.0

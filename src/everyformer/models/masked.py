@@ -1,11 +1,11 @@
 """Masked language model: some tokens are hidden, both their sides are read, the hidden guessed.
 
     h = stack(norm(E[token] + position + E_type[type]))
-    t = norm(gelu(W h + b)),   logits = t E^T + c
+    t = norm(act(W h + b)),   logits = t E^T + c
 
 In BERT the embeddings are normalised (``embedding_norm``) and typed (``token_types``), the output
-goes through a transform (``head_transform``) and has a bias a token (``head_bias``). Which tokens
-are hidden is the data's business: targets are -100 wherever nothing is scored.
+goes through a transform (``head_transform``, act = GELU) and has a bias a token (``head_bias``).
+Which tokens are hidden is the data's business: targets are -100 wherever nothing is scored.
 
 Source: Devlin et al. 2018, arXiv 1810.04805.
 """
@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.blocks.feedforward import make_norm
+from everyformer.blocks.feedforward import activate, make_norm
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
@@ -72,5 +71,6 @@ class MaskedLanguageModel(Model):
     def logits(self, y: Tensor) -> Tensor:
         """From the last layer's output (..., width) to scores (..., vocabulary)."""
         if self.transform is not None and self.transform_norm is not None:
-            y = self.transform_norm(F.gelu(self.transform(y)))
+            act = self.config.transform_activation
+            y = self.transform_norm(activate(self.transform(y), act))
         return self.head(y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from everyformer.interop.convert.architecture import (
@@ -15,47 +16,65 @@ from everyformer.interop.convert.rules import Rule, heads, same
 from everyformer.models.config import ModelConfig
 
 PARTS = ("query", "key", "value")
-# RoBERTa keeps row 1 for padding and counts positions from 2
-FIRST = {"bert": 0, "roberta": 2}
-HEADS = {
-    "bert": (
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions",
-    ),
-    "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head"),
-}
+BERT_HEAD = (
+    "cls.predictions.transform.dense",
+    "cls.predictions.transform.LayerNorm",
+    "cls.predictions",
+)
+ROBERTA_HEAD = ("lm_head.dense", "lm_head.layer_norm", "lm_head")
 """transform, its norm, and where the bias of the output layer lies"""
 
 
-def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Encoder:
+    """What differs among the encoders that are built like BERT."""
+
+    body: str
+    """what the names of its layers begin with"""
+    head: tuple[str, str, str]
+    first: int = 0
+    """rows of the position table before the first position (RoBERTa keeps row 1 for padding)"""
+    acts: bool = True
+    """whether the transform has the feed-forward's activation (RoBERTa's has always GELU)"""
+    classifier: str = ""
+    """where its two-layer classification head lies, if it has one that is read here"""
+
+
+KINDS = {
+    "bert": Encoder("bert", BERT_HEAD),
+    "roberta": Encoder("roberta", ROBERTA_HEAD, first=2, acts=False),
+}
+
+
+def encoder_options(config: dict[str, Any], kind: Encoder) -> dict[str, Any]:
+    """What the config of an encoder says, beside its attention."""
     refuse(config, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
-    width = config["hidden_size"]
+    width, act = config["hidden_size"], activation(config["hidden_act"])
     return {
-        "member": "bert",
         "width": width,
         "layers": config["num_hidden_layers"],
         "heads": config["num_attention_heads"],
-        "max_length": config["max_position_embeddings"] - FIRST[config["model_type"]],
+        "max_length": config["max_position_embeddings"] - kind.first,
         "vocabulary": config["vocab_size"],
         "token_types": config["type_vocab_size"],
         "expansion": config["intermediate_size"] / width,
-        "feedforward": activation(config["hidden_act"]),
+        "feedforward": act,
+        "transform_activation": act if kind.acts else "gelu",
         "norm_eps": config["layer_norm_eps"],
         "dropout": config["hidden_dropout_prob"],
         "embedding_dropout": config["hidden_dropout_prob"],
         "attention_dropout": config["attention_probs_dropout_prob"],
         "tie": config.get("tie_word_embeddings", True),
-        "bias": ALL_BIASES,
     }
 
 
-def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
+def describe_encoder(config: ModelConfig, kind: Encoder) -> dict[str, Any]:
+    """Theirs of ours, beside the attention."""
     return {
         "hidden_size": config.width,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
-        "max_position_embeddings": config.tokens + FIRST[model_type],
+        "max_position_embeddings": (config.max_length or config.tokens) + kind.first,
         "vocab_size": config.vocabulary,
         "type_vocab_size": config.token_types,
         "intermediate_size": round(config.width * config.block.expansion),
@@ -67,25 +86,33 @@ def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _rules(model_type: str, config: ModelConfig) -> list[Rule]:
-    body, table = f"{model_type}.embeddings", "position_embeddings.weight"
-    dense, norm, bias = HEADS[model_type]
+def encoder_rules(config: ModelConfig, kind: Encoder) -> list[Rule]:
+    """Every tensor of an encoder and of its heads; of the attention queries, keys and values."""
+    body, (dense, norm, bias) = f"{kind.body}.embeddings", kind.head
     rules = [
         Rule(("embedding.weight",), (f"{body}.word_embeddings.weight",)),
-        Rule(("position.table",), (f"{body}.{table}",), skip=FIRST[model_type]),
+        Rule(("position.table",), (f"{body}.position_embeddings.weight",), skip=kind.first),
         Rule(("types.weight",), (f"{body}.token_type_embeddings.weight",)),
         *same("embedding_norm", f"{body}.LayerNorm"),
-        *same("transform", dense),
-        *same("transform_norm", norm),
-        Rule(("head.bias",), (f"{bias}.bias",)),
     ]
-    if not config.tie:
-        rules.append(Rule(("head.weight",), (f"{bias}.decoder.weight",)))
-    for n in range(config.layers):
-        ours, theirs = f"stack.blocks.{n}", f"{model_type}.encoder.layer.{n}"
-        three = tuple(f"{theirs}.attention.self.{part}" for part in PARTS)
+    if config.task == "mlm":
         rules += [
-            *heads(f"{ours}.mixer.project", three, (config.width,) * 3, bias=True),  # type: ignore[arg-type]
+            *same("transform", dense),
+            *same("transform_norm", norm),
+            Rule(("head.bias",), (f"{bias}.bias",)),
+        ]
+    else:
+        rules += same("pool.head.0", f"{kind.classifier}.dense")
+        rules += same("pool.head.2", f"{kind.classifier}.out_proj")
+    if config.task == "mlm" and not config.tie:
+        # they hold the bias twice, and add this one
+        rules += same("head", f"{bias}.decoder")
+    biased = "query" in config.mixer_options.get("bias", ())
+    for n in range(config.layers):
+        ours, theirs = f"stack.blocks.{n}", f"{kind.body}.encoder.layer.{n}"
+        three = (*(f"{theirs}.attention.self.{part}" for part in PARTS),)
+        rules += [
+            *heads(f"{ours}.mixer.project", three, (config.width,) * 3, bias=biased),  # type: ignore[arg-type]
             *same(f"{ours}.mixer.out", f"{theirs}.attention.output.dense"),
             *same(f"{ours}.mixer_norm", f"{theirs}.attention.output.LayerNorm"),
             *same(f"{ours}.feedforward.up", f"{theirs}.intermediate.dense"),
@@ -95,14 +122,20 @@ def _rules(model_type: str, config: ModelConfig) -> list[Rule]:
     return rules
 
 
+def bert_options(config: dict[str, Any], kind: Encoder) -> dict[str, Any]:
+    """With plain attention."""
+    return {"member": "bert", "bias": ALL_BIASES, **encoder_options(config, kind)}
+
+
 def _like(model_type: str, name: str) -> Architecture:
+    kind = KINDS[model_type]
     return Architecture(
         model_type=model_type,
         prefix=f"{model_type}.",
         classes={"mlm": f"{name}ForMaskedLM"},
-        options=_options,
-        describe=lambda config: _describe(model_type, config),
-        rules=lambda config: _rules(model_type, config),
+        options=lambda config, _: bert_options(config, kind),
+        describe=lambda config: describe_encoder(config, kind),
+        rules=lambda config: encoder_rules(config, kind),
         ignored=r"position_ids$|token_type_ids$|\.decoder\.(weight|bias)$",
     )
 

@@ -25,12 +25,15 @@ from everyformer.core.errors import (
 from everyformer.data.tokenizers import Tokenizer
 from everyformer.interop.convert.architecture import Architecture
 from everyformer.interop.convert.bert import BERT, ROBERTA
+from everyformer.interop.convert.bigbird import BIGBIRD
 from everyformer.interop.convert.gpt2 import GPT2
 from everyformer.interop.convert.llama import LLAMA, MISTRAL, QWEN2
+from everyformer.interop.convert.longformer import LONGFORMER
 from everyformer.interop.convert.marian import MARIAN
 from everyformer.interop.convert.rules import Report, Rule, take_all
 from everyformer.interop.convert.tokenizer import export_tokenizer
 from everyformer.interop.convert.vit import VIT
+from everyformer.mixers import MIXERS
 from everyformer.mixers.attention import AttentionOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
@@ -39,7 +42,11 @@ from everyformer.positions import POSITIONS
 from everyformer.training.storage import DamagedError, written_whole
 
 ARCHITECTURES: dict[str, Architecture] = {
-    known.model_type: known for known in (GPT2, BERT, ROBERTA, VIT, MARIAN, LLAMA, MISTRAL, QWEN2)
+    known.model_type: known
+    for known in (
+        *(GPT2, BERT, ROBERTA, VIT, MARIAN, LLAMA, MISTRAL, QWEN2),
+        *(LONGFORMER, BIGBIRD),
+    )
 }
 FREE = {
     *("member", "init", "dropout", "attention_dropout", "embedding_dropout", "drop_path"),
@@ -199,15 +206,21 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
         else config.scale_embedding
     )
     values["decoder_layers"] = config.decoder_layers or config.layers
-    own = to_dict(AttentionOptions())
+    schedule = dict(values["schedule"])
+    same = {name: kept[0] for name, kept in schedule.items() if len({str(v) for v in kept}) == 1}
+    values["schedule"] = {name: kept for name, kept in schedule.items() if name not in same}
+    values["mixer_options"] = values["mixer_options"] | same
+    cls: Any = MIXERS.get(config.mixer)
+    own = to_dict(cls.Options())
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if name == "block":
             flat |= {f"block.{key}": inner for key, inner in value.items()}
-        elif name == "mixer_options" and config.mixer == "attention":
+        elif name == "mixer_options":
             chosen = own | value
-            chosen["kv_heads"] = chosen["kv_heads"] or config.heads
-            chosen["widths"] = {k: v for k, v in chosen["widths"].items() if v is not None}
+            if config.mixer == "attention":
+                chosen["kv_heads"] = chosen["kv_heads"] or config.heads
+                chosen["widths"] = {k: v for k, v in chosen["widths"].items() if v is not None}
             flat |= {f"mixer.{key}": inner for key, inner in chosen.items()}
         elif name == "position_options" and config.position is not None:
             where: Any = POSITIONS.get(config.position)
@@ -217,8 +230,8 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
             flat[name] = value
     if not config.task.startswith("classify"):
         del flat["classes"]
-    for key in ("mixer.bias",):
-        flat[key] = sorted(flat.get(key, []))
+    parts = flat.get("mixer.bias") or []
+    flat["mixer.bias"] = sorted(parts) if isinstance(parts, list | tuple) else parts
     return {name: value for name, value in flat.items() if name.split(".")[-1] not in FREE}
 
 

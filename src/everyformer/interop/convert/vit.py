@@ -11,6 +11,7 @@ from everyformer.interop.convert.architecture import (
     refuse,
     their_activation,
 )
+from everyformer.interop.convert.labels import described_labels, label_count
 from everyformer.interop.convert.rules import Rule, heads, same
 from everyformer.models.config import ModelConfig
 
@@ -21,7 +22,6 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     refuse(config, qkv_bias=True)
     width, side = config["hidden_size"], config["image_size"]
     height, breadth = side if isinstance(side, list) else (side, side)
-    labels = config.get("id2label") or {}
     return {
         "member": "vit",
         "width": width,
@@ -29,7 +29,7 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
         "heads": config["num_attention_heads"],
         "image": (config["num_channels"], height, breadth),
         "patch": config["patch_size"],
-        "classes": len(labels) or config.get("num_labels", 2),
+        "classes": label_count(config),
         "expansion": config["intermediate_size"] / width,
         "feedforward": activation(config["hidden_act"]),
         "norm_eps": config["layer_norm_eps"],
@@ -44,7 +44,6 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
 def _describe(config: ModelConfig) -> dict[str, Any]:
     assert config.image is not None
     channels, height, width = config.image
-    names = {str(n): f"LABEL_{n}" for n in range(config.classes)}
     return {
         "hidden_size": config.width,
         "num_hidden_layers": config.layers,
@@ -52,8 +51,7 @@ def _describe(config: ModelConfig) -> dict[str, Any]:
         "image_size": height if height == width else [height, width],
         "num_channels": channels,
         "patch_size": config.patch,
-        "id2label": names,
-        "label2id": {name: int(n) for n, name in names.items()},
+        **described_labels(config),
         "intermediate_size": round(config.width * config.block.expansion),
         "hidden_act": their_activation(config.block.feedforward),
         "layer_norm_eps": config.block.norm_eps,

@@ -1,0 +1,80 @@
+"""BigBird of `transformers`: BERT with blocks near, at random and for all.
+
+In evaluation its random blocks are all block 0 (``random="zeros"`` here), and texts of at most
+5 + 2 r blocks are read whole. The released tables, with which it was trained, are
+``random="release"``. The last block of a padded batch, not of a text, is global there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everyformer.interop.convert.architecture import Architecture, activation
+from everyformer.interop.convert.bert import (
+    BERT_HEAD,
+    Encoder,
+    describe_encoder,
+    encoder_options,
+    encoder_rules,
+)
+from everyformer.interop.convert.labels import described_labels, label_count
+from everyformer.interop.convert.longformer import OF_BERT
+from everyformer.interop.convert.rules import Rule
+from everyformer.mixers.bigbird import BigBirdOptions
+from everyformer.models.config import ModelConfig
+
+KIND = Encoder("bert", BERT_HEAD, classifier="classifier")
+
+
+def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
+    parts = ("query", "key", "value") if config.get("use_bias", True) else ()
+    told: dict[str, Any] = {"member": "bert"}
+    if config.get("attention_type", "block_sparse") == "block_sparse":
+        count = config.get("num_random_blocks", 3)
+        told = {
+            "member": "bigbird",
+            "block_size": config.get("block_size", 64),
+            "random_blocks": count,
+            "random": "zeros",
+            "dense_blocks": 5 + 2 * count,
+            **OF_BERT,
+        }
+    told |= encoder_options(config, KIND) | {"bias": (*parts, "output")}
+    if config.get("rescale_embeddings", False):
+        told["scale_embedding"] = True
+    if task == "classify-text":
+        told |= {"pooling": "first", "head_hidden": config["hidden_size"]}
+        told |= {"head_activation": activation(config["hidden_act"])}
+        told |= {"classes": label_count(config), "head_transform": False, "head_bias": False}
+    return told
+
+
+def _describe(config: ModelConfig) -> dict[str, Any]:
+    sparse = config.mixer == "bigbird"
+    chosen = {**vars(BigBirdOptions()), **(config.mixer_options if sparse else {})}
+    return {
+        **describe_encoder(config, KIND),
+        **described_labels(config),
+        "attention_type": "block_sparse" if sparse else "original_full",
+        "block_size": chosen["block_size"],
+        "num_random_blocks": chosen["random_blocks"],
+        "use_bias": "query" in config.mixer_options.get("bias", ()),
+        "rescale_embeddings": bool(config.scale_embedding),
+        # no token is theirs to know of here
+        "pad_token_id": 0,
+    }
+
+
+def _rules(config: ModelConfig) -> list[Rule]:
+    return encoder_rules(config, KIND)
+
+
+BIGBIRD = Architecture(
+    model_type="big_bird",
+    prefix="bert.",
+    classes={"mlm": "BigBirdForMaskedLM", "classify-text": "BigBirdForSequenceClassification"},
+    options=_options,
+    describe=_describe,
+    rules=_rules,
+    ignored=r"position_ids$|token_type_ids$|\.decoder\.(weight|bias)$|\.pooler\.|seq_relationship",
+)

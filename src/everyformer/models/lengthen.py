@@ -1,0 +1,109 @@
+"""A model for long texts out of one for short ones: attention becomes sparse, positions go on.
+
+    P'[p] = P[p mod n],   p < n'                      a table of n rows repeated to n'
+    q', k', v' of global tokens = q, k, v             Longformer's second projections are copies
+
+All else is taken over, so that texts that the patterns cover whole give what they gave before (of a
+Longformer those of at most W/2 + 1 tokens, of a BigBird those of a few blocks). Repeated rows know
+the near neighbourhood from the start; the model then goes on training on long texts.
+
+Source: Beltagy et al. 2020, arXiv 2004.05150, section 5; Zaheer et al. 2020, arXiv 2007.14062,
+appendix E. Every row is filled, whatever the lengths are; a row for padding, as RoBERTa's table
+has, is not part of ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everyformer.blocks.block import Block
+from everyformer.core.config import from_dict
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.mixers.attention import AttentionOptions
+from everyformer.mixers.longformer import Longformer
+from everyformer.models.base import Model
+from everyformer.models.build import build_model
+from everyformer.models.config import DEFAULT_LENGTH, ModelConfig
+
+LONG = ("longformer", "bigbird")
+"""mixers that attention can become"""
+KEPT = ("bias", "attention_dropout")
+"""options of attention that they have too"""
+TABLES = ("learned", "learned-per-layer")
+"""positions with rows to repeat"""
+FREE = ("sinusoidal", "rope", "alibi")
+"""positions that any length has"""
+
+
+def lengthen(model: Model, mixer: str, length: int, **options: Any) -> Model:
+    """``model`` for texts of ``length`` tokens, in evaluation mode; the old one is left as it is.
+
+    Args:
+        mixer: 'longformer' or 'bigbird'.
+        length: at least what the model reads now.
+        options: of the mixer (window, block_size ...).
+
+    Raises:
+        ConfigError: another mixer, or a shorter length.
+        UnsupportedError: a model whose attention or positions cannot go on; says which.
+    """
+    config = model.config
+    if mixer not in LONG:
+        raise ConfigError(f"attention can become {' or '.join(LONG)}, not '{mixer}'")
+    if length < (now := config.max_length or DEFAULT_LENGTH):
+        raise ConfigError(
+            f"length={length} is shorter than the {now} tokens that the model reads: give at least "
+            "as many"
+        )
+    _check(config)
+    kept = {name: value for name, value in config.mixer_options.items() if name in KEPT}
+    longer = dataclasses.replace(
+        config, member=mixer, mixer=mixer, mixer_options={**kept, **options},
+        max_length=length, schedule={},
+    )  # fmt: skip
+    made = build_model(longer)
+    made.to(next(model.parameters()).dtype)
+    held = made.state_dict()
+    for name, value in model.state_dict().items():
+        held[name] = _repeated(value, len(held[name])) if name.endswith(".table") else value
+    made.load_state_dict(held)
+    mixers = [block.mixer for block in made.stack.blocks if isinstance(block, Block)]
+    for own in mixers:
+        if isinstance(own, Longformer) and own.project_global is not None:
+            own.copy_projections()
+    return made.eval()
+
+
+def _repeated(table: Tensor, rows: int) -> Tensor:
+    """A table over positions with more rows, the first ones again and again."""
+    return table[torch.arange(rows, device=table.device) % len(table)]
+
+
+def _check(config: ModelConfig) -> None:
+    """Refuse what the long mixers cannot take over."""
+    if config.mixer != "attention" or config.schedule or config.image is not None:
+        what = f"mixer '{config.mixer}'" if config.mixer != "attention" else "a schedule or images"
+        raise UnsupportedError(
+            f"only models of text with plain attention in all layers can be made longer; this one "
+            f"has {what}"
+        )
+    plain, chosen = AttentionOptions(), from_dict(AttentionOptions, config.mixer_options)
+    for field in dataclasses.fields(AttentionOptions):
+        own, usual = getattr(chosen, field.name), getattr(plain, field.name)
+        same = own == usual or (field.name == "kv_heads" and own == config.heads)
+        if field.name not in KEPT and not same:
+            raise UnsupportedError(
+                f"{field.name}={own!r} of this model's attention has no counterpart in the sparse "
+                "mixers, so it cannot be made longer"
+            )
+    if config.position is not None and config.position not in (*TABLES, *FREE):
+        raise UnsupportedError(
+            f"position '{config.position}' cannot be made longer by repetition; those that can: "
+            f"{', '.join((*TABLES, *FREE))}"
+        )
+    if config.position_options.get("align") == "end":
+        raise UnsupportedError("a table that counts from its end has no rows to go on from")

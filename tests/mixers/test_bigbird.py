@@ -1,0 +1,396 @@
+"""BigBird: transformers' layer, tables, masks, tokens in front, streams, what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import BigBirdConfig
+from transformers.models.big_bird.modeling_big_bird import (
+    BigBirdBlockSparseAttention,
+    BigBirdModel,
+)
+
+import everyformer as ef
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.trace import trace
+from everyformer.engines.random_blocks import (
+    Rules,
+    average_path,
+    fixed_edges,
+    random_edges,
+    released_order,
+    uniform_order,
+)
+
+WIDTH, HEADS = 12, 3
+
+
+def build(*, causal=False, dtype=torch.float64, max_length=128, seed=0, **options):
+    torch.manual_seed(0)
+    sizes = {"width": WIDTH, "heads": HEADS, "causal": causal, "max_length": max_length}
+    mixer = ef.create_mixer("bigbird", **sizes, seed=seed, **options).to(dtype).eval()
+    for parameter in mixer.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return mixer
+
+
+def draw(*shape, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def close(a, b, tolerance=1e-11):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+# an implementation that no one here wrote
+
+
+def their_layer(length, size, count, seed):
+    torch.manual_seed(0)
+    config = BigBirdConfig(
+        hidden_size=WIDTH, num_attention_heads=HEADS, block_size=size, num_random_blocks=count,
+        max_position_embeddings=length, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    return BigBirdBlockSparseAttention(config, seed=seed).double()
+
+
+def their_output(theirs, x, keep):
+    blocked, band, rows, columns = BigBirdModel.create_masks_for_block_sparse_attn(
+        keep.double(), theirs.block_size
+    )
+    y, _ = theirs(x, band, rows, columns, blocked, blocked)
+    return y
+
+
+def copied(theirs, **options):
+    mixer = build(block_size=theirs.block_size, bias=("query", "key", "value"), **options)
+    state = mixer.state_dict()
+    layers = {part: theirs.get_submodule(part) for part in ("query", "key", "value")}
+    state["project.weights.0"] = torch.cat([layer.weight for layer in layers.values()])
+    for part, layer in layers.items():
+        state[f"project.biases.{part}"] = layer.bias
+    state["out.weight"] = torch.eye(WIDTH)
+    mixer.load_state_dict(state)
+    return mixer
+
+
+SIZES = [(64, 4, 3), (48, 4, 3), (100, 4, 10), (4096, 64, 3), (96, 4, 2)]
+"""length, block size, random blocks: from a prefix, from two halves, as published"""
+
+
+@pytest.mark.parametrize("backend", ["dense", "blocked"])
+@pytest.mark.parametrize(("length", "size", "count"), SIZES)
+def test_hugging_faces_layer_in_training(length, size, count, backend):
+    if backend == "dense" and length > 1000:
+        pytest.skip("the square of a long text")
+    theirs = their_layer(length, size, count, seed=5).train()
+    mixer = copied(
+        theirs, random="release", random_blocks=count, seed=5, max_length=length, backend=backend,
+        global_blocks=(0, length // size - 1),
+    )  # fmt: skip
+    x, keep = draw(2, length, WIDTH).requires_grad_(), torch.ones(2, length, dtype=torch.bool)
+    keep[0, length - size - 1 :] = False
+    real, weight = keep[..., None], draw(2, length, WIDTH, seed=2) * keep[..., None]
+    expected, got = their_output(theirs, x, keep), mixer(x, mask=Mask(keep=keep)).y
+    close(got * real, expected * real, 1e-10)
+    if length > 1000:
+        return
+    their_weights = [theirs.get_submodule(part).weight for part in ("query", "key", "value")]
+    first = torch.autograd.grad((expected * weight).sum(), [x, *their_weights])
+    second = torch.autograd.grad((got * weight).sum(), [x, mixer.project.weights[0]])
+    close(second[0], first[0], 1e-10)
+    close(second[1], torch.cat(first[1:]), 1e-9)
+
+
+@pytest.mark.parametrize("backend", ["dense", "blocked"])
+def test_hugging_faces_layer_in_evaluation(backend):
+    """There all random blocks are block 0, in every row but those of global blocks."""
+    theirs = their_layer(64, 4, 3, seed=5).eval()
+    mixer = copied(theirs, random="zeros", random_blocks=3, backend=backend)
+    x, keep = draw(2, 64, WIDTH), torch.ones(2, 64, dtype=torch.bool)
+    expected = their_output(theirs, x, keep)
+    close(mixer(x).y, expected, 1e-10)
+    assert not torch.allclose(copied(theirs, random_blocks=0)(x).y, expected, atol=1e-2)
+
+
+def test_released_tables_are_those_of_numpys_numbers():
+    for length, size, count in SIZES:
+        theirs = their_layer(length, size, count, seed=5).train()
+        np.random.seed(5)  # noqa: NPY002, what they draw from
+        blocks = length // size
+        if length == 4096:
+            drawn = [
+                theirs._bigbird_block_rand_mask(length, length, size, size, count, last_idx=1024)
+                for _ in range(HEADS)
+            ]
+        else:
+            plan = theirs._get_rand_attn_plan(length, size, count)
+            drawn = theirs._bigbird_block_rand_mask_with_head(
+                length, length, size, size, HEADS, *plan
+            )
+        ours = released_order(HEADS, length, size, count, 5)
+        assert torch.equal(ours[:, 1 : blocks - 1], torch.tensor(np.stack(drawn)))
+
+
+# tables
+
+
+def edges(heads=2, blocks=12, count=3, causal=False, always=(0, -1), seed=0, lengths=None):
+    rules = Rules(1, always, causal)
+    order = uniform_order(heads, blocks, seed)
+    lengths = torch.tensor([blocks] if lengths is None else lengths)
+    return rules, random_edges(order, count, rules, blocks, lengths)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_random_blocks_are_neither_near_nor_global_and_as_many_as_wanted(causal):
+    rules, drawn = edges(causal=causal, always=(0,) if causal else (0, -1), lengths=[12, 9])
+    near, always = fixed_edges(rules, 12, torch.tensor([12, 9]))
+    for row, length in enumerate((12, 9)):
+        assert not (drawn[row] & near).any()
+        assert not drawn[row][:, :, always[row]].any()
+        assert not drawn[row][:, always[row]].any()
+        assert not drawn[row][:, length:].any()
+        assert not drawn[row][:, :, length:].any()
+        able = ~near[0] & ~always[row] & (torch.arange(12) < length)
+        able = able & (torch.arange(12) < torch.arange(12)[:, None]) if causal else able
+        able = able & ~always[row][:, None] & (torch.arange(12) < length)[:, None]
+        wanted = able.sum(1).clamp(max=3)
+        assert (drawn[row].sum(2) == wanted).all()
+
+
+def test_heads_layers_and_seeds_draw_their_own():
+    model = ef.create_model("bigbird", "mlm", width=WIDTH, heads=HEADS, layers=2, max_length=1024)
+    first, second = (block.mixer.order for block in model.stack.blocks)
+    other = ef.create_mixer("bigbird", width=WIDTH, heads=HEADS, max_length=1024, seed=1).order
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first[0], first[1])
+    again = ef.create_model("bigbird", "mlm", width=WIDTH, heads=HEADS, layers=2, max_length=1024)
+    assert torch.equal(second, again.stack.blocks[1].mixer.order)
+
+
+def test_every_block_is_drawn_as_often():
+    """2,000 heads, row 6 of 12: each of seven blocks in 3/7 of them, within 5 deviations."""
+    _, drawn = edges(heads=2000)
+    shares = drawn[0, :, 6].double().mean(0)[[1, 2, 3, 4, 8, 9, 10]]
+    assert (shares - 3 / 7).abs().max() < 5 * (12 / 49 / 2000) ** 0.5
+
+
+def test_the_tables_of_a_loaded_model_are_read_and_stay(tmp_path):
+    options = {"block_size": 4, "random_blocks": 1}
+    one, two = build(**options, seed=3), build(**options, seed=4)
+    x = draw(1, 60, WIDTH)
+    before = two(x).y
+    two.load_state_dict(one.state_dict())
+    close(two(x).y, one(x).y)
+    assert not torch.allclose(before, one(x).y)
+    assert torch.equal(one.train()(x).y, one.eval()(x).y)
+    short = one(x[:, :9]).y
+    close(one(x).y, two(x).y)
+    close(one(x[:, :9]).y, short)
+
+
+def test_each_text_has_as_many_random_blocks_as_there_are():
+    """Whatever the longest text is that the tables were drawn for."""
+    mixer = build(block_size=4, random_blocks=2, max_length=512)
+    for length, seen in ((512, 7), (40, 7), (28, 7), (24, 6)):
+        rows = mixer.plan(length).mask(length, HEADS)[:, 8].sum(1) / 4
+        assert (rows == seen).all()
+
+
+# one definition, several paths
+
+OPTIONS = [
+    {"random_blocks": 2},
+    {"random_blocks": 1, "window_blocks": 5, "global_blocks": (2,)},
+    {"random_blocks": 0, "global_blocks": ()},
+    {"random_blocks": 2, "position": "rope"},
+    {"random_blocks": 1, "position": "alibi"},
+    {"random_blocks": 1, "position": "t5-relative"},
+]
+BOTH_WAYS = [
+    {"random_blocks": 2, "form": "etc", "extra_tokens": 5},
+    {"random_blocks": 2, "random": "zeros"},
+    {"random_blocks": 1, "dense_blocks": 7, "global_blocks": (0, -2)},
+]
+CASES = [(o, c) for o in OPTIONS for c in (True, False)] + [(o, False) for o in BOTH_WAYS]
+
+
+@pytest.mark.parametrize(("options", "causal"), CASES)
+def test_units_and_graphs_are_the_definition(options, causal):
+    """Rows of other lengths, one with holes, lengths that no block divides, gradients."""
+    mixer = build(causal=causal, block_size=4, backend="blocked", **options)
+    keep = torch.ones(3, 61, dtype=torch.bool)
+    keep[0, 26:], keep[2, 7], keep[2, 58] = False, False, False
+    mask, found = Mask(keep=keep), []
+    ways = [lambda x, mask: mixer(x, mask=mask).y, mixer.reference]
+    if options.get("position") is None:
+        torch._dynamo.reset()
+        compiled = torch.compile(mixer, backend="eager", fullgraph=True)
+        ways.append(lambda x, mask: compiled(x, mask=mask).y)
+    for make in ways:
+        x = draw(3, 61, WIDTH).requires_grad_()
+        y = make(x, mask=mask) * keep[..., None]
+        loss = (y * draw(*y.shape, seed=2)).sum()
+        found.append([y, *torch.autograd.grad(loss, [x, *mixer.parameters()])])
+    for fast, literal, *graph in zip(*found, strict=True):
+        close(fast, literal)
+        for other in graph:
+            close(other, literal, 1e-7)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_output_depends_on_the_blocks_that_are_visible_and_on_nothing_else(causal):
+    mixer = build(causal=causal, block_size=3, random_blocks=1, backend="blocked")
+    jacobian = torch.autograd.functional.jacobian(lambda t: mixer(t).y[0], draw(1, 26, WIDTH))
+    depends = jacobian[:, :, 0].abs().sum((1, 3)) > 0
+    assert torch.equal(depends, mixer.plan(26).mask(26, HEADS).any(0))
+
+
+def test_without_random_blocks_it_is_a_block_window_with_global_blocks():
+    """The layout of DeepSpeed's BSLongformer, written out by itself."""
+    mixer = build(block_size=4, random_blocks=0, global_blocks=(0, 5), window_blocks=5)
+    block = torch.arange(41) // 4
+    a, b = block[:, None], block
+    globals_ = (block == 0) | (block == 5)
+    expected = ((a - b).abs() <= 2) | globals_ | globals_[:, None]
+    assert torch.equal(mixer.plan(41).mask(41)[0], expected)
+
+
+def test_no_key_counts_twice():
+    """With equal scores every visible key has the same weight."""
+    mixer = build(block_size=3, random_blocks=2, backend="blocked")
+    mixer.project.weights[0].data[: 2 * WIDTH] = 0
+    x = draw(1, 40, WIDTH)
+    v = mixer.project(x)[2]
+    mask = mixer.plan(40).mask(40, HEADS).double()
+    means = (mask / mask.sum(-1, keepdim=True)) @ v
+    close(mixer(x).y, mixer.out(means.transpose(1, 2).flatten(2)))
+
+
+def test_two_layers_reach_everything_through_global_blocks():
+    mixer = build(block_size=4, random_blocks=0, max_length=400)
+    assert bool(mixer.plan(400).reach(400, 2).all())
+    local = build(block_size=4, random_blocks=0, global_blocks=(), max_length=400)
+    assert not bool(local.plan(400).reach(400, 2).all())
+
+
+def test_padding_does_not_move_the_last_block():
+    mixer, x = build(block_size=4, random_blocks=1), draw(1, 30, WIDTH)
+    batch = torch.cat((x, 9 * torch.ones(1, 40, WIDTH).double()), 1)
+    keep = torch.arange(70)[None] < 30
+    close(mixer(batch, mask=Mask(keep=keep)).y[:, :30], mixer(x).y)
+
+
+def test_weights_of_a_trace_are_those_of_the_plan():
+    mixer, x = build(block_size=3, random_blocks=1), draw(1, 40, WIDTH)
+    with trace(mixer) as t:
+        mixer(x)
+    weights = t[""]["weights"][0]
+    assert torch.equal(weights[0] > 0, mixer.plan(40).mask(40, HEADS))
+    close(weights.sum(-1), torch.ones(1, HEADS, 40).double())
+
+
+def test_paths_between_blocks():
+    line = torch.tril(torch.triu(torch.ones(5, 5), -1), 1).bool()
+    assert average_path(line) == (2.0, 4)
+    star = torch.eye(5).bool() | (torch.arange(5) == 0) | (torch.arange(5) == 0)[:, None]
+    assert average_path(star) == (1.6, 2)
+    assert average_path(torch.eye(3).bool()) == (float("inf"), -1)
+
+
+# streams
+
+
+def test_the_state_holds_the_window_the_global_block_and_what_is_drawn_later():
+    mixer = build(causal=True, block_size=4, random_blocks=1, max_length=200)
+    x = draw(1, 200, WIDTH)
+    with torch.no_grad():
+        expected, state = mixer(x).y, mixer.init_state(1)
+        for first in range(200):
+            y, state, _ = mixer(x[:, first : first + 1], state=state)
+            close(y[:, 0], expected[:, first])
+            plan = mixer.plan(200)
+            at = torch.arange(first + 1)
+            needed = plan.needed(at, torch.tensor([first + 1]))
+            later = plan.mask(200, HEADS)[:, first + 1 :, : first + 1].any((0, 1))
+            assert not (later & ~needed).any()
+    assert state.keys.shape[2] < 150
+    with pytest.raises(ShapeError, match="max_length=200"):
+        mixer(x[:, :1], state=state)
+
+
+# tokens in front
+
+
+def test_tokens_in_front_carry_what_they_read_from_layer_to_layer():
+    """Empty-handed windows: only what stands in front knows of other blocks."""
+    sizes = {"vocabulary": 20, "width": WIDTH, "heads": HEADS, "max_length": 32, "position": None}
+    options = {"block_size": 2, "window_blocks": 1, "random_blocks": 0, "form": "etc"}
+    tokens = torch.randint(0, 20, (2, 32))
+    other = torch.where(torch.arange(32) == 30, (tokens + 1) % 20, tokens)
+    for extra, layers, knows in ((3, 2, True), (3, 1, False), (0, 4, False)):
+        torch.manual_seed(0)
+        model = ef.create_model(
+            "bigbird", "mlm", **sizes, layers=layers, extra_tokens=extra, **options
+        ).eval()
+        one, two = model(tokens).logits[:, 0], model(other).logits[:, 0]
+        assert torch.equal(one, two) != knows
+        keep = torch.ones(2, 32, dtype=torch.bool)
+        keep[0, 25:] = False
+        padded = model(tokens, mask=Mask(keep=keep)).logits[:1, :25]
+        close(padded, model(tokens[:1, :25]).logits, 1e-5)
+
+
+def test_tokens_in_front_learn_and_are_the_same_in_all_layers():
+    options = {"form": "etc", "extra_tokens": 3, "block_size": 4, "random_blocks": 1}
+    sizes = {"vocabulary": 20, "width": WIDTH, "heads": HEADS, "layers": 2, "max_length": 40}
+    model = ef.create_model("bigbird", "classify-text", **sizes, **options)
+    model(torch.randint(0, 20, (2, 30)), targets=torch.tensor([0, 1])).loss.backward()
+    assert model.stack.lead.shape == (1, 3, WIDTH)
+    assert float(model.stack.lead.grad.abs().sum()) > 0
+    with pytest.raises(GeneError, match="3 and 4"):
+        ef.create_model("bigbird", "mlm", **sizes, **{**options, "extra_tokens": ef.by_layer(3, 4)})
+    with pytest.raises(UnsupportedError, match="documents"):
+        model.stack(torch.zeros(1, 4, WIDTH), mask=Mask(documents=torch.zeros(1, 4).long()))
+
+
+# refused, and what is not
+
+WRONG = [
+    ({"max_length": None}, GeneError, "max_length"),
+    ({"window_blocks": 2}, ConfigError, "as 3"),
+    ({"block_size": 0}, ConfigError, "block_size"),
+    ({"random_blocks": -1}, ConfigError, "random_blocks"),
+    ({"block_size": 4, "global_blocks": (0, 32)}, GeneError, "32 blocks"),
+    ({"block_size": 4, "global_blocks": (-33,)}, GeneError, "block -33"),
+    ({"random": "release", "max_length": 130}, GeneError, "multiple of block_size"),
+    ({"random": "zeros", "position": "rope"}, GeneError, "rope"),
+    ({"causal": True, "form": "etc"}, GeneError, "etc"),
+    ({"causal": True, "global_blocks": (0, -1)}, GeneError, "global_blocks"),
+    ({"causal": True, "random": "zeros"}, GeneError, "zeros"),
+    ({"causal": True, "dense_blocks": 3}, GeneError, "dense_blocks"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "said"), WRONG)
+def test_what_cannot_be_is_refused(options, error, said):
+    with pytest.raises(error, match=said):
+        build(**options)
+
+
+def test_a_text_longer_than_the_tables_is_refused():
+    with pytest.raises(ShapeError, match="max_length=128"):
+        build(block_size=4)(draw(1, 129, WIDTH))
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 41])
+@pytest.mark.parametrize(
+    "options",
+    [{"random_blocks": 0}, {"random_blocks": 99}, {"block_size": 1}, {"block_size": 500}],
+)
+def test_odd_lengths_no_random_blocks_and_more_than_there_are_work(options, length):
+    mixer, x = build(**{"block_size": 4, **options}), draw(2, length, WIDTH)
+    close(mixer(x).y, mixer.reference(x))
