@@ -30,6 +30,8 @@ class Genes:
     memory_options: Mapping[str, Any] = field(default_factory=dict)
     block: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """fields of `ModelConfig` that differ in some tasks, by task"""
 
 
 @dataclass(frozen=True)
@@ -277,6 +279,20 @@ FAMILY: tuple[Member, ...] = (
         "copies from a far block, where local attention of the same cost cannot; its sort matrices "
         "sharpen",
         cross="blocks of one sequence are sorted for blocks of the same",
+    ),
+    Member(
+        "image-transformer", "Image Transformer", "Parmar et al.", 2018, "1802.05751",
+        Genes(mixer="image-transformer",
+              block={"wiring": "post", "feedforward": "relu", "dropout": 0.1},
+              model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
+                     "scale_embedding": True},
+              tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
+        (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
+        Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
+             "2 (q + m) d; 2-D: of q_h + m_h rows"),
+        "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
+        "rectangles beat stretches of the raster where pictures have vertical structure",
+        cross="blocks are of one picture; in super-resolution plain attention reads the small one",
     ),
     Member(
         "sparse-transformer", "Sparse Transformer", "Child, Gray, Radford, Sutskever", 2019,

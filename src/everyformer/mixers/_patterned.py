@@ -120,16 +120,8 @@ class PatternAttention(Mixer):
         y = torch.zeros_like(x)
         for row in range(len(x)):
             for at in _texts(mask, row, x.shape[1]):
-                text = x[row, at][None]
-                places = torch.arange(len(at))[None]
-                q, k, v = self.project(text)
-                q, k = self._turn(q, places), self._turn(k, places)
-                position = self.position if isinstance(self.position, ScorePosition) else None
-                made = attention_reference(
-                    q, k, v, mask=self.plan(len(at)).mask(len(at), self.heads)[None],
-                    position=position, distance=places[:, :, None] - places[:, None],
-                )  # fmt: skip
-                y[row, at] = self.out(made.transpose(1, 2).flatten(2))[0]
+                shown = self.plan(len(at)).mask(len(at), self.heads)
+                y[row, at] = self._literally(x[row, at], shown)
         return y
 
     def init_state(
@@ -143,6 +135,19 @@ class PatternAttention(Mixer):
         own = self.out.weight
         like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
         return KeyValueState.empty((batch_size, self.heads), self.size, self.size, **like)
+
+    def _literally(self, text: Tensor, shown: Tensor) -> Tensor:
+        """One text (L, width) under a mask (H or 1, L, L)."""
+        places = torch.arange(len(text))[None]
+        q, k, v = self.project(text[None])
+        q, k = self._turn(q, places), self._turn(k, places)
+        made = attention_reference(
+            q, k, v, mask=shown[None],
+            position=self.position if isinstance(self.position, ScorePosition) else None,
+            distance=places[:, :, None] - places[:, None],
+        )  # fmt: skip
+        y: Tensor = self.out(made.transpose(1, 2).flatten(2))
+        return y[0]
 
     def _run(self, x: Tensor, keep: Tensor | None, state: State | None) -> MixerOutput:
         """Rows whose real tokens stand first."""

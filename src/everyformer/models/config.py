@@ -60,7 +60,7 @@ class Architecture:
     head_transform: bool = False
     """a linear layer, GELU and norm before the output layer (mlm)"""
     head_bias: bool = False
-    """a learned bias for each token in the output layer"""
+    """a learned bias for each token, or intensity, in the output layer"""
     label_smoothing: float = 0.0
     """part of the target that is spread evenly over classes or tokens"""
     smoothing_over: Literal["all", "others"] = "all"

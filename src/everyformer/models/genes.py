@@ -10,10 +10,11 @@ from typing import Any
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, nearest
-from everyformer.core.mixer import Mixer
+from everyformer.core.mixer import Mixer, Picture
 from everyformer.memory import MEMORIES, Memory
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
+from everyformer.models.pixel_options import PIXEL_TASKS
 from everyformer.positions import POSITIONS, Position
 
 
@@ -135,6 +136,8 @@ def _build_mixer(
     if "mixer" in config.schedule:
         options = {key: value for key, value in options.items() if key in known}
     checked = from_dict(cls.Options, options, f"{name}.")
+    if config.task in PIXEL_TASKS:
+        checked = cls.for_pictures(checked, _picture(config))
     inside: Position | None = None
     acts_on = None if config.position is None else POSITIONS.get(config.position).acts_on
     if acts_on in ("queries-keys", "scores"):
@@ -164,6 +167,15 @@ def _build_mixer(
         **genes,
     )
     return mixer, inside
+
+
+def _picture(config: ModelConfig) -> Picture:
+    """How the tokens of a pixel model lie in its pictures."""
+    assert config.image is not None
+    channels, height, width = config.image
+    columns = width if config.pixels.output == "mixture" else width * channels
+    tile = None if config.pixels.order == "raster" else config.pixels.tile
+    return Picture((height, columns), tile, bool(config.causal))
 
 
 def _check_memory(config: ModelConfig, mixer: str, able: bool) -> None:
