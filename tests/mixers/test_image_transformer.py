@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 import everyformer as ef
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.engines.block_order import block_order
 from everyformer.engines.patterns_grid import Rectangles
@@ -240,6 +240,20 @@ def test_pictures_are_drawn_as_they_were_scored(pixels, dims, task):
     targets = model.sequence.flatten(images)
     scored = model(small if small is not None else images, targets=targets)
     assert_close(model.sequence.in_raster(torch.cat(parts, 1)), scored.logits)
+
+
+def test_shifted_inside_blocks_the_last_token_of_a_block_is_never_read():
+    """As tensor2tensor does it: blocks begin with nothing, and 2 x 3 tokens of each are 5 read."""
+    pixels = {"order": "blocks", "tile": (2, 3), "shift": "block"}
+    sizes = {"image": (3, 2, 2), "width": 12, "heads": 2, "layers": 1}
+    model = ef.create_model("image-transformer", "pixels", **sizes, dims=2, pixels=pixels)
+    tokens = torch.arange(1, 13)[None]
+    assert model.sequence.shifted(tokens).tolist() == [[256, 1, 2, 3, 4, 5, 256, 7, 8, 9, 10, 11]]
+    assert model.sequence.shifted(tokens[:, :8]).tolist() == [[256, 1, 2, 3, 4, 5, 256, 7]]
+    drawn = draw_images(model, 1)
+    assert drawn.shape == (1, 3, 2, 2)
+    with pytest.raises(ConfigError, match="order='blocks'"):
+        ef.create_model("image-transformer", "pixels", **sizes, pixels={"shift": "block"})
 
 
 def test_a_pixel_model_tells_its_mixers_its_shape_and_its_tile():

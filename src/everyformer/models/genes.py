@@ -88,7 +88,9 @@ def source_config(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(
         config,
         image=config.source_image,
-        pixels=dataclasses.replace(config.pixels, order="raster", output="categorical"),
+        pixels=dataclasses.replace(
+            config.pixels, order="raster", shift="order", output="categorical"
+        ),
         causal=False,
         mixer=config.encoder_mixer or "attention",
         mixer_options=config.encoder_options,
