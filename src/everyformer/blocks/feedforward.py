@@ -1,6 +1,6 @@
 """Position-wise feed-forward networks and norms.
 
-FFN(x) = W_2 act(W_1 x + b_1) + b_2              act: GELU (erf or tanh), ReLU or SiLU
+FFN(x) = W_2 act(W_1 x + b_1) + b_2              act: GELU (erf, tanh, sigmoid), ReLU or SiLU
 SwiGLU(x) = W_2 (silu(W_g x) * W_1 x)            Shazeer 2020, arXiv 2002.05202
 
 Positions do not meet here, so the length may be worked through in pieces (Kitaev et al. 2020, arXiv
@@ -27,7 +27,9 @@ class FeedForward(nn.Module):
         self.gate = nn.Linear(width, hidden, bias=bias) if self.activation == "swiglu" else None
         self.up = nn.Linear(width, hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)
-        self.dropout, self.chunk = options.dropout, options.feedforward_chunk
+        inner = options.feedforward_dropout
+        self.dropout = options.dropout if inner is None else inner
+        self.chunk = options.feedforward_chunk
         for linear in (self.gate, self.up, self.down):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)
@@ -54,6 +56,8 @@ class FeedForward(nn.Module):
             h = F.relu(h)
         elif self.activation == "silu":
             h = F.silu(h)
+        elif self.activation == "gelu-sigmoid":
+            h = h * (1.702 * h).sigmoid()
         else:
             h = F.gelu(h, approximate="tanh" if self.activation == "gelu-tanh" else "none")
         return self.down(drop(h, self.dropout, self.training))

@@ -7,6 +7,7 @@ width, or their mean.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -56,7 +57,9 @@ class Stack(nn.Module):
         doubled = self.reversible and self.joined == "concat"
         self.out_width = 2 * width if doubled else width
         bare = options.wiring == "post"
-        self.norm = nn.Identity() if bare else make_norm(self.out_width, options)
+        eps = options.norm_eps if options.final_norm_eps is None else options.final_norm_eps
+        last_norm = replace(options, norm_eps=eps)
+        self.norm = nn.Identity() if bare else make_norm(self.out_width, last_norm)
         self.before = None if before is None else nn.ModuleList(before)
         self.checkpointing = False
 

@@ -169,7 +169,7 @@ class ImageTransformer(PatternAttention):
             # hidden cells of a picture keep their places, which units of whole rows cannot do
             shown = plan.visible(places, places, self.heads) & keep[:, None, None]
             at = Places.of(places[None], places[None], regular=True, causal=False)
-            weighing = Weighing(1 / math.sqrt(self.size), scorer=self._how.scorer, causal=False)
+            weighing = Weighing(1 / math.sqrt(self.key_size), scorer=self._how.scorer, causal=False)
             heads = weighing.heads(q, k, v, Visibility(mask=shown), at, self._how.dropout)
         y = self.out(heads.transpose(1, 2).flatten(2))
         return MixerOutput(y if keep is None else y * keep[..., None].to(y), None, {})

@@ -48,9 +48,12 @@ def make_memory(name: str, options: dict[str, Any], width: int) -> Memory:
 
 def head_sizes(options: Any, width: int, heads: int) -> dict[str, int]:
     """Channels of one head's queries and keys and of its values, by the options of a mixer."""
+    equal = width // max(heads, 1)
     widths = getattr(options, "widths", None)
-    size = (widths.key_dim if widths else None) or width // max(heads, 1)
-    return {"head_dim": size, "value_dim": (widths.value_dim if widths else None) or size}
+    if widths is None:
+        return {"head_dim": getattr(options, "key_dim", None) or equal, "value_dim": equal}
+    size = widths.key_dim or equal
+    return {"head_dim": size, "value_dim": widths.value_dim or size}
 
 
 def build_mixers(config: ModelConfig) -> list[Mixer]:
@@ -243,6 +246,12 @@ def _check(config: ModelConfig) -> None:
                 f"{nearest(name, known)}"
             )
     _check_reversible(config)
+    tied = config.tie and config.task in ("lm", "mlm", "seq2seq")
+    if config.init == "sparse-transformer" and tied:
+        raise GeneError(
+            "init='sparse-transformer' starts the output layer at 0, but tie=True makes it the "
+            "table of tokens: use tie=False"
+        )
     if config.causal and config.pooling in ("class", "first"):
         raise GeneError(
             f"pooling='{config.pooling}' reads the first token, but causal=True lets it see only "

@@ -124,6 +124,12 @@ class PixelEmbedding(nn.Module):
         """The parts whose matrices start as embeddings do."""
         return [part for part in self.children() if part is not self.sequence]
 
+    def places(self) -> list[nn.Embedding]:
+        """Those of rows, columns and channels."""
+        if not self.learned:
+            return []
+        return [self.row, self.column, *([] if self.channel is None else [self.channel])]
+
     def forward(
         self, tokens: Tensor, steps: Tensor, scale: float, own: Tensor | None = None
     ) -> Tensor:

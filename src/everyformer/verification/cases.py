@@ -83,6 +83,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"stride": 4, "columns": 2, "pattern": "fixed", "mode": "interleave", "bias": ("value",)},
         {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "include_self": True},
         {"stride": 6, "columns": 1, "mode": "interleave", "backend": "blocked"},
+        {"mode": "heads", "sets": ("second", "both"), "key_dim": 3, "backend": "blocked"},
+        {"pattern": "fixed", "key_dim": 6},
     ),
     "blockwise": (
         {},
