@@ -130,15 +130,18 @@ class SparseTransformer(PatternAttention):
 
     def _union(self, head: int) -> tuple[Pattern, ...]:
         """What one head sees."""
-        first, second = self._sets(head % self.options.groups)
+        first, second = self.sets_of(self.options.pattern, head % self.options.groups)
         turn = head if self.options.mode == "heads" else self.layer
         sets = ("both",) if self.options.mode == "merged" else self.options.sets
         seen = sets[turn % len(sets)]
         return {"first": first, "second": second, "both": (*first, *second)}[seen]
 
-    def _sets(self, group: int) -> tuple[tuple[Pattern, ...], tuple[Pattern, ...]]:
+    def sets_of(
+        self, pattern: str, group: int = 0
+    ) -> tuple[tuple[Pattern, ...], tuple[Pattern, ...]]:
+        """A1 and A2 of either pair, for the heads of one group."""
         o, causal = self.options, self.causal
-        if o.pattern == "strided":
+        if pattern == "strided":
             back = self.stride - 1 + o.inclusive
             return (Near(before=back, after=back, causal=causal),), (
                 Near(dilation=self.stride, causal=causal),
