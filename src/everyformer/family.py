@@ -40,6 +40,8 @@ class Genes:
     memory_options: Mapping[str, Any] = field(default_factory=dict)
     block: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """fields of `ModelConfig` that differ in some tasks, by task"""
 
 
 @dataclass(frozen=True)
@@ -294,9 +296,29 @@ FAMILY: tuple[Member, ...] = (
         cross="blocks of one sequence are sorted for blocks of the same",
     ),
     Member(
+        "image-transformer", "Image Transformer", "Parmar et al.", 2018, "1802.05751",
+        Genes(mixer="image-transformer",
+              block={"wiring": "post", "feedforward": "relu", "dropout": 0.1},
+              model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
+                     "scale_embedding": True},
+              tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
+        (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
+        Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
+             "2 (q + m) d; 2-D: of q_h + m_h rows"),
+        "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
+        "rectangles beat stretches of the raster where pictures have vertical structure",
+        cross="blocks are of one picture; in super-resolution plain attention reads the small one",
+    ),
+    Member(
         "sparse-transformer", "Sparse Transformer", "Child, Gray, Radford, Sutskever", 2019,
-        "1904.10509", Genes(mixer="sparse-transformer"), (LM, MLM, TEXT, IMAGE, PIXELS),
-        Cost(2, 1, "O(L s d + L^2 d / s) time, O(L d) memory; stride s",
+        "1904.10509",
+        Genes(mixer="sparse-transformer", position="axial", position_options={"combine": "sum"},
+              block={"feedforward": "gelu-sigmoid", "feedforward_dropout": 0.0,
+                     "final_norm_eps": 1e-6},
+              model={"tie": False, "init": "sparse-transformer"},
+              tasks={PIXELS: {"position": None}}),
+        (LM, MLM, TEXT, IMAGE, PIXELS),
+        Cost(1.5, 1, "O(L s d + L^2 d / s) time, O(L^1.5 d) with s = sqrt(L); O(L d) memory",
              "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
         "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
         cross="the sets are of places in one sequence",

@@ -223,6 +223,20 @@ def test_flex_attention_on_a_gpu():
     assert_close(*results, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["strided", "window and a table", "summaries alone"])
+def test_channels_may_lie_apart_and_values_be_of_another_size(name):
+    q, k, v = heads(43)
+    q, k = (t.mT.contiguous().mT for t in (q, k))
+    v = v[..., ::2]
+    got = sparse_attention(q, k, v, PLANS[name], how=How(backend="blocked"))
+    want = literal(q, k, v, PLANS[name].mask(43, HEADS))
+    g = torch.ones(()).expand(got.shape).double()
+    for y in (got, want):
+        assert y.shape == v.shape
+    found = [torch.autograd.grad(y, (q, k, v), g) for y in (got, want)]
+    assert_close([got, *found[0]], [want, *found[1]], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plan_is_its_text(name):
     assert SparsePlan.from_text(PLANS[name].text) == PLANS[name]

@@ -183,8 +183,9 @@ def _sparse_softmax_backward(
 
 
 def _units(layout: Any, t: Tensor) -> Tensor:
-    """One row's tokens (1, L, H, D) as (U, H, R, D)."""
-    return layout.take(t)[0].transpose(1, 2)
+    """One row's tokens (1, L, H, D) as (U, H, R, D), channels side by side as kernels take them."""
+    units: Tensor = layout.take(t)[0].transpose(1, 2)
+    return units if units.stride(-1) == 1 else units.contiguous()
 
 
 def _ordered(layout: Any, units: Tensor, length: int) -> Tensor:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import drop, make_norm
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
@@ -16,6 +15,7 @@ from everyformer.core.mask import Mask, positions_of
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, State
 from everyformer.models.config import ModelConfig
+from everyformer.models.deep import deep_weights, residual_outputs
 from everyformer.models.genes import build_before, build_mixers, build_position
 from everyformer.positions.base import Position
 
@@ -102,6 +102,9 @@ class Model(nn.Module):
         ``embeddings`` are modules with one matrix each, ``weight``, that is read as a table is.
         """
         config = self.config
+        if config.init == "sparse-transformer":
+            deep_weights(self, [*embeddings])
+            return
         std = config.width**-0.5 if self.embedding_scale != 1.0 else 0.02
         tables = list(embeddings) if self.types is None else [*embeddings, self.types]
         for table in tables:
@@ -140,12 +143,5 @@ def _normal_weights(model: Model) -> None:
 
 def _scale_outputs(model: Model, layers: int) -> None:
     """What is added to the residual stream starts smaller by sqrt(2 layers)."""
-    for block in model.stack.blocks:
-        assert isinstance(block, Block)
-        residual = block.mixer.outputs() + ([] if block.cross is None else block.cross.outputs())
-        if block.feedforward is not None:
-            residual.append(block.feedforward.down)
-        for linear in residual:
-            if not isinstance(linear, nn.Linear):
-                raise UnsupportedError(f"init='gpt2' knows no output layer of {block.mixer.name}")
-            nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))
+    for linear in residual_outputs(model.stack, "gpt2"):
+        nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))

@@ -46,9 +46,9 @@ class Architecture:
     """wiring of the layers"""
     tie: bool = True
     """whether the output layer shares the token embedding's matrix"""
-    init: Literal["member", "bert", "gpt2"] = "member"
-    """weights at the start: each part's own rule; N(0, 0.02^2); or that with residual outputs
-    divided by sqrt(2 layers)"""
+    init: Literal["member", "bert", "gpt2", "sparse-transformer"] = "member"
+    """weights at the start: each part's own rule; N(0, 0.02^2); that with residual outputs divided
+    by sqrt(2 layers); or those of N(0, 0.125 / inputs), small tables and an output layer of 0"""
     embedding_dropout: float = 0.0
     """dropout on the sum of embeddings and positions"""
     scale_embedding: bool | None = None
@@ -62,7 +62,7 @@ class Architecture:
     transform_activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = "gelu"
     """between that layer and its norm"""
     head_bias: bool = False
-    """a learned bias for each token in the output layer"""
+    """a learned bias for each token, or intensity, in the output layer"""
     label_smoothing: float = 0.0
     """part of the target that is spread evenly over classes or tokens"""
     smoothing_over: Literal["all", "others"] = "all"

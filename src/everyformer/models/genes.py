@@ -10,10 +10,11 @@ from typing import Any
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, nearest
-from everyformer.core.mixer import Mixer, set_options
+from everyformer.core.mixer import Mixer, Picture, set_options
 from everyformer.memory import MEMORIES, Memory
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
+from everyformer.models.pixel_options import PIXEL_TASKS
 from everyformer.positions import POSITIONS, Position
 
 
@@ -47,9 +48,12 @@ def make_memory(name: str, options: dict[str, Any], width: int) -> Memory:
 
 def head_sizes(options: Any, width: int, heads: int) -> dict[str, int]:
     """Channels of one head's queries and keys and of its values, by the options of a mixer."""
+    equal = width // max(heads, 1)
     widths = getattr(options, "widths", None)
-    size = (widths.key_dim if widths else None) or width // max(heads, 1)
-    return {"head_dim": size, "value_dim": (widths.value_dim if widths else None) or size}
+    if widths is None:
+        return {"head_dim": getattr(options, "key_dim", None) or equal, "value_dim": equal}
+    size = widths.key_dim or equal
+    return {"head_dim": size, "value_dim": widths.value_dim or size}
 
 
 def build_mixers(config: ModelConfig) -> list[Mixer]:
@@ -87,7 +91,9 @@ def source_config(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(
         config,
         image=config.source_image,
-        pixels=dataclasses.replace(config.pixels, order="raster", output="categorical"),
+        pixels=dataclasses.replace(
+            config.pixels, order="raster", shift="order", output="categorical"
+        ),
         causal=False,
         mixer=config.encoder_mixer or "attention",
         mixer_options=config.encoder_options,
@@ -135,6 +141,8 @@ def _build_mixer(
     if "mixer" in config.schedule:
         options = {key: value for key, value in options.items() if key in known}
     checked = set_options(cls.Options, name, options)
+    if config.task in PIXEL_TASKS:
+        checked = cls.for_pictures(checked, _picture(config))
     inside: Position | None = None
     acts_on = None if config.position is None else POSITIONS.get(config.position).acts_on
     if acts_on in ("queries-keys", "scores"):
@@ -164,6 +172,15 @@ def _build_mixer(
         **genes,
     )
     return mixer, inside
+
+
+def _picture(config: ModelConfig) -> Picture:
+    """How the tokens of a pixel model lie in its pictures."""
+    assert config.image is not None
+    channels, height, width = config.image
+    columns = width if config.pixels.output == "mixture" else width * channels
+    tile = None if config.pixels.order == "raster" else config.pixels.tile
+    return Picture((height, columns), tile, bool(config.causal))
 
 
 def _check_memory(config: ModelConfig, mixer: str, able: bool) -> None:
@@ -229,6 +246,12 @@ def _check(config: ModelConfig) -> None:
                 f"{nearest(name, known)}"
             )
     _check_reversible(config)
+    tied = config.tie and config.task in ("lm", "mlm", "seq2seq")
+    if config.init == "sparse-transformer" and tied:
+        raise GeneError(
+            "init='sparse-transformer' starts the output layer at 0, but tie=True makes it the "
+            "table of tokens: use tie=False"
+        )
     if config.causal and config.pooling in ("class", "first"):
         raise GeneError(
             f"pooling='{config.pooling}' reads the first token, but causal=True lets it see only "

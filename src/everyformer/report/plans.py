@@ -1,0 +1,101 @@
+"""Sparse plans as pictures: who reads whom, and what one token reads, token by token in rows."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from everyformer.engines.patterns import Near, Pattern
+from everyformer.engines.patterns_grid import Rectangles
+from everyformer.engines.plan import SparsePlan
+from everyformer.mixers._patterned import PatternAttention
+from everyformer.mixers.sparse_transformer import SparseTransformer
+from everyformer.report.heatmaps import Panel, draw_panels
+
+Union = tuple[Pattern, ...]
+SHADES = (0.45, 0.15, 0.08, 0.04)
+"""of a union's patterns in order; the token itself is 1"""
+MOST = 1024
+"""tokens of a picture that are drawn"""
+
+
+def draw_plans(mixers: list[PatternAttention], length: int | None) -> dict[str, Figure]:
+    """A column for each kind of head: its matrix, and below it what one token reads.
+
+    Of a Sparse Transformer the columns are all earlier tokens, the strided and the fixed sets, as
+    in figure 3 of its paper; the second row is drawn where tokens lie in rows.
+    """
+    size = length or _size(mixers[0])
+    titled = _titled(mixers, size)
+    query = size * 2 // 3 if size > 2 else size - 1
+    matrices, pictures = [], []
+    for title, union in titled:
+        shades = _shades(union, size)
+        matrices.append(Panel(title, shades.numpy(), ("is read", "reads")))
+        rows = _in_rows(mixers[0], union, shades[query])
+        if rows is not None:
+            pictures.append(Panel(f"read by token {query}", rows.numpy(), ("column", "row")))
+    caption = (
+        f"Who may read whom of {size} tokens: a token itself, the first pattern of its heads and, "
+        "paler, the second."
+    )
+    if pictures:
+        caption += f" Below: what token {query} reads, with the tokens laid out in rows."
+    panels = [matrices, pictures] if pictures else [matrices]
+    return {"masks": draw_panels(panels, caption, None)}
+
+
+def _titled(mixers: list[PatternAttention], size: int) -> list[tuple[str, Union]]:
+    """Different kinds of heads, each with a title."""
+    first = mixers[0]
+    if isinstance(first, SparseTransformer):
+        before, after = first.sets_of("strided"), first.sets_of("fixed")
+        return [
+            ("all", (Near(causal=first.causal),)),
+            (f"strided, l = {first.stride}", (*before[0], *before[1])),
+            (f"fixed, l = {first.stride}, c = {first.columns}", (*after[0], *after[1])),
+        ]
+    kinds: dict[Union, list[str]] = {}
+    for layer, mixer in enumerate(mixers):
+        unions = mixer.plan(size).heads
+        for head, union in enumerate(unions):
+            which = f"layer {layer + 1}" + (f", head {head + 1}" if len(unions) > 1 else "")
+            kinds.setdefault(union, []).append(which)
+    return [(_short(names), union) for union, names in kinds.items()]
+
+
+def _short(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _shades(union: Union, size: int) -> Tensor:
+    """(L, L): which pattern of a union shows each pair first, as a shade."""
+    shades = torch.zeros(size, size)
+    for n in reversed(range(len(union))):
+        shown = SparsePlan.of(union[n]).mask(size)[0]
+        shades = shades.masked_fill(shown, SHADES[min(n, len(SHADES) - 1)])
+    own = shades.diagonal()
+    own[own > 0] = 1.0
+    return shades
+
+
+def _in_rows(mixer: PatternAttention, union: Union, seen: Tensor) -> Tensor | None:
+    """What a token sees with all tokens laid out as the mixer thinks of them; None: in one row."""
+    at = torch.arange(len(seen))
+    if isinstance(mixer, SparseTransformer):
+        row, column, columns = at // mixer.stride, at % mixer.stride, mixer.stride
+    elif isinstance(union[0], Rectangles):
+        (row, column), columns = union[0].cells(at), union[0].grid[1]
+    else:
+        return None
+    laid = torch.full((int(row.max()) + 1, columns), torch.nan)
+    laid[row, column] = seen
+    return laid
+
+
+def _size(mixer: PatternAttention) -> int:
+    """How many tokens show what is special."""
+    if isinstance(mixer, SparseTransformer):
+        return min(mixer.stride**2, max(36, 3 * mixer.stride))
+    return min(mixer.max_length or 64, MOST)
