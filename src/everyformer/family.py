@@ -357,7 +357,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
         Genes(mixer="blockwise"), (LM, MLM, TEXT, IMAGE, PIXELS),
-        Cost(2, 2, "O(L^2 d / n) time, O(L d) memory beside masks of O(L^2 / n) bits; n blocks",
+        Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
              "2 (s + 1) d L / n; shifts to s"),
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
         "local heads alone cannot",

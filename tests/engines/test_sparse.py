@@ -18,6 +18,7 @@ from everyformer.engines.patterns import (
     GlobalQueries,
     Near,
 )
+from everyformer.engines.patterns_blocks import PastBlocks
 from everyformer.engines.plan import SparsePlan, reached
 from everyformer.engines.sparse import BACKENDS, How, choose, sparse_attention
 from everyformer.engines.sparse_parts import Scores, by_parts
@@ -60,6 +61,8 @@ PLANS = {
         Near(before=4, after=4, causal=False), BlockTable(size=5, table=table(70), causal=False)
     ),
     "a causal table": SparsePlan.of(BlockTable(size=5, table=table(70, 1)[:1]), Near(before=2)),
+    "a block before": SparsePlan.of(PastBlocks(size=5, shift=2)),
+    "a block before, or none": SparsePlan.of(PastBlocks(size=5, shift=3, wrap=False)),
     "head by head": SparsePlan(
         (
             (Near(before=3),),

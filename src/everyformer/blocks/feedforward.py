@@ -18,7 +18,7 @@ from everyformer.blocks.options import BlockOptions
 
 
 def activate(h: Tensor, name: str) -> Tensor:
-    """An activation by its name: gelu, gelu-tanh, gelu-sigmoid (h sigma(1.702 h)), relu, silu or tanh."""
+    """gelu, gelu-tanh, gelu-sigmoid (h sigma(1.702 h)), relu, silu or tanh of ``h``, by name."""
     if name == "relu":
         return F.relu(h)
     if name == "silu":
