@@ -271,7 +271,7 @@ def _check_summaries(config: ModelConfig) -> None:
         )
     if chosen.per == "sentence" and not chosen.ends:
         raise GeneError(
-            f"{what} needs summaries.ends, the tokens that end a sentence (of bytes 10 33 46 63)"
+            f"{what} needs summaries.ends, the tokens that end a sentence (of bytes 0 10 33 46 63)"
         )
     named = {
         "ends": chosen.ends,

@@ -19,8 +19,8 @@ class SummaryOptions:
     """how many tokens each stands for (per tokens)"""
     ends: tuple[int, ...] = ()
     """tokens that end a sentence, of which several may follow each other (per sentence; default: in
-    a run those of the data whose text ends with a full stop, ! or ?, or a line; of bytes 10 33 46
-    63)"""
+    a run those of the data whose text ends with a full stop, ! or ?, or a line, and what separates
+    documents; of bytes 0 10 33 46 63)"""
     cpc: float = 0.0
     """in training, weight of the loss by which the global tokens of hidden sentences foretell those
     of the same sentences in full, beside 1 of the hidden tokens (mlm; as far as is recalled, 0.25
