@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
 FORMS = {
     "ours": "a saved model, which generate, eval, show and train --from take",
+    "etc": "a saved model that goes on as an ETC, for longer texts",
     "hf": "a folder of transformers",
     "hf-model": "a folder of transformers with our own model class in it",
     "onnx": "a file .onnx",
     "program": "a file .pt2 of torch.export",
 }
 FILES = ("onnx", "program")
+SAVED = ("ours", "etc")
+"""forms of this library"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +38,15 @@ class ConvertOptions:
     (OWNER/NAME), directory of a run, or folder of a saved model"""
     out: str
     """the folder, or with --to onnx and program the file, to write; it must not exist"""
-    to: Literal["ours", "hf", "hf-model", "onnx", "program"] | None = None
-    """ours: a saved model of this library; hf: a checkpoint of transformers; hf-model: our own
-    model class for transformers (lm); onnx: a file .onnx; program: a file .pt2 of torch.export
-    (default: ours, of what is not)"""
+    to: Literal["ours", "etc", "hf", "hf-model", "onnx", "program"] | None = None
+    """ours: a saved model of this library; etc: the same with global tokens and windows in place of
+    standard attention, whose weights it keeps (BERT, RoBERTa and their like); hf: a checkpoint of
+    transformers; hf-model: our own model class for transformers (lm); onnx: a file .onnx; program:
+    a file .pt2 of torch.export (default: ours, of what is not)"""
     mixer: str | None = None
     """takes the place of attention in an imported checkpoint, with fresh weights"""
+    length: int | None = None
+    """longest text of an etc (default: as before)"""
     type: str | None = None
     """which system of transformers to write: gpt2, bert, roberta, vit, marian, llama, mistral or
     qwen2 (default: the first that can say all that the model is)"""
@@ -81,6 +87,10 @@ def run(words: Sequence[str]) -> int:
     source = find_source(options.source)
     form = _form(options, source)
     opened = open_source(source, mixer=options.mixer, average=options.average)
+    if form == "etc":
+        from everyformer.interop.convert.etc import lift_to_etc
+
+        opened = opened._replace(**lift_to_etc(opened.model, length=options.length)._asdict())
     check_writable(out.parent)
     written = _write(opened, form, out, options.type)
     fresh = [] if opened.report is None else opened.report.made
@@ -99,7 +109,7 @@ def run(words: Sequence[str]) -> int:
         about["fresh"] = (
             f"the {len(fresh)} tensors of the mixer {options.mixer} have learned nothing yet"
         )
-    if form == "ours":
+    if form in SAVED:
         about["next"] = _next(options.out, opened, fresh)
     print(facts(about))
     for title, report in (("tensors read", opened.report), ("tensors written", written.report)):
@@ -116,6 +126,8 @@ def _form(options: ConvertOptions, source: Source) -> str:
         raise ConfigError(f"{options.source} is {source.what}: say what --to make of it: {choices}")
     if options.type is not None and form != "hf":
         raise ConfigError(f"--type is for --to hf, not {form}: leave it out")
+    if options.length is not None and form != "etc":
+        raise ConfigError(f"--length is for --to etc, not {form}: leave it out")
     return form
 
 
@@ -127,7 +139,7 @@ def _write(opened: Opened, form: str, out: Path, model_type: str | None) -> Writ
     note = {"tokenizer": opened.note} if opened.note else {}
     if form in ("hf", "hf-model") and tokenizer is not None and not exportable(tokenizer):
         note = {"tokenizer": f"{tokenizer}, left out: transformers has no form for it"}
-    if form == "ours":
+    if form in SAVED:
         from everyformer.training.checkpoint import save_model
 
         save_model(model, out, tokenizer=tokenizer)
