@@ -345,7 +345,8 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
-        Genes(mixer="etc", position=None, block={"wiring": "post"}), (MLM, TEXT),
+        Genes(mixer="etc", position=None, block={"wiring": "post"},
+              model={"summaries": {"per": "tokens"}}), (MLM, TEXT),
         Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",
              "none: it reads both sides"),
         "global tokens carry what lies beyond the radius: a task of two levels is solved with them "

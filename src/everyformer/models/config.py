@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from everyformer.blocks.options import BlockOptions
 from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
+from everyformer.models.summary_options import SummaryOptions
 
 DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""
@@ -31,9 +32,10 @@ class Architecture:
     in a run what the data needs)"""
     patch: int = 4
     """side of the square patches that an image is cut into (classify-image)"""
-    pooling: Literal["mean", "class", "first", "last"] = "mean"
-    """what a classifier reads: mean of real tokens, a class token of its own, or the first or last
-    real token (first: BERT's, whose texts begin with one for that)"""
+    pooling: Literal["mean", "class", "first", "last", "globals"] = "mean"
+    """what a classifier reads: mean of real tokens, a class token of its own, the first or last
+    real token (first: BERT's, whose texts begin with one for that), or the mean of the global
+    tokens that summaries give"""
     head_hidden: int | None = None
     """hidden channels of a two-layer classification head (default: one linear layer)"""
     head_activation: Literal["gelu", "gelu-tanh", "tanh", "relu", "silu"] = "gelu"
@@ -80,6 +82,8 @@ class Architecture:
     """blocks of the decoder (seq2seq, super-resolution; default: as many as the encoder has)"""
     pixels: PixelOptions = field(default_factory=PixelOptions)
     """how pictures are drawn (pixels, super-resolution)"""
+    summaries: SummaryOptions = field(default_factory=SummaryOptions)
+    """global tokens that stand for parts of a text (mlm, classify-text)"""
 
 
 @dataclass(frozen=True)
