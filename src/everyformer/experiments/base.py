@@ -95,6 +95,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "reformer": ("rounds", "reversible", "axes"),
     "low_rank": ("low-rank", "far-slots"),
     "sinkhorn": ("far-block",),
+    "pictures": ("picture-memory",),
 }
 
 
