@@ -99,7 +99,7 @@ def test_the_six_panels_of_the_sparse_transformer() -> None:
     ]
     for matrix, picture, seen in zip(panels[:3], panels[3:], expected, strict=True):
         np.testing.assert_array_equal(matrix > 0, seen)
-        np.testing.assert_array_equal(picture.flatten(), matrix[24])
+        np.testing.assert_array_equal(picture.flatten(), matrix[27])
 
 
 def test_a_rectangle_is_drawn_in_the_picture() -> None:

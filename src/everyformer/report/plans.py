@@ -28,7 +28,7 @@ def draw_plans(mixers: list[PatternAttention], length: int | None) -> dict[str, 
     """
     size = length or _size(mixers[0])
     titled = _titled(mixers, size)
-    query = size * 2 // 3 if size > 2 else size - 1
+    query = _query(mixers[0], size)
     matrices, pictures = [], []
     for title, union in titled:
         shades = _shades(union, size)
@@ -97,5 +97,11 @@ def _in_rows(mixer: PatternAttention, union: Union, seen: Tensor) -> Tensor | No
 def _size(mixer: PatternAttention) -> int:
     """How many tokens show what is special."""
     if isinstance(mixer, SparseTransformer):
-        return min(mixer.stride**2, max(36, 3 * mixer.stride))
+        return mixer.stride * min(max(mixer.stride, 2), 12 if mixer.stride < 12 else 3)
     return min(mixer.max_length or 64, MOST)
+
+
+def _query(mixer: PatternAttention, size: int) -> int:
+    """A token two thirds down, in the middle of its row where there are rows."""
+    middle = mixer.stride // 2 if isinstance(mixer, SparseTransformer) else 0
+    return min(size * 2 // 3 + middle, size - 1)
