@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
-from everyformer.family import ENLARGE, IMAGE, PIXELS, Member
+from everyformer.family import ENLARGE, IMAGE, PIXELS
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers, create_model
 from everyformer.models.genes import build_mixers
