@@ -42,7 +42,7 @@ _HOMES = {
     "State": "core.state",
     "trace": "core.trace",
     "compare": "comparison.compare",
-    "Member": "family",
+    "Member": "core.member",
     "info": "family",
     "list_members": "family",
     "generate": "generation.sampling",
