@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -11,6 +13,7 @@ from everyformer.engines.patterns_grid import Rectangles
 from everyformer.engines.plan import SparsePlan
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.mixers.sparse_transformer import SparseTransformer
+from everyformer.models.build import create_mixer
 from everyformer.report.heatmaps import Panel, draw_panels
 
 Union = tuple[Pattern, ...]
@@ -18,6 +21,29 @@ SHADES = (0.45, 0.15, 0.08, 0.04)
 """of a union's patterns in order; the token itself is 1"""
 MOST = 1024
 """tokens of a picture that are drawn"""
+
+
+SMALL: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "longformer": (
+        ("window 8", {"window": 8}),
+        ("dilated by 2", {"window": 8, "dilation": 2}),
+        ("and global tokens", {"window": 8, "global_tokens": (0, 21, 42)}),
+    ),
+    "bigbird": (
+        ("at random", {"window_blocks": 1, "global_blocks": ()}),
+        ("near", {"random_blocks": 0, "global_blocks": ()}),
+        ("for all", {"window_blocks": 1, "random_blocks": 0}),
+        ("all three", {}),
+    ),
+    "image-transformer": (
+        ("1-D", {"block_size": 8, "memory_size": 8}),
+        ("2-D", {"dims": 2, "grid": (8, 8), "tile": (4, 4), "flange": (2, 2)}),
+    ),
+    "blockwise": (("4 blocks, shift 0", {"groups": (1,)}), ("shift 1", {"groups": (0, 1)})),
+}
+"""what a member is drawn with where its own windows show every pair of so few tokens"""
+EVERY = {"bigbird": {"block_size": 4, "random_blocks": 2}, "blockwise": {"blocks": 4}}
+"""options of all its panels"""
 
 
 def draw_plans(mixers: list[PatternAttention], length: int | None) -> dict[str, Figure]:
@@ -28,6 +54,13 @@ def draw_plans(mixers: list[PatternAttention], length: int | None) -> dict[str, 
     """
     size = length or _size(mixers[0])
     titled = _titled(mixers, size)
+    causal = mixers[0].causal
+    full = torch.ones(size, size, dtype=torch.bool)
+    full = full.tril() if causal else full
+    small = all(bool((SparsePlan.of(*u).mask(size)[0] == full).all()) for _, u in titled)
+    small = small and mixers[0].name in SMALL
+    if small:
+        titled = _panels(mixers[0].name, causal, size)
     query = _query(mixers[0], size)
     matrices, pictures = [], []
     for title, union in titled:
@@ -35,15 +68,28 @@ def draw_plans(mixers: list[PatternAttention], length: int | None) -> dict[str, 
         matrices.append(Panel(title, shades.numpy(), ("is read", "reads")))
         rows = _in_rows(mixers[0], union, shades[query])
         if rows is not None:
-            pictures.append(Panel(f"read by token {query}", rows.numpy(), ("column", "row")))
+            pictures.append(Panel(f"{title}: read by {query}", rows.numpy(), ("column", "row")))
     caption = (
         f"Who may read whom of {size} tokens: a token itself, the first pattern of its heads and, "
         "paler, the second."
     )
     if pictures:
         caption += f" Below: what token {query} reads, with the tokens laid out in rows."
+    if small:
+        caption += " Drawn with small windows: its own show every pair of so few tokens."
     panels = [matrices, pictures] if pictures else [matrices]
     return {"masks": draw_panels(panels, caption, None)}
+
+
+def _panels(name: str, causal: bool, size: int) -> list[tuple[str, Union]]:
+    """What `SMALL` says of a member, with its titles."""
+    made = []
+    for title, options in SMALL[name]:
+        options = {**EVERY.get(name, {}), **options}
+        mixer = create_mixer(name, width=8, heads=1, causal=causal, max_length=size, **options)
+        assert isinstance(mixer, PatternAttention)
+        made.append((title, mixer.plan(size).heads[0]))
+    return made
 
 
 def _titled(mixers: list[PatternAttention], size: int) -> list[tuple[str, Union]]:
