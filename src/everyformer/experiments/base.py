@@ -96,6 +96,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "low_rank": ("low-rank", "far-slots"),
     "sinkhorn": ("far-block",),
     "blockwise": ("blocks",),
+    "longformer": ("windows", "extension"),
+    "bigbird": ("needle",),
 }
 
 
