@@ -98,6 +98,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "blockwise": ("blocks",),
     "longformer": ("windows", "extension"),
     "bigbird": ("needle",),
+    "documents": ("documents",),
 }
 
 
