@@ -97,6 +97,9 @@ FILES: dict[str, tuple[str, ...]] = {
     "sinkhorn": ("far-block",),
     "blockwise": ("blocks",),
     "pictures": ("picture-memory",),
+    "longformer": ("windows", "extension"),
+    "bigbird": ("needle",),
+    "documents": ("documents",),
 }
 
 

@@ -1,0 +1,169 @@
+"""Longformer: how windows should grow with depth, and how a position table should.
+
+Sources: Beltagy et al. 2020, arXiv 2004.05150, table 4 (bits a character of text8 after 150,000
+steps: windows that grow 1.21, of one size 1.23, that shrink 1.24) and table 5 (bits a character of
+a RoBERTa on 4,096 tokens: fresh positions 10.3, repeated ones 1.96, trained on 1.71).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from everyformer.data import load_dataset
+from everyformer.data.base import Dataset
+from everyformer.data.config import DataConfig
+from everyformer.experiments.base import (
+    Experiment,
+    Outcome,
+    Setting,
+    dataset_batches,
+    fit,
+    mean,
+)
+from everyformer.models.base import Model
+from everyformer.models.build import by_layer, create_model
+from everyformer.models.lengthen import lengthen
+from everyformer.positions.learned import Learned
+from everyformer.positions.sinusoidal import Sinusoidal
+from everyformer.training.evaluate import evaluate
+
+TEXT = 256
+"""bytes of a text of the language models"""
+GROWING = (4, 8, 32, 128)
+"""windows of the layers, first layer first; half of each lies before a token"""
+ARMS: dict[str, tuple[int, ...]] = {
+    "growing": GROWING,
+    "of one size": (sum(GROWING) // len(GROWING) // 2 * 2,) * len(GROWING),
+    "shrinking": GROWING[::-1],
+}
+BETTER = 0.995
+"""loss of growing windows over that of the others, at most"""
+SHORT, LONG = 64, 256
+"""bytes of a text before and after the extension; a window reaches as far back as a short text"""
+WAVES = 0.05
+"""of sinusoids, at which the short table starts: from small random rows the few steps here would
+not teach the model to read positions at all"""
+DEARER = 1.5
+"""what fresh rows cost in loss right after the extension, over what repeated ones cost, at least"""
+
+
+def windows(setting: Setting) -> Outcome:
+    """Loss of language models that differ in the order of their windows alone."""
+    data = load_dataset(DataConfig(source=setting.data or "stdlib", length=TEXT), "lm")
+    numbers: dict[str, list[float]] = {name: [] for name in ARMS}
+    for seed in range(setting.seeds):
+        for name, sizes in ARMS.items():
+            torch.manual_seed(seed)
+            model = create_model(
+                "longformer", "lm", width=64, layers=len(sizes), heads=4, position="rope",
+                vocabulary=data.vocabulary, max_length=TEXT, window=by_layer(*sizes),
+            )  # fmt: skip
+            batches = dataset_batches(data, 8, seed)
+            fit(model, batches, steps=setting.steps(500), lr=3e-3, seed=seed)
+            numbers[name].append(_loss(model, data, 256) / math.log(2))
+        shown = ", ".join(f"{name} {values[-1]:.3f}" for name, values in numbers.items())
+        setting.say(f"windows, seed {seed}: bits a byte: {shown}")
+    grown, equal, shrunk = (mean(values) for values in numbers.values())
+    sentence = (
+        f"Language models of bytes of {data.name} with windows of "
+        f"{', '.join(map(str, GROWING))} from the first layer to the last need {grown:.3f} bits a "
+        f"byte, with {ARMS['of one size'][0]} in all layers {equal:.3f}, in reverse order "
+        f"{shrunk:.3f}."
+    )
+    holds = all(one <= BETTER * min(others) for one, *others in zip(*numbers.values(), strict=True))
+    figure = Figure(figsize=(4, 3))
+    axis = figure.subplots()
+    axis.bar(list(numbers), [mean(values) for values in numbers.values()])
+    for n, values in enumerate(numbers.values()):
+        axis.plot([n] * len(values), values, "k.", markersize=4)
+    lowest = min(min(values) for values in numbers.values())
+    axis.set(ylabel="bits a byte", ylim=(0.95 * lowest, None))
+    figure.tight_layout()
+    return Outcome(numbers, holds, sentence, {"order": figure})
+
+
+def extension(setting: Setting) -> Outcome:
+    """A language model of short texts made longer: its table repeated, or with fresh rows."""
+    source = setting.data or "stdlib"
+    short, long = (
+        load_dataset(DataConfig(source=source, length=length), "lm") for length in (SHORT, LONG)
+    )
+    names = ("short", "repeated", "fresh", "repeated, trained on", "fresh, trained on")
+    numbers: dict[str, list[float]] = {name: [] for name in names}
+    for seed in range(setting.seeds):
+        torch.manual_seed(seed)
+        model = create_model(
+            "gpt", "lm", width=96, layers=3, heads=4, vocabulary=short.vocabulary,
+            max_length=SHORT, dropout=0.0, embedding_dropout=0.0,
+        )  # fmt: skip
+        waves = Sinusoidal(width=96).embed(torch.arange(SHORT)[None])[0]
+        assert isinstance(model.position, Learned)
+        model.position.table.data = WAVES * waves
+        fit(model, dataset_batches(short, 32, seed), steps=setting.steps(500), lr=2e-3, seed=seed)
+        numbers["short"].append(_loss(model, short, 512))
+        for name in ("repeated", "fresh"):
+            made = lengthen(model, "longformer", LONG, window=2 * SHORT)
+            if name == "fresh":
+                _fresh_rows(made)
+            numbers[name].append(_loss(made, long, 128))
+            batches = dataset_batches(long, 8, seed)
+            fit(made, batches, steps=setting.steps(100), lr=5e-4, seed=seed)
+            numbers[f"{name}, trained on"].append(_loss(made, long, 128))
+        shown = ", ".join(f"{name} {values[-1]:.3f}" for name, values in numbers.items())
+        setting.say(f"extension, seed {seed}: nats a byte: {shown}")
+    found = {name: mean(values) for name, values in numbers.items()}
+    sentence = (
+        f"A language model of {SHORT} bytes loses {found['short']:.3f} nats a byte. Made a "
+        f"Longformer of {LONG} bytes it loses {found['repeated']:.3f} right away if its table is "
+        f"repeated and {found['fresh']:.3f} with fresh rows; after {setting.steps(100)} more steps "
+        f"{found['repeated, trained on']:.3f} and {found['fresh, trained on']:.3f}."
+    )
+    pairs = zip(numbers["short"], numbers["repeated"], numbers["fresh"], strict=True)
+    holds = all(fresh - before > DEARER * (again - before) for before, again, fresh in pairs)
+    after = zip(*(numbers[f"{name}, trained on"] for name in ("repeated", "fresh")), strict=True)
+    holds = holds and all(again < fresh for again, fresh in after)
+    figure = Figure(figsize=(5, 3))
+    axis = figure.subplots()
+    axis.bar([name.replace(", ", ",\n") for name in found], list(found.values()))
+    axis.set_ylabel("nats a byte")
+    axis.tick_params(axis="x", labelsize=8)
+    figure.tight_layout()
+    return Outcome(numbers, holds, sentence, {"loss": figure})
+
+
+def _fresh_rows(model: Model) -> None:
+    """Draw the rows behind the short table anew, as large as the learned ones are."""
+    assert isinstance(model.position, Learned)
+    table = model.position.table.data
+    table[SHORT:] = table[:SHORT].std() * torch.randn_like(table[SHORT:])
+
+
+def _loss(model: Model, data: Dataset, limit: int) -> float:
+    """Nats a scored token."""
+    measured: dict[str, Any] | None = evaluate(model, data, limit=limit)
+    assert measured is not None
+    return float(measured["loss"])
+
+
+EXPERIMENTS = (
+    Experiment(
+        "windows",
+        ("longformer",),
+        "windows that grow from layer to layer need at least 0.5% fewer bits a byte than windows "
+        "of one size and than windows that shrink, of as many keys together",
+        12,
+        windows,
+    ),
+    Experiment(
+        "extension",
+        ("longformer",),
+        "right after a table of positions is made longer fresh rows cost at least 1.5 times the "
+        "loss that repeated ones cost, and after 100 steps more they still lose more",
+        8,
+        extension,
+    ),
+)
