@@ -96,6 +96,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "low_rank": ("low-rank", "far-slots"),
     "sinkhorn": ("far-block",),
     "blockwise": ("blocks",),
+    "etc": ("far-sentences",),
 }
 
 
