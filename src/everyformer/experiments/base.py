@@ -100,6 +100,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "longformer": ("windows", "extension"),
     "bigbird": ("needle",),
     "documents": ("documents",),
+    "etc": ("far-sentences",),
 }
 
 
