@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from everyformer.comparison.compare import compare
     from everyformer.core.errors import EveryformerError
     from everyformer.core.mask import Mask
+    from everyformer.core.member import Member
     from everyformer.core.mixer import Mixer
     from everyformer.core.outputs import MixerOutput, ModelOutput
     from everyformer.core.state import State
     from everyformer.core.trace import trace
-    from everyformer.family import Member, info, list_members
+    from everyformer.family import info, list_members
     from everyformer.generation.sampling import generate, stream
     from everyformer.interop.multihead import MultiheadAttention
     from everyformer.models.build import by_head, by_layer, create_mixer, create_model
@@ -41,7 +42,7 @@ _HOMES = {
     "State": "core.state",
     "trace": "core.trace",
     "compare": "comparison.compare",
-    "Member": "family",
+    "Member": "core.member",
     "info": "family",
     "list_members": "family",
     "generate": "generation.sampling",

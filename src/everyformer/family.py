@@ -7,11 +7,8 @@ also with `create_mixer`. Where something is not supported, the reason stands in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 from everyformer.core.errors import unknown
+from everyformer.core.member import Cost, Genes, Member
 
 LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
 SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
@@ -26,73 +23,6 @@ TRAIN = {
     ENLARGE: "--data myimages.zip --task super-resolution --data.small 8",
 }
 """task -> how a member is trained for it on the user's own data"""
-
-
-@dataclass(frozen=True)
-class Genes:
-    """Where this member differs from plain pre-norm softmax attention."""
-
-    mixer: str = "attention"
-    position: str | None = "sinusoidal"
-    memory: str | None = None
-    mixer_options: Mapping[str, Any] = field(default_factory=dict)
-    position_options: Mapping[str, Any] = field(default_factory=dict)
-    memory_options: Mapping[str, Any] = field(default_factory=dict)
-    block: Mapping[str, Any] = field(default_factory=dict)
-    model: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Claimed growth with length L, as an exponent: what law 7 measures."""
-
-    time: float
-    """FLOPs of the mixing grow like L to this power"""
-    memory: float
-    """the largest tensor grows like L to this power"""
-    formula: str
-    """in words of the paper; d width, s window, h heads"""
-    state: str
-    """size of the streaming state after t tokens"""
-
-
-@dataclass(frozen=True)
-class Member:
-    """One row of the family table."""
-
-    name: str
-    title: str
-    authors: str
-    year: int
-    arxiv: str | None
-    """identifier, None where the paper is not on arXiv"""
-    genes: Genes
-    tasks: tuple[str, ...]
-    cost: Cost
-    claim: str
-    """what its signature experiment shows"""
-    causal: bool | str = True
-    bidirectional: bool | str = True
-    cross: bool | str = True
-    streaming: bool | str = True
-    padding: bool | str = True
-    exempt: Mapping[str, str] = field(default_factory=dict)
-    """laws that do not apply, with the reason"""
-
-    @property
-    def is_mixer(self) -> bool:
-        """Whether `create_mixer` knows this name."""
-        return self.genes.mixer == self.name
-
-    @property
-    def strictly_causal(self) -> bool | str:
-        """Whether nothing of a causal output depends on what comes later, else why not."""
-        return self.exempt.get("causality", True) if self.causal is True else self.causal
-
-    def can(self, ability: str) -> bool:
-        """Whether 'causal', 'bidirectional', 'cross', 'streaming' or 'padding' is supported."""
-        return getattr(self, ability) is True
-
 
 _SOFTMAX = Cost(2, 1, "O(L^2 d) time, O(L d) memory when fused", "2 t d")
 _NO_CROSS_DISTANCE = "distances are defined between tokens of one sequence"
@@ -294,9 +224,29 @@ FAMILY: tuple[Member, ...] = (
         cross="blocks of one sequence are sorted for blocks of the same",
     ),
     Member(
+        "image-transformer", "Image Transformer", "Parmar et al.", 2018, "1802.05751",
+        Genes(mixer="image-transformer",
+              block={"wiring": "post", "feedforward": "relu", "dropout": 0.1},
+              model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
+                     "scale_embedding": True},
+              tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
+        (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
+        Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
+             "2 (q + m) d; 2-D: of q_h + m_h rows"),
+        "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
+        "rectangles beat stretches of the raster where pictures have vertical structure",
+        cross="blocks are of one picture; in super-resolution plain attention reads the small one",
+    ),
+    Member(
         "sparse-transformer", "Sparse Transformer", "Child, Gray, Radford, Sutskever", 2019,
-        "1904.10509", Genes(mixer="sparse-transformer"), (LM, MLM, TEXT, IMAGE, PIXELS),
-        Cost(2, 1, "O(L s d + L^2 d / s) time, O(L d) memory; stride s",
+        "1904.10509",
+        Genes(mixer="sparse-transformer", position="axial", position_options={"combine": "sum"},
+              block={"feedforward": "gelu-sigmoid", "feedforward_dropout": 0.0,
+                     "final_norm_eps": 1e-6},
+              model={"tie": False, "init": "sparse-transformer"},
+              tasks={PIXELS: {"position": None}}),
+        (LM, MLM, TEXT, IMAGE, PIXELS),
+        Cost(1.5, 1, "O(L s d + L^2 d / s) time, O(L^1.5 d) with s = sqrt(L); O(L d) memory",
              "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
         "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
         cross="the sets are of places in one sequence",
@@ -323,7 +273,8 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
-        Genes(mixer="etc", position=None, block={"wiring": "post"}), (MLM, TEXT),
+        Genes(mixer="etc", position=None, block={"wiring": "post"},
+              model={"summaries": {"per": "tokens"}}), (MLM, TEXT),
         Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",
              "none: it reads both sides"),
         "global tokens carry what lies beyond the radius: a task of two levels is solved with them "
@@ -335,7 +286,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
         Genes(mixer="blockwise"), (LM, MLM, TEXT, IMAGE, PIXELS),
-        Cost(2, 2, "O(L^2 d / n) time, O(L d) memory beside masks of O(L^2 / n) bits; n blocks",
+        Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
              "2 (s + 1) d L / n; shifts to s"),
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
         "local heads alone cannot",

@@ -30,7 +30,7 @@ def draw(*shape, seed=0):
 def make_stack(name, depth=3, output="concat", **options):
     torch.manual_seed(1)
     own = {"causal_chunk": 4, "k": 2} if name == "linformer" else {}
-    sizes = {"width": WIDTH, "heads": 3, "causal": True, "max_length": 20}
+    sizes = {"width": WIDTH, "heads": 3, "causal": name != "etc", "max_length": 20}
     mixers = [create_mixer(name, **sizes, **own) for _ in range(depth)]
     block = BlockOptions(wiring="reversible", reversible_output=output, **options)
     stack = Stack(mixers, WIDTH, block).double()

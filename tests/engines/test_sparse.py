@@ -18,6 +18,7 @@ from everyformer.engines.patterns import (
     GlobalQueries,
     Near,
 )
+from everyformer.engines.patterns_blocks import PastBlocks
 from everyformer.engines.plan import SparsePlan, reached
 from everyformer.engines.sparse import BACKENDS, How, choose, sparse_attention
 from everyformer.engines.sparse_parts import Scores, by_parts
@@ -60,6 +61,8 @@ PLANS = {
         Near(before=4, after=4, causal=False), BlockTable(size=5, table=table(70), causal=False)
     ),
     "a causal table": SparsePlan.of(BlockTable(size=5, table=table(70, 1)[:1]), Near(before=2)),
+    "a block before": SparsePlan.of(PastBlocks(size=5, shift=2)),
+    "a block before, or none": SparsePlan.of(PastBlocks(size=5, shift=3, wrap=False)),
     "head by head": SparsePlan(
         (
             (Near(before=3),),
@@ -221,6 +224,20 @@ def test_flex_attention_on_a_gpu():
         for b in ("flex", "dense")
     ]
     assert_close(*results, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["strided", "window and a table", "summaries alone"])
+def test_channels_may_lie_apart_and_values_be_of_another_size(name):
+    q, k, v = heads(43)
+    q, k = (t.mT.contiguous().mT for t in (q, k))
+    v = v[..., ::2]
+    got = sparse_attention(q, k, v, PLANS[name], how=How(backend="blocked"))
+    want = literal(q, k, v, PLANS[name].mask(43, HEADS))
+    g = torch.ones(()).expand(got.shape).double()
+    for y in (got, want):
+        assert y.shape == v.shape
+    found = [torch.autograd.grad(y, (q, k, v), g) for y in (got, want)]
+    assert_close([got, *found[0]], [want, *found[1]], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)

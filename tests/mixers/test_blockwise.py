@@ -116,7 +116,6 @@ def test_most_heads_stay_in_their_block():
         ({"permutations": ((0, 1),) * 3, "causal": True}, "bidirectional"),
         ({"permutations": ((0, 1),) * 3, "groups": (3,)}, "in place of"),
         ({"max_length": None}, "max_length"),
-        ({"attention_dropout": 1.0}, "below 1"),
     ],
 )
 def test_what_cannot_be_is_refused(options, says):

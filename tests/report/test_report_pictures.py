@@ -64,6 +64,9 @@ def shown(figure: Any) -> list[np.ndarray]:
         ("linear", ["weights", "features", "encodings", "masks"]),
         ("performer", ["weights", "features", "encodings", "masks"]),
         ("rfa", ["weights", "features", "encodings", "masks"]),
+        ("sparse-transformer", ["weights", "encodings", "masks"]),
+        ("image-transformer", ["weights", "encodings", "masks"]),
+        ("blockwise", ["weights", "encodings", "masks"]),
     ],
 )
 def test_what_applies(member: str, names: list[str]) -> None:
@@ -80,6 +83,34 @@ def test_what_does_not_apply_names_what_does(what: str) -> None:
         return
     with pytest.raises(UnsupportedError, match="it has spatial and masks"):
         draw_pictures(model, IDS, what)
+
+
+def test_the_six_panels_of_the_sparse_transformer() -> None:
+    """Figure 3 of its paper: 6 x 6 tokens, all, strided and fixed, as matrices and as pictures."""
+    model = tiny("sparse-transformer", stride=6, columns=1)
+    panels = shown(draw_pictures(model, IDS, "masks")["masks"])
+    assert [panel.shape for panel in panels] == [(36, 36)] * 3 + [(6, 6)] * 3
+    i, j = np.arange(36)[:, None], np.arange(36)
+    earlier = j <= i
+    expected = [
+        earlier,
+        earlier & ((i - j < 6) | ((i - j) % 6 == 0)),
+        earlier & ((i // 6 == j // 6) | (j % 6 == 5)),
+    ]
+    for matrix, picture, seen in zip(panels[:3], panels[3:], expected, strict=True):
+        np.testing.assert_array_equal(matrix > 0, seen)
+        np.testing.assert_array_equal(picture.flatten(), matrix[27])
+
+
+def test_a_rectangle_is_drawn_in_the_picture() -> None:
+    model = create_model(
+        "image-transformer", "pixels", width=8, heads=2, layers=1, image=(1, 6, 8), dims=2,
+        pixels={"order": "blocks", "tile": (2, 2)}, flange=(1, 2),
+    )  # fmt: skip
+    matrix, picture = shown(draw_pictures(model, torch.zeros(1, 1, 6, 8).byte(), "masks")["masks"])
+    assert matrix.shape == (48, 48)
+    # token 32 begins the tile of rows 4, 5 and columns 0, 1
+    assert np.argwhere(picture > 0).tolist() == [[3, 0], [3, 1], [3, 2], [3, 3], [4, 0]]
 
 
 def test_weights_are_those_of_the_trace_and_the_future_is_blank() -> None:

@@ -1,6 +1,6 @@
 """Position-wise feed-forward networks and norms.
 
-FFN(x) = W_2 act(W_1 x + b_1) + b_2              act: GELU (erf or tanh), ReLU or SiLU
+FFN(x) = W_2 act(W_1 x + b_1) + b_2              act: GELU (erf, tanh, sigmoid), ReLU or SiLU
 SwiGLU(x) = W_2 (silu(W_g x) * W_1 x)            Shazeer 2020, arXiv 2002.05202
 
 Positions do not meet here, so the length may be worked through in pieces (Kitaev et al. 2020, arXiv
@@ -18,13 +18,15 @@ from everyformer.blocks.options import BlockOptions
 
 
 def activate(h: Tensor, name: str) -> Tensor:
-    """An activation by its name: gelu, gelu-tanh, relu, silu or tanh."""
+    """gelu, gelu-tanh, gelu-sigmoid (h sigma(1.702 h)), relu, silu or tanh of ``h``, by name."""
     if name == "relu":
         return F.relu(h)
     if name == "silu":
         return F.silu(h)
     if name == "tanh":
         return torch.tanh(h)
+    if name == "gelu-sigmoid":
+        return h * (1.702 * h).sigmoid()
     return F.gelu(h, approximate="tanh" if name == "gelu-tanh" else "none")
 
 
@@ -49,7 +51,9 @@ class FeedForward(nn.Module):
         self.gate = nn.Linear(width, hidden, bias=bias) if self.activation == "swiglu" else None
         self.up = nn.Linear(width, hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)
-        self.dropout, self.chunk = options.dropout, options.feedforward_chunk
+        inner = options.feedforward_dropout
+        self.dropout = options.dropout if inner is None else inner
+        self.chunk = options.feedforward_chunk
         for linear in (self.gate, self.up, self.down):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)

@@ -17,8 +17,11 @@ class BlockOptions:
     """normalisation over channels"""
     norm_eps: float = 1e-5
     """added to the variance"""
-    feedforward: Literal["gelu", "gelu-tanh", "relu", "silu", "swiglu"] = "gelu"
-    """activation of the two-layer network after the mixer (a mixer that has its own gets none)"""
+    final_norm_eps: float | None = None
+    """the same of the norm after the last layer (default: norm_eps)"""
+    feedforward: Literal["gelu", "gelu-tanh", "gelu-sigmoid", "relu", "silu", "swiglu"] = "gelu"
+    """activation of the two-layer network after the mixer (a mixer that has its own gets none);
+    gelu-sigmoid is x sigmoid(1.702 x)"""
     expansion: float = 4.0
     """hidden channels of the feed-forward, times width"""
     feedforward_bias: bool = True
@@ -28,5 +31,7 @@ class BlockOptions:
     made again in the backward pass (default: all, kept)"""
     dropout: float = 0.0
     """dropout on what each sub-layer adds, and inside the feed-forward"""
+    feedforward_dropout: float | None = None
+    """dropout inside the feed-forward (default: dropout)"""
     drop_path: float = 0.0
     """chance that a sub-layer is skipped for a sample: 0 at the first layer, this at the last"""

@@ -8,6 +8,7 @@ layers with the text, without positions, and are left out of what comes out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -59,7 +60,9 @@ class Stack(nn.Module):
         doubled = self.reversible and self.joined == "concat"
         self.out_width = 2 * width if doubled else width
         bare = options.wiring == "post"
-        self.norm = nn.Identity() if bare else make_norm(self.out_width, options)
+        eps = options.norm_eps if options.final_norm_eps is None else options.final_norm_eps
+        last_norm = replace(options, norm_eps=eps)
+        self.norm = nn.Identity() if bare else make_norm(self.out_width, last_norm)
         self.before = None if before is None else nn.ModuleList(before)
         self.checkpointing = False
         leads = sorted({mixer.lead for mixer in mixers})

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FORMS = {
     "ours": "a saved model, which generate, eval, show and train --from take",
+    "etc": "a saved model that goes on as an ETC, for longer texts",
     "hf": "a folder of transformers",
     "hf-model": "a folder of transformers with our own model class in it",
     "onnx": "a file .onnx",
@@ -30,6 +31,8 @@ FORMS = {
 FILES = ("onnx", "program")
 LONG = ("longformer", "bigbird")
 LENGTH = 4096
+SAVED = ("ours", *LONG, "etc")
+"""forms of this library"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +42,16 @@ class ConvertOptions:
     (OWNER/NAME), directory of a run, or folder of a saved model"""
     out: str
     """the folder, or with --to onnx and program the file, to write; it must not exist"""
-    to: Literal["ours", "hf", "hf-model", "onnx", "program", "longformer", "bigbird"] | None = None
+    to: (
+        Literal["ours", "hf", "hf-model", "onnx", "program", "longformer", "bigbird", "etc"] | None
+    ) = None
     """ours: a saved model of this library; hf: a checkpoint of transformers; hf-model: our own
     model class for transformers (lm); onnx: a file .onnx; program: a file .pt2 of torch.export;
-    longformer, bigbird: a saved model for long texts, of one with attention (default: ours, of
-    what is not)"""
+    longformer, bigbird, etc: a saved model for long texts, of one with attention, whose weights it
+    keeps (default: ours, of what is not)"""
     length: int | None = None
-    """with --to longformer or bigbird: tokens that it shall read (default: 4096)"""
+    """with --to longformer, bigbird or etc: tokens that it shall read (default: 4096; etc: as
+    before)"""
     window: int | None = None
     """with --to longformer: W, tokens of its window (default: 512)"""
     block_size: int | None = None
@@ -92,6 +98,10 @@ def run(words: Sequence[str]) -> int:
     source = find_source(options.source)
     form = _form(options, source)
     opened = open_source(source, mixer=options.mixer, average=options.average)
+    if form == "etc":
+        from everyformer.interop.convert.etc import lift_to_etc
+
+        opened = opened._replace(**lift_to_etc(opened.model, length=options.length)._asdict())
     check_writable(out.parent)
     if form in LONG:
         opened = _longer(opened, form, options)
@@ -112,7 +122,7 @@ def run(words: Sequence[str]) -> int:
         about["fresh"] = (
             f"the {len(fresh)} tensors of the mixer {options.mixer} have learned nothing yet"
         )
-    if form == "ours" or form in LONG:
+    if form in SAVED:
         about["next"] = _next(options.out, opened, fresh)
     print(facts(about))
     for title, report in (("tensors read", opened.report), ("tensors written", written.report)):
@@ -129,7 +139,8 @@ def _form(options: ConvertOptions, source: Source) -> str:
         raise ConfigError(f"{options.source} is {source.what}: say what --to make of it: {choices}")
     if options.type is not None and form != "hf":
         raise ConfigError(f"--type is for --to hf, not {form}: leave it out")
-    for name, forms in (("length", LONG), ("window", LONG[:1]), ("block_size", LONG[1:])):
+    long = (*LONG, "etc")
+    for name, forms in (("length", long), ("window", LONG[:1]), ("block_size", LONG[1:])):
         if getattr(options, name) is not None and form not in forms:
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} is for --to {' or '.join(forms)}, not {form}: leave it out")
@@ -154,7 +165,7 @@ def _write(opened: Opened, form: str, out: Path, model_type: str | None) -> Writ
     note = {"tokenizer": opened.note} if opened.note else {}
     if form in ("hf", "hf-model") and tokenizer is not None and not exportable(tokenizer):
         note = {"tokenizer": f"{tokenizer}, left out: transformers has no form for it"}
-    if form == "ours" or form in LONG:
+    if form in SAVED:
         from everyformer.training.checkpoint import save_model
 
         save_model(model, out, tokenizer=tokenizer)

@@ -12,7 +12,8 @@ import tyro
 from everyformer.cli.console import emit, table
 from everyformer.cli.list import ABILITIES, describe
 from everyformer.cli.parsing import parse
-from everyformer.family import TRAIN, Member, info
+from everyformer.core.member import Member
+from everyformer.family import TRAIN, info
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import parse
 from everyformer.core.errors import unknown
-from everyformer.family import ALL_TASKS, Member, list_members
+from everyformer.core.member import Member
+from everyformer.family import ALL_TASKS, list_members
 
 ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
 

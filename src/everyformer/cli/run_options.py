@@ -202,6 +202,7 @@ def model_config(
     A classifier that starts from the causal model ``origin`` stays causal, and a model whose mixer
     is not its member's keeps it.
     """
+    from everyformer.data.sentences import told
     from everyformer.models.build import configure
 
     options: dict[str, Any] = {
@@ -220,7 +221,7 @@ def model_config(
         names = run.by_head.split(",")
         own = {name: options["mixer_options"] for name in names if name == _mixer(run)}
         options |= {"mixer": "by-head", "mixer_options": {"mixers": names, "own": own}}
-    return configure(
+    complete = configure(
         run.member,
         dataset.task,
         position_options=to_dict(run.place),
@@ -232,6 +233,7 @@ def model_config(
         **dataset.target_ends,
         **options,
     )
+    return told(complete, dataset)
 
 
 def _mixer(run: RunConfig) -> str:

@@ -14,6 +14,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError
 from everyformer.data.base import Dataset
+from everyformer.data.sentences import told
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import Architecture, ModelConfig
 from everyformer.training.config import TrainingConfig
@@ -151,7 +152,7 @@ def _configure(
     for size in ("width", "layers", "heads"):
         options[size] = chosen[size]
     options["max_length"] = max(config.model.max_length or 0, dataset.length)
-    return configure(
+    complete = configure(
         member,
         dataset.task,
         vocabulary=dataset.vocabulary,
@@ -160,3 +161,4 @@ def _configure(
         **dataset.target_ends,
         **{**options, **own},
     )
+    return told(complete, dataset)

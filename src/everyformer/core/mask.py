@@ -39,6 +39,9 @@ class Mask:
     """(B, L) int: the sentence that a token is in, or that a global token stands for."""
     grid: tuple[int, int] | None = None
     """(rows, columns): the tokens are a picture in raster order."""
+    front: int | None = None
+    """where it is known that ``global_tokens`` are exactly the first so many, it is told here for
+    a compiler, which cannot look at flags; it hides nothing, so that any mixer may ignore it."""
 
     @classmethod
     def from_lengths(cls, lengths: Tensor, size: int) -> Self:
@@ -49,7 +52,8 @@ class Mask:
 
     def parts(self) -> list[str]:
         """Names of the parts that are given."""
-        return [f.name for f in fields(self) if getattr(self, f.name) is not None]
+        held = (f.name for f in fields(self) if getattr(self, f.name) is not None)
+        return [name for name in held if name != "front"]
 
     def require(self, member: str, honoured: frozenset[str]) -> None:
         """Raise unless every given part is among ``honoured``."""

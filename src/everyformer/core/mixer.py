@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,17 @@ DROPOUT = "attention_dropout"
 """the option of mixers that have weights to drop from"""
 Context = Tensor | tuple[Tensor, Tensor]
 """Where keys and values are read from in cross form: one tensor for both, or one each."""
+
+
+class Picture(NamedTuple):
+    """How the tokens of a model that draws or reads pictures lie in them."""
+
+    grid: tuple[int, int]
+    """rows and columns; a column is a channel of a pixel where these are tokens of their own"""
+    tile: tuple[int, int] | None
+    """rows and columns of the blocks that are made one after the other; None: raster order"""
+    causal: bool
+    """whether the mixer sees earlier tokens alone"""
 
 
 class Mixer(nn.Module):
@@ -98,6 +109,15 @@ class Mixer(nn.Module):
     def join(self, first: Mixer) -> None:
         """Take over what all layers of a stack hold together from the first layer's mixer of the
         same kind."""
+
+    @classmethod
+    def for_pictures(cls, options: Any, picture: Picture) -> Any:
+        """``options`` as they are in a model of such pictures: what they leave open is filled in.
+
+        Raises:
+            GeneError: options that are for other pictures.
+        """
+        return options
 
     def outputs(self) -> list[nn.Module]:
         """The linear layers that make the output, which an initialisation may scale by depth."""

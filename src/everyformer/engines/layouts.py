@@ -40,7 +40,8 @@ class Layout(Protocol):
 class Windows:
     """Blocks of ``size`` tokens, each with the ``before`` and ``after`` that stand beside it.
 
-    They begin behind the first ``skip`` tokens, which lie in none.
+    They begin behind the first ``skip`` tokens, which lie in none. A negative number of those after
+    leaves out tokens of the block, so that an earlier block can stand for it.
     """
 
     size: int
@@ -61,13 +62,13 @@ class Windows:
         length = t.shape[1]
         units = -(-length // self.size)
         rows = self.before + units * self.size + self.after
-        if rows != length:
+        if rows != length or self.before:
             t = F.pad(t, (0, 0, 0, 0, self.before, rows - length - self.before))
         return t.unfold(1, self._wide, self.size).movedim(-1, 2)
 
     def add(self, units: Tensor, length: int) -> Tensor:
         batch, count, wide, *rest = units.shape
-        rows = self.before + count * self.size + self.after
+        rows = self.before + max(length, count * self.size + self.after)
         steps = -(-wide // self.size)
         summed = units.new_zeros(batch, max(rows, (count + steps - 1) * self.size), *rest)
         for step in range(steps):
@@ -175,11 +176,13 @@ class Chosen:
         return summed.index_add(1, self._at(rows), rows)
 
     def put(self, units: Tensor, length: int) -> Tensor:
-        return units.flatten(1, 2)
+        rows = units.flatten(1, 2)
+        real = (self.index >= 0).flatten()
+        return rows if bool(real.all()) else rows[:, real.to(rows.device)]
 
     @property
     def rows(self) -> Tensor | None:
-        return self.index.flatten()
+        return self.index[self.index >= 0]
 
     def _at(self, t: Tensor) -> Tensor:
         return self.index.clamp(min=0).flatten().to(t.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import GeneError
-from everyformer.engines.layouts import Tables, Windows
+from everyformer.engines.layouts import Chosen, Windows
 from everyformer.engines.patterns import Part, Pattern
 
 
@@ -40,11 +40,12 @@ class PastBlocks(Pattern):
         return j // self.size == read
 
     def parts(self, length: int) -> Iterator[Part]:
-        blocks = torch.arange(-(-length // self.size))
-        read = blocks - self.shift
-        if self.wrap:
-            read = torch.where(read < 0, blocks, read)
-        yield Windows(self.size), Tables(self.size, read.clamp(min=-1)[None, :, None])
+        back = self.shift * self.size
+        yield Windows(self.size), Windows(self.size, back, -back)
+        if self.wrap and self.shift:
+            first = torch.arange(min(self.shift, -(-length // self.size)) * self.size)
+            own = torch.where(first < length, first, -1).unflatten(0, (-1, self.size))
+            yield Chosen(own), Chosen(own)
 
     @property
     def span(self) -> int | None:

@@ -23,6 +23,7 @@ from everyformer.engines import patterns
 from everyformer.engines.layouts import Layout
 from everyformer.engines.patterns import Pattern
 from everyformer.engines.patterns_blocks import PastBlocks
+from everyformer.engines.patterns_grid import Rectangles
 
 Union = tuple[Pattern, ...]
 
@@ -32,6 +33,7 @@ KINDS: dict[str, Any] = {
         *(patterns.Near, patterns.Blocks, patterns.Columns),
         *(patterns.GlobalKeys, patterns.GlobalQueries, patterns.BlockTable),
         PastBlocks,
+        Rectangles,
     )
 }
 

@@ -45,11 +45,11 @@ class Compacted(NamedTuple):
 
 def compact(x: Tensor, keep: Tensor) -> Compacted:
     """Move the real tokens of each row of ``x`` (B, L, ...) to the front, keeping their order."""
-    order = _real_first(keep)
+    order = order_of_real(keep)
     return Compacted(gather_rows(x, order), keep.gather(1, order), order)
 
 
-def _real_first(keep: Tensor) -> Tensor:
+def order_of_real(keep: Tensor) -> Tensor:
     """Where the tokens of each row stand, the real ones first: (B, L)."""
     if not torch.compiler.is_exporting():
         return torch.argsort((~keep).to(torch.uint8), dim=1, stable=True)

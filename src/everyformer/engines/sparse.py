@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
@@ -64,6 +65,7 @@ def sparse_attention(
     """Heads' outputs (B, H, L, D) of ``q``, ``k``, ``v`` (B, H, L, D) under a plan.
 
     Args:
+        v: may have another number of channels than q and k.
         lengths: (B,) int64, how many tokens of each row are real, the first ones; default: all.
             Outputs of the others mean nothing.
         how: scale, position, dropout and executor.
@@ -76,7 +78,7 @@ def sparse_attention(
         UnsupportedError: an executor that cannot run here.
     """
     how = how or How()
-    if not q.shape == k.shape == v.shape or q.dim() != 4:
+    if q.dim() != 4 or q.shape != k.shape or q.shape[:-1] != v.shape[:-1]:
         raise ShapeError(
             "a plan is over one sequence: q, k and v must be (batch, heads, length, size) alike, "
             f"not {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
@@ -88,10 +90,13 @@ def sparse_attention(
         return _dense(q, k, v, plan, lengths, how, scale)
     if backend == "flex":
         return flex.flex(q, k, v, plan, lengths, scale)
-    slopes, size = _slopes(plan, q, how), q.shape[-1]
+    slopes, size = _slopes(plan, q, how), v.shape[-1]
     if (how.scorer is None or slopes is not None) and not how.dropout and q.device.type == "cpu":
         if slopes is not None:
             q, k, v = with_slopes_in(q, k, v, slopes / scale)
+        # kernels take heads of one size
+        most = max(q.shape[-1], v.shape[-1])
+        q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
         o = fused(*_rows(q, k, v), lengths, plan, scale)
         return o[..., :size].transpose(1, 2)
     made = Scores(scale, how.scorer, plan.causal, how.dropout)

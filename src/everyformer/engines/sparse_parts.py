@@ -25,7 +25,7 @@ Added = Callable[[Tensor], Tensor | None] | None
 
 
 class Heads(NamedTuple):
-    """(B, L, H, D) each."""
+    """(B, L, H, D) each, values of any size."""
 
     q: Tensor
     k: Tensor
@@ -59,7 +59,7 @@ def by_parts(
             outputs.append(of.v.masked_fill(torch.ones((), dtype=torch.bool, device=v.device), 0))
             continue
         logsum = torch.stack([own for _, own in made]).logsumexp(0)
-        total = torch.zeros(of.q.shape, dtype=wide, device=q.device)
+        total = torch.zeros(of.v.shape, dtype=wide, device=q.device)
         for part, own in made:
             alone = own == -math.inf
             apart = torch.where(alone, -math.inf, own - logsum.masked_fill(alone, 0.0))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,10 @@ from everyformer.engines.ranges import fake
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+KEPT = 1 << 22
+"""entries of a mask that stays for the next call, 16 MB in float32"""
 
 
 def fused(
@@ -50,22 +55,37 @@ class _Task(NamedTuple):
     """additive (U or 1, H or 1, R or 1, S)"""
     empty: Tensor | None
     """(U or 1, H or 1, R or 1) bool, queries that see nothing here"""
+    alone: bool
+    """whether it is all that there is for the row, so that nothing is merged or summed"""
 
 
 def _tasks(q: Tensor, lengths: Tensor | None, text: str) -> Iterator[_Task]:
     batch, length, heads, _ = q.shape
     plan = SparsePlan.from_text(text)
-    for group in plan.groups(length, heads):
+    groups = plan.groups(length, heads)
+    for g, group in enumerate(groups):
         chosen: slice | Tensor = slice(None)
         if len(group.heads) < heads:
             chosen = torch.tensor(group.heads)
-        for branch in group.branches:
-            made = None
+        alone = len(groups) == len(group.branches) == 1 and group.branches[0].queries.rows is None
+        for n, branch in enumerate(group.branches):
+            if lengths is not None:
+                made = [_masked(branch, length, int(real), q.dtype) for real in lengths]
+            elif branch.shown is not None and branch.shown.numel() > KEPT:
+                made = [_masked(branch, length, None, q.dtype)] * batch
+            else:
+                made = [_kept(text, length, heads, g, n, q.dtype)] * batch
             for b in range(batch):
-                if made is None or lengths is not None:
-                    real = None if lengths is None else int(lengths[b])
-                    made = _masked(branch, length, real, q.dtype)
-                yield _Task(slice(b, b + 1), chosen, branch, *made)
+                yield _Task(slice(b, b + 1), chosen, branch, *made[b], alone)
+
+
+@lru_cache(maxsize=16)
+def _kept(
+    text: str, length: int, heads: int, group: int, branch: int, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor | None]:
+    """`_masked` of rows without padding, which the next call will need again."""
+    groups = SparsePlan.from_text(text).groups(length, heads)
+    return _masked(groups[group].branches[branch], length, None, dtype)
 
 
 def _masked(
@@ -105,7 +125,10 @@ def _sparse_softmax(
         if task.empty is not None:
             own = own.masked_fill(task.empty, -math.inf)
         part, own = (_ordered(queries, t, q.shape[1]) for t in (part, own))
-        _merge(o, logsum, task, part.to(wide), own)
+        if task.alone:
+            o[task.row], logsum[task.row] = part, own
+        else:
+            _merge(o, logsum, task, part.to(wide), own)
     return o.to(q.dtype), logsum
 
 
@@ -148,15 +171,21 @@ def _sparse_softmax_backward(
             g, asked, read, held, made, total.squeeze(-1).contiguous(), 0.0, task.branch.triangle,
             attn_mask=task.mask, scale=scale,
         )  # fmt: skip
-        dq[_at(task)] += _ordered(queries, found[0], length)
-        for into, part in zip((dk, dv), found[1:], strict=True):
-            into[task.row][:, :, task.heads] += keys.add(part.transpose(1, 2)[None], length)
+        asked = _ordered(queries, found[0], length)
+        into = [keys.add(part.transpose(1, 2)[None], length) for part in found[1:]]
+        if task.alone:
+            dq[task.row], dk[task.row], dv[task.row] = asked, *into
+        else:
+            dq[_at(task)] += asked
+            for total, part in zip((dk, dv), into, strict=True):
+                total[task.row][:, :, task.heads] += part
     return dq, dk, dv
 
 
 def _units(layout: Any, t: Tensor) -> Tensor:
-    """One row's tokens (1, L, H, D) as (U, H, R, D)."""
-    return layout.take(t)[0].transpose(1, 2)
+    """One row's tokens (1, L, H, D) as (U, H, R, D), channels side by side as kernels take them."""
+    units: Tensor = layout.take(t)[0].transpose(1, 2)
+    return units if units.stride(-1) == 1 else units.contiguous()
 
 
 def _ordered(layout: Any, units: Tensor, length: int) -> Tensor:

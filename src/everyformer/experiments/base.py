@@ -96,9 +96,11 @@ FILES: dict[str, tuple[str, ...]] = {
     "low_rank": ("low-rank", "far-slots"),
     "sinkhorn": ("far-block",),
     "blockwise": ("blocks",),
+    "pictures": ("picture-memory",),
     "longformer": ("windows", "extension"),
     "bigbird": ("needle",),
     "documents": ("documents",),
+    "etc": ("far-sentences",),
 }
 
 

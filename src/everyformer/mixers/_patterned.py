@@ -52,6 +52,7 @@ class PatternAttention(Mixer):
     Args:
         sizes: width of x, channels of the heads together (by-head), number of heads.
         bias: which projections have a bias. dropout: on the weights, in training.
+        key_dim: channels of a head's queries and keys (default: those of its values).
     """
 
     honours = frozenset({"keep", "documents"})
@@ -66,18 +67,24 @@ class PatternAttention(Mixer):
         bias: tuple[str, ...] = (),
         dropout: float = 0.0,
         backend: Backend = "auto",
+        key_dim: int | None = None,
     ) -> None:
         super().__init__()
         width, channels, heads = sizes
         self.width, self.heads, self.causal = width, heads, causal
         self.size = heads_divide(channels or width, heads, self.name)
+        self.key_size = self.size if key_dim is None else key_dim
+        if self.key_size < 1:
+            raise GeneError(f"{self.name}: key_dim={key_dim} must be at least 1")
         if position is not None:
             position.check_mixer(self.name, heads, causal)
-            position.check_sizes(self.name, self.size, self.size)
+            position.check_sizes(self.name, self.key_size, self.size)
         if not 0 <= dropout < 1:
             raise GeneError(f"attention_dropout={dropout} must be at least 0 and below 1")
         self.position, self.dropout, self.backend = position, dropout, backend
-        self.project = HeadProjections((width,) * 3, (heads, heads), (self.size, self.size), bias)
+        self.project = HeadProjections(
+            (width,) * 3, (heads, heads), (self.key_size, self.size), bias
+        )
         self.out = nn.Linear(heads * self.size, width, bias="output" in bias)
         if self.out.bias is not None:
             nn.init.zeros_(self.out.bias)
@@ -165,7 +172,7 @@ class PatternAttention(Mixer):
             self.position.check_streaming()
         own = self.out.weight
         like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
-        return KeyValueState.empty((batch_size, self.heads), self.size, self.size, **like)
+        return KeyValueState.empty((batch_size, self.heads), self.key_size, self.size, **like)
 
     def _run(
         self, x: Tensor, keep: Tensor | None, state: State | None, *marked: Tensor
@@ -231,7 +238,7 @@ class PatternAttention(Mixer):
             if not torch.compiler.is_compiling() and stand.shape[1]:
                 farthest = int((here.amax(1) - stand.amin(1)).max())
             places = Places.of(here, stand, regular=False, causal=True, farthest=farthest)
-        weighing = Weighing(1 / math.sqrt(self.size), scorer=how.scorer, causal=True)
+        weighing = Weighing(1 / math.sqrt(self.key_size), scorer=how.scorer, causal=True)
         return weighing.heads(q, k, v, Visibility(mask=shown), places, how.dropout)
 
     def _outputs(
@@ -250,7 +257,7 @@ class PatternAttention(Mixer):
 
     def _by_pairs(self, here: Tensor, stand: Tensor) -> tuple[Weighing, Places | None]:
         scorer, keys = self._how.scorer, stand.shape[1]
-        weighing = Weighing(1 / math.sqrt(self.size), scorer=scorer, causal=self.causal)
+        weighing = Weighing(1 / math.sqrt(self.key_size), scorer=scorer, causal=self.causal)
         if scorer is None:
             return weighing, None
         columns = keys if self.causal else 2 * keys - 1

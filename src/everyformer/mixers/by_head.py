@@ -15,6 +15,7 @@ kinds in one layer are used by Child et al. 2019 (arXiv 1904.10509, section 4.3)
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.mixer import Context, Mixer, Picture, heads_divide, set_options
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State, state
 from everyformer.mixers import MIXERS
@@ -123,6 +124,15 @@ class ByHead(Mixer):
         self.leaks = next(filter(None, (p.leaks for p in self._parts())), None)
         longest = [p.max_length for p in self._parts() if p.max_length is not None]
         self.max_length = min(longest, default=None)
+
+    @classmethod
+    def for_pictures(cls, options: ByHeadOptions, picture: Picture) -> ByHeadOptions:
+        own = {}
+        for name in dict.fromkeys(options.mixers):
+            mixer: Any = MIXERS.get(name)
+            given = set_options(mixer.Options, name, options.own.get(name))
+            own[name] = dataclasses.asdict(mixer.for_pictures(given, picture))
+        return dataclasses.replace(options, own=options.own | own)
 
     def forward(
         self,

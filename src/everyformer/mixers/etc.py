@@ -6,9 +6,10 @@
 
 r = ``radius``. Label t of two long or two global tokens is their distance, clipped to k = ``clip``:
 0 the token itself, 1 .. k to the right, k + 1 .. 2k to the left. Between a long and a global token
-it is 2k + 1, or 2k + 2 if the long one is in the sentence that the global one stands for. Each side
-of queries has its own a and b. One softmax goes over both kinds of keys: two would be another model
-(and not equal to plain attention anywhere).
+it is 2k + 1, or 2k + 2 if the long one is in the sentence that the global one stands for; without
+``ordered`` it is 2k + 3 between any two global tokens. Each side of queries has its own a and b.
+One softmax goes over both kinds of keys: two would be another model (and not equal to plain
+attention anywhere).
 
 Which tokens are global is ``mask.global_tokens``, their sentences are ``mask.sentences``; without
 globals this is local attention with relative labels. `everyformer.models.summaries` puts a global
@@ -38,7 +39,7 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.layouts import Windows
 from everyformer.engines.patterns import unit_size
-from everyformer.engines.rows import gather_rows
+from everyformer.engines.rows import gather_rows, order_of_real
 from everyformer.engines.sparse_parts import laid
 from everyformer.mixers import MIXERS
 from everyformer.mixers._global_local import (
@@ -60,6 +61,9 @@ class ETCOptions:
     """k, distances that have labels of their own"""
     direction: bool = True
     """whether left and right have different labels"""
+    ordered: bool = True
+    """whether global tokens have distances; without, all others have one label: contexts that stand
+    in no order"""
     sharing: Literal["all", "sides", "none"] = "all"
     """projections: one set for all; one for long and one for global queries, which project all they
     read; or keys and values also apart for long and global ones"""
@@ -117,7 +121,7 @@ class ETC(Mixer):
         self.long = Side(width, o.bias, apart)
         self.summary = self.long if o.sharing == "all" else Side(width, o.bias, apart)
         self.long_labels = Labels(self.distances + 2, heads, self.size)
-        self.summary_labels = Labels(self.distances + 2, heads, self.size)
+        self.summary_labels = Labels(self.distances + 2 + (not o.ordered), heads, self.size)
         self.out = nn.Linear(width, width, bias="output" in o.bias)
         self.summary_out = self.out
         if not o.share_output:
@@ -143,7 +147,8 @@ class ETC(Mixer):
         self._check(x, mask)
         if tracing():
             record(self, "weights", lambda: self._weights(x, mask))
-        if torch.compiler.is_compiling() and mask is not None and mask.global_tokens is not None:
+        given = mask is not None and mask.global_tokens is not None
+        if torch.compiler.is_compiling() and mask is not None and given and mask.front is None:
             # how many tokens are global is known only when they are looked at
             return MixerOutput(self._literal(x, mask), None, {})
         long, summary = self._rows(x, mask)
@@ -194,11 +199,18 @@ class ETC(Mixer):
     def _rows(self, x: Tensor, mask: Mask | None) -> tuple[Row, Row]:
         """Long and global tokens, each kind by itself."""
         chosen, keep, sentences, documents = self._facts(x, mask)
+        length = x.shape[1]
+        front, counted = 0, False
+        if mask is not None and mask.global_tokens is not None:
+            front, counted = mask.front or 0, mask.front is None
         rows: list[Row] = []
-        counted = mask is not None and mask.global_tokens is not None
-        for flags, most in ((~chosen & keep, x.shape[1]), (chosen & keep, 0)):
-            count = int(flags.sum(1).max()) if counted else most
-            order = torch.argsort((~flags).to(torch.uint8), dim=1, stable=True)[:, :count]
+        for flags, first, stop in (
+            (~chosen & keep, front, length),
+            (chosen & keep, 0, length if counted else front),
+        ):
+            order = first + order_of_real(flags[:, first:stop])
+            if counted:
+                order = order[:, : int(flags.sum(1).max())]
             parts = (flags, sentences, documents)
             real, *facts = (part.gather(1, order) for part in parts)
             tokens = gather_rows(x, order).masked_fill(~real[..., None], 0.0)
@@ -253,7 +265,7 @@ class ETC(Mixer):
         of = [self.summary.read(row.x, kind) for row, kind in ((summary, "global"), (long, "long"))]
         k, v = (self._heads(torch.cat(parts, 1)).transpose(1, 2) for parts in zip(*of, strict=True))
         place = torch.arange(count, device=q.device)
-        near = self._distance(place - place[:, None]).expand(len(q), 1, -1, -1)
+        near = self._between_globals(place - place[:, None]).expand(len(q), 1, -1, -1)
         own = self._own(summary, long)
         label = torch.cat([near, self.distances + own.long()[:, None]], -1)
         seen = seen_of(summary, long)
@@ -277,6 +289,12 @@ class ETC(Mixer):
         """Labels of keys that are ``apart`` (key minus query) to the right."""
         k, away = self.options.clip, apart.abs().clamp(max=self.options.clip)
         return torch.where(apart < 0, away + k, away) if self.options.direction else away
+
+    def _between_globals(self, apart: Tensor) -> Tensor:
+        """Labels of global keys of global queries."""
+        if self.options.ordered:
+            return self._distance(apart)
+        return torch.where(apart == 0, 0, self.distances + 2)
 
     @staticmethod
     def _own(queries: Row, keys: Row) -> Tensor:
@@ -312,13 +330,14 @@ class ETC(Mixer):
         apart = place[:, None] - place[:, :, None]
         alike = chosen[:, :, None] == chosen[:, None]
         own, seen = self._own(whole, whole), seen_of(whole, whole)
-        label = torch.where(alike, self._distance(apart), self.distances + own.long())[:, None]
+        across = self.distances + own.long()
         near = apart.abs() <= o.radius
         parts = {
             "long": seen & torch.where(alike, near, own if o.hard_l2g else seen),
             "global": seen & (alike | own if o.hard_g2l else seen),
         }
-        total = torch.zeros(x.shape[0], self.heads, x.shape[1], x.shape[1], dtype=wide(x).dtype)
+        distance = {"long": self._distance(apart), "global": self._between_globals(apart)}
+        total = wide(x).new_zeros(x.shape[0], self.heads, x.shape[1], x.shape[1])
         for kind, side, _ in self._sides():
             labels = self.long_labels if kind == "long" else self.summary_labels
             q = wide(self._heads(side.query(x)))
@@ -330,9 +349,10 @@ class ETC(Mixer):
                 product = q.transpose(1, 2) @ wide(self._heads(k)).transpose(1, 2).mT
                 products.append(product * there[:, None, None].to(product))
             here = chosen if kind == "global" else ~chosen
+            label = torch.where(alike, distance[kind], across)[:, None]
             scores = products[0] + products[1] + labelled(by_label, label)
             found = self._softmax([scores], [parts[kind][:, None]])
-            total = torch.where(here[:, None, :, None], found, total.to(found.device))
+            total = torch.where(here[:, None, :, None], found, total)
         return total
 
     def _sides(self) -> tuple[tuple[str, Side, nn.Module], ...]:

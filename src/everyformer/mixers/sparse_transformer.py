@@ -5,8 +5,10 @@
 
 l = ``stride`` (about the square root of the length), c = ``columns``. With ``columns`` summaries a
 head, heads in ``groups`` read different ones: those of group g are [l - (g+1) c, l - g c). The sets
-are used layer by layer (``interleave``, the first layer A1), as one softmax over their union
-(``merged``), or head by head (``heads``). Both ways round, the bidirectional form drops j <= i.
+are used as one softmax over their union (``merged``), or as ``sets`` says layer by layer
+(``interleave``, the first layer A1) or head by head (``heads``). The released networks of pictures
+have mode='interleave', sets=('second', 'first', 'first', 'first'). The bidirectional form drops
+j <= i.
 
 Cost: O(L l + L^2 / l), O(L sqrt L) at l = sqrt L. State: strided, all keys; fixed, the last block
 and the summary columns. A query of fixed A2 before the first summary sees nothing and gives 0
@@ -18,11 +20,13 @@ A1 of the strided form, the paper's formula l + 1 (``inclusive``).
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import Mixer, set_options
+from everyformer.core.mixer import Mixer, Picture, set_options
 from everyformer.engines.patterns import Blocks, Columns, Near, Pattern
 from everyformer.engines.plan import SparsePlan
 from everyformer.engines.sparse import Backend
@@ -36,17 +40,22 @@ class SparseTransformerOptions:
     pattern: Literal["strided", "fixed"] = "strided"
     """which pair of sets"""
     mode: Literal["merged", "heads", "interleave"] = "merged"
-    """one softmax over both sets; every other head the second; every other layer the second"""
-    stride: int = 64
-    """l, about the square root of the length; of pictures the numbers in a row"""
-    columns: int = 8
-    """c, summary columns of the fixed pattern"""
+    """one softmax over both sets; or those of ``sets``, head by head or layer by layer"""
+    sets: tuple[Literal["first", "second", "both"], ...] = ("first", "second")
+    """what the heads or the layers see in turn, unless merged"""
+    stride: int | None = None
+    """l (default: the tokens in a row of a picture, else sqrt(max_length), rounded up, or 64)"""
+    columns: int | None = None
+    """c, summary columns of the fixed pattern (default: l / 8, at least 1)"""
     groups: int = 1
     """groups of heads with summary columns of their own"""
     inclusive: bool = False
     """A1 of the strided pattern with l + 1 tokens, as the formula is printed"""
     include_self: bool = False
     """a token always sees itself in A2 of the fixed pattern"""
+    key_dim: int | None = None
+    """channels of a head's queries and keys (default: as many as of its values; released networks
+    of pictures have half of them)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
     attention_dropout: float = 0.0
@@ -63,7 +72,7 @@ class SparseTransformer(PatternAttention):
         width: channels of x.
         heads: H.
         causal: whether later tokens are hidden.
-        max_length: not needed, any length works.
+        max_length: any length works; about its square root is the stride unless one is given.
         channels: of the heads together, where other mixers hold the rest (default: width).
         options: `SparseTransformerOptions` or a dictionary.
 
@@ -80,16 +89,30 @@ class SparseTransformer(PatternAttention):
     ) -> None:  # fmt: skip
         o: SparseTransformerOptions = set_options(SparseTransformerOptions, self.name, options)
         super().__init__(
-            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
-        )
+            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend,
+            o.key_dim,
+        )  # fmt: skip
         self.options = o
-        if o.stride < 1 or o.columns < 1 or not 1 <= o.groups * o.columns <= o.stride:
+        near_root = 64 if max_length is None else math.isqrt(max_length - 1) + 1
+        self.stride = near_root if o.stride is None else o.stride
+        self.columns = max(1, self.stride // 8) if o.columns is None else o.columns
+        if min(self.stride, self.columns, o.groups) < 1 or o.groups * self.columns > self.stride:
             raise GeneError(
-                f"sparse-transformer: groups={o.groups} of columns={o.columns} must lie in one "
-                f"stride={o.stride}, all at least 1"
+                f"sparse-transformer: groups={o.groups} of columns={self.columns} must lie in one "
+                f"stride={self.stride}, all at least 1"
             )
+        if not o.sets:
+            raise GeneError("sparse-transformer: sets=() says of no head or layer what it sees")
         self.layer = self.layers = 0
         self._plan = self._planned()
+
+    @classmethod
+    def for_pictures(
+        cls, options: SparseTransformerOptions, picture: Picture
+    ) -> SparseTransformerOptions:
+        if options.stride is not None or picture.tile is not None:
+            return options
+        return dataclasses.replace(options, stride=picture.grid[1])
 
     def join(self, first: Mixer) -> None:
         """Counts the layers of a stack, of which the odd ones interleave the second set."""
@@ -107,20 +130,23 @@ class SparseTransformer(PatternAttention):
 
     def _union(self, head: int) -> tuple[Pattern, ...]:
         """What one head sees."""
-        first, second = self._sets(head % self.options.groups)
-        if self.options.mode == "merged":
-            return (*first, *second)
+        first, second = self.sets_of(self.options.pattern, head % self.options.groups)
         turn = head if self.options.mode == "heads" else self.layer
-        return second if turn % 2 else first
+        sets = ("both",) if self.options.mode == "merged" else self.options.sets
+        seen = sets[turn % len(sets)]
+        return {"first": first, "second": second, "both": (*first, *second)}[seen]
 
-    def _sets(self, group: int) -> tuple[tuple[Pattern, ...], tuple[Pattern, ...]]:
+    def sets_of(
+        self, pattern: str, group: int = 0
+    ) -> tuple[tuple[Pattern, ...], tuple[Pattern, ...]]:
+        """A1 and A2 of either pair, for the heads of one group."""
         o, causal = self.options, self.causal
-        if o.pattern == "strided":
-            back = o.stride - 1 + o.inclusive
+        if pattern == "strided":
+            back = self.stride - 1 + o.inclusive
             return (Near(before=back, after=back, causal=causal),), (
-                Near(dilation=o.stride, causal=causal),
+                Near(dilation=self.stride, causal=causal),
             )
-        last = o.stride - group * o.columns
-        summary = Columns(period=o.stride, first=last - o.columns, last=last, causal=causal)
+        last = self.stride - group * self.columns
+        summary = Columns(period=self.stride, first=last - self.columns, last=last, causal=causal)
         own = (Near(before=0, causal=True),) if o.include_self else ()
-        return (Blocks(size=o.stride, causal=causal),), (*own, summary)
+        return (Blocks(size=self.stride, causal=causal),), (*own, summary)

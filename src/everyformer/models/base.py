@@ -13,10 +13,12 @@ from everyformer.blocks.feedforward import drop, make_norm
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
-from everyformer.core.outputs import ModelOutput
+from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState, State
 from everyformer.models.config import ModelConfig
+from everyformer.models.deep import deep_weights, residual_outputs
 from everyformer.models.genes import build_before, build_mixers, build_position
+from everyformer.models.summaries import Parts, Summaries, Summarised
 from everyformer.positions.base import Position
 
 
@@ -32,6 +34,11 @@ class Model(nn.Module):
             make_norm(config.width, config.block) if config.embedding_norm else None
         )
         self.stack = self.build_stack(config)
+        self.summaries: Summaries | None = None
+        if config.summaries.per is not None:
+            mixers = [block.mixer for block in self.stack.blocks if isinstance(block, Block)]
+            asks = all("sentences" in mixer.honours for mixer in mixers)
+            self.summaries = Summaries(config.width, config.summaries, asks)
         self.dropout = config.embedding_dropout
 
     def build_stack(self, config: ModelConfig) -> Stack:
@@ -96,14 +103,47 @@ class Model(nn.Module):
             x = self.embedding_norm(x)
         return drop(x, self.dropout, self.training)
 
+    def read_text(
+        self,
+        x: Tensor,
+        tokens: Tensor,
+        mask: Mask | None,
+        *,
+        hidden: Sequence[int] = (),
+        parts: Parts | None = None,
+    ) -> tuple[StackOutput, Summarised | None]:
+        """Embeddings ``x`` (B, L, width) of ``tokens`` (B, L) through all layers.
+
+        With summaries their global tokens go the same way, and what came of them comes beside.
+
+        Args:
+            hidden: layers whose outputs are kept (see `Stack`), of the text alone.
+            parts: how the text is divided (default: as ``tokens`` say).
+        """
+        if self.summaries is None:
+            return self.stack(x, mask=mask, hidden=hidden), None
+        parts = self.summaries.divide(tokens, mask) if parts is None else parts
+        first = self.summaries.vector.weight[0] * self.embedding_scale
+        first = drop(first.expand(*parts.keep.shape, -1), self.dropout, self.training)
+        opened = self.summaries.open(x, first, parts, mask)
+        out: StackOutput = self.stack(opened.x, mask=opened.mask, hidden=hidden)
+        text, made = self.summaries.close(out.y, opened, parts)
+        kept = tuple(self.summaries.close(h, opened, parts)[0] for h in out.hidden)
+        return out._replace(y=text, hidden=kept), made
+
     def start_weights(self, embeddings: Sequence[nn.Module]) -> None:
         """Apply ``config.init``; called by concrete models when all their parts stand.
 
         ``embeddings`` are modules with one matrix each, ``weight``, that is read as a table is.
         """
         config = self.config
+        if config.init == "sparse-transformer":
+            deep_weights(self, [*embeddings])
+            return
         std = config.width**-0.5 if self.embedding_scale != 1.0 else 0.02
         tables = list(embeddings) if self.types is None else [*embeddings, self.types]
+        if self.summaries is not None:
+            tables.append(self.summaries.vector)
         for table in tables:
             weight = table.weight
             assert isinstance(weight, Tensor)
@@ -140,12 +180,5 @@ def _normal_weights(model: Model) -> None:
 
 def _scale_outputs(model: Model, layers: int) -> None:
     """What is added to the residual stream starts smaller by sqrt(2 layers)."""
-    for block in model.stack.blocks:
-        assert isinstance(block, Block)
-        residual = block.mixer.outputs() + ([] if block.cross is None else block.cross.outputs())
-        if block.feedforward is not None:
-            residual.append(block.feedforward.down)
-        for linear in residual:
-            if not isinstance(linear, nn.Linear):
-                raise UnsupportedError(f"init='gpt2' knows no output layer of {block.mixer.name}")
-            nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))
+    for linear in residual_outputs(model.stack, "gpt2"):
+        nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))

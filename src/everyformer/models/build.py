@@ -174,6 +174,7 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
         "memory_options": dict(genes.memory_options),
         "block": dict(genes.block),
         **genes.model,
+        **genes.tasks.get(task, {}),
     }
     # these genes first: they decide which other options there are
     for key in sorted(options, key=lambda name: name not in GENES):

@@ -90,7 +90,7 @@ class Pool(nn.Module):
         elif keep is None:
             ends = {"first": y[:, 0], "last": y[:, -1]}
             pooled = y.mean(1) if self.pooling == "mean" else ends[self.pooling]
-        elif self.pooling == "mean":
+        elif self.pooling in ("mean", "globals"):
             real = keep[..., None].to(y.dtype)
             pooled = (y * real).sum(1) / real.sum(1).clamp(min=1)
         else:
@@ -128,8 +128,11 @@ class TextClassifier(Model):
         refuse_state(self, state)
         x = self.embed(self.embedding, inputs, types)
         x, mask = self.pool.open(x, mask)
-        out = self.stack(self.add_positions(x, mask, None), mask=mask)
-        logits = self.pool(out.y, mask)
+        out, made = self.read_text(self.add_positions(x, mask, None), inputs, mask)
+        if made is not None and self.config.pooling == "globals":
+            logits = self.pool(made.y, Mask(keep=made.keep))
+        else:
+            logits = self.pool(out.y, mask)
         loss, losses = total_loss(logits, targets, out.losses, self.config)
         return ModelOutput(logits, loss, losses, None)
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from everyformer.blocks.options import BlockOptions
 from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
+from everyformer.models.summary_options import SummaryOptions
 
 DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""
@@ -31,9 +32,10 @@ class Architecture:
     in a run what the data needs)"""
     patch: int = 4
     """side of the square patches that an image is cut into (classify-image)"""
-    pooling: Literal["mean", "class", "first", "last"] = "mean"
-    """what a classifier reads: mean of real tokens, a class token of its own, or the first or last
-    real token (first: BERT's, whose texts begin with one for that)"""
+    pooling: Literal["mean", "class", "first", "last", "globals"] = "mean"
+    """what a classifier reads: mean of real tokens, a class token of its own, the first or last
+    real token (first: BERT's, whose texts begin with one for that), or the mean of the global
+    tokens that summaries give"""
     head_hidden: int | None = None
     """hidden channels of a two-layer classification head (default: one linear layer)"""
     head_activation: Literal["gelu", "gelu-tanh", "tanh", "relu", "silu"] = "gelu"
@@ -46,9 +48,9 @@ class Architecture:
     """wiring of the layers"""
     tie: bool = True
     """whether the output layer shares the token embedding's matrix"""
-    init: Literal["member", "bert", "gpt2"] = "member"
-    """weights at the start: each part's own rule; N(0, 0.02^2); or that with residual outputs
-    divided by sqrt(2 layers)"""
+    init: Literal["member", "bert", "gpt2", "sparse-transformer"] = "member"
+    """weights at the start: each part's own rule; N(0, 0.02^2); that with residual outputs divided
+    by sqrt(2 layers); or those of N(0, 0.125 / inputs), small tables and an output layer of 0"""
     embedding_dropout: float = 0.0
     """dropout on the sum of embeddings and positions"""
     scale_embedding: bool | None = None
@@ -62,7 +64,7 @@ class Architecture:
     transform_activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = "gelu"
     """between that layer and its norm"""
     head_bias: bool = False
-    """a learned bias for each token in the output layer"""
+    """a learned bias for each token, or intensity, in the output layer"""
     label_smoothing: float = 0.0
     """part of the target that is spread evenly over classes or tokens"""
     smoothing_over: Literal["all", "others"] = "all"
@@ -80,6 +82,8 @@ class Architecture:
     """blocks of the decoder (seq2seq, super-resolution; default: as many as the encoder has)"""
     pixels: PixelOptions = field(default_factory=PixelOptions)
     """how pictures are drawn (pixels, super-resolution)"""
+    summaries: SummaryOptions = field(default_factory=SummaryOptions)
+    """global tokens that stand for parts of a text (mlm, classify-text)"""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,16 @@ from typing import Any
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, nearest
-from everyformer.core.mixer import Mixer, set_options
+from everyformer.core.mixer import Mixer, Picture, set_options
 from everyformer.memory import MEMORIES, Memory
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
+from everyformer.models.pixel_options import PIXEL_TASKS
+from everyformer.models.summary_options import SUMMARY_TASKS
 from everyformer.positions import POSITIONS, Position
+
+GLOBALS = frozenset({"keep", "global_tokens"})
+"""parts of a mask by which a mixer is told of global tokens"""
 
 
 def build_position(config: ModelConfig) -> Position | None:
@@ -47,9 +52,12 @@ def make_memory(name: str, options: dict[str, Any], width: int) -> Memory:
 
 def head_sizes(options: Any, width: int, heads: int) -> dict[str, int]:
     """Channels of one head's queries and keys and of its values, by the options of a mixer."""
+    equal = width // max(heads, 1)
     widths = getattr(options, "widths", None)
-    size = (widths.key_dim if widths else None) or width // max(heads, 1)
-    return {"head_dim": size, "value_dim": (widths.value_dim if widths else None) or size}
+    if widths is None:
+        return {"head_dim": getattr(options, "key_dim", None) or equal, "value_dim": equal}
+    size = widths.key_dim or equal
+    return {"head_dim": size, "value_dim": widths.value_dim or size}
 
 
 def build_mixers(config: ModelConfig) -> list[Mixer]:
@@ -62,6 +70,8 @@ def build_mixers(config: ModelConfig) -> list[Mixer]:
         held = held or inside
         mixers.append(mixer)
     _join(mixers)
+    if config.summaries.per is not None:
+        _check_globals(mixers)
     return mixers
 
 
@@ -87,7 +97,9 @@ def source_config(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(
         config,
         image=config.source_image,
-        pixels=dataclasses.replace(config.pixels, order="raster", output="categorical"),
+        pixels=dataclasses.replace(
+            config.pixels, order="raster", shift="order", output="categorical"
+        ),
         causal=False,
         mixer=config.encoder_mixer or "attention",
         mixer_options=config.encoder_options,
@@ -135,6 +147,8 @@ def _build_mixer(
     if "mixer" in config.schedule:
         options = {key: value for key, value in options.items() if key in known}
     checked = set_options(cls.Options, name, options)
+    if config.task in PIXEL_TASKS:
+        checked = cls.for_pictures(checked, _picture(config))
     inside: Position | None = None
     acts_on = None if config.position is None else POSITIONS.get(config.position).acts_on
     if acts_on in ("queries-keys", "scores"):
@@ -159,11 +173,20 @@ def _build_mixer(
         width=config.width,
         heads=config.heads,
         causal=bool(config.causal),
-        max_length=config.tokens,
+        max_length=config.tokens + config.summaries.most(config.tokens),
         options=checked,
         **genes,
     )
     return mixer, inside
+
+
+def _picture(config: ModelConfig) -> Picture:
+    """How the tokens of a pixel model lie in its pictures."""
+    assert config.image is not None
+    channels, height, width = config.image
+    columns = width if config.pixels.output == "mixture" else width * channels
+    tile = None if config.pixels.order == "raster" else config.pixels.tile
+    return Picture((height, columns), tile, bool(config.causal))
 
 
 def _check_memory(config: ModelConfig, mixer: str, able: bool) -> None:
@@ -229,10 +252,76 @@ def _check(config: ModelConfig) -> None:
                 f"{nearest(name, known)}"
             )
     _check_reversible(config)
+    tied = config.tie and config.task in ("lm", "mlm", "seq2seq")
+    if config.init == "sparse-transformer" and tied:
+        raise GeneError(
+            "init='sparse-transformer' starts the output layer at 0, but tie=True makes it the "
+            "table of tokens: use tie=False"
+        )
+    _check_summaries(config)
     if config.causal and config.pooling in ("class", "first"):
         raise GeneError(
             f"pooling='{config.pooling}' reads the first token, but causal=True lets it see only "
             "itself: use pooling='mean' or 'last' with a causal mixer"
+        )
+
+
+def _check_summaries(config: ModelConfig) -> None:
+    """Global tokens have no place in the text, and what they stand for must be known."""
+    chosen, position = config.summaries, config.position
+    if chosen.per is None:
+        if config.pooling == "globals":
+            raise GeneError(
+                "pooling='globals' reads the global tokens that summaries give: choose "
+                "summaries.per ('tokens' or 'sentence'), or pooling='mean'"
+            )
+        return
+    what = f"summaries.per='{chosen.per}'"
+    if config.task not in SUMMARY_TASKS or config.causal:
+        causal = " with causal=True" if config.causal else ""
+        raise GeneError(
+            f"{what} gives a text global tokens, which read all of it; task '{config.task}'"
+            f"{causal} does not: it is for {' and '.join(SUMMARY_TASKS)}, both ways"
+        )
+    if position is not None and POSITIONS.get(position).acts_on != "embeddings":
+        raise GeneError(
+            f"{what} gives a text global tokens, which stand at no place that position "
+            f"'{position}' could tell: use a position that is added to embeddings, or none"
+        )
+    if config.pooling == "class":
+        raise GeneError(
+            f"{what} and pooling='class' both put tokens in front: use pooling='globals'"
+        )
+    if chosen.per == "sentence" and not chosen.ends:
+        raise GeneError(
+            f"{what} needs summaries.ends, the tokens that end a sentence (of bytes 0 10 33 46 63)"
+        )
+    named = {
+        "ends": chosen.ends,
+        "mask_token": () if chosen.mask_token is None else (chosen.mask_token,),
+    }
+    for name, tokens in named.items():
+        outside = [token for token in tokens if not 0 <= token < config.vocabulary]
+        if outside:
+            raise ConfigError(
+                f"summaries.{name} names token {outside[0]}, but there are {config.vocabulary}"
+            )
+
+
+def _check_globals(mixers: list[Mixer]) -> None:
+    """Refuse mixers that know no global tokens, or want to know different things of them."""
+    for mixer in mixers:
+        if not mixer.honours >= GLOBALS:
+            able = [name for name in MIXERS.names() if MIXERS.get(name).honours >= GLOBALS]
+            raise GeneError(
+                f"mixer '{mixer.name}' knows no global tokens, which summaries give: use "
+                f"{', '.join(able)}, or summaries.per none"
+            )
+    asking = {"sentences" in mixer.honours: mixer.name for mixer in mixers}
+    if len(asking) > 1:
+        raise GeneError(
+            f"mixer '{asking[True]}' asks what global tokens stand for, which mixer "
+            f"'{asking[False]}' does not take: with summaries use either in all layers"
         )
 
 

@@ -5,7 +5,8 @@
 
 In BERT the embeddings are normalised (``embedding_norm``) and typed (``token_types``), the output
 goes through a transform (``head_transform``, act = GELU) and has a bias a token (``head_bias``).
-Which tokens are hidden is the data's business: targets are -100 wherever nothing is scored.
+Which tokens are hidden is the data's business: targets are -100 wherever nothing is scored. With
+summaries (`everyformer.models.summaries`) it may learn to foretell hidden sentences beside.
 
 Source: Devlin et al. 2018, arXiv 1810.04805.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.feedforward import activate, make_norm
@@ -63,8 +65,33 @@ class MaskedLanguageModel(Model):
             hidden: layers whose outputs `Stack` keeps (see there).
         """
         refuse_state(self, state)
+        if self.summaries is not None and self.config.summaries.cpc and self.training:
+            return self._foretell(inputs, targets, mask, types)
         x = self.add_positions(self.embed(self.embedding, inputs, types), mask, None)
-        out = self.stack(x, mask=mask, hidden=hidden)
+        out, _ = self.read_text(x, inputs, mask, hidden=hidden)
+        made = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
+        return ModelOutput(*made, None)
+
+    def _foretell(
+        self, inputs: Tensor, targets: Tensor | None, mask: Mask | None, types: Tensor | None
+    ) -> ModelOutput:
+        """Guess tokens, and from the rest of the text the global tokens of hidden sentences."""
+        summaries = self.summaries
+        assert summaries is not None
+        whole = inputs if targets is None else torch.where(targets == -100, inputs, targets)
+        parts = summaries.divide(whole, mask)
+        chosen = summaries.choose(parts)
+        own = self.config.summaries.mask_token
+        last = self.config.vocabulary - 1
+        shown = summaries.hide(inputs, parts, chosen, last if own is None else own)
+        outs = []
+        for tokens in (shown, whole):
+            x = self.add_positions(self.embed(self.embedding, tokens, types), mask, None)
+            outs.append(self.read_text(x, tokens, mask, parts=parts))
+        (out, guess), (_, full) = outs
+        assert guess is not None
+        assert full is not None
+        out.losses["cpc"] = summaries.contrast(guess.y, full, chosen)
         made = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
         return ModelOutput(*made, None)
 

@@ -18,6 +18,9 @@ class PixelOptions:
     tile: tuple[int, int] = (4, 12)
     """rows and columns of a block; columns count tokens, of colours three a pixel (one with
     mixture); those at the edges are cut off"""
+    shift: Literal["order", "block"] = "order"
+    """what is read to predict a token: the one made before it; or that of its own block, the first
+    reading nothing, as in tensor2tensor, where the last of a block is then never read"""
     output: Literal["categorical", "mixture"] = "categorical"
     """256 numbers for each channel of a pixel; or a token for the whole pixel and a mixture of
     discretised logistics over its channels (PixelCNN++)"""
@@ -33,3 +36,5 @@ class PixelOptions:
         for name, least in (("mixtures", self.mixtures), ("tile", min(self.tile))):
             if least < 1:
                 raise ConfigError(f"'pixels.{name}' must be at least 1, not {getattr(self, name)}")
+        if self.shift == "block" and self.order != "blocks":
+            raise ConfigError("pixels.shift='block' needs pixels.order='blocks'")

@@ -27,6 +27,8 @@ class PixelSequence(nn.Module):
 
     order: Tensor
     places: Tensor
+    begins: Tensor
+    """(steps,) bool, tokens before which nothing is read though they are not the first"""
 
     def __init__(self, image: tuple[int, int, int], options: PixelOptions) -> None:
         super().__init__()
@@ -39,6 +41,11 @@ class PixelSequence(nn.Module):
         order, places = block_order(self.rows, self.columns, tile)
         self.register_buffer("order", order, persistent=False)
         self.register_buffer("places", places, persistent=False)
+        begins = torch.zeros(len(order), dtype=torch.bool)
+        if options.shift == "block":
+            rows, columns = order // self.columns // tile[0], order % self.columns // tile[1]
+            begins[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
+        self.register_buffer("begins", begins, persistent=False)
 
     @property
     def steps(self) -> int:
@@ -77,8 +84,11 @@ class PixelSequence(nn.Module):
         return made if self.raster else made.index_select(1, self.places)
 
     def shifted(self, tokens: Tensor) -> Tensor:
-        """What is read to predict each of ``tokens``: `START`, then all but the last."""
-        return torch.cat((torch.full_like(tokens[:, :1], START), tokens[:, :-1]), 1)
+        """What is read to predict each of ``tokens``, the first ones: `START`, then all but the
+        last; with ``shift="block"`` `START` at the beginning of every block."""
+        read = torch.cat((torch.full_like(tokens[:, :1], START), tokens[:, :-1]), 1)
+        begins = self.begins[: tokens.shape[1], None] if self.whole else self.begins[: len(read[0])]
+        return read.masked_fill(begins, START)
 
     def channel(self, steps: Tensor) -> Tensor:
         """Which channel of its pixel the token made at each of ``steps`` is."""
@@ -113,6 +123,12 @@ class PixelEmbedding(nn.Module):
     def tables(self) -> list[nn.Module]:
         """The parts whose matrices start as embeddings do."""
         return [part for part in self.children() if part is not self.sequence]
+
+    def places(self) -> list[nn.Embedding]:
+        """Those of rows, columns and channels."""
+        if not self.learned:
+            return []
+        return [self.row, self.column, *([] if self.channel is None else [self.channel])]
 
     def forward(
         self, tokens: Tensor, steps: Tensor, scale: float, own: Tensor | None = None

@@ -50,10 +50,12 @@ class PixelModel(Model):
         self.classes: nn.Embedding | None = None
         if config.class_names:
             self.classes = nn.Embedding(len(config.class_names), config.width)
-        size = 256
+        size, bias = 256, config.head_bias
         if self.sequence.whole:
-            size = config.pixels.mixtures * parameters_of(self.sequence.channels)
-        self.head = nn.Linear(self.stack.out_width, size, bias=False)
+            size, bias = config.pixels.mixtures * parameters_of(self.sequence.channels), False
+        self.head = nn.Linear(self.stack.out_width, size, bias=bias)
+        if bias:
+            nn.init.zeros_(self.head.bias)
         tables = [*self.embedding.tables(), *self.build_reading(config)]
         self.start_weights(tables if self.classes is None else [*tables, self.classes])
 

@@ -2,18 +2,22 @@
 
     P_p = concat_i E_i[index_i(p)],      E_i in R^(L_i x d_i),   sum_i d_i = d,   prod_i L_i >= L
 
+or, with ``combine="sum"``, sum_i E_i[index_i(p)] of tables that are all d wide: of shape (L / l, l)
+those of floor(p / l) and p mod l (Sparse Transformer, for text and audio).
+
 index(p) is p as a number with digits of base L_1, ..., L_n, the last one fastest (row-major), so
 the parameters are sum_i L_i d_i instead of L d: of 16,384 positions as 128 x 128, 128 d.
 
-Source: Kitaev et al. 2020, arXiv 2001.04451; N(0, 1) at the start as in google/trax and Hugging
-Face, where a training text must be prod_i L_i long; here any up to that.
+Sources: Kitaev et al. 2020, arXiv 2001.04451; sums, Child et al. 2019, arXiv 1904.10509. N(0, 1)
+at the start as in google/trax and Hugging Face, where a training text must be prod_i L_i long; here
+any up to that.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,17 +34,19 @@ class AxialOptions:
     """L_1, ..., L_n, whose product is the longest text (default: a square about max_length)"""
     dims: tuple[int, ...] | None = None
     """d_1, ..., d_n, which add up to width (default: equal parts)"""
+    combine: Literal["concat", "sum"] = "concat"
+    """rows side by side, or added up (no dims then)"""
     std: float = 1.0
     """standard deviation of the tables at the start"""
 
 
-def axial_reference(position: int, tables: list[Tensor]) -> Tensor:
+def axial_reference(position: int, tables: list[Tensor], combine: str = "concat") -> Tensor:
     """The definition, for one position: digit by digit from the last."""
     parts: list[Tensor] = []
     for table in reversed(tables):
         position, digit = divmod(position, len(table))
         parts.insert(0, table[digit])
-    return torch.cat(parts)
+    return torch.stack(parts).sum(0) if combine == "sum" else torch.cat(parts)
 
 
 @POSITIONS.register("axial")
@@ -76,7 +82,14 @@ class Axial(Position):
                 f"axial positions of shape={self.shape} reach {math.prod(self.shape)} tokens, but "
                 f"max_length={max_length}: give a shape whose product is at least that"
             )
-        if len(dims) != axes or sum(dims) != width or min(dims) < 1:
+        if o.combine == "sum":
+            if o.dims is not None:
+                raise GeneError(
+                    f"axial positions: dims={o.dims} are for tables side by side; with "
+                    "combine='sum' all are as wide as the model"
+                )
+            dims = (width,) * axes
+        elif len(dims) != axes or sum(dims) != width or min(dims) < 1:
             raise GeneError(
                 f"axial positions: dims={dims} must be {axes} numbers, one for each of "
                 f"shape={self.shape}, that add up to width={width}"
@@ -94,6 +107,8 @@ class Axial(Position):
         for table in reversed(list(self.tables)):
             parts.append(nn.functional.embedding(positions % len(table), table))
             positions = positions // len(table)
+        if self.options.combine == "sum":
+            return torch.stack(parts).sum(0)
         return torch.cat(parts[::-1], -1)
 
 

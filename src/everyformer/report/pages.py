@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.core.config import field_docs
+from everyformer.core.member import Member
 from everyformer.experiments.base import FILES, Experiment
-from everyformer.family import TRAIN, Member, list_members
+from everyformer.family import TRAIN, list_members
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
 from everyformer.positions import POSITIONS

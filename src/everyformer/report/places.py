@@ -13,6 +13,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.trace import Trace
 from everyformer.engines.visibility import visibility
+from everyformer.mixers._patterned import PatternAttention
 from everyformer.mixers.attention import Attention
 from everyformer.models.base import Model
 from everyformer.positions import POSITIONS
@@ -24,6 +25,7 @@ from everyformer.positions.rope import Rope
 from everyformer.positions.sinusoidal import Sinusoidal
 from everyformer.report.heatmaps import Panel, draw_panels, wrapped
 from everyformer.report.inside import layer_title
+from everyformer.report.plans import draw_plans
 from everyformer.report.style import HIGH, WIDE, styled
 
 LONGEST_MASK = 16
@@ -176,6 +178,9 @@ def draw_masks(model: Model, length: int | None) -> dict[str, Figure]:
     size = length or LONGEST_MASK
     here = torch.arange(size)[None]
     mixers = [block.mixer for block in model.stack.blocks if isinstance(block, Block)]
+    patterned = [mixer for mixer in mixers if isinstance(mixer, PatternAttention)]
+    if patterned:
+        return draw_plans(patterned, length)
     real, first = size - size // 4, size - size // 3
     cases: list[tuple[str, Mask | None]] = [("", None)]
     if all("keep" in mixer.honours for mixer in mixers):

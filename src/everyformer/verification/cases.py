@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
-from everyformer.family import ENLARGE, IMAGE, PIXELS, Member
+from everyformer.family import ENLARGE, IMAGE, PIXELS
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers, create_model
 from everyformer.models.genes import build_mixers
@@ -67,6 +68,15 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"draw": "orthogonal", "pool": 4, "learned_scale": False},
         {"feature_map": "arccos", "temperature": 0.5},
     ),
+    "image-transformer": (
+        {},
+        {"block_size": 4, "memory_size": 3, "backend": "blocked"},
+        {"block_size": 3, "memory_size": 0, "bias": ("query", "key", "value", "output")},
+        {"block_size": 1, "memory_size": 5},
+        {"dims": 2, "grid": (5, 8), "tile": (2, 3), "flange": (1, 2)},
+        {"dims": 2, "grid": (4, 10), "tile": (2, 5), "flange": (3, 0), "backend": "blocked"},
+        {"dims": 2, "grid": (20, 2), "tile": (1, 1), "flange": (0, 9), "bias": ("key",)},
+    ),
     "sparse-transformer": (
         {"stride": 5, "columns": 2},
         {"stride": 4, "columns": 1, "mode": "heads", "inclusive": True},
@@ -74,6 +84,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"stride": 4, "columns": 2, "pattern": "fixed", "mode": "interleave", "bias": ("value",)},
         {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "include_self": True},
         {"stride": 6, "columns": 1, "mode": "interleave", "backend": "blocked"},
+        {"mode": "heads", "sets": ("second", "both"), "key_dim": 3, "backend": "blocked"},
+        {"pattern": "fixed", "key_dim": 6},
     ),
     "longformer": (
         {},

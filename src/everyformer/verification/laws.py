@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from everyformer.core.mask import Mask
+from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
-from everyformer.family import Member
 from everyformer.verification.cases import LENGTHS, WIDTH, cases, draw
 from everyformer.verification.result import Check
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
-from everyformer.family import Member
 from everyformer.models.build import create_mixer
 from everyformer.verification.cases import HEADS, LONGEST, WIDTH, draw, stir
 from everyformer.verification.laws import TOLERANCE

@@ -85,11 +85,31 @@ def _bigbird(make: Make) -> list[Pair]:
     return pairs
 
 
+def _image_transformer(make: Make) -> list[Pair]:
+    """Blocks or memories of the whole text are attention, and so is one tile of the picture."""
+    plain = make("attention")
+    sizes: dict[str, dict[str, Any]] = {
+        "one block": {"block_size": LONGEST, "memory_size": 0},
+        "a memory of all tokens": {"block_size": 3, "memory_size": LONGEST},
+        "one tile": {"dims": 2, "grid": (5, 8), "tile": (5, 8), "flange": (0, 0)},
+        "a flange over the picture": {
+            "dims": 2, "grid": (1, LONGEST), "tile": (1, 3), "flange": (0, LONGEST)
+        },
+    }  # fmt: skip
+    pairs: list[Pair] = []
+    for what, options in sizes.items():
+        local = make("image-transformer", **options)
+        local.load_state_dict(plain.state_dict())
+        pairs.append((f"{what} is attention", partial(mixed, local), partial(mixed, plain)))
+    return pairs
+
+
 def mixed(mixer: Mixer, x: Tensor) -> Tensor:
     return mixer(x).y
 
 
 SPARSE_LIMITS: dict[str, Callable[[Make], list[Pair]]] = {
+    "image-transformer": _image_transformer,
     "sparse-transformer": _sparse_transformer,
     "blockwise": _blockwise,
     "etc": _etc,

@@ -10,9 +10,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from everyformer.core.errors import CheckpointError
+from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
 from everyformer.engines.flops import count_flops
-from everyformer.family import Member
 from everyformer.models.config import ModelConfig
 from everyformer.training.checkpoint import load_model, save_model
 from everyformer.verification.cases import WIDTH, Case, cases, draw, small_model

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from everyformer.core.errors import unknown
-from everyformer.family import Member, info, list_members
+from everyformer.core.member import Member
+from everyformer.family import info, list_members
 from everyformer.verification import laws, machine
 from everyformer.verification.limits import limits
 from everyformer.verification.result import Check, LawBroken, LawResult

@@ -15,6 +15,7 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu-tanh",
     "gelu_pytorch_tanh": "gelu-tanh",
+    "quick_gelu": "gelu-sigmoid",
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",
@@ -64,7 +65,8 @@ def activation(name: str) -> str:
 
 def their_activation(ours: str) -> str:
     """Their name of ours."""
-    return {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}.get(ours, "silu")
+    named = {"gelu": "gelu", "gelu-tanh": "gelu_new", "gelu-sigmoid": "quick_gelu", "relu": "relu"}
+    return named.get(ours, "silu")
 
 
 def refuse(config: dict[str, Any], **wanted: Any) -> None:

@@ -1,0 +1,75 @@
+"""What a row of the family table says of a member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Genes:
+    """Where this member differs from plain pre-norm softmax attention."""
+
+    mixer: str = "attention"
+    position: str | None = "sinusoidal"
+    memory: str | None = None
+    mixer_options: Mapping[str, Any] = field(default_factory=dict)
+    position_options: Mapping[str, Any] = field(default_factory=dict)
+    memory_options: Mapping[str, Any] = field(default_factory=dict)
+    block: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """fields of `ModelConfig` that differ in some tasks, by task"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Claimed growth with length L, as an exponent: what law 7 measures."""
+
+    time: float
+    """FLOPs of the mixing grow like L to this power"""
+    memory: float
+    """the largest tensor grows like L to this power"""
+    formula: str
+    """in words of the paper; d width, s window, h heads"""
+    state: str
+    """size of the streaming state after t tokens"""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One row of the family table."""
+
+    name: str
+    title: str
+    authors: str
+    year: int
+    arxiv: str | None
+    """identifier, None where the paper is not on arXiv"""
+    genes: Genes
+    tasks: tuple[str, ...]
+    cost: Cost
+    claim: str
+    """what its signature experiment shows"""
+    causal: bool | str = True
+    bidirectional: bool | str = True
+    cross: bool | str = True
+    streaming: bool | str = True
+    padding: bool | str = True
+    exempt: Mapping[str, str] = field(default_factory=dict)
+    """laws that do not apply, with the reason"""
+
+    @property
+    def is_mixer(self) -> bool:
+        """Whether `create_mixer` knows this name."""
+        return self.genes.mixer == self.name
+
+    @property
+    def strictly_causal(self) -> bool | str:
+        """Whether nothing of a causal output depends on what comes later, else why not."""
+        return self.exempt.get("causality", True) if self.causal is True else self.causal
+
+    def can(self, ability: str) -> bool:
+        """Whether 'causal', 'bidirectional', 'cross', 'streaming' or 'padding' is supported."""
+        return getattr(self, ability) is True

@@ -1,0 +1,33 @@
+"""What a model with summaries must know of its data: which tokens end a sentence, which hides."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from everyformer.data.base import Dataset
+from everyformer.data.masking import MaskedTextDataset
+from everyformer.data.tokenizers import Tokenizer
+from everyformer.models.config import ModelConfig
+
+MARKS = (".", "!", "?", "\n")
+"""What the last character of a sentence is."""
+
+
+def ends_of(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Tokens whose text ends as a sentence does, spaces behind left out, and the separator."""
+
+    def ends(token: int) -> bool:
+        text = tokenizer.decode([token])
+        return token == tokenizer.separator or text.rstrip(" \t\r").endswith(MARKS)
+
+    return tuple(filter(ends, range(tokenizer.vocabulary)))
+
+
+def told(config: ModelConfig, dataset: Dataset) -> ModelConfig:
+    """``config`` with those facts of ``dataset`` that its summaries need and were not given."""
+    options = config.summaries
+    if options.per == "sentence" and not options.ends and dataset.tokenizer is not None:
+        options = dataclasses.replace(options, ends=ends_of(dataset.tokenizer))
+    if options.mask_token is None and isinstance(dataset, MaskedTextDataset) and options.cpc:
+        options = dataclasses.replace(options, mask_token=dataset.mask_token)
+    return dataclasses.replace(config, summaries=options)

@@ -1,0 +1,123 @@
+"""ETC: a task of two levels, which global tokens solve and neighbourhoods cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from everyformer.experiments.base import (
+    Experiment,
+    Outcome,
+    Setting,
+    fit,
+    mean,
+    scored_accuracy,
+)
+from everyformer.models.build import create_model
+
+VALUES, NOISE = 8, 8
+ASK, END = VALUES + NOISE, VALUES + NOISE + 1
+SENTENCES, WORDS = 6, 6
+"""of a text; the last two tokens of a sentence ask and end it"""
+RADIUS, LAYERS, BATCH = 2, 4, 32
+"""together four layers reach 8 tokens, the answer is 14 away at least"""
+PER_SENTENCE = {"per": "sentence", "ends": (END,)}
+ARMS: dict[str, dict[str, Any]] = {
+    "hard g2l": {"summaries": PER_SENTENCE},
+    "open g2l": {"summaries": PER_SENTENCE, "hard_g2l": False},
+    "no global tokens": {"summaries": {"per": None}},
+}
+SOLVED, FAILED = 0.9, 0.2
+LEARNED, WINDOW = 0.5, 20
+"""nats of a training loss, averaged over so many steps, from which on a task counts as learned"""
+
+
+def levels(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Texts (B, 36) of sentences of noise with one value each, anywhere in it.
+
+    Each asks, before it ends, for the value of the sentence that is half a text away.
+    """
+    shape = (BATCH, SENTENCES)
+    tokens = torch.randint(VALUES, VALUES + NOISE, (*shape, WORDS), generator=generator)
+    values = torch.randint(0, VALUES, shape, generator=generator)
+    places = torch.randint(0, WORDS - 2, (*shape, 1), generator=generator)
+    tokens = tokens.scatter(2, places, values[..., None])
+    tokens[..., -2], tokens[..., -1] = ASK, END
+    targets = torch.full_like(tokens, -100)
+    targets[..., -2] = values.roll(SENTENCES // 2, 1)
+    return tokens.flatten(1), targets.flatten(1)
+
+
+def far_sentences(setting: Setting) -> Outcome:
+    """The same texts for models that differ in their global tokens alone."""
+    numbers: dict[str, list[float]] = {f"{name}, answered": [] for name in ARMS}
+    numbers |= {f"{name}, steps": [] for name in ARMS if "g2l" in name}
+    curves: dict[str, list[list[float]]] = {name: [] for name in ARMS}
+    steps = setting.steps(700)
+    for seed in range(setting.seeds):
+        inputs, targets = levels(torch.Generator().manual_seed(2000 + seed))
+        for name, options in ARMS.items():
+            torch.manual_seed(seed)
+            model = create_model(
+                "etc", "mlm", width=64, layers=LAYERS, heads=4, vocabulary=END + 1,
+                max_length=SENTENCES * WORDS, radius=RADIUS, wiring="pre",
+                **options,
+            )  # fmt: skip
+            curve = fit(model, levels, steps=steps, lr=2e-3, seed=seed)
+            curves[name].append(curve)
+            numbers[f"{name}, answered"].append(scored_accuracy(model, inputs, targets))
+            if "g2l" in name:
+                numbers[f"{name}, steps"].append(float(learned_after(curve)))
+            setting.say(
+                f"far-sentences, seed {seed}: {name} {numbers[f'{name}, answered'][-1]:.1%}, "
+                f"learned after {learned_after(curve)} steps"
+            )
+    hard, opened, alone = (mean(numbers[f"{name}, answered"]) for name in ARMS)
+    fast, slow = (mean(numbers[f"{name}, steps"]) for name in list(ARMS)[:2])
+    sentence = (
+        f"With a global token a sentence a model of {LAYERS} layers with radius {RADIUS} answers "
+        f"{hard:.1%} of questions for a value {SENTENCES // 2} sentences away after {steps} steps "
+        f"({opened:.1%} where global tokens read all sentences), without {alone:.1%} (by chance "
+        f"{1 / VALUES:.1%}). Its loss is under {LEARNED} nats after {fast:.0f} steps where global "
+        f"tokens read their own sentence alone, after {slow:.0f} where they read all."
+    )
+    solved = min(numbers["hard g2l, answered"]) > SOLVED
+    failed = max(numbers["no global tokens, answered"]) < FAILED
+    return Outcome(numbers, solved and failed, sentence, {"loss": _figure(curves)})
+
+
+def learned_after(curve: list[float]) -> int:
+    """Steps until the mean of the last `WINDOW` losses is below `LEARNED`; all, if it never is."""
+    for step in range(WINDOW, len(curve) + 1):
+        if mean(curve[step - WINDOW : step]) < LEARNED:
+            return step
+    return len(curve)
+
+
+def _figure(curves: dict[str, list[list[float]]]) -> Figure:
+    figure = Figure(figsize=(5, 3))
+    axis = figure.subplots()
+    for n, (name, runs) in enumerate(curves.items()):
+        for seed, curve in enumerate(runs):
+            smooth = [mean(curve[max(0, i - WINDOW) : i + 1]) for i in range(len(curve))]
+            axis.plot(smooth, color=f"C{n}", alpha=0.8, label=None if seed else name)
+    axis.axhline(LEARNED, color="grey", linestyle=":")
+    axis.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None))
+    axis.legend()
+    figure.tight_layout()
+    return figure
+
+
+EXPERIMENTS = (
+    Experiment(
+        "far-sentences",
+        ("etc",),
+        "of questions for a value in a far sentence a model with a global token a sentence answers "
+        "over 90%, one with the same radius and none under 20%",
+        8,
+        far_sentences,
+    ),
+)

@@ -1,0 +1,225 @@
+"""Image Transformer: softmax attention inside blocks of a picture and a memory beside each.
+
+    1-D   j in [floor(i / l_q) l_q - l_m, i],  of tokens in any order
+    2-D   the rectangle around the tile of i, in block-raster order (`engines.patterns_grid`)
+
+l_q = ``block_size``, l_m = ``memory_size``; q_h x q_w = ``tile``, m_h and m_w = ``flange``. In 1-D
+a token sees l_m to l_m + l_q - 1 earlier ones, in 2-D those of (q_h + m_h)(q_w + 2 m_w) cells that
+are made before it. Bidirectional: 1-D l_m tokens on both sides of the block, 2-D the flange all
+around, of tokens in raster order.
+
+The 2-D form counts cells, so it must know the ``grid``: models of pixels tell it theirs and their
+tile (``pixels={"order": "blocks", "tile": (q_h, q_w)}``), else give it or, where it is
+bidirectional, `Mask.grid`. A column is a channel of a pixel where these are tokens of their own.
+
+Cost: O(L (l_q + l_m)), or O(L (q_h + m_h)(q_w + 2 m_w)). State: the keys and values of l_q + l_m
+tokens, or of about q_h + m_h rows. A text of at most two blocks with l_m = l_q is plain causal
+attention, as in tensor2tensor, where it is a case of its own.
+
+Source: Parmar et al. 2018, arXiv 1802.05751, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Context, Picture, set_options
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.state import State
+from everyformer.engines.cache import KeyValueState
+from everyformer.engines.patterns import Blocks
+from everyformer.engines.patterns_grid import Rectangles
+from everyformer.engines.places import Places
+from everyformer.engines.plan import SparsePlan
+from everyformer.engines.softmax import Visibility
+from everyformer.engines.sparse import Backend, sparse_attention
+from everyformer.engines.weighing import Weighing
+from everyformer.mixers import MIXERS
+from everyformer.mixers._patterned import PatternAttention
+from everyformer.positions.base import Position
+
+TILE = (4, 12)
+Grid = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ImageTransformerOptions:
+    dims: Literal[1, 2] = 1
+    """1: blocks of the row of tokens; 2: tiles of the picture"""
+    block_size: int = 256
+    """l_q, queries of a block (1-D)"""
+    memory_size: int | None = None
+    """l_m, tokens before a block that it sees, and after it if not causal (1-D; default: l_q)"""
+    tile: tuple[int, int] | None = None
+    """q_h, q_w, rows and columns of a tile (2-D; default: that of the model's pixels, or 4, 12)"""
+    flange: tuple[int, int] = (4, 12)
+    """m_h, m_w, rows above a tile and columns on both sides that it sees (2-D)"""
+    grid: tuple[int, int] | None = None
+    """rows and columns of the picture (2-D; default: those of the model's pixels)"""
+    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
+    """which projections have a bias"""
+    attention_dropout: float = 0.0
+    """dropout on the weights in training"""
+    backend: Backend = "auto"
+    """how it is computed: auto, dense, blocked or flex"""
+
+
+@MIXERS.register("image-transformer")
+class ImageTransformer(PatternAttention):
+    """Local attention over (B, L, width), with its projections.
+
+    Args:
+        width: channels of x.
+        heads: H.
+        causal: whether later tokens are hidden; in 2-D tokens then come in block-raster order.
+        max_length: not needed; a 2-D form takes as many tokens as its grid has cells.
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        options: `ImageTransformerOptions` or a dictionary.
+
+    Raises:
+        GeneError: sizes that cannot be, or a causal 2-D form without a grid.
+    """
+
+    name = "image-transformer"
+    Options = ImageTransformerOptions
+
+    def __init__(
+        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
+        channels: int | None = None, position: Position | None = None, options: Any = None,
+    ) -> None:  # fmt: skip
+        o: ImageTransformerOptions = set_options(ImageTransformerOptions, self.name, options)
+        super().__init__(
+            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
+        )
+        self.options = o
+        self._plan: SparsePlan | None = None
+        if o.dims == 1:
+            back = o.block_size if o.memory_size is None else o.memory_size
+            self._plan = SparsePlan.of(
+                Blocks(size=o.block_size, before=back, after=0 if causal else back, causal=causal)
+            )
+        elif o.grid is not None:
+            self._plan = self._tiled(o.grid)
+            self.max_length = math.prod(o.grid)
+        elif causal:
+            raise GeneError(
+                "image-transformer with dims=2 and causal=True makes a picture tile by tile, so it "
+                "must know its shape: give grid=(rows, columns); models of the task 'pixels' do so "
+                "by themselves"
+            )
+        if o.dims == 2 and not causal:
+            self.honours = frozenset({"keep", "documents", "grid"})  # type: ignore[misc]
+
+    @classmethod
+    def for_pictures(
+        cls, options: ImageTransformerOptions, picture: Picture
+    ) -> ImageTransformerOptions:
+        if options.dims == 1:
+            return options
+        if options.grid not in (None, picture.grid):
+            raise GeneError(
+                f"image-transformer: grid={options.grid}, but the model's pictures have "
+                f"{picture.grid[0]} rows of {picture.grid[1]} tokens: leave it out"
+            )
+        tile = options.tile or (picture.causal and picture.tile) or TILE
+        made = picture.tile or (1, picture.grid[1])
+        if picture.causal and _in_order(tile, picture.grid) != _in_order(made, picture.grid):
+            order = "raster order" if picture.tile is None else f"blocks of {picture.tile}"
+            raise GeneError(
+                f"image-transformer with dims=2 sees tiles of {tile}, but the model makes its "
+                f"pictures in {order}: give pixels={{'order': 'blocks', 'tile': {tile}}}"
+            )
+        return dataclasses.replace(options, tile=tile, grid=picture.grid)
+
+    def plan(self, length: int) -> SparsePlan:
+        if self._plan is None:
+            raise UnsupportedError(
+                "image-transformer with dims=2 needs the picture's shape: give "
+                "Mask(grid=(rows, columns)), or build it with grid=(rows, columns)"
+            )
+        self.check_length(length)
+        return self._plan
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        if mask is None or mask.grid is None:
+            return super().forward(x, context=context, mask=mask, state=state)
+        self.check_input(x, context, mask, state)
+        plan, keep = self._of_mask(mask, x), mask.keep
+        q, k, v = self.project(x)
+        places = torch.arange(x.shape[1], device=x.device)
+        q, k = self._turn(q, places[None]), self._turn(k, places[None])
+        if keep is None:
+            heads = sparse_attention(q, k, v, plan, how=self._how)
+        else:
+            # hidden cells of a picture keep their places, which units of whole rows cannot do
+            shown = plan.visible(places, places, self.heads) & keep[:, None, None]
+            at = Places.of(places[None], places[None], regular=True, causal=False)
+            weighing = Weighing(1 / math.sqrt(self.key_size), scorer=self._how.scorer, causal=False)
+            heads = weighing.heads(q, k, v, Visibility(mask=shown), at, self._how.dropout)
+        y = self.out(heads.transpose(1, 2).flatten(2))
+        return MixerOutput(y if keep is None else y * keep[..., None].to(y), None, {})
+
+    def reference(
+        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
+    ) -> Tensor:
+        if mask is None or mask.grid is None:
+            return super().reference(x, context=context, mask=mask)
+        shown = self._of_mask(mask, x).mask(x.shape[1], self.heads)
+        keep = torch.ones(x.shape[:2], dtype=torch.bool) if mask.keep is None else mask.keep
+        heads = [
+            self._by_definition(self.project(picture[None]), shown & real)
+            for picture, real in zip(x, keep, strict=True)
+        ]
+        return self.out(torch.cat(heads).transpose(1, 2).flatten(2)) * keep[..., None].to(x)
+
+    def _of_mask(self, mask: Mask, x: Tensor) -> SparsePlan:
+        """The plan of a picture whose shape a mask tells."""
+        if mask.documents is not None:
+            raise UnsupportedError("a row of packed documents is no picture: leave grid out")
+        assert mask.grid is not None
+        if math.prod(mask.grid) != x.shape[1] or self.options.grid not in (None, mask.grid):
+            known = (
+                "" if self.options.grid is None else f", built for a grid of {self.options.grid}"
+            )
+            raise ShapeError(
+                f"a grid of {mask.grid} does not hold the {x.shape[1]} tokens of this {self.name}"
+                f"{known}"
+            )
+        if mask.keep is not None and mask.keep.shape != x.shape[:2]:
+            raise ShapeError(
+                f"mask.keep has shape {tuple(mask.keep.shape)}, but the tokens are "
+                f"{tuple(x.shape[:2])}: give one flag per token"
+            )
+        return self._tiled(mask.grid)
+
+    def _tiled(self, grid: Grid) -> SparsePlan:
+        o = self.options
+        return SparsePlan.of(
+            Rectangles(grid=grid, tile=o.tile or TILE, flange=o.flange, causal=self.causal)
+        )
+
+    def _continued(self, q: Tensor, places: Tensor, held: KeyValueState) -> Tensor:
+        if self.max_length is not None and not torch.compiler.is_compiling():
+            self.check_length(int(places.max()) + 1)
+        return super()._continued(q, places, held)
+
+
+def _in_order(tile: Grid, grid: Grid) -> Grid:
+    """Tiles that are made in the same order are the same: those of a whole row in raster order."""
+    wide = min(tile[1], grid[1])
+    return (1 if wide == grid[1] else min(tile[0], grid[0])), wide

@@ -1,0 +1,77 @@
+"""Weights at the start of very deep networks, after the Sparse Transformer.
+
+    W ~ N(0, 0.125 / n)           linear layers of n inputs
+    W ~ N(0, 0.125 / (2 N n))     those that add to the residual stream of N layers
+    E ~ N(0, 0.01^2)              tables of tokens; of places 0.01^2 / (number of their tables)
+    W = 0                         the output layer, so that the first loss is ln V; biases are 0 too
+
+Source: Child et al. 2019, arXiv 1904.10509, section 5.2, whose "0.125 / sqrt(d)" is a variance
+factor in the released code (openai/distribution_augmentation).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor, nn
+
+from everyformer.blocks.block import Block
+from everyformer.blocks.stack import Stack
+from everyformer.core.errors import UnsupportedError
+from everyformer.models.pixel_sequence import PixelEmbedding
+from everyformer.positions.base import Position
+
+SCALE, TABLE = 0.125, 0.01
+
+
+def deep_weights(model: nn.Module, embeddings: Sequence[nn.Module]) -> None:
+    """All matrices of a model; ``embeddings`` are its tables. A classifier's head keeps its own."""
+    tables = {id(table.weight) for table in embeddings}
+    for name, weight in model.named_parameters():
+        if name.startswith("pool.") or "norm" in name:
+            continue
+        if weight.dim() >= 2:
+            inputs = weight[0].numel()
+            std = TABLE if id(weight) in tables else math.sqrt(SCALE / inputs)
+            nn.init.normal_(weight, std=std)
+        elif name.endswith("bias") or ".biases." in name:
+            nn.init.zeros_(weight)
+    for places in _places(model):
+        for table in places:
+            nn.init.normal_(table, std=TABLE / math.sqrt(len(places)))
+    for part in model.modules():
+        if isinstance(part, Stack):
+            for linear in residual_outputs(part, "sparse-transformer"):
+                inputs = linear.in_features
+                nn.init.normal_(
+                    linear.weight, std=math.sqrt(SCALE / (2 * len(part.blocks) * inputs))
+                )
+    for name in ("head", "ahead"):
+        head = getattr(model, name, None)
+        if isinstance(head, nn.Linear):
+            nn.init.zeros_(head.weight)
+
+
+def residual_outputs(stack: Stack, init: str) -> Iterator[nn.Linear]:
+    """The linear layers whose outputs are added to the residual stream."""
+    for block in stack.blocks:
+        assert isinstance(block, Block)
+        residual = block.mixer.outputs() + ([] if block.cross is None else block.cross.outputs())
+        if block.feedforward is not None:
+            residual.append(block.feedforward.down)
+        for linear in residual:
+            if not isinstance(linear, nn.Linear):
+                raise UnsupportedError(f"init='{init}' knows no output layer of {block.mixer.name}")
+            yield linear
+
+
+def _places(model: nn.Module) -> list[list[Tensor]]:
+    """Tables of positions that are added up, group by group."""
+    groups: list[list[Tensor]] = []
+    for part in model.modules():
+        if isinstance(part, PixelEmbedding):
+            groups.append([table.weight for table in part.places()])
+        elif isinstance(part, Position) and part.acts_on in ("embeddings", "layers"):
+            groups.append([weight for weight in part.parameters() if weight.dim() == 2])
+    return groups

@@ -1,0 +1,34 @@
+"""`convert --to etc`: a checkpoint of standard attention is made ready for longer texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from foreign import checkpoint
+
+import everyformer as ef
+
+Say = Callable[..., tuple[int, str, str]]
+Refused = Callable[..., str]
+
+
+def test_bert_becomes_an_etc_for_longer_texts(say: Say, tree: Path) -> None:
+    checkpoint("bert", tree / "theirs")
+    code, out, err = say("convert", "theirs", "--to", "etc", "--length", "90", "--out", "ours")
+    assert code == 0, err
+    assert "everyformer train --from ours" in out
+    ours = ef.load("ours")
+    assert (ours.config.member, ours.config.max_length) == ("etc", 90)
+    ids = torch.randint(3, ours.config.vocabulary, (2, 90))
+    assert ours(ids).logits.shape == (2, 90, ours.config.vocabulary)
+
+
+def test_what_is_no_encoder_and_a_length_of_others_are_refused(
+    say: Say, refused: Refused, tree: Path
+) -> None:
+    checkpoint("gpt2", tree / "theirs")
+    assert "task lm, causal" in refused("convert", "theirs", "--to", "etc", "--out", "ours")
+    assert "--length is for" in refused("convert", "theirs", "--length", "9", "--out", "ours")
+    assert not (tree / "ours").exists()

@@ -1,0 +1,375 @@
+"""Image Transformer: blocks, rectangles, orders, limits, an independent package, streams."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import everyformer as ef
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.engines.block_order import block_order
+from everyformer.engines.patterns_grid import Rectangles
+from everyformer.engines.plan import SparsePlan
+from everyformer.engines.sparse import How, sparse_attention
+from everyformer.generation.pixels import draw_images
+
+WIDTH, HEADS = 12, 3
+SHAPES = [
+    {"grid": (6, 6), "tile": (2, 3), "flange": (1, 2)},
+    {"grid": (5, 8), "tile": (2, 3), "flange": (1, 2)},
+    {"grid": (7, 5), "tile": (3, 9), "flange": (4, 0)},
+    {"grid": (3, 4), "tile": (9, 9), "flange": (0, 0)},
+    {"grid": (4, 10), "tile": (1, 4), "flange": (2, 20)},
+    {"grid": (1, 9), "tile": (1, 2), "flange": (0, 3)},
+    {"grid": (9, 1), "tile": (2, 1), "flange": (1, 0)},
+]
+
+
+def build(
+    *, causal=True, dtype=torch.float64, max_length=40, member="image-transformer", **options
+):
+    torch.manual_seed(0)
+    sizes = {"width": WIDTH, "heads": HEADS, "causal": causal, "max_length": max_length}
+    return ef.create_mixer(member, **sizes, **options).to(dtype).eval()
+
+
+def draw(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def literal(grid, tile, flange, causal):
+    """The definition in the words of the paper, cell by cell, along the order of the tokens."""
+    (rows, columns), (high, wide), (up, side) = grid, tile, flange
+    cells = [(r, c) for r in range(rows) for c in range(columns)]
+    if causal:
+        cells.sort(key=lambda rc: (rc[0] // high, rc[1] // wide, *rc))
+    shown = torch.zeros(len(cells), len(cells), dtype=torch.bool)
+    for i, (r, c) in enumerate(cells):
+        top, left = r // high * high, c // wide * wide
+        bottom = top + high if causal else top + high + up
+        for j, (r2, c2) in enumerate(cells[: i + 1] if causal else cells):
+            shown[i, j] = top - up <= r2 < bottom and left - side <= c2 < left + wide + side
+    return shown
+
+
+# the rectangles
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_mask_is_the_definition_cell_by_cell(shape, causal):
+    plan = SparsePlan.of(Rectangles(**shape, causal=causal))
+    cells = math.prod(shape["grid"])
+    assert torch.equal(plan.mask(cells)[0], literal(**shape, causal=causal))
+    assert SparsePlan.from_text(plan.text) == plan
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_units_equal_the_mask_for_whole_pictures_and_parts_of_them(shape, causal):
+    plan = SparsePlan.of(Rectangles(**shape, causal=causal))
+    cells = math.prod(shape["grid"])
+    for length in {1, 2, cells // 2, cells - 1, cells}:
+        inputs = [draw(2, 2, length, 4, seed=n).requires_grad_() for n in range(3)]
+        results = []
+        for backend in ("dense", "blocked"):
+            y = sparse_attention(*inputs, plan, how=How(backend=backend))
+            results.append([y, *torch.autograd.grad((y * draw(*y.shape)).sum(), inputs)])
+        assert_close(*results, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tokens_are_the_cells_in_block_raster_order_and_back(shape):
+    pattern = Rectangles(**shape)
+    row, column = pattern.cells(torch.arange(math.prod(shape["grid"])))
+    made = block_order(*shape["grid"], shape["tile"])
+    assert torch.equal(row * shape["grid"][1] + column, made.order)
+    assert torch.equal(pattern.tokens(row, column), torch.arange(len(row)))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_key_is_needed_until_its_last_query_and_none_is_farther_than_the_span(shape):
+    pattern = Rectangles(**shape)
+    cells = math.prod(shape["grid"])
+    mask = SparsePlan.of(pattern).mask(cells)[0]
+    for now in range(1, cells):
+        needed = pattern.needed(torch.arange(now), torch.tensor(now))
+        assert torch.equal(needed, mask[now:, :now].any(0))
+    i, j = mask.nonzero().T
+    assert int((i - j).max()) == pattern.span
+
+
+def test_the_mask_of_tiles_is_causal_in_their_order_but_not_in_raster_order():
+    shape = {"grid": (6, 6), "tile": (2, 3), "flange": (1, 2)}
+    mask = SparsePlan.of(Rectangles(**shape)).mask(36)[0]
+    assert not mask.triu(1).any()
+    places = block_order(*shape["grid"], shape["tile"]).places
+    assert mask[places][:, places].triu(1).any()
+
+
+# limits
+
+
+def test_a_tile_as_large_as_the_picture_is_causal_attention_in_raster_order():
+    local, plain = build(dims=2, grid=(4, 6), tile=(4, 6)), build(member="attention")
+    plain.load_state_dict(local.state_dict())
+    x = draw(2, 24, WIDTH)
+    assert_close(local(x).y, plain(x).y, rtol=0, atol=1e-12)
+
+
+def test_without_a_flange_each_tile_is_a_picture_of_its_own():
+    local, plain = build(dims=2, grid=(4, 6), tile=(2, 3), flange=(0, 0)), build(member="attention")
+    plain.load_state_dict(local.state_dict())
+    x = draw(2, 24, WIDTH)
+    alone = plain(x.reshape(8, 6, WIDTH)).y.reshape(2, 24, WIDTH)
+    assert_close(local(x).y, alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("length", "options"), [(20, {"block_size": 10}), (17, {"block_size": 9})])
+def test_two_blocks_that_remember_a_block_are_causal_attention(length, options):
+    """What tensor2tensor has a case of its own for."""
+    local, plain = build(**options), build(member="attention")
+    plain.load_state_dict(local.state_dict())
+    x = draw(2, length, WIDTH)
+    assert_close(local(x).y, plain(x).y, rtol=0, atol=1e-12)
+
+
+def test_a_token_sees_its_memory_and_what_of_its_block_is_made():
+    mask = build(block_size=4, memory_size=3).plan(13).mask(13)[0]
+    seen = [[*range(max(0, i // 4 * 4 - 3), i + 1)] for i in range(13)]
+    assert [row.nonzero().squeeze(1).tolist() for row in mask] == seen
+    both = build(block_size=4, memory_size=3, causal=False).plan(13).mask(13)[0]
+    assert both[5].nonzero().squeeze(1).tolist() == [*range(1, 11)]
+    assert all(int(row.sum()) <= 4 + 2 * 3 for row in both)
+
+
+# an implementation that no one here wrote
+
+
+@pytest.mark.parametrize(("size", "length"), [(4, 16), (5, 25), (8, 32)])
+def test_blocks_are_those_of_the_local_attention_package(size, length):
+    package = pytest.importorskip("local_attention")
+    theirs = package.LocalAttention(
+        window_size=size, causal=True, look_backward=1, look_forward=0, exact_windowsize=False,
+        use_rotary_pos_emb=False, dropout=0.0,
+    ).double()  # fmt: skip
+    mixer, x = build(block_size=size), draw(2, length, WIDTH)
+    q, k, v = mixer.project(x)
+    want = mixer.out(theirs(q, k, v).transpose(1, 2).flatten(2))
+    assert_close(mixer(x).y, want, rtol=0, atol=1e-12)
+
+
+# streams
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"block_size": 5, "memory_size": 3},
+        {"block_size": 4, "memory_size": 0},
+        {"dims": 2, "grid": (5, 8), "tile": (2, 3), "flange": (1, 2)},
+        {"dims": 2, "grid": (8, 5), "tile": (2, 5), "flange": (2, 0)},
+    ],
+)
+def test_a_picture_read_in_part_and_then_step_by_step_is_the_whole(options):
+    """From every place, block boundaries among them; the state holds no more than is seen."""
+    mixer, x = build(**options), draw(2, 40, WIDTH)
+    whole, span = mixer(x).y, mixer.plan(40).span
+    for first in range(1, 40, 3):
+        out = mixer(x[:, :first], state=mixer.init_state(2))
+        parts = [out.y]
+        for t in range(first, 40):
+            out = mixer(x[:, t : t + 1], state=out.state)
+            assert out.state.keys.shape[2] <= span
+            parts.append(out.y)
+        assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-12)
+
+
+def test_the_state_is_a_block_and_its_memory_or_some_rows():
+    assert build(block_size=5, memory_size=3).plan(1).span == 5 + 3 - 1
+    rows, tile, flange = (2 + 2) * 24, (2, 6), (2, 6)
+    assert build(dims=2, grid=(32, 24), tile=tile, flange=flange).plan(1).span < rows
+
+
+# pictures
+
+
+WAYS = [
+    {},
+    {"order": "blocks", "tile": (2, 5)},
+    {"order": "blocks", "tile": (2, 5), "output": "mixture", "mixtures": 2},
+    {"output": "mixture", "mixtures": 2},
+]
+
+
+@pytest.mark.parametrize("task", ["pixels", "super-resolution"])
+@pytest.mark.parametrize("dims", [1, 2])
+@pytest.mark.parametrize("pixels", WAYS)
+def test_pictures_are_drawn_as_they_were_scored(pixels, dims, task):
+    """Both dimensions, both orders, both outputs, from nothing and from a small picture."""
+    if dims == 2 and "order" not in pixels:
+        pixels = {**pixels, "order": "blocks", "tile": (1, 99)}
+    torch.manual_seed(0)
+    sizes = {"image": (3, 3, 4), "width": 16, "heads": 2, "layers": 2, "flange": (1, 3)}
+    if task == "super-resolution":
+        sizes |= {"source_image": (3, 2, 2), "encoder_mixer": "image-transformer"}
+        sizes["encoder_options"] = {"dims": dims, "tile": (1, 2), "flange": (1, 1)}
+    model = ef.create_model(
+        "image-transformer", task, dims=dims, block_size=5, pixels=pixels, **sizes
+    )
+    model = model.double().eval()
+    given = torch.randint(256, (2, 3, 3, 4), generator=torch.Generator().manual_seed(1))
+    given = given.to(torch.uint8)
+    small = given[:, :, :2, :2] if task == "super-resolution" else None
+    known = model.sequence.steps - 2
+    images = draw_images(model, 2, given=given, known=known, small=small)
+    tokens = model.sequence.tokens(model.sequence.flatten(images))
+    assert torch.equal(
+        tokens[:, :known], model.sequence.tokens(model.sequence.flatten(given))[:, :known]
+    )
+    shifted = model.sequence.shifted(tokens)
+    context = None if small is None else model.encode(small).context
+    state, parts = model.init_state(2, dtype=torch.float64), []
+    for a, b in itertools.pairwise((0, 4, 5, model.sequence.steps)):
+        out = model.decode(shifted[:, a:b], context=context, state=state)
+        state = out.state
+        parts.append(out.logits)
+    targets = model.sequence.flatten(images)
+    scored = model(small if small is not None else images, targets=targets)
+    assert_close(model.sequence.in_raster(torch.cat(parts, 1)), scored.logits)
+
+
+def test_shifted_inside_blocks_the_last_token_of_a_block_is_never_read():
+    """As tensor2tensor does it: blocks begin with nothing, and 2 x 3 tokens of each are 5 read."""
+    pixels = {"order": "blocks", "tile": (2, 3), "shift": "block"}
+    sizes = {"image": (3, 2, 2), "width": 12, "heads": 2, "layers": 1}
+    model = ef.create_model("image-transformer", "pixels", **sizes, dims=2, pixels=pixels)
+    tokens = torch.arange(1, 13)[None]
+    assert model.sequence.shifted(tokens).tolist() == [[256, 1, 2, 3, 4, 5, 256, 7, 8, 9, 10, 11]]
+    assert model.sequence.shifted(tokens[:, :8]).tolist() == [[256, 1, 2, 3, 4, 5, 256, 7]]
+    drawn = draw_images(model, 1)
+    assert drawn.shape == (1, 3, 2, 2)
+    with pytest.raises(ConfigError, match="order='blocks'"):
+        ef.create_model("image-transformer", "pixels", **sizes, pixels={"shift": "block"})
+
+
+def test_a_pixel_model_tells_its_mixers_its_shape_and_its_tile():
+    sizes = {"image": (3, 4, 6), "width": 12, "heads": 2, "layers": 1, "dims": 2}
+    pixels = {"order": "blocks", "tile": (2, 9)}
+    model = ef.create_model("image-transformer", "pixels", **sizes, pixels=pixels)
+    chosen = model.stack.blocks[0].mixer.options
+    assert (chosen.grid, chosen.tile) == ((4, 18), (2, 9))
+    whole = {**pixels, "output": "mixture"}
+    model = ef.create_model("image-transformer", "pixels", **sizes, pixels=whole)
+    assert model.stack.blocks[0].mixer.options.grid == (4, 6)
+    heads = {"mixer": ef.by_head("image-transformer", "attention", image_transformer={"dims": 2})}
+    del sizes["dims"]
+    model = ef.create_model("attention", "pixels", **sizes, pixels=pixels, **heads)
+    assert model.stack.blocks[0].mixer.parts[0].options.grid == (4, 18)
+
+
+def test_a_classifier_of_pictures_sees_rectangles_of_patches():
+    sizes = {"image": (3, 12, 8), "patch": 2, "classes": 3, "width": 12, "heads": 2, "layers": 1}
+    options = {"dims": 2, "tile": (2, 2), "flange": (1, 1), "position": None}
+    model = ef.create_model("image-transformer", "classify-image", **sizes, **options)
+    model = model.double().eval()
+    seen = []
+    model.stack.blocks[0].mixer.register_forward_hook(lambda m, given, out: seen.append(out.y))
+    images = draw(1, 3, 12, 8)
+    other = images.clone()
+    other[:, :, 11, 7] += 1
+    for given in (images, other):
+        model(given)
+    changed = (seen[0] != seen[1]).any(-1)[0].view(6, 4)
+    reached = torch.zeros(6, 4, dtype=torch.bool)
+    # the last patch is in the tile of rows 4, 5 and in the flange of rows 2, 3
+    reached[4:, 2:] = True
+    assert torch.equal(changed, reached)
+
+
+def test_hidden_cells_of_a_picture_keep_the_places_of_the_others():
+    mixer = build(dims=2, tile=(2, 3), flange=(1, 1), causal=False)
+    x, keep = (
+        draw(2, 24, WIDTH),
+        torch.rand(2, 24, generator=torch.Generator().manual_seed(3)) > 0.3,
+    )
+    mask = Mask(keep=keep, grid=(4, 6))
+    assert_close(mixer(x, mask=mask).y, mixer.reference(x, mask=mask), rtol=0, atol=1e-12)
+    everything = Mask(keep=torch.ones_like(keep), grid=(4, 6))
+    assert_close(mixer(x, mask=everything).y, mixer(x, mask=Mask(grid=(4, 6))).y)
+    changed = x + 100 * ~keep[..., None]
+    assert_close(mixer(changed, mask=mask).y, mixer(x, mask=mask).y)
+
+
+def test_a_post_norm_layer_is_the_papers():
+    """q_a = norm(q + attention), q' = norm(q_a + W_1 relu(W_2 q_a))."""
+    sizes = {"image": (3, 2, 2), "width": 12, "heads": 2, "layers": 1}
+    model = ef.create_model("image-transformer", "pixels", **sizes).double().eval()
+    block, q = model.stack.blocks[0], draw(2, 12, WIDTH)
+    a = block.mixer_norm(q + block.mixer(q).y)
+    inner = torch.relu(block.feedforward.up(a))
+    assert_close(block(q).y, block.feedforward_norm(a + block.feedforward.down(inner)))
+    assert isinstance(model.stack.norm, torch.nn.Identity)
+
+
+def test_a_head_of_zeros_gives_eight_bits_a_dimension():
+    sizes = {"image": (3, 2, 2), "width": 12, "heads": 2, "layers": 1}
+    model = ef.create_model("image-transformer", "pixels", **sizes)
+    torch.nn.init.zeros_(model.head.weight)
+    images = torch.randint(256, (2, 3, 2, 2)).to(torch.uint8)
+    targets = images.permute(0, 2, 3, 1).flatten(1).long()
+    loss = model(images, targets=targets).loss.item()
+    assert math.isclose(loss / math.log(2), 8, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"block_size": 0}, GeneError, "at least 1"),
+        ({"memory_size": -1}, GeneError, "-1"),
+        ({"dims": 2}, GeneError, r"give grid=\(rows, columns\)"),
+        ({"dims": 2, "grid": (3, 3), "tile": (0, 2)}, GeneError, "tiles of"),
+        ({"dims": 2, "grid": (3, 3), "flange": (1, -1)}, GeneError, "flange"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(options, error, says):
+    with pytest.raises(error, match=says):
+        build(**options)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "options", "says"),
+    [
+        ({}, {"tile": (2, 3)}, "raster order"),
+        ({"order": "blocks", "tile": (2, 6)}, {"tile": (2, 3)}, r"blocks of \(2, 6\)"),
+        ({"order": "blocks", "tile": (2, 6)}, {"grid": (4, 6)}, "4 rows of 12"),
+    ],
+)
+def test_tiles_that_are_not_those_of_the_pictures_are_refused(pixels, options, says):
+    sizes = {"image": (3, 4, 4), "width": 12, "heads": 2, "layers": 1, "dims": 2}
+    with pytest.raises(GeneError, match=says):
+        ef.create_model("image-transformer", "pixels", pixels=pixels, **sizes, **options)
+
+
+def test_calls_that_fit_no_picture_are_refused():
+    both = build(dims=2, causal=False)
+    x = draw(1, 12, WIDTH)
+    with pytest.raises(UnsupportedError, match="Mask\\(grid"):
+        both(x)
+    with pytest.raises(ShapeError, match="12 tokens"):
+        both(x, mask=Mask(grid=(3, 5)))
+    with pytest.raises(ShapeError, match=r"\(4, 3\)"):
+        build(dims=2, causal=False, grid=(4, 3))(x, mask=Mask(grid=(3, 4)))
+    with pytest.raises(UnsupportedError, match="documents"):
+        both(x, mask=Mask(grid=(3, 4), documents=torch.zeros(1, 12, dtype=torch.long)))
+    made = build(dims=2, grid=(3, 4), tile=(2, 2))
+    with pytest.raises(UnsupportedError, match="grid"):
+        made(x, mask=Mask(grid=(3, 4)))
+    with pytest.raises(ShapeError, match="max_length=12"):
+        made(draw(1, 13, WIDTH))
+    state = made(x, state=made.init_state(1)).state
+    with pytest.raises(ShapeError, match="max_length=12"):
+        made(x[:, :1], state=state)

@@ -1,0 +1,381 @@
+"""Sparse Transformer: its sets, how heads and layers share them, limits, starts of networks."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import everyformer as ef
+from everyformer.core.errors import GeneError
+from everyformer.core.mask import Mask
+from everyformer.engines.flops import count_flops
+from everyformer.engines.plan import reached
+from everyformer.models.build import configure
+from everyformer.models.deep import SCALE, TABLE
+from everyformer.models.genes import build_mixers
+from everyformer.positions.axial import Axial, axial_reference
+
+WIDTH, HEADS, LENGTH = 12, 2, 64
+
+
+def build(*, causal=True, heads=HEADS, max_length=LENGTH, member="sparse-transformer", **options):
+    torch.manual_seed(0)
+    sizes = {"width": WIDTH, "heads": heads, "causal": causal, "max_length": max_length}
+    return ef.create_mixer(member, **sizes, **options).double().eval()
+
+
+def layers(**options):
+    sizes = {"width": 12, "heads": 2, "max_length": 64}
+    return build_mixers(configure("sparse-transformer", "lm", **sizes, **options))
+
+
+def draw(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def sets(pattern, stride, columns=1, group=0, length=LENGTH, inclusive=False):
+    """The definitions, pair by pair, from positions that begin at 0."""
+    first = torch.zeros(length, length, dtype=torch.bool)
+    second = first.clone()
+    last = stride - group * columns
+    for i in range(length):
+        for j in range(i + 1):
+            if pattern == "strided":
+                first[i, j] = i - j < stride + inclusive
+                second[i, j] = (i - j) % stride == 0
+            else:
+                first[i, j] = j // stride == i // stride
+                second[i, j] = last - columns <= j % stride < last
+    return first, second
+
+
+# sets
+
+
+@pytest.mark.parametrize("stride", [1, 5, 8, 64, 99])
+@pytest.mark.parametrize("pattern", ["strided", "fixed"])
+def test_the_sets_are_the_definitions(pattern, stride):
+    chosen = {"pattern": pattern, "stride": stride, "columns": 1}
+    first, second = sets(pattern, stride)
+    assert torch.equal(build(**chosen).plan(LENGTH).mask(LENGTH)[0], first | second)
+    by_head = build(**chosen, mode="heads").plan(LENGTH).mask(LENGTH, HEADS)
+    assert torch.equal(by_head[0], first)
+    assert torch.equal(by_head[-1], second)
+
+
+def test_the_printed_set_has_one_token_more():
+    mixer = build(stride=8, inclusive=True, mode="heads")
+    mask = mixer.plan(LENGTH).mask(LENGTH)
+    assert torch.equal(mask[0], sets("strided", 8, inclusive=True)[0])
+    assert mask[0].sum(1).max() == 9
+    assert build(stride=8, mode="heads").plan(LENGTH).mask(LENGTH)[0].sum(1).max() == 8
+
+
+def test_groups_of_heads_have_summary_columns_of_their_own_from_the_end_of_the_stride():
+    mixer = build(
+        heads=4, pattern="fixed", stride=8, columns=2, groups=3, sets=("second",), mode="heads"
+    )
+    mask = mixer.plan(LENGTH).mask(LENGTH, 4)
+    for head in range(4):
+        assert torch.equal(mask[head], sets("fixed", 8, 2, head % 3)[1])
+
+
+def test_both_ways_the_sets_are_those_without_the_order():
+    for pattern in ("strided", "fixed"):
+        mixer = build(causal=False, pattern=pattern, stride=8, columns=2, mode="heads")
+        mask = mixer.plan(LENGTH).mask(LENGTH, HEADS)
+        i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
+        if pattern == "strided":
+            expected = ((i - j).abs() < 8, (i - j) % 8 == 0)
+        else:
+            expected = (i // 8 == j // 8, (j % 8 >= 6).expand(LENGTH, -1))
+        assert torch.equal(mask[0], expected[0])
+        assert torch.equal(mask[1], expected[1])
+
+
+def test_what_each_set_can_see_is_bounded_by_the_square_root():
+    for pattern in ("strided", "fixed"):
+        mask = build(pattern=pattern).plan(LENGTH).mask(LENGTH)
+        assert mask.sum(-1).max() <= 2 * math.isqrt(LENGTH)
+
+
+def test_a_query_of_the_second_fixed_set_before_any_summary_gives_zero_or_itself():
+    chosen = {"pattern": "fixed", "stride": 8, "columns": 2, "mode": "heads", "sets": ("second",)}
+    mixer, x = build(**chosen), draw(1, 20, WIDTH).requires_grad_()
+    y = mixer(x).y
+    assert torch.equal(y[:, :6], torch.zeros_like(y[:, :6]))
+    assert (y[:, 6:] != 0).all()
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert gradient.isfinite().all()
+    own = build(**chosen, include_self=True)
+    value = own.project(x)[2].transpose(1, 2).flatten(2)
+    assert_close(own(x).y[:, :6], own.out(value)[:, :6])
+
+
+@pytest.mark.parametrize("mode", ["merged", "heads", "interleave"])
+@pytest.mark.parametrize("pattern", ["strided", "fixed"])
+def test_an_output_has_a_gradient_to_a_value_if_and_only_if_it_is_visible(pattern, mode):
+    mixer = build(pattern=pattern, stride=5, columns=2, mode=mode, backend="blocked")
+    x, length = draw(1, 23, WIDTH), 23
+    mask = mixer.plan(length).mask(length, HEADS)
+    q, k, v = mixer.project(x)
+    v = v.detach().requires_grad_()
+    heads = mixer._whole(q, k, v, None)
+    for i in range(length):
+        (gradient,) = torch.autograd.grad(heads[0, :, i].sum(), v, retain_graph=True)
+        assert torch.equal((gradient[0] != 0).any(-1), mask.expand(HEADS, -1, -1)[:, i])
+
+
+# layers and heads
+
+
+def test_layers_take_turns_first_layer_first_set():
+    made = layers(layers=5, mode="interleave", pattern="fixed", stride=8, columns=1)
+    first, second = sets("fixed", 8)
+    for n, mixer in enumerate(made):
+        assert torch.equal(mixer.plan(LENGTH).mask(LENGTH)[0], (first, second)[n % 2])
+    reach = reached([mixer.plan(LENGTH) for mixer in made[:2]], LENGTH)
+    assert torch.equal(reach, torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril())
+
+
+def test_the_released_cycle_of_pictures_has_one_strided_layer_in_four():
+    turns = ("second", "first", "first", "first")
+    made = layers(layers=6, mode="interleave", stride=8, sets=turns)
+    first, second = sets("strided", 8)
+    expected = [second, first, first, first, second, first]
+    for mixer, mask in zip(made, expected, strict=True):
+        assert torch.equal(mixer.plan(LENGTH).mask(LENGTH)[0], mask)
+
+
+def test_a_head_may_see_both_sets():
+    mixer = build(heads=3, mode="heads", sets=("both", "first", "second"), stride=8)
+    first, second = sets("strided", 8)
+    mask = mixer.plan(LENGTH).mask(LENGTH, 3)
+    for got, want in zip(mask, (first | second, first, second), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_merged_is_one_softmax_over_the_union_and_no_sum_of_two():
+    for pattern in ("strided", "fixed"):
+        merged = build(pattern=pattern, stride=8, columns=1, backend="blocked")
+        plain = build(member="attention")
+        plain.load_state_dict(merged.state_dict())
+        x, (first, second) = draw(2, LENGTH, WIDTH), sets(pattern, 8)
+        want = plain(x, mask=Mask(allowed=first | second)).y
+        assert_close(merged(x).y, want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("stride", "which"), [(LENGTH, "first"), (1, "second")])
+@pytest.mark.parametrize("pattern", ["strided", "fixed"])
+def test_at_their_ends_the_sets_are_all_earlier_tokens(pattern, stride, which):
+    mixer = build(pattern=pattern, stride=stride, columns=1, mode="heads", sets=(which,))
+    plain, x = build(member="attention"), draw(2, LENGTH, WIDTH)
+    plain.load_state_dict(mixer.state_dict())
+    assert_close(mixer(x).y, plain(x).y, rtol=0, atol=1e-12)
+
+
+def test_the_stride_is_the_square_root_of_the_text_or_a_row_of_the_picture():
+    assert [build(max_length=n).stride for n in (1, 2, 64, 65, None)] == [1, 2, 8, 9, 64]
+    sizes = {"width": 12, "heads": 2, "layers": 1, "image": (3, 4, 5)}
+    for pixels, stride in (({}, 15), ({"output": "mixture"}, 5)):
+        model = ef.create_model("sparse-transformer", "pixels", pixels=pixels, **sizes)
+        assert model.stack.blocks[0].mixer.stride == stride
+
+
+@pytest.mark.parametrize("position", [None, "rope", "alibi"])
+@pytest.mark.parametrize("key_dim", [2, 9])
+def test_keys_may_be_narrower_or_wider_than_values(key_dim, position):
+    """Units, dense form and stream alike; the factor is that of the keys."""
+    results = []
+    for backend in ("dense", "blocked"):
+        torch.manual_seed(0)
+        model = ef.create_model(
+            "sparse-transformer", width=WIDTH, heads=HEADS, layers=1, max_length=32, stride=5,
+            key_dim=key_dim + (position == "rope") * key_dim % 2, position=position,
+            backend=backend,
+        )  # fmt: skip
+        mixer, x = model.stack.blocks[0].mixer.double().eval(), draw(2, 23, WIDTH)
+        results.append(mixer(x).y)
+        assert_close(results[-1], mixer.reference(x), rtol=0, atol=1e-12)
+        out = mixer(x[:, :7], state=mixer.init_state(2))
+        rest = mixer(x[:, 7:], state=out.state).y
+        assert_close(torch.cat((out.y, rest), 1), results[-1], rtol=0, atol=1e-12)
+    assert_close(*results, rtol=0, atol=1e-12)
+
+
+def test_states_hold_the_last_block_and_the_summaries_of_a_fixed_pattern():
+    mixer = build(pattern="fixed", stride=8, columns=2, max_length=None)
+    state, x = mixer.init_state(1), draw(1, 400, WIDTH)
+    for t in range(400):
+        state = mixer(x[:, t : t + 1], state=state).state
+        # what is no longer needed goes when it is more than half
+        assert state.keys.shape[2] <= 2 * (8 + 2 * (t // 8 + 1)) + 1
+
+
+def test_scores_grow_like_the_power_of_three_halves():
+    """Exactly, where sizes divide: units of A1 hold 1.5 L l pairs, those of A2 L^2 / l."""
+
+    def operations(length):
+        mixer = build(max_length=length, mode="heads", backend="blocked")
+        q, k, v = (torch.zeros(1, HEADS, length, 8) for _ in range(3))
+        return count_flops(lambda: mixer._whole(q, k, v, None))
+
+    assert operations(4**7) == 4 * 8 * (1.5 + 1) * 2 ** (7 * 3)
+    assert operations(4**8) == 8 * operations(4**7)
+
+
+# the start of deep networks
+
+
+def model(**options):
+    torch.manual_seed(0)
+    sizes = {"width": 64, "heads": 4, "layers": 3, "max_length": 1024, "vocabulary": 500}
+    return ef.create_model("sparse-transformer", **{**sizes, **options})
+
+
+def test_every_matrix_starts_with_its_published_deviation():
+    made, layers = model(), 3
+    stds = {}
+    for name, weight in made.named_parameters():
+        if weight.dim() < 2:
+            assert (weight == float(name.endswith("norm.weight"))).all(), name
+            continue
+        inputs = weight.shape[1]
+        std = math.sqrt(SCALE / inputs)
+        if name.endswith(("out.weight", "down.weight")):
+            std /= math.sqrt(2 * layers)
+        elif name == "embedding.weight":
+            std = TABLE
+        elif name.startswith("position"):
+            std = TABLE / math.sqrt(2)
+        elif name == "head.weight":
+            std = 0.0
+        stds[name] = (weight.std().item(), std)
+    assert len(stds) == 4 + 4 * layers
+    for name, (got, want) in stds.items():
+        assert got == pytest.approx(want, rel=0.05), name
+
+
+def test_places_of_pictures_are_rows_columns_and_channels_whose_tables_share_one_deviation():
+    sizes = {"width": 512, "heads": 2, "layers": 1, "image": (3, 16, 16)}
+    made = ef.create_model("sparse-transformer", "pixels", **sizes)
+    assert made.position is None
+    for table in (made.embedding.row, made.embedding.column, made.embedding.channel):
+        assert table.weight.std().item() == pytest.approx(TABLE / math.sqrt(3), rel=0.1)
+    assert made.embedding.values.weight.std().item() == pytest.approx(TABLE, rel=0.05)
+
+
+@pytest.mark.parametrize("task", ["lm", "pixels", "mlm"])
+def test_the_first_loss_is_the_logarithm_of_the_number_of_tokens(task):
+    made, count = model(), 500
+    inputs = targets = torch.randint(0, 500, (2, 30))
+    if task == "mlm":
+        made = ef.create_model("sparse-transformer", task, width=64, max_length=64, vocabulary=500)
+    if task == "pixels":
+        made = ef.create_model("sparse-transformer", task, width=64, image=(3, 4, 4))
+        inputs, count = torch.randint(0, 256, (2, 3, 4, 4)).to(torch.uint8), 256
+        targets = inputs.permute(0, 2, 3, 1).flatten(1).long()
+    assert made(inputs, targets=targets).loss.item() == pytest.approx(math.log(count), rel=1e-6)
+
+
+def test_the_residual_stream_grows_no_more_in_deeper_networks():
+    """Branches of variance 1 / 2N add up to the same for every N; without the factor, like N."""
+
+    @torch.no_grad()
+    def grown(count, factor):
+        made = model(layers=count, width=32).eval()
+        for block in made.stack.blocks:
+            for linear in (block.mixer.out, block.feedforward.down):
+                linear.weight.mul_(factor)
+        x = start = torch.randn(2, 64, 32)
+        for block in made.stack.blocks:
+            x = block(x).y
+        return float((x - start).var())
+
+    scaled = {count: grown(count, 1.0) for count in (4, 16, 64)}
+    plain = {count: grown(count, math.sqrt(2 * count)) for count in (4, 16)}
+    assert max(scaled.values()) < 2 * min(scaled.values())
+    assert plain[16] > 3 * plain[4]
+
+
+def test_a_residual_block_adds_both_branches():
+    """h + a + f, a = attention(norm(h)), f = feed-forward(norm(h + a)) with x sigmoid(1.702 x)."""
+    block, h = model().double().eval().stack.blocks[0], draw(2, 10, 64)
+    a = block.mixer(block.mixer_norm(h)).y
+    up = block.feedforward.up(block.feedforward_norm(h + a))
+    f = block.feedforward.down(up * torch.sigmoid(1.702 * up))
+    assert_close(block(h).y, h + a + f)
+
+
+def test_dropout_is_on_branches_and_embeddings_alone(monkeypatch):
+    made, seen = model(dropout=0.25, embedding_dropout=0.25, layers=1), []
+    honest = torch.nn.functional.dropout
+    monkeypatch.setattr(
+        torch.nn.functional, "dropout", lambda x, rate: seen.append(x.shape[-1]) or honest(x, rate)
+    )
+    made.train()(torch.randint(0, 500, (2, 300)))
+    # the embeddings and two branches, all as wide as the model: no hidden channels, no weights
+    assert seen == [64, 64, 64]
+
+
+def test_recomputed_blocks_have_the_gradients_of_kept_ones_with_dropout():
+    made, tokens = model(dropout=0.25), torch.randint(0, 500, (2, 40))
+    torch.nn.init.normal_(made.head.weight)
+    found = []
+    for again in (False, True):
+        made.enable_checkpointing(again)
+        torch.manual_seed(1)
+        loss = made(tokens, targets=tokens).loss
+        found.append(torch.autograd.grad(loss, list(made.parameters())))
+    for a, b in zip(*found, strict=True):
+        assert_close(a, b, rtol=0, atol=0)
+
+
+def test_places_of_text_are_its_row_and_column_of_the_stride():
+    torch.manual_seed(0)
+    axial = Axial(width=6, max_length=20, options={"shape": (4, 5), "combine": "sum"})
+    rows, columns = axial.tables
+    got = axial.embed(torch.arange(20)[None])[0]
+    for p in range(20):
+        assert torch.equal(got[p], columns[p % 5] + rows[p // 5])
+        assert torch.equal(got[p], axial_reference(p, list(axial.tables), "sum"))
+    made = model()
+    assert made.stack.blocks[0].mixer.stride == len(made.position.tables[1]) == 32
+
+
+# what cannot be
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"stride": 0}, "stride=0"),
+        ({"stride": 4, "columns": 5}, "columns=5"),
+        ({"stride": 8, "columns": 3, "groups": 3}, "groups=3"),
+        ({"columns": 0}, "at least 1"),
+        ({"sets": ()}, "sets="),
+        ({"key_dim": 0}, "key_dim=0"),
+    ],
+)
+def test_sets_that_cannot_be_are_refused(options, says):
+    with pytest.raises(GeneError, match=says):
+        build(**options)
+
+
+def test_an_output_layer_that_is_the_table_cannot_start_at_zero():
+    with pytest.raises(GeneError, match="tie=False"):
+        model(tie=True)
+    with pytest.raises(GeneError, match="combine='sum'"):
+        model(dims=(32, 32))
+
+
+@pytest.mark.parametrize("length", [1, 2, 9, 31])
+@pytest.mark.parametrize(
+    ("pattern", "stride"), [*itertools.product(("strided", "fixed"), (3, 7, 40))]
+)
+def test_strides_need_not_divide_the_length(pattern, stride, length):
+    mixer = build(pattern=pattern, stride=stride, columns=1, backend="blocked")
+    x = draw(2, length, WIDTH)
+    assert_close(mixer(x).y, mixer.reference(x), rtol=0, atol=1e-12)
