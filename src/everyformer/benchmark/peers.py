@@ -11,6 +11,7 @@ import io
 import math
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -21,6 +22,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     "torch sdpa": (
         *("attention", "aft-full", "aft-local", "aft-simple", "aft-conv", "gmlp", "amlp"),
         *("linear", "performer", "rfa", "reformer", "routing", "linformer", "sinkhorn"),
+        *("longformer", "bigbird"),
     ),
     "torch nn.MultiheadAttention": ("attention",),
     "x-transformers": ("attention", "rope"),
@@ -30,6 +32,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     "reformer-pytorch": ("reformer",),
     "routing-transformer": ("routing",),
     "linformer": ("linformer",),
+    "transformers": ("longformer", "bigbird"),
 }
 """package -> the members that it is a peer of"""
 
@@ -168,6 +171,61 @@ def _linformer(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
     return LinformerSelfAttention(width, asked.length, heads=heads)
 
 
+class TransformersSparse(nn.Module):
+    """Attention of Longformer or BigBird there, with what its model passes, and a projection."""
+
+    def __init__(self, inner: nn.Module, width: int, given: dict[str, Any], spare: int) -> None:
+        super().__init__()
+        self.inner, self.given, self.spare = inner, given, spare
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = {
+            name: part.to(x.device).expand(len(x), *part.shape[1:])
+            if isinstance(part, Tensor)
+            else part
+            for name, part in self.given.items()
+        }
+        y = self.inner(F.pad(x, (0, 0, 0, self.spare)), **given)[0]
+        return self.out(y[:, : x.shape[1]])
+
+
+def _transformers(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    """Our default window, or our default blocks with random ones, as in its training.
+
+    As its models do, texts are padded to whole windows or blocks, and up to 11 blocks read whole.
+    """
+    from transformers import BigBirdConfig, LongformerConfig
+    from transformers.models.big_bird import modeling_big_bird as big_bird
+    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+
+    if causal:
+        raise UnsupportedError("transformers has no causal form of it: measure with --no-causal")
+    unit = 512 if asked.member == "longformer" else 64
+    spare = -asked.length % unit
+    sizes: dict[str, Any] = {
+        "hidden_size": width, "num_attention_heads": heads, "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": asked.length + spare,
+    }  # fmt: skip
+    real = F.pad(torch.ones(1, asked.length), (0, spare))
+    given: dict[str, Any]
+    if asked.member == "longformer":
+        nowhere = torch.zeros_like(real, dtype=torch.bool)
+        given = {"attention_mask": real - 1, "is_index_masked": real < 1}
+        given |= {"is_index_global_attn": nowhere, "is_global_attn": False}
+        windows = LongformerConfig(**sizes, attention_window=[unit])
+        return TransformersSparse(LongformerSelfAttention(windows, 0), width, given, spare)
+    blocks = BigBirdConfig(**sizes, block_size=unit)
+    if asked.length <= 11 * unit:
+        return TransformersSparse(big_bird.BigBirdSelfAttention(blocks), width, {}, 0)
+    masks = big_bird.BigBirdModel.create_masks_for_block_sparse_attn(real, unit)
+    blocked, band, rows, columns = masks
+    given = {"band_mask": band, "from_mask": rows, "to_mask": columns}
+    given |= {"from_blocked_mask": blocked, "to_blocked_mask": blocked}
+    inner = big_bird.BigBirdBlockSparseAttention(blocks, seed=0)
+    return TransformersSparse(inner, width, given, spare)
+
+
 _PACKAGES = {
     "x-transformers": _x_transformers,
     "aft-pytorch": _aft_pytorch,
@@ -176,4 +234,5 @@ _PACKAGES = {
     "reformer-pytorch": _reformer_pytorch,
     "routing-transformer": _routing_transformer,
     "linformer": _linformer,
+    "transformers": _transformers,
 }
