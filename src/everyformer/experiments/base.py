@@ -96,6 +96,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "low_rank": ("low-rank", "far-slots"),
     "sinkhorn": ("far-block",),
     "pictures": ("picture-memory",),
+    "factorised": ("factorised",),
 }
 
 
