@@ -97,7 +97,7 @@ def test_both_ways_the_sets_are_those_without_the_order():
 
 def test_what_each_set_can_see_is_bounded_by_the_square_root():
     for pattern in ("strided", "fixed"):
-        mask = build(pattern=pattern).plan(LENGTH).mask(LENGTH)
+        mask = build(pattern=pattern, columns=1).plan(LENGTH).mask(LENGTH)
         assert mask.sum(-1).max() <= 2 * math.isqrt(LENGTH)
 
 

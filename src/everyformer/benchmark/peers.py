@@ -23,6 +23,7 @@ PEERS: dict[str, tuple[str, ...]] = {
         *("attention", "aft-full", "aft-local", "aft-simple", "aft-conv", "gmlp", "amlp"),
         *("linear", "performer", "rfa", "reformer", "routing", "linformer", "sinkhorn"),
         *("longformer", "bigbird"),
+        *("image-transformer", "sparse-transformer"),
     ),
     "torch nn.MultiheadAttention": ("attention",),
     "x-transformers": ("attention", "rope"),
@@ -33,6 +34,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     "routing-transformer": ("routing",),
     "linformer": ("linformer",),
     "transformers": ("longformer", "bigbird"),
+    "local-attention": ("image-transformer",),
 }
 """package -> the members that it is a peer of"""
 
@@ -226,6 +228,40 @@ def _transformers(asked: Point, width: int, heads: int, causal: bool) -> nn.Modu
     return TransformersSparse(inner, width, given, spare)
 
 
+class LocalBlocks(nn.Module):
+    """Projections around `local_attention.LocalAttention`, which has none."""
+
+    def __init__(self, width: int, heads: int, inner: nn.Module) -> None:
+        super().__init__()
+        self.heads, self.inner = heads, inner
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y: Tensor = self.inner(*heads.unbind(0))
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+def _local_attention(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    from local_attention import LocalAttention
+
+    if not causal:
+        raise UnsupportedError(
+            "local-attention's windows to both sides read padding as keys: measure causal ones"
+        )
+    # our default blocks and memory
+    size = 256
+    return LocalBlocks(
+        width,
+        heads,
+        LocalAttention(
+            window_size=size, causal=True, look_backward=1, look_forward=0, autopad=True,
+            exact_windowsize=False, use_rotary_pos_emb=False,
+        ),
+    )  # fmt: skip
+
+
 _PACKAGES = {
     "x-transformers": _x_transformers,
     "aft-pytorch": _aft_pytorch,
@@ -235,4 +271,5 @@ _PACKAGES = {
     "routing-transformer": _routing_transformer,
     "linformer": _linformer,
     "transformers": _transformers,
+    "local-attention": _local_attention,
 }

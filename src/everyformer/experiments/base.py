@@ -101,6 +101,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "bigbird": ("needle",),
     "documents": ("documents",),
     "etc": ("far-sentences",),
+    "factorised": ("factorised",),
 }
 
 

@@ -46,7 +46,7 @@ class SparseTransformerOptions:
     stride: int | None = None
     """l (default: the tokens in a row of a picture, else sqrt(max_length), rounded up, or 64)"""
     columns: int | None = None
-    """c, summary columns of the fixed pattern (default: l / 8, at least 1)"""
+    """c, summary columns of the fixed pattern (default: 8, at most l / 4)"""
     groups: int = 1
     """groups of heads with summary columns of their own"""
     inclusive: bool = False
@@ -95,7 +95,7 @@ class SparseTransformer(PatternAttention):
         self.options = o
         near_root = 64 if max_length is None else math.isqrt(max_length - 1) + 1
         self.stride = near_root if o.stride is None else o.stride
-        self.columns = max(1, self.stride // 8) if o.columns is None else o.columns
+        self.columns = max(1, min(8, self.stride // 4)) if o.columns is None else o.columns
         if min(self.stride, self.columns, o.groups) < 1 or o.groups * self.columns > self.stride:
             raise GeneError(
                 f"sparse-transformer: groups={o.groups} of columns={self.columns} must lie in one "
