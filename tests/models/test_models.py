@@ -23,7 +23,6 @@ PAIRS = [(m, task) for m in ef.list_members() for task in m.tasks]
 def test_every_parameter_gets_a_gradient(member, task):
     # shorter than the text, so that more than one block or segment is read
     short = {"sinkhorn": {"block_size": 2}, "linformer-chunked": {"causal_chunk": 3, "k": 2}}
-    short["etc"] = {"summaries": {"every": 4}}
     model, inputs, targets = small_model(member, task, **short.get(member.name, {}))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
