@@ -54,3 +54,10 @@ def test_packed_documents_and_a_state_do_not_go_together():
     mask = Mask(documents=torch.zeros(1, 4).long())
     with pytest.raises(UnsupportedError, match="cannot be combined"):
         mixer(torch.randn(1, 4, 8), mask=mask, state=mixer.init_state(1))
+
+
+def test_what_is_told_for_a_compiler_is_no_part_to_honour():
+    flags = torch.ones(1, 3, dtype=torch.bool)
+    mask = Mask(global_tokens=flags, front=3)
+    assert mask.parts() == ["global_tokens"]
+    mask.require("a mixer", frozenset({"global_tokens"}))

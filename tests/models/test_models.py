@@ -25,7 +25,6 @@ def test_every_parameter_gets_a_gradient(member, task):
     # shorter than the text, so that more than one block or segment is read
     short = {"sinkhorn": {"block_size": 2}, "linformer-chunked": {"causal_chunk": 3, "k": 2}}
     short["longformer"] = {"window": 4, "global_tokens": 2}
-    short["etc"] = {"summaries": {"every": 4}}
     model, inputs, targets = small_model(member, task, **short.get(member.name, {}))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)

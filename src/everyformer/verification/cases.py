@@ -108,6 +108,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"radius": 3, "clip": 2, "sharing": "sides"},
         {"radius": 2, "clip": 5, "sharing": "none", "bias": ("query", "key", "value", "output")},
         {"radius": 0, "direction": False, "share_output": True},
+        {"radius": 4, "ordered": False, "hard_g2l": False, "hard_l2g": True},
     ),
     "blockwise": (
         {},
@@ -232,6 +233,11 @@ ORDERED: dict[str, tuple[dict[str, Any], ...]] = {
 }
 """options that only causal mixers have"""
 
+SMALL: dict[str, dict[str, Any]] = {
+    "etc": {"radius": 3, "summaries": {"every": 4, "cpc": 0.25, "cpc_share": 0.5}},
+}
+"""options by which all that a member's models have is in use on a text of twelve tokens"""
+
 BOTH_WAYS: dict[str, tuple[dict[str, Any], ...]] = {
     "bigbird": (
         {"block_size": 2, "random_blocks": 2, "form": "etc", "extra_tokens": 3},
@@ -302,7 +308,8 @@ def small_model(
 ) -> tuple[Model, Tensor, Tensor]:
     """A two-layer model of the member with inputs and targets that fit it."""
     task = task or member.tasks[0]
-    sizes: dict[str, Any] = {"width": WIDTH, "heads": HEADS, "layers": 2, "max_length": 16, **more}
+    sizes: dict[str, Any] = {"width": WIDTH, "heads": HEADS, "layers": 2, "max_length": 16}
+    sizes |= SMALL.get(member.name, {}) | more
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, 50, (2, 12), generator=generator)
     if task in (IMAGE, PIXELS, ENLARGE):
