@@ -71,9 +71,9 @@ def far_sentences(setting: Setting) -> Outcome:
             numbers[f"{name}, answered"].append(scored_accuracy(model, inputs, targets))
             if "g2l" in name:
                 numbers[f"{name}, steps"].append(float(learned_after(curve)))
+            share = numbers[f"{name}, answered"][-1]
             setting.say(
-                f"far-sentences, seed {seed}: {name} {numbers[f'{name}, answered'][-1]:.1%}, "
-                f"learned after {learned_after(curve)} steps"
+                f"far-sentences, seed {seed}: {name} {share:.1%}, loss {mean(curve[-WINDOW:]):.2f}"
             )
     hard, opened, alone = (mean(numbers[f"{name}, answered"]) for name in ARMS)
     fast, slow = (mean(numbers[f"{name}, steps"]) for name in list(ARMS)[:2])
@@ -117,7 +117,7 @@ EXPERIMENTS = (
         ("etc",),
         "of questions for a value in a far sentence a model with a global token a sentence answers "
         "over 90%, one with the same radius and none under 20%",
-        8,
+        10,
         far_sentences,
     ),
 )
