@@ -15,10 +15,12 @@ from everyformer.interop.export import compare_program, export_onnx, export_prog
 
 AFTS = ("aft-full", "aft-local", "aft-simple", "aft-conv")
 KERNELS = ("linear", "performer", "rfa")
+SPARSE = ("longformer", "bigbird", "sparse-transformer", "image-transformer", "blockwise")
 MODELS = {
     "attention": ("attention", "lm", {}),
     "causal AFTs": ("aft-simple", "lm", {"layers": 4, "mixer": ef.by_layer(*AFTS)}),
     "kernel attention": ("linear", "lm", {"layers": 3, "mixer": ef.by_layer(*KERNELS)}),
+    "sparse patterns": ("blockwise", "lm", {"layers": 5, "mixer": ef.by_layer(*SPARSE)}),
     "aMLP": ("amlp", "classify-text", {}),
     "BERT": ("bert", "mlm", {}),
     "AFT of pictures": ("aft-conv", "classify-image", {"dims": 2, "kernel": 3}),
