@@ -133,13 +133,13 @@ def test_units_are_the_definition_with_other_global_tokens_in_every_row(causal, 
     """Windows and dilations by head, a length that no window divides, holes, gradients."""
     options = {"window": (6, 10, 0), "dilation": (1, 3, 1), "position": position}
     mixer = build(causal=causal, **options, backend="blocked")
-    rows = ((2, 70), (), (0, 1, 2, 40, 41), (2, 70))
-    keep = torch.ones(4, 77, dtype=torch.bool)
-    keep[1, 60:], keep[2, 5], keep[3, 70] = False, False, False
-    mask = Mask(keep=keep, global_tokens=flags(77, *rows))
+    rows = ((2, 36), (0, 1, 2, 20, 21), (2, 36))
+    keep = torch.ones(3, 41, dtype=torch.bool)
+    keep[0, 38:], keep[1, 5], keep[2, 36] = False, False, False
+    mask = Mask(keep=keep, global_tokens=flags(41, *rows))
     found = []
     for make in (lambda x, mask: mixer(x, mask=mask).y, mixer.reference):
-        x = draw(4, 77, WIDTH).requires_grad_()
+        x = draw(3, 41, WIDTH).requires_grad_()
         y = make(x, mask=mask) * keep[..., None]
         inputs = [x, *mixer.parameters()]
         made = torch.autograd.grad(

@@ -213,17 +213,19 @@ class BigBird(PatternAttention):
         if torch.compiler.is_compiling():
             return self._newest
         count = self.blocks(length)
-        if self.causal:
-            longest = self.max_length
-            count = (
-                1 + max(self.rules.always, default=0) if longest is None else self.blocks(longest)
-            )
+        if self.causal and self.max_length is not None:
+            count = self.blocks(self.max_length)
+        elif self.causal:
+            # windows and global blocks go on for ever
+            count = 1 + max(self.rules.always, default=0)
         order = self.order
         held = 0 if order is None or order.is_inference() else order._version
         if self._known_of != (id(order), held):
             self._known, self._known_of = {}, (id(order), held)
         if count not in self._known:
-            self._known[count] = self._planned(count)
+            # models are also built where nothing is computed, on no device
+            with torch.device("cpu"):
+                self._known[count] = self._planned(count)
         self._newest = self._known[count]
         return self._newest
 
@@ -266,9 +268,11 @@ class BigBird(PatternAttention):
         self, x: Tensor, keep: Tensor | None, state: State | None, *marked: Tensor
     ) -> tuple[Tensor, State | None]:
         longest = x.shape[1]
-        if not torch.compiler.is_compiling():
-            seen = x.new_zeros(1) if state is None else state.seen
-            longest = int((seen + (longest if keep is None else keep.sum(1))).max())
+        known = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        if known and keep is not None:
+            longest = int(keep.sum(1).max())
+        if known and state is not None:
+            longest += int(state.seen.max())
         self.check_length(longest - self.lead)
         return super()._mixed(x, keep, state, *marked)
 

@@ -102,10 +102,8 @@ class Longformer(PatternAttention):
             (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
         )
         self.options = o
-        windows, dilations = (
-            _by_head("window", o.window, heads),
-            _by_head("dilation", o.dilation, heads),
-        )
+        windows = _by_head("window", o.window, heads)
+        dilations = _by_head("dilation", o.dilation, heads)
         for window in windows:
             if window < 0 or window % 2:
                 raise GeneError(
@@ -244,10 +242,8 @@ class Longformer(PatternAttention):
             return heads, local
         heads, local = super()._mixed(x, keep, held.local)
         assert isinstance(local, KeyValueState)
-        places, last = (
-            held.seen[:, None] + torch.arange(x.shape[1], device=x.device),
-            self.tokens[-1],
-        )
+        places = held.seen[:, None] + torch.arange(x.shape[1], device=x.device)
+        last = self.tokens[-1]
         early, count = places <= last, x.shape[1]
         if not torch.compiler.is_compiling():
             # only these tokens can be global, or be read by one that is
