@@ -125,7 +125,7 @@ class PatternAttention(Mixer):
             return MixerOutput(repack(self(rows.x, mask=inner).y, rows), None, {})
         if keep is None:
             return self._run(x, None, state, *marked)
-        if surely(keep[:, 1:] <= keep[:, :-1]):
+        if not torch.compiler.is_compiling() and surely(keep[:, 1:] <= keep[:, :-1]):
             out = self._run(x.masked_fill(~keep[..., None], 0.0), keep, state, *marked)
             return MixerOutput(out.y * keep[..., None].to(out.y), out.state, {})
         made = compact(x, keep)
