@@ -241,6 +241,17 @@ def test_units_and_graphs_are_the_definition(options, causal):
             close(other, literal, 1e-7)
 
 
+@pytest.mark.parametrize("options", [{}, {"form": "etc", "extra_tokens": 3}, {"random": "zeros"}])
+def test_an_exported_one_serves_any_length(options):
+    mixer = build(block_size=4, random_blocks=1, **options)
+    length = torch.export.Dim("length", min=4, max=128)
+    shapes = {"x": {1: length}}
+    program = torch.export.export(mixer, (draw(2, 30, WIDTH),), dynamic_shapes=shapes).module()
+    for size in (5, 17, 61, 128):
+        x = draw(2, size, WIDTH)
+        close(program(x).y, mixer(x).y, 1e-7)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_an_output_depends_on_the_blocks_that_are_visible_and_on_nothing_else(causal):
     mixer = build(causal=causal, block_size=3, random_blocks=1, backend="blocked")

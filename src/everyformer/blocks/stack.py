@@ -112,7 +112,7 @@ class Stack(nn.Module):
             mask.require("a stack with learned tokens in front", frozenset({"keep"}))
             if mask.keep is not None:
                 mask = Mask(keep=F.pad(mask.keep, (count, 0), value=True))
-        x = torch.cat((lead.to(x.dtype).expand(len(x), -1, -1), x), 1)
+        x = torch.cat((lead.to(x.dtype).expand(x.shape[0], -1, -1), x), 1)
         if added is not None:
             added = [F.pad(each, (0, 0, count, 0)) for each in added]
         out = self._run(x, added, context, mask, state, hidden)

@@ -118,7 +118,7 @@ def fixed_edges(rules: Rules, most: int, blocks: Tensor) -> tuple[Tensor, Tensor
     at = torch.arange(most, device=blocks.device)
     apart = at[:, None] - at
     near = (apart <= rules.half) & (apart >= (0 if rules.causal else -rules.half))
-    always = torch.zeros(len(blocks), most, dtype=torch.bool, device=blocks.device)
+    always = torch.zeros(blocks.shape[0], most, dtype=torch.bool, device=blocks.device)
     for block in rules.always:
         always = always | (at == (block if block >= 0 else blocks[:, None] + block))
     return near[None], always & (at < blocks[:, None])
@@ -133,7 +133,7 @@ def random_edges(order: Tensor, count: int, rules: Rules, most: int, blocks: Ten
     if rules.causal:
         able = able & (at[:, None] > at)
     listed = order[:, :most].long()
-    within = listed.clamp(0, most - 1)[None].expand(len(blocks), -1, -1, -1)
+    within = listed.clamp(0, most - 1)[None].expand(blocks.shape[0], -1, -1, -1)
     able = able[:, None].expand(-1, len(order), -1, -1).gather(3, within)
     able = able & (listed >= 0) & (listed < most)
     taken = able & (able.long().cumsum(3) <= count)

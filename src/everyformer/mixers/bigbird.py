@@ -317,10 +317,8 @@ class BigBird(PatternAttention):
     def _repeated(self, q: Tensor, k: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys with a channel by which block 0 counts 1 + r times."""
         at = torch.arange(q.shape[2], device=q.device)
-        most = self.blocks(q.shape[2])
         block = self._block(at)
-        _, always = fixed_edges(self.rules, most, blocks)
-        asks = ~always.index_select(1, block) & (blocks > self.options.dense_blocks)[:, None]
+        asks = ~self._always(block, blocks) & (blocks > self.options.dense_blocks)[:, None]
         asks = asks & (at >= self.lead)
         more = math.log(1 + self.options.random_blocks) * math.sqrt(self.size)
         counts = more * ((block == 0) & (at >= self.lead)).to(k.dtype)
@@ -334,16 +332,19 @@ class BigBird(PatternAttention):
     def _pairs(self, heads: Heads, keep: Tensor | None, weigh: Weigh) -> Tensor:
         """All pairs, for graphs and pictures: texts of any number of blocks at once."""
         length, device, o = heads[0].shape[2], heads[0].device, self.options
-        at, most = torch.arange(length, device=device), self.blocks(length)
+        at = torch.arange(length, device=device)
+        block, front = self._block(at), at < self.lead
         lengths = at.new_full((1,), length) if keep is None else keep.sum(1)
         count = ((lengths - self.lead + o.block_size - 1) // o.block_size).clamp(min=1)
-        near, always = fixed_edges(self.rules, most, count)
-        seen = (near | always[:, None] | always[:, :, None])[:, None]
+        always = self._always(block, count) | front
+        near = (block[:, None] - block).abs() <= self.rules.half
+        shown = (near | always[:, None] | always[:, :, None])[:, None]
         if self.order is not None:
-            seen = seen | random_edges(self.order, o.random_blocks, self.rules, most, count)
-        seen = seen | (count <= o.dense_blocks)[:, None, None, None]
-        block, front = self._block(at), at < self.lead
-        shown = seen.index_select(2, block).index_select(3, block) | front[:, None] | front
+            # of as many blocks as can be, since graphs serve any length
+            most = self.order.shape[1]
+            drawn = random_edges(self.order, o.random_blocks, self.rules, most, count)
+            shown = shown | drawn.index_select(2, block).index_select(3, block)
+        shown = shown | (count <= o.dense_blocks)[:, None, None, None]
         if keep is not None:
             shown = shown & keep[:, None, None]
         if o.random != "zeros" or not o.random_blocks:
@@ -363,6 +364,13 @@ class BigBird(PatternAttention):
         more = math.log(1 + self.options.random_blocks) * twice.to(text.dtype)
         shown = self.plan(length).mask(length, self.heads)
         return attention_reference(*self.project(text), mask=shown[None], bias=more[None, None])
+
+    def _always(self, block: Tensor, counts: Tensor) -> Tensor:
+        """Which blocks (L,) of texts of ``counts`` (B,) blocks are global: (B, L) bool."""
+        found = torch.zeros_like(block + counts[:, None], dtype=torch.bool)
+        for named in self.rules.always:
+            found = found | (block == (named if named >= 0 else counts[:, None] + named))
+        return found
 
     def _block(self, at: Tensor) -> Tensor:
         """The block of every position; of those in front the first."""
