@@ -44,12 +44,15 @@ BETTER = 0.995
 """loss of growing windows over that of the others, at most"""
 SHORT, LONG = 64, 256
 """bytes of a text before and after the extension, and the first also the window, as in the paper:
-no window holds two tokens with the same row of a repeated table"""
+hardly a window holds two tokens with the same row of a repeated table"""
+RATE = 0.3
+"""of the bytes are hidden: twice as many as in the paper, for more targets a step"""
 WAVES = 0.05
 """of sinusoids, at which the short table starts: from small random rows the few steps here would
 not teach the model to read positions at all"""
-DEARER = 1.5
-"""what fresh rows cost in loss right after the extension, over what repeated ones cost, at least"""
+NEAR, FAR = 1.1, 1.25
+"""loss right after the extension over that of the short model: of repeated rows at most, of fresh
+ones at least"""
 
 
 def windows(setting: Setting) -> Outcome:
@@ -88,23 +91,24 @@ def windows(setting: Setting) -> Outcome:
 
 
 def extension(setting: Setting) -> Outcome:
-    """A language model of short texts made longer: its table repeated, or with fresh rows."""
+    """A masked model of short texts made longer: its table repeated, or with fresh rows."""
     source = setting.data or "stdlib"
     short, long = (
-        load_dataset(DataConfig(source=source, length=length), "lm") for length in (SHORT, LONG)
+        load_dataset(DataConfig(source=source, length=length, mask_rate=RATE), "mlm")
+        for length in (SHORT, LONG)
     )
     names = ("short", "repeated", "fresh", "repeated, trained on", "fresh, trained on")
     numbers: dict[str, list[float]] = {name: [] for name in names}
     for seed in range(setting.seeds):
         torch.manual_seed(seed)
         model = create_model(
-            "gpt", "lm", width=96, layers=3, heads=4, vocabulary=short.vocabulary,
+            "bert", "mlm", width=96, layers=3, heads=4, vocabulary=short.vocabulary,
             max_length=SHORT, dropout=0.0, embedding_dropout=0.0,
         )  # fmt: skip
         waves = Sinusoidal(width=96).embed(torch.arange(SHORT)[None])[0]
         assert isinstance(model.position, Learned)
         model.position.table.data = WAVES * waves
-        fit(model, dataset_batches(short, 32, seed), steps=setting.steps(500), lr=2e-3, seed=seed)
+        fit(model, dataset_batches(short, 32, seed), steps=setting.steps(1000), lr=2e-3, seed=seed)
         numbers["short"].append(_loss(model, short, 512))
         for name in ("repeated", "fresh"):
             made = lengthen(model, "longformer", LONG, window=SHORT)
@@ -115,22 +119,25 @@ def extension(setting: Setting) -> Outcome:
             fit(made, batches, steps=setting.steps(100), lr=5e-4, seed=seed)
             numbers[f"{name}, trained on"].append(_loss(made, long, 128))
         shown = ", ".join(f"{name} {values[-1]:.3f}" for name, values in numbers.items())
-        setting.say(f"extension, seed {seed}: nats a byte: {shown}")
+        setting.say(f"extension, seed {seed}: nats a hidden byte: {shown}")
     found = {name: mean(values) for name, values in numbers.items()}
     sentence = (
-        f"A language model of {SHORT} bytes loses {found['short']:.3f} nats a byte. Made a "
+        f"A masked model of {SHORT} bytes loses {found['short']:.3f} nats a hidden byte. Made a "
         f"Longformer of {LONG} bytes it loses {found['repeated']:.3f} right away if its table is "
         f"repeated and {found['fresh']:.3f} with fresh rows; after {setting.steps(100)} more steps "
         f"{found['repeated, trained on']:.3f} and {found['fresh, trained on']:.3f}."
     )
-    pairs = zip(numbers["short"], numbers["repeated"], numbers["fresh"], strict=True)
-    holds = all(fresh - before > DEARER * (again - before) for before, again, fresh in pairs)
+    right_away = zip(numbers["short"], numbers["repeated"], numbers["fresh"], strict=True)
+    holds = all(
+        repeated <= NEAR * before and fresh >= FAR * before
+        for before, repeated, fresh in right_away
+    )
     after = zip(*(numbers[f"{name}, trained on"] for name in ("repeated", "fresh")), strict=True)
-    holds = holds and all(again < fresh for again, fresh in after)
+    holds = holds and all(repeated < fresh for repeated, fresh in after)
     figure = Figure(figsize=(5, 3))
     axis = figure.subplots()
     axis.bar([name.replace(", ", ",\n") for name in found], list(found.values()))
-    axis.set_ylabel("nats a byte")
+    axis.set_ylabel("nats a hidden byte")
     axis.tick_params(axis="x", labelsize=8)
     figure.tight_layout()
     return Outcome(numbers, holds, sentence, {"loss": figure})
@@ -162,9 +169,10 @@ EXPERIMENTS = (
     Experiment(
         "extension",
         ("longformer",),
-        "right after a table of positions is made longer fresh rows cost at least 1.5 times the "
-        "loss that repeated ones cost, and after 100 steps more they still lose more",
-        8,
+        "right after a table of positions is made longer repeated rows lose at most 10% more than "
+        "the short model and fresh ones at least 25% more, and after 100 steps more fresh ones "
+        "still lose more",
+        10,
         extension,
     ),
 )
