@@ -19,7 +19,7 @@ from everyformer.engines.patterns import (
     Near,
 )
 from everyformer.engines.patterns_blocks import PastBlocks
-from everyformer.engines.plan import SparsePlan, reached
+from everyformer.engines.plan import SparsePlan, distances, reached
 from everyformer.engines.sparse import BACKENDS, How, choose, sparse_attention
 from everyformer.engines.sparse_parts import Scores, by_parts
 from everyformer.models.genes import make_position
@@ -261,6 +261,20 @@ def test_strided_sets_reach_every_earlier_token_in_two_layers_in_either_order():
     causal = torch.ones(64, 64, dtype=torch.bool).tril()
     assert_close(reached([first, second], 64), causal)
     assert_close(reached([second, first], 64), causal)
+
+
+def test_distances_are_the_layers_after_which_a_token_is_reached():
+    """Of windows |i - j| / w rounded up; of plans in turn the first number of layers that reach."""
+    at = torch.arange(23)
+    apart = (at[:, None] - at).abs()
+    window = SparsePlan.of(Near(before=3, after=3, causal=False))
+    assert_close(distances([window], 23), (apart / 3).ceil())
+    causal = distances([SparsePlan.of(Near(before=3))], 23)
+    assert_close(causal, (apart / 3).ceil().masked_fill(at[:, None] < at, math.inf))
+    turns = [SparsePlan.of(Columns(period=5, first=4, last=5)), SparsePlan.of(Blocks(size=5))]
+    far = distances(turns, 23)
+    for layers in range(5):
+        assert_close(far <= layers, reached((turns * 3)[:layers], 23))
 
 
 def test_fixed_sets_reach_every_earlier_token_only_first_set_first():

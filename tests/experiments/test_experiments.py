@@ -23,7 +23,7 @@ def test_every_member_has_an_experiment_and_every_experiment_a_member():
             assert experiment.members
 
 
-@pytest.mark.parametrize("name", ["saturation", "waves", "rotation", "reversible"])
+@pytest.mark.parametrize("name", ["saturation", "waves", "rotation", "reversible", "paths"])
 def test_quick_claims_are_seen(name, tmp_path):
     (experiment,) = base.find(name)
     result = base.perform(experiment, base.Setting(seeds=2, say=lambda text: None), tmp_path)

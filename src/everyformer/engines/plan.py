@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -167,6 +168,23 @@ def reached(plans: Sequence[SparsePlan], length: int, heads: int = 1) -> Tensor:
         step = plan.mask(length, heads).any(0) | torch.eye(length, dtype=torch.bool)
         found = (step.float() @ found > 0).float()
     return found > 0
+
+
+def distances(plans: Sequence[SparsePlan], length: int, heads: int = 1) -> Tensor:
+    """(L, L): after how many layers something of token j can be in token i; inf: never.
+
+    The layers have the ``plans`` in turn, the first one first. A token is in itself from the start.
+    """
+    steps = [plan.mask(length, heads).any(0).float() for plan in plans]
+    found = torch.eye(length)
+    far = torch.where(found > 0, 0.0, math.inf)
+    layers = before = 0
+    while before < (before := int(found.sum())):
+        for step in steps:
+            layers += 1
+            found = ((step @ found + found) > 0).float()
+            far = torch.where((found > 0) & far.isinf(), layers, far)
+    return far
 
 
 def _values(pattern: Pattern) -> dict[str, Any]:

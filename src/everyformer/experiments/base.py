@@ -102,6 +102,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "documents": ("documents",),
     "etc": ("far-sentences",),
     "factorised": ("factorised",),
+    "paths": ("paths",),
 }
 
 
