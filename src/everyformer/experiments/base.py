@@ -99,7 +99,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "pictures": ("picture-memory",),
     "longformer": ("windows", "extension"),
     "bigbird": ("needle",),
-    "documents": ("documents",),
+    "documents": ("documents", "reviews"),
     "etc": ("far-sentences",),
     "factorised": ("factorised",),
     "paths": ("paths",),
