@@ -194,6 +194,24 @@ def test_masks_show_who_sees_whom() -> None:
     assert documents[9, 8] == 1
 
 
+def test_padding_is_blank_in_every_row_of_a_mask() -> None:
+    """Also where all read the same, so that one row says it."""
+    _, padded, _ = shown(draw_pictures(tiny("attention", task="mlm"), IDS, "masks")["masks"])
+    assert padded.shape == (16, 16)
+    assert padded[:, :12].all()
+    assert not padded[:, 12:].any()
+
+
+def test_etc_is_drawn_with_a_global_token_for_each_sentence() -> None:
+    """Globals are read by all; hard g2l is their own 12 tokens of 48 beside the globals."""
+    opened, hard = shown(draw_pictures(tiny("etc", task="mlm"), IDS, "masks")["masks"])
+    for seen in (opened, hard):
+        assert (seen[:, :4] > 0).all()
+        assert (seen[20] > 0).sum() == 4 + 7, "radius 3"
+    assert (opened[:4] > 0).all()
+    assert ((hard[:4] > 0).sum(1) == 4 + 12).all()
+
+
 def test_learned_pictures_draw_what_training_changes() -> None:
     assert list(learned_pictures(tiny("attention"), IDS)) == ["weights"]
     assert list(learned_pictures(tiny("learned"), IDS)) == ["weights", "encodings"]
@@ -294,6 +312,9 @@ def test_show_draws_a_member(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     words = ["show", "attention", "weights", "--text", "abc", "--format", "svg"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     assert (tmp_path / "weights.svg").exists()
+    words = ["show", "longformer", "masks", "--task", "mlm", "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert (tmp_path / "masks.png").exists()
 
 
 @pytest.mark.parametrize(
@@ -303,6 +324,8 @@ def test_show_draws_a_member(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["attention", "wieghts"], "did you mean 'weights'"),
         (["attention", "--length", "0"], "at least 1"),
         (["attention", "--text", ""], "empty"),
+        (["gpt", "masks", "--task", "pixels"], "does not do the task pixels"),
+        ([".", "masks", "--task", "mlm"], "leave --task out"),
     ],
 )
 def test_wrong_usage_says_what_is_right(

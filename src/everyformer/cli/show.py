@@ -37,6 +37,8 @@ class ShowOptions:
     what: tyro.conf.Positional[str] = "all"
     """weights, features, sort, position-bias, spatial, buckets, clusters, terms, encodings, rotary,
     distances, masks, or all that applies"""
+    task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
+    """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""
     out: str | None = None
     """folder of the pictures (default: RUN/pictures or pictures/MEMBER)"""
     format: Literal["png", "svg"] = "png"
@@ -99,6 +101,8 @@ def run(words: Sequence[str]) -> int:
 
 def _open(options: ShowOptions) -> Subject:
     place = Path(options.target)
+    if place.is_dir() and options.task is not None:
+        raise ConfigError(f"{place} has the task that it was trained for: leave --task out")
     names = [member.name for member in list_members()]
     if place.is_dir():
         subject = _trained(place, options)
@@ -128,7 +132,11 @@ def _fresh(options: ShowOptions) -> Subject:
     from everyformer.models.build import create_model
 
     member = info(options.target)
-    task = LM if LM in member.tasks else member.tasks[0]
+    task = options.task or (LM if LM in member.tasks else member.tasks[0])
+    if task not in member.tasks:
+        raise ConfigError(
+            f"{member.name} does not do the task {task}; it does {', '.join(member.tasks)}"
+        )
     folder = Path("pictures") / member.name
     torch.manual_seed(0)
     if task in (IMAGE, PIXELS):

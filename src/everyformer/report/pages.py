@@ -1,7 +1,8 @@
 """`make docs`: a page for each member, from what stands elsewhere, so that nothing is said twice.
 
-A page is made of the row in `family.py`, the text and options of the member's file, the laws, and
-the recorded results of its experiments (``docs/results/*.json`` with figures beside).
+A page is made of the row in `family.py`, the text and options of the member's file, of sparse
+patterns a picture, the laws, and the recorded results of its experiments (``docs/results/*.json``
+with figures beside).
 """
 
 from __future__ import annotations
@@ -14,15 +15,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from everyformer.core.config import field_docs
 from everyformer.core.member import Member
 from everyformer.experiments.base import FILES, Experiment
 from everyformer.family import TRAIN, list_members
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
+from everyformer.models.build import create_model
 from everyformer.positions import POSITIONS
+from everyformer.report.places import draw_masks
+from everyformer.report.style import save_figure
 from everyformer.verification.verify import LAWS, exemption
 
+PATTERNS = {
+    "sparse-transformer": "lm", "image-transformer": "lm", "blockwise": "mlm", "etc": "mlm",
+    "longformer": "mlm", "bigbird": "mlm",
+}  # fmt: skip
+"""members whose pattern is drawn, and the task that it is drawn for"""
 ABILITIES = ("causal", "strictly causal", "bidirectional", "cross", "streaming", "padding")
 
 
@@ -36,6 +47,8 @@ def write_pages(folder: Path) -> list[Path]:
         path = place / f"{member.name}.md"
         path.write_text(page(member, recorded), encoding="utf-8")
         written.append(path)
+    for name in PATTERNS:
+        written.append(save_figure(pattern(name), folder / "patterns" / f"{name}.svg"))
     index = place / "README.md"
     index.write_text(overview(recorded), encoding="utf-8")
     return [*written, index]
@@ -85,6 +98,10 @@ def page(member: Member, recorded: dict[str, dict[str, Any]]) -> str:
     if genes.memory is not None:
         store = MEMORIES.get(genes.memory)
         lines += _options(f"memory `{genes.memory}`", store, genes.memory_options)
+    if member.name in PATTERNS:
+        lines += ["## Who reads whom", "", f"![{member.name}](../patterns/{member.name}.svg)", ""]
+        shown = f"everyformer show {member.name} masks --task {PATTERNS[member.name]}"
+        lines += [f"{pattern(member.name).get_label()} `{shown}` draws it.", ""]
     lines += ["## Laws", "", "Checked by `everyformer verify " + member.name + "`:", ""]
     for law, check in LAWS.items():
         reason = exemption(member, law)
@@ -95,6 +112,14 @@ def page(member: Member, recorded: dict[str, dict[str, Any]]) -> str:
     for experiment in own:
         lines += _experiment(experiment, recorded.get(experiment.name))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def pattern(name: str) -> Figure:
+    """Who reads whom in a small model of one of `PATTERNS`."""
+    model = create_model(
+        name, PATTERNS[name], width=32, layers=2, heads=4, vocabulary=8, max_length=64
+    )
+    return draw_masks(model, None)["masks"]
 
 
 def overview(recorded: dict[str, dict[str, Any]]) -> str:

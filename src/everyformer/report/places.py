@@ -15,6 +15,7 @@ from everyformer.core.trace import Trace
 from everyformer.engines.visibility import visibility
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.mixers.attention import Attention
+from everyformer.mixers.etc import ETC
 from everyformer.models.base import Model
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import ScorePosition
@@ -25,7 +26,7 @@ from everyformer.positions.rope import Rope
 from everyformer.positions.sinusoidal import Sinusoidal
 from everyformer.report.heatmaps import Panel, draw_panels, wrapped
 from everyformer.report.inside import layer_title
-from everyformer.report.plans import draw_plans
+from everyformer.report.plans import draw_global_local, draw_plans
 from everyformer.report.style import HIGH, WIDE, styled
 
 LONGEST_MASK = 16
@@ -181,6 +182,9 @@ def draw_masks(model: Model, length: int | None) -> dict[str, Figure]:
     patterned = [mixer for mixer in mixers if isinstance(mixer, PatternAttention)]
     if patterned:
         return draw_plans(patterned, length)
+    for mixer in mixers:
+        if isinstance(mixer, ETC):
+            return draw_global_local(mixer)
     real, first = size - size // 4, size - size // 3
     cases: list[tuple[str, Mask | None]] = [("", None)]
     if all("keep" in mixer.honours for mixer in mixers):
@@ -192,7 +196,9 @@ def draw_masks(model: Model, length: int | None) -> dict[str, Figure]:
         for title, mask in cases:
             keep = None if mask is None else mask.keep
             seen = visibility(mask, here, here, causal=causal, windows=(window,), keep=keep).mask
-            shown = torch.ones(size, size) if seen is None else seen[0, 0].float()
+            shown = torch.ones(size, size)
+            if seen is not None:
+                shown = seen[0, 0].float().expand(size, size)
             panels.append(Panel(name + title, shown.numpy(), ("is read", "reads")))
     caption = f"Dark: the token of the row may read that of the column; {size} tokens."
     rows = wrapped(panels, max(2, len(cases)))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from everyformer.core.mask import Mask
+from everyformer.core.trace import trace
 from everyformer.engines.patterns import Near, Pattern
 from everyformer.engines.patterns_grid import Rectangles
 from everyformer.engines.plan import SparsePlan
 from everyformer.mixers._patterned import PatternAttention
+from everyformer.mixers.etc import ETC
 from everyformer.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.build import create_mixer
 from everyformer.report.heatmaps import Panel, draw_panels
@@ -42,6 +46,8 @@ SMALL: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "blockwise": (("4 blocks, shift 0", {"groups": (1,)}), ("shift 1", {"groups": (0, 1)})),
 }
 """what a member is drawn with where its own windows show every pair of so few tokens"""
+SENTENCES, WORDS, RADIUS = 4, 12, 3
+"""of the picture of ETC"""
 EVERY = {"bigbird": {"block_size": 4, "random_blocks": 2}, "blockwise": {"blocks": 4}}
 """options of all its panels"""
 
@@ -68,7 +74,7 @@ def draw_plans(mixers: list[PatternAttention], length: int | None) -> dict[str, 
         matrices.append(Panel(title, shades.numpy(), ("is read", "reads")))
         rows = _in_rows(mixers[0], union, shades[query])
         if rows is not None:
-            pictures.append(Panel(f"{title}: read by {query}", rows.numpy(), ("column", "row")))
+            pictures.append(Panel(f"read by {query}", rows.numpy(), ("column", "row")))
     caption = (
         f"Who may read whom of {size} tokens: a token itself, the first pattern of its heads and, "
         "paler, the second."
@@ -79,6 +85,32 @@ def draw_plans(mixers: list[PatternAttention], length: int | None) -> dict[str, 
         caption += " Drawn with small windows: its own show every pair of so few tokens."
     panels = [matrices, pictures] if pictures else [matrices]
     return {"masks": draw_panels(panels, caption, None)}
+
+
+def draw_global_local(mixer: ETC) -> dict[str, Figure]:
+    """Global tokens in front, each for a sentence, and long ones; a column for each kind."""
+    sentence = torch.arange(SENTENCES)
+    sentences = torch.cat((sentence, sentence.repeat_interleave(WORDS)))
+    chosen = torch.arange(len(sentences)) < SENTENCES
+    mask = Mask(global_tokens=chosen[None], sentences=sentences[None])
+    panels = []
+    for hard in (False, True):
+        own = dataclasses.replace(mixer.options, radius=RADIUS, hard_g2l=hard)
+        small = ETC(width=8, options=own)
+        with torch.no_grad(), trace(small) as traced:
+            small(torch.zeros(1, len(sentences), 8), mask=mask)
+        seen = traced[""]["weights"][0][0, 0] > 0
+        shades = torch.where(chosen | chosen[:, None], SHADES[1], SHADES[0]) * seen
+        shades.fill_diagonal_(1.0)
+        panels.append(
+            Panel("hard g2l" if hard else "open g2l", shades.numpy(), ("is read", "reads"))
+        )
+    caption = (
+        f"Who may read whom: {SENTENCES} global tokens, one a sentence, in front of {WORDS} long "
+        f"ones of each. This model is the {'second' if mixer.options.hard_g2l else 'first'}, drawn "
+        f"with radius {RADIUS}."
+    )
+    return {"masks": draw_panels([panels], caption, None)}
 
 
 def _panels(name: str, causal: bool, size: int) -> list[tuple[str, Union]]:
