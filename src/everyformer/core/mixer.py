@@ -110,6 +110,12 @@ class Mixer(nn.Module):
         """Take over what all layers of a stack hold together from the first layer's mixer of the
         same kind."""
 
+    def narrow(self, by: int) -> None:
+        """See only a ``by``-th of what the windows show, until told otherwise; 1 is all of it.
+
+        Stages of a training begin with narrow windows. Mixers without any see what they always do.
+        """
+
     @classmethod
     def for_pictures(cls, options: Any, picture: Picture) -> Any:
         """``options`` as they are in a model of such pictures: what they leave open is filled in.

@@ -40,6 +40,10 @@ class Batch:
         """Rows ``start`` up to ``stop``: one process's or one accumulation step's share."""
         return self._each(lambda t: t[start:stop])
 
+    def folded(self, pieces: int) -> Batch:
+        """Every row cut into ``pieces`` shorter ones of its own; for texts (B, L)."""
+        return self._each(lambda t: t.unflatten(1, (pieces, -1)).flatten(0, 1))
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         parts = ("inputs", "targets", "keep", "documents", "labels")
         held = {name: getattr(self, name) for name in parts}

@@ -17,7 +17,8 @@ last of G has come, those of ``project_global``.
 
 Source: Beltagy et al. 2020, arXiv 2004.05150, section 3. Longformers start from short models, whose
 projections are copied into the global ones (`copy_projections`; again after a training in which no
-token was global, since they had no gradient).
+token was global, since they had no gradient). Its language models are trained in stages of longer
+texts and wider windows: ``--training.stages 430 50 50 35 5`` (`everyformer.training.stages`).
 """
 
 from __future__ import annotations
@@ -110,10 +111,7 @@ class Longformer(PatternAttention):
                     f"window={window} has no halves, one for each side of a token: give an even "
                     f"number, as {max(window + window % 2, 0)}"
                 )
-        self._near = tuple(
-            Near(before=w // 2, after=w // 2, dilation=b, causal=causal)
-            for w, b in zip(windows, dilations, strict=True)
-        )
+        self._halves = tuple((w // 2, b) for w, b in zip(windows, dilations, strict=True))
         self.tokens = _positions(o.global_tokens, max_length)
         separate = o.global_projections
         if separate is None:
@@ -122,8 +120,15 @@ class Longformer(PatternAttention):
         if separate:
             sizes = (heads, heads), (self.size, self.size)
             self.project_global = HeadProjections((width,) * 3, *sizes, o.bias)
+        self.narrow(1)
+
+    def narrow(self, by: int) -> None:
+        self._near = tuple(
+            Near(before=side, after=side, dilation=dilation, causal=self.causal)
+            for side, dilation in ((max(w // by, min(w, 1)), b) for w, b in self._halves)
+        )
         self._plan, self._windows = self._of(self.tokens), self._of(())
-        self._local = self._of(self.tokens, queries=not separate)
+        self._local = self._of(self.tokens, queries=self.project_global is None)
 
     @torch.no_grad()
     def copy_projections(self) -> None:

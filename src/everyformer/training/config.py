@@ -39,6 +39,9 @@ class TrainingConfig:
     warmup_steps: int | None = None
     """of schedule noam: steps of the warm-up instead of a fraction (the paper: 4000, and `lr` is
     then 1 / sqrt(width * 4000))"""
+    stages: tuple[float, ...] = ()
+    """lm: parts of the budget, as 430 50 50 35 5 in the paper of Longformer; in each texts, and the
+    windows of longformer, are twice as long as before, at last their own, the rate half as high"""
     weight_decay: float = 0.1
     """AdamW's decay of weights with two or more dimensions (not of biases, norms, tables)"""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -96,6 +99,8 @@ class TrainingConfig:
         self._check("seed", "at least 0", lambda value: value >= 0)
         self._check("ema", "above 0 and below 1", lambda value: 0 < value < 1)
         self._check("betas", "two numbers from 0 to below 1", _are_betas)
+        if any(part <= 0 for part in self.stages):
+            raise ConfigError(f"'stages' are parts of the budget above 0, not {self.stages}")
         if self.warmup_steps is not None and self.schedule != "noam":
             raise ConfigError(
                 f"'warmup_steps' counts the steps of schedule noam, but 'schedule' is "

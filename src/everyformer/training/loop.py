@@ -34,6 +34,7 @@ from everyformer.training.result import TrainResult, peak_rss
 from everyformer.training.run import RunDirectory
 from everyformer.training.schedule import learning_rate
 from everyformer.training.signals import StopSignals
+from everyformer.training.stages import check_stages, narrowed, pieces_of
 from everyformer.training.step import backward, count_operations, seed_step
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ class _Job:
                 f"'batch' ({config.batch}) has fewer sequences than {world.size} processes times "
                 f"'accumulate' ({config.accumulate}) need: raise one or lower the other"
             )
+        check_stages(config.stages, model, dataset)
         self.model, self.dataset, self.config = model, dataset, config
+        self.pieces = 1
         self.world, self.stop = world, stop
         self.records = Records(run, world)
         self.model.to(world.device).train()
@@ -180,12 +183,14 @@ class _Job:
     def _step(self) -> None:
         start, state, config = time.perf_counter(), self.state, self.config
         batch = training_batch(self.dataset, self.carry, state.steps, config.batch, config.seed)
+        batch = self._staged(batch)
         seed_step(config.seed, state.steps + 1, self.world.rank)
         lr = learning_rate(config, self._done(), state.steps + 1)
         set_learning_rate(self.optimiser, lr)
         self.optimiser.zero_grad()
         self._tell_progress()
-        losses = self._gradient(batch)
+        with narrowed(self.model, self.pieces):
+            losses = self._gradient(batch)
         norm = clip_gradients(self.model.parameters(), config.clip)
         self._check_finite({**losses, "norm of the gradient": norm}, f"in step {state.steps + 1}")
         self.optimiser.step()
@@ -199,6 +204,13 @@ class _Job:
             self._report(losses, lr, norm)
         if state.steps - self.first == WARM_UP_STEPS and self._done() < 1:
             self.begun = state.tokens, state.seconds
+
+    def _staged(self, batch: Batch) -> Batch:
+        """The batch as the stage reads it; operations are counted anew where one begins."""
+        pieces = pieces_of(self.config.stages, self._done())
+        if pieces != self.pieces:
+            self.pieces, self.state.flops_per_position = pieces, None
+        return batch if pieces == 1 else batch.folded(pieces)
 
     def _tell_progress(self) -> None:
         tell: Any = getattr(self.model, "set_progress", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from everyformer.training.config import TrainingConfig
+from everyformer.training.stages import stage_of
 
 
 def learning_rate(config: TrainingConfig, progress: float, step: int) -> float:
@@ -14,9 +15,10 @@ def learning_rate(config: TrainingConfig, progress: float, step: int) -> float:
         progress: share of the budget spent before the step, from 0 to 1.
         step: number of the step; the first is 1.
     """
+    peak = config.lr / 2 ** stage_of(config.stages, progress)
     if config.schedule == "noam":
-        return config.lr * noam_factor(step, config.noam_steps)
-    return config.lr * schedule_factor(
+        return peak * noam_factor(step, config.noam_steps)
+    return peak * schedule_factor(
         config.schedule, progress, warmup=config.warmup, floor=config.min_lr_ratio
     )
 
