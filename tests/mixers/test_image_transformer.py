@@ -328,8 +328,8 @@ def test_a_head_of_zeros_gives_eight_bits_a_dimension():
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"block_size": 0}, GeneError, "at least 1"),
-        ({"memory_size": -1}, GeneError, "-1"),
+        ({"block_size": 0}, ConfigError, "block_size=0 must be at least 1"),
+        ({"memory_size": -1}, ConfigError, "memory_size=-1 must be at least 0"),
         ({"dims": 2}, GeneError, r"give grid=\(rows, columns\)"),
         ({"dims": 2, "grid": (3, 3), "tile": (0, 2)}, GeneError, "tiles of"),
         ({"dims": 2, "grid": (3, 3), "flange": (1, -1)}, GeneError, "flange"),

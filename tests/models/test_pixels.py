@@ -180,6 +180,10 @@ def test_labels_must_fit_the_model():
         model(images, labels=torch.tensor([0]))
     with pytest.raises(ConfigError, match="without class_names"):
         model_of()(images, labels=torch.tensor([0, 1]))
+    with pytest.raises(ConfigError, match=r"hold 0 to 2, but the 2 classes .* ids 0 to 1"):
+        model(images, labels=torch.tensor([0, 2]))
+    with pytest.raises(ConfigError, match="hold -1 to -1"):
+        draw_images(model, 1, labels=torch.tensor([-1]))
 
 
 def test_every_small_value_reaches_every_value_that_is_drawn():
@@ -273,6 +277,28 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     ),
     (lambda: model_of()(images_of(1, (3, 4, 4))), ShapeError, r"\(batch, 3, 3, 4\), not"),
     (lambda: model_of(ENLARGE)(images_of(1, (3, 2, 2))), ShapeError, "needs targets"),
+    (lambda: model_of()(images_of(1) / 255), ShapeError, "must be uint8, .* not torch.float32"),
+    (
+        lambda: model_of()(images_of(1), targets=images_of(1)),
+        ShapeError,
+        r"\(1, 36\), .* not \(1, 3, 3, 4\)",
+    ),
+    (
+        lambda: model_of(ENLARGE)(images_of(2, (3, 2, 2)), targets=values_of(images_of(1))),
+        ShapeError,
+        r"\(2, 36\), .* not \(1, 36\)",
+    ),
+    (
+        lambda: model_of()(images_of(1), targets=values_of(images_of(1)) + 256),
+        ShapeError,
+        "an intensity is 0 to 255",
+    ),
+    (lambda: model_of(image=(-3, 3, 4)), ConfigError, r"image=\(-3, 3, 4\): .* at least 1 channel"),
+    (
+        lambda: model_of(ENLARGE, source_image=(3, 0, 2)),
+        ConfigError,
+        r"source_image=\(3, 0, 2\)",
+    ),
     (
         lambda: model_of(ENLARGE)(images_of(1), targets=values_of(images_of(1))),
         ShapeError,

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Picture, set_options
 from everyformer.core.outputs import MixerOutput
@@ -70,6 +70,12 @@ class ImageTransformerOptions:
     """dropout on the weights in training"""
     backend: Backend = "auto"
     """how it is computed: auto, dense, blocked or flex"""
+
+    def __post_init__(self) -> None:
+        for name, least in (("block_size", 1), ("memory_size", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"image-transformer: {name}={value} must be at least {least}")
 
 
 @MIXERS.register("image-transformer")
