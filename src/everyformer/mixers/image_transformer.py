@@ -145,6 +145,14 @@ class ImageTransformer(PatternAttention):
             )
         return dataclasses.replace(options, tile=tile, grid=picture.grid)
 
+    def check_length(self, longest: int) -> None:
+        grid = self.options.grid
+        if self.max_length is not None and longest > self.max_length:
+            raise ShapeError(
+                f"{self.name} was built for a grid of {grid}, which has {self.max_length} cells, "
+                f"but {longest} tokens were given: build it for a larger grid, or with dims=1"
+            )
+
     def plan(self, length: int) -> SparsePlan:
         if self._plan is None:
             raise UnsupportedError(
