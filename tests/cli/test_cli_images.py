@@ -57,6 +57,8 @@ def test_digits_are_completed_and_measured(say: Say, tree: Path, refused: Refuse
     assert "trained without classes" in refused("generate", "run", "--class", "7")
     assert "super-resolution" in refused("generate", "run", "--enlarge", "held-out")
     assert "--tokens is for texts" in refused("generate", "run", "--tokens", "3")
+    assert "x.txt: give a name that ends in .png" in refused("generate", "run", "--out", "x.txt")
+    assert "no file or folder 'gone'" in refused("generate", "run", "--complete", "gone")
     assert "--draws is of completions" in refused("generate", "run", "--draws", "3")
     complaint = refused("generate", "run", "--complete", "held-out", "--draws", "0")
     assert "the number of draws must be at least 1" in complaint

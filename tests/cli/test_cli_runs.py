@@ -99,6 +99,19 @@ def test_the_member_may_be_named_anywhere(say: Say) -> None:
         assert say("train", *words, "--print-config") == (0, expected, "")
 
 
+def test_several_numbers_or_none_follow_a_flag_that_takes_both(say: Say) -> None:
+    for words, tile in (
+        (("image-transformer", "--mixer.tile", "2", "6"), [2, 6]),
+        (("--mixer.tile", "2", "6", "image-transformer"), [2, 6]),
+        (("--mixer.tile", "none", "image-transformer"), None),
+    ):
+        out = say("train", *words, "--print-config")[1]
+        assert json.loads(out)["mixer"]["tile"] == tile
+    words = ("bigbird", "--mixer.global-blocks", "0", "2", "-1", "--task", "mlm")
+    out = say("train", *words, "--print-config")[1]
+    assert json.loads(out)["mixer"]["global_blocks"] == [0, 2, -1]
+
+
 def test_a_finished_run_goes_on_without_being_described_again(
     say: Say, trained: Train, refused: Refused
 ) -> None:

@@ -29,6 +29,8 @@ Refused = Callable[..., str]
         (("train", "aft-local", "--windw=5"), "'--mixer.window'"),
         (("train", "gmlp", "--zzz", "5"), "unknown option '--zzz'; see everyformer train --help"),
         (("train", "gmlp", "--steps", "many"), "--steps/--training.steps takes none|INT"),
+        (("train", "bigbird", "--mixer.global-blocks", "a"), "takes none|{[INT [INT ...]]}, not"),
+        (("train", "image-transformer", "--mixer.tile", "2"), "none|{INT INT}, not ['2']"),
         (("train", "gmlp", "--steps"), "--steps needs a value"),
         (("train", "gmlp", "--training.ema"), "'--training.ema'. Expected 1 values"),
         (("train", "gmlp", "--steps", "0"), "'steps' must be at least 1, not 0"),

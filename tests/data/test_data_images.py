@@ -88,6 +88,28 @@ def test_sixteen_bit_greys_keep_their_upper_bits(tmp_path: Path, load: Load) -> 
     assert data.train_batch(0, 1, 0).inputs.unique().tolist() == [0x80]
 
 
+def test_transparent_palettes_become_colours(tmp_path: Path, load: Load) -> None:
+    from PIL import Image
+
+    shades = np.zeros((4, 4, 4), np.uint8)
+    shades[:, :, 0], shades[:, :, 3] = 200, np.arange(0, 160, 10).reshape(4, 4)
+    for n in range(3):
+        Image.fromarray(shades).quantize(16).save(tmp_path / f"{n}.png")
+    with Image.open(tmp_path / "0.png") as written:
+        assert "transparency" in written.info
+    inputs = load(tmp_path).train_batch(0, 1, 0).inputs[0]
+    assert inputs.flatten(1).amin(1).tolist() == inputs.flatten(1).amax(1).tolist() == [200, 0, 0]
+
+
+def test_pictures_of_fractions_are_refused(tmp_path: Path, load: Load) -> None:
+    from PIL import Image
+
+    for n in range(3):
+        Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(tmp_path / f"{n}.tif")
+    with pytest.raises(DataError, match=r"0\.tif' holds fractions.*8 or 16 bits"):
+        load(tmp_path)
+
+
 def test_digits_are_spread_over_a_byte(load: Load) -> None:
     data = load("digits")
     assert (data.image, data.classes, data.length) == ((1, 8, 8), tuple("0123456789"), 64)

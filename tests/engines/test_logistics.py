@@ -101,6 +101,16 @@ def test_a_scale_is_not_sharper_than_e_to_the_minus_seven():
     assert torch.equal(mixture_losses(sharp, value), mixture_losses(sharper, value))
 
 
+@pytest.mark.parametrize("size", [-1e4, 1e4])
+def test_parameters_of_any_size_have_finite_losses_and_gradients(size):
+    parameters = torch.full((20,), size, requires_grad=True)
+    losses = mixture_losses(parameters, torch.tensor([0, 128, 255]))
+    (gradient,) = torch.autograd.grad(losses.sum(), parameters)
+    assert losses.isfinite().all()
+    assert gradient.isfinite().all()
+    assert mixture_logits(parameters.detach(), torch.tensor([0, 128]), 3).isfinite().all()
+
+
 def test_autocast_does_not_round_the_probabilities():
     parameters = drawn(7, channels=3, mixtures=4).float()
     values = torch.randint(256, (7, 3), generator=torch.Generator().manual_seed(1))

@@ -75,7 +75,7 @@ def copied(theirs, **options):
     return mixer
 
 
-SIZES = [(64, 4, 3), (48, 4, 3), (100, 4, 10), (4096, 64, 3), (96, 4, 2)]
+SIZES = [(64, 4, 3), (48, 4, 3), (92, 4, 9), (4096, 64, 3), (96, 4, 2)]
 """length, block size, random blocks: from a prefix, from two halves, as published"""
 
 
@@ -115,11 +115,11 @@ def test_hugging_faces_layer_in_evaluation(backend):
 
 
 def test_released_tables_are_those_of_numpys_numbers():
-    for length, size, count in SIZES:
+    for length, size, count in (*SIZES, (1024, 64, 3), (2048, 64, 3), (3072, 96, 4)):
         theirs = their_layer(length, size, count, seed=5).train()
         np.random.seed(5)  # noqa: NPY002, what they draw from
         blocks = length // size
-        if length == 4096:
+        if length in (1024, 3072, 4096):
             drawn = [
                 theirs._bigbird_block_rand_mask(length, length, size, size, count, last_idx=1024)
                 for _ in range(HEADS)
@@ -169,6 +169,12 @@ def test_heads_layers_and_seeds_draw_their_own():
     assert not torch.equal(first[0], first[1])
     again = ef.create_model("bigbird", "mlm", width=WIDTH, heads=HEADS, layers=2, max_length=1024)
     assert torch.equal(second, again.stack.blocks[1].mixer.order)
+    made = ef.create_model(
+        "bigbird", "mlm", width=WIDTH, heads=HEADS, layers=2, max_length=64, block_size=4,
+        random="release", random_blocks=2, seed=7,
+    )  # fmt: skip
+    for layer, block in enumerate(made.stack.blocks):
+        assert torch.equal(block.mixer.order, released_order(HEADS, 64, 4, 2, 7 + layer))
 
 
 def test_every_block_is_drawn_as_often():
@@ -375,6 +381,8 @@ WRONG = [
     ({"window_blocks": 2}, ConfigError, "as 3"),
     ({"block_size": 0}, ConfigError, "block_size"),
     ({"random_blocks": -1}, ConfigError, "random_blocks"),
+    ({"seed": -1}, ConfigError, "seed=-1 must be at least 0"),
+    ({"seed": 2**31, "random": "release"}, ConfigError, "below 2,147,483,648"),
     ({"block_size": 4, "global_blocks": (0, 32)}, GeneError, "32 blocks"),
     ({"block_size": 4, "global_blocks": (-33,)}, GeneError, "block -33"),
     ({"random": "release", "max_length": 130}, GeneError, "multiple of block_size"),

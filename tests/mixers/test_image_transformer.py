@@ -252,6 +252,9 @@ def test_shifted_inside_blocks_the_last_token_of_a_block_is_never_read():
     assert model.sequence.shifted(tokens[:, :8]).tolist() == [[256, 1, 2, 3, 4, 5, 256, 7]]
     drawn = draw_images(model, 1)
     assert drawn.shape == (1, 3, 2, 2)
+    rows = {**pixels, "tile": (1, 6)}
+    model = ef.create_model("image-transformer", "pixels", **sizes, dims=2, pixels=rows)
+    assert model.sequence.shifted(tokens)[0, 6:].tolist() == [256, 7, 8, 9, 10, 11]
     with pytest.raises(ConfigError, match="order='blocks'"):
         ef.create_model("image-transformer", "pixels", **sizes, pixels={"shift": "block"})
 
@@ -265,6 +268,8 @@ def test_a_pixel_model_tells_its_mixers_its_shape_and_its_tile():
     whole = {**pixels, "output": "mixture"}
     model = ef.create_model("image-transformer", "pixels", **sizes, pixels=whole)
     assert model.stack.blocks[0].mixer.options.grid == (4, 6)
+    for tile in ((1, 18), (3, 40)):  # made in raster order too
+        ef.create_model("image-transformer", "pixels", **sizes, tile=tile)
     heads = {"mixer": ef.by_head("image-transformer", "attention", image_transformer={"dims": 2})}
     del sizes["dims"]
     model = ef.create_model("attention", "pixels", **sizes, pixels=pixels, **heads)
@@ -290,16 +295,19 @@ def test_a_classifier_of_pictures_sees_rectangles_of_patches():
     assert torch.equal(changed, reached)
 
 
-def test_hidden_cells_of_a_picture_keep_the_places_of_the_others():
-    mixer = build(dims=2, tile=(2, 3), flange=(1, 1), causal=False)
+@pytest.mark.parametrize("position", [None, "rope", "alibi"])
+def test_hidden_cells_of_a_picture_keep_the_places_of_the_others(position):
+    mixer = build(dims=2, tile=(2, 3), flange=(1, 1), causal=False, position=position)
     x, keep = (
         draw(2, 24, WIDTH),
         torch.rand(2, 24, generator=torch.Generator().manual_seed(3)) > 0.3,
     )
     mask = Mask(keep=keep, grid=(4, 6))
     assert_close(mixer(x, mask=mask).y, mixer.reference(x, mask=mask), rtol=0, atol=1e-12)
+    shape = Mask(grid=(4, 6))
+    assert_close(mixer(x, mask=shape).y, mixer.reference(x, mask=shape), rtol=0, atol=1e-12)
     everything = Mask(keep=torch.ones_like(keep), grid=(4, 6))
-    assert_close(mixer(x, mask=everything).y, mixer(x, mask=Mask(grid=(4, 6))).y)
+    assert_close(mixer(x, mask=everything).y, mixer(x, mask=shape).y)
     changed = x + 100 * ~keep[..., None]
     assert_close(mixer(changed, mask=mask).y, mixer(x, mask=mask).y)
 
@@ -328,8 +336,8 @@ def test_a_head_of_zeros_gives_eight_bits_a_dimension():
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"block_size": 0}, GeneError, "at least 1"),
-        ({"memory_size": -1}, GeneError, "-1"),
+        ({"block_size": 0}, ConfigError, "block_size=0 must be at least 1"),
+        ({"memory_size": -1}, ConfigError, "memory_size=-1 must be at least 0"),
         ({"dims": 2}, GeneError, r"give grid=\(rows, columns\)"),
         ({"dims": 2, "grid": (3, 3), "tile": (0, 2)}, GeneError, "tiles of"),
         ({"dims": 2, "grid": (3, 3), "flange": (1, -1)}, GeneError, "flange"),
@@ -368,8 +376,8 @@ def test_calls_that_fit_no_picture_are_refused():
     made = build(dims=2, grid=(3, 4), tile=(2, 2))
     with pytest.raises(UnsupportedError, match="grid"):
         made(x, mask=Mask(grid=(3, 4)))
-    with pytest.raises(ShapeError, match="max_length=12"):
+    with pytest.raises(ShapeError, match=r"\(3, 4\), which has 12 cells, but 13"):
         made(draw(1, 13, WIDTH))
     state = made(x, state=made.init_state(1)).state
-    with pytest.raises(ShapeError, match="max_length=12"):
+    with pytest.raises(ShapeError, match=r"\(3, 4\), which has 12 cells, but 13"):
         made(x[:, :1], state=state)

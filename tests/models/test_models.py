@@ -164,6 +164,7 @@ WRONG = [
     (lambda: ef.create_mixer("rope", width=8), UnsupportedError, "create_model"),
     (lambda: ef.create_mixer("atn", width=8), ConfigError, "unknown mixer"),
     (lambda: ef.create_mixer("gmlp", width=8), GeneError, "needs max_length"),
+    (lambda: ef.create_mixer("gmlp", width=8, max_length=0), ConfigError, "at least 1, not 0"),
     (lambda: ef.create_mixer("attention", width=10, heads=4), GeneError, "heads that fit"),
     (lambda: ef.info("aft"), ConfigError, "aft-full"),
     (

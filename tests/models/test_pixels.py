@@ -11,13 +11,16 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
+from everyformer.engines.block_order import block_order
 from everyformer.engines.logistics import mixture_losses
 from everyformer.family import ENLARGE, PIXELS, list_members
 from everyformer.generation import pixels as drawing
+from everyformer.generation.config import Sampling
 from everyformer.generation.pixels import draw_images
 from everyformer.models.pixel_options import PixelOptions
 from everyformer.models.pixel_sequence import START, PixelSequence
 from everyformer.models.pixels import PixelModel
+from everyformer.positions.sinusoidal import sinusoid
 
 IMAGE = (3, 3, 4)
 WAYS: list[dict[str, Any]] = [
@@ -70,6 +73,64 @@ def test_tokens_of_blocks_follow_the_grid_of_rows_and_columns_times_channels():
     made = [0, 1, 2, 3, 6, 7, 8, 9, 4, 5, 10, 11]
     assert sequence.tokens(torch.arange(12)[None])[0].tolist() == made
     assert sequence.channel(torch.arange(12)).tolist() == [n % 2 for n in made]
+
+
+def entered(model: PixelModel, stack: torch.nn.Module, *given: Any, **named: Any) -> Tensor:
+    """What enters ``stack``: (L, width) of the first picture."""
+    seen: list[Tensor] = []
+    handle = stack.register_forward_pre_hook(lambda part, x: seen.append(x[0][0]))
+    model(*given, **named)
+    handle.remove()
+    return seen[0]
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_read_are_the_value_before_the_place_that_is_predicted_and_the_class(options):
+    """Written out token by token, with everything learned times 4 = sqrt(width)."""
+    model = model_of(
+        pixels=options, class_names=("cat", "dog"), scale_embedding=True, position=None
+    )
+    made, images, label = model.embedding, images_of(1), torch.tensor([1])
+    channels, height, width = IMAGE
+    whole = options.get("output") == "mixture"
+    columns = width if whole else width * channels
+    tile = options["tile"] if "order" in options else (1, columns)
+    cells = block_order(height, columns, tile).order.tolist()
+    values = values_of(images)[0].view(-1, channels if whole else 1)
+    expected = []
+    for step, cell in enumerate(cells):
+        row, column = divmod(cell, columns)
+        before = cells[step - 1]
+        if whole:
+            read = made.values.weight @ (values[before].double() / 127.5 - 1)
+        else:
+            own = 256 * (before % channels) if "tables" in options else 0
+            read = made.values.weight[own + values[before, 0]]
+        if step == 0:
+            read = made.start if whole else made.values.weight[-1]
+        if "places" in options:
+            waves = [sinusoid(torch.tensor(at), 8, dtype=torch.float64) for at in (row, column)]
+            place = torch.cat(waves) / 4
+        elif whole:
+            place = made.row.weight[row] + made.column.weight[column]
+        else:
+            place = made.row.weight[row] + made.column.weight[column // channels]
+            place = place + made.channel.weight[column % channels]
+        expected.append(4 * (read + place + model.classes.weight[1]))
+    got = entered(model, model.stack, images, labels=label)
+    torch.testing.assert_close(got, torch.stack(expected))
+
+
+def test_an_encoder_of_small_images_reads_each_value_at_its_own_place():
+    model = model_of(ENLARGE, pixels={"tables": "channel"}, position=None)
+    small, made = images_of(1, (3, 2, 2)), model.source_embedding
+    expected = []
+    for place, value in enumerate(values_of(small)[0]):
+        row, column, channel = place // 6, place // 3 % 2, place % 3
+        parts = (made.row.weight[row], made.column.weight[column], made.channel.weight[channel])
+        expected.append(made.values.weight[256 * channel + value] + sum(parts))
+    got = entered(model, model.encoder, small, targets=values_of(images_of(1)))
+    torch.testing.assert_close(got, torch.stack(expected))
 
 
 @pytest.mark.parametrize("options", WAYS)
@@ -180,6 +241,10 @@ def test_labels_must_fit_the_model():
         model(images, labels=torch.tensor([0]))
     with pytest.raises(ConfigError, match="without class_names"):
         model_of()(images, labels=torch.tensor([0, 1]))
+    with pytest.raises(ConfigError, match=r"hold 0 to 2, but the 2 classes .* ids 0 to 1"):
+        model(images, labels=torch.tensor([0, 2]))
+    with pytest.raises(ConfigError, match="hold -1 to -1"):
+        draw_images(model, 1, labels=torch.tensor([-1]))
 
 
 def test_every_small_value_reaches_every_value_that_is_drawn():
@@ -217,6 +282,22 @@ def test_drawn_with_a_state_or_without_images_are_the_same(task, options, monkey
     assert len(drawn.flatten(1).unique(dim=0)) == 4
     monkeypatch.setattr(drawing, "initial_state", lambda model, batch: None)
     assert torch.equal(draw_images(model, 4, **given), drawn)
+
+
+@pytest.mark.parametrize(("task", "options"), DRAWN)
+def test_without_temperature_the_likeliest_values_are_drawn(task, options):
+    """As the model itself says of the picture that was drawn."""
+    model = model_of(task, pixels=options)
+    small = images_of(1, (3, 2, 2)) if task == ENLARGE else None
+    drawn = draw_images(model, 1, Sampling(temperature=0), small=small)
+    logits = model(drawn if small is None else small, targets=values_of(drawn)).logits[0]
+    for cell, values in enumerate(drawn[0].permute(1, 2, 0).flatten(0, 1).long()):
+        for c, value in enumerate(values):
+            if model.sequence.whole:
+                chosen = model.distribution(logits[cell, None], values[None, :c])[0]
+            else:
+                chosen = logits[3 * cell + c]
+            assert chosen.argmax() == value
 
 
 @pytest.mark.parametrize("member", [m.name for m in list_members(task=ENLARGE)])
@@ -273,6 +354,28 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     ),
     (lambda: model_of()(images_of(1, (3, 4, 4))), ShapeError, r"\(batch, 3, 3, 4\), not"),
     (lambda: model_of(ENLARGE)(images_of(1, (3, 2, 2))), ShapeError, "needs targets"),
+    (lambda: model_of()(images_of(1) / 255), ShapeError, "must be uint8, .* not torch.float32"),
+    (
+        lambda: model_of()(images_of(1), targets=images_of(1)),
+        ShapeError,
+        r"\(1, 36\), .* not \(1, 3, 3, 4\)",
+    ),
+    (
+        lambda: model_of(ENLARGE)(images_of(2, (3, 2, 2)), targets=values_of(images_of(1))),
+        ShapeError,
+        r"\(2, 36\), .* not \(1, 36\)",
+    ),
+    (
+        lambda: model_of()(images_of(1), targets=values_of(images_of(1)) + 256),
+        ShapeError,
+        "an intensity is 0 to 255",
+    ),
+    (lambda: model_of(image=(-3, 3, 4)), ConfigError, r"image=\(-3, 3, 4\): .* at least 1 channel"),
+    (
+        lambda: model_of(ENLARGE, source_image=(3, 0, 2)),
+        ConfigError,
+        r"source_image=\(3, 0, 2\)",
+    ),
     (
         lambda: model_of(ENLARGE)(images_of(1), targets=values_of(images_of(1))),
         ShapeError,

@@ -21,7 +21,7 @@ from everyformer.generation.pixels import draw_images
 from everyformer.generation.sampling import initial_state
 from everyformer.models.enlarging import SuperResolution
 from everyformer.models.pixels import PixelModel
-from everyformer.report.pictures import save_images
+from everyformer.report.pictures import picture_path, save_images
 
 if TYPE_CHECKING:
     from everyformer.cli.generate import GenerateOptions
@@ -54,7 +54,8 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
             "is the task super-resolution"
         )
     kind = "enlarged" if enlarges else "samples" if options.complete is None else "completed"
-    out = trained.path / f"{kind}.png" if options.out is None else Path(options.out)
+    # before hours of drawing
+    out = picture_path(options.out or trained.path / f"{kind}.png")
     exact = initial_state(model, 1) is not None
     how = "a state" if exact else "recomputing (the member has no exact state)"
     say(f"{model.sequence.steps:,} tokens an image, with {how}")

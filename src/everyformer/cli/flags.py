@@ -113,7 +113,7 @@ def arrange(
             left = 0 if "=" in word or word == "-h" else _takes(full_name(word), flags)
         elif left and not (left > 1 and word in known):
             rest.append(word)
-            left -= 1
+            left = 0 if word in NONE else left - 1
         else:
             placed.append(word)
             left = 0
@@ -229,8 +229,15 @@ def _takes(flag: str, flags: dict[str, Any]) -> float:
         if _REPEATED in get_args(hint)[1:]:
             return 1
         hint = get_args(hint)[0]
+    return _words(hint)
+
+
+def _words(hint: Any) -> float:
+    """How many words a value of this type has at most; where it may be none, those of the rest."""
     if hint is bool:
         return 0
+    if get_origin(hint) in (types.UnionType, typing.Union):
+        return max(map(_words, get_args(hint)))
     if get_origin(hint) is tuple:
         kinds = get_args(hint)
         return float("inf") if Ellipsis in kinds else len(kinds)

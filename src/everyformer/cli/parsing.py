@@ -112,7 +112,7 @@ def _sentence(box: str) -> str:
     # below the title: the first paragraph, up to an empty line or a rule
     said = itertools.dropwhile(_is_rule, lines)
     text = " ".join(itertools.takewhile(lambda line: not _is_rule(line), said)).rstrip(". ")
-    value = re.match(r"Error parsing (\S+): no type matching (\S+) .* from (\[.*\])", text)
+    value = re.match(r"Error parsing (\S+): no type matching (.+?) could .* from (\[.*\])", text)
     if value is not None:
         return "{} takes {}, not {}".format(*value.groups())
     return text[:1].lower() + text[1:]

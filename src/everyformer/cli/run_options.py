@@ -107,11 +107,11 @@ def named_member(words: Sequence[str]) -> str | None:
     """The positional word, checked; None if there is none."""
     names = [m.name for m in list_members()]
     placed, _ = arrange(words, flags_of(RunConfig, _nothing()), names)
-    if not placed:
-        return None
-    if placed[0] not in names:
+    # before the member is known, all but one of the words after a flag of its own stand there too
+    named = [word for word in placed if word in names]
+    if placed and not named:
         raise unknown("member", placed[0], names)
-    return placed[0]
+    return named[0] if named else None
 
 
 def _gene_in(table: dict[str, Any], gene: str) -> str | None:

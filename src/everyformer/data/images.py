@@ -30,7 +30,7 @@ from everyformer.data.layout import class_entries, class_names, find_layout
 from everyformer.data.sources import Entry, Source, open_source
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
-GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
+GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B"}
 DEEP_MODES = {"I", "I;16", "I;16B"}
 IMAGE_TASKS = ("classify-image", "pixels", "super-resolution")
 """what pictures serve"""
@@ -325,7 +325,7 @@ def _opened(
     """Each picture, opened by pillow and, unless told otherwise, decoded.
 
     Raises:
-        DataError: no picture, cut short, or too large to be one in good faith.
+        DataError: no picture, cut short, of fractions, or too large to be one in good faith.
     """
     try:
         from PIL import Image
@@ -347,6 +347,11 @@ def _opened(
                 f"the picture {source.where(entry)} is damaged or no picture ({error}); replace "
                 "or remove it"
             ) from error
+        if picture.mode == "F":
+            raise DataError(
+                f"the picture {source.where(entry)} holds fractions, of which nothing says "
+                "how large they may be; save it with 8 or 16 bits a value"
+            )
         yield picture
 
 
@@ -356,6 +361,9 @@ def _pixels(picture: Any, size: tuple[int, int], grey: bool) -> np.ndarray:
 
     if picture.mode in DEEP_MODES:
         picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
+    if picture.mode == "P":
+        # by way of its transparency, of which pillow warns else
+        picture = picture.convert("RGBA")
     mode = "L" if grey else "RGB"
     if picture.mode != mode:
         picture = picture.convert(mode)

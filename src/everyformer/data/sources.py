@@ -171,7 +171,7 @@ def open_source(given: str) -> Source:
         return _glob(given)
     if not exists:
         hint = "" if not path.is_symlink() else " (the link leads nowhere)"
-        raise DataError(f"there is no file or folder '{given}'{hint}; check the path after --data")
+        raise DataError(f"there is no file or folder '{given}'{hint}; check the path")
     if path.is_dir():
         return _folder(given, path)
     if not path.is_file():

@@ -5,8 +5,8 @@
     m_kc = mu_kc + sum_(e<c) tanh(a_kce) x_e
 
 At v = 0 the first term's lower bound is -infinity, at v = 255 its upper bound infinity, so that the
-256 probabilities sum to one. s = exp of a parameter, at least e^-7. Each of K components has one
-logit, C means, C scales and C (C - 1) / 2 couplings: 3 numbers for grey, 10 for colours.
+256 probabilities sum to one. s = exp of a parameter, from e^-7 to e^50. Each of K components has
+one logit, C means, C scales and C (C - 1) / 2 couplings: 3 numbers for grey, 10 for colours.
 
 A difference of two sigmoids cancels far from the mean; here its logarithm is taken as
 
@@ -30,6 +30,8 @@ HALF = 1 / 255
 """half the width of an intensity, in [-1, 1]"""
 SHARPEST = -7.0
 """smallest logarithm of a scale"""
+WIDEST = 50.0
+"""largest one: all is then at 0 and 255, and a larger scale has no reciprocal in float32"""
 
 
 def parameters_of(channels: int) -> int:
@@ -79,7 +81,7 @@ def _components(parameters: Tensor, values: Tensor, channels: int) -> tuple[Tens
         first, known = c * (c - 1) // 2, min(c, values.shape[-1])
         weights = couplings[..., first : first + known].tanh()
         shifted.append(means[..., c] + (weights * x[..., :known]).sum(-1))
-    return logits[..., 0].log_softmax(-1), torch.stack(shifted, -1), scales.clamp(min=SHARPEST)
+    return logits[..., 0].log_softmax(-1), torch.stack(shifted, -1), scales.clamp(SHARPEST, WIDEST)
 
 
 def _centred(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -54,15 +54,9 @@ def _from_prefix(row: int, blocks: int, size: int) -> np.ndarray:
     """Candidates of a row for the published lengths: inner blocks before ``last``."""
     inner = np.arange(1, blocks - 1, dtype=np.int32)
     last = DRAWN_FROM // size - 1 if 2 * size < DRAWN_FROM else blocks - 1
-    if row in (1, 2):
-        return inner[row + 1 : last]
-    if row >= blocks - 3:
+    if row > 2 and (row >= blocks - 3 or row - 2 > last):
         return inner[:last]
-    if row - 2 > last:
-        return inner[:last]
-    if row + 1 == last:
-        return inner[: row - 2]
-    return np.concatenate((inner[: row - 2], inner[row + 1 : last]))
+    return np.concatenate((inner[: max(row - 2, 0)], inner[row + 1 : last]))
 
 
 def _by_plan(order: np.ndarray, generator: np.random.RandomState) -> None:

@@ -47,8 +47,10 @@ def draw_images(
         show: a progress bar on stderr; None where that is a terminal.
 
     Raises:
-        UnsupportedError: the model draws no images. ConfigError: a number of images or tokens that
-            cannot be, rules for texts, labels or small images missing or out of place.
+        UnsupportedError: the model draws no images.
+        ConfigError: a number of images or tokens that cannot be, rules for texts, labels or small
+            images missing or out of place.
+        ShapeError: images or labels of another shape or kind.
     """
     if not isinstance(model, PixelModel):
         raise UnsupportedError(f"images are drawn from a pixel model, not a {type(model).__name__}")
@@ -59,6 +61,7 @@ def draw_images(
     refused = [name for name in of_text if getattr(sampling, name) != getattr(Sampling(), name)]
     if refused:
         raise ConfigError(f"'{refused[0]}' is for texts: an image has all its pixels, leave it out")
+    model.check_labels(labels, count)
     device = next(model.parameters()).device
     training = model.training
     model.eval()

@@ -60,6 +60,9 @@ from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions.base import Position
 
+SEEDS = 2**31
+"""how many there are: a layer's number is added, and NumPy takes 32 bits"""
+
 
 @dataclass(frozen=True)
 class BigBirdOptions:
@@ -91,9 +94,11 @@ class BigBirdOptions:
 
     def __post_init__(self) -> None:
         least = {"block_size": 1, "window_blocks": 1, "random_blocks": 0, "extra_tokens": 0}
-        for name, lowest in {**least, "dense_blocks": 0}.items():
+        for name, lowest in {**least, "dense_blocks": 0, "seed": 0}.items():
             if (value := getattr(self, name)) < lowest:
                 raise ConfigError(f"bigbird: {name}={value} must be at least {lowest}")
+        if self.seed >= SEEDS:
+            raise ConfigError(f"bigbird: seed={self.seed} must be below {SEEDS:,}")
         if self.window_blocks % 2 == 0:
             raise ConfigError(
                 f"bigbird: window_blocks={self.window_blocks} has no middle, the own block: give "

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Picture, set_options
 from everyformer.core.outputs import MixerOutput
@@ -70,6 +70,12 @@ class ImageTransformerOptions:
     """dropout on the weights in training"""
     backend: Backend = "auto"
     """how it is computed: auto, dense, blocked or flex"""
+
+    def __post_init__(self) -> None:
+        for name, least in (("block_size", 1), ("memory_size", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"image-transformer: {name}={value} must be at least {least}")
 
 
 @MIXERS.register("image-transformer")
@@ -138,6 +144,14 @@ class ImageTransformer(PatternAttention):
                 f"pictures in {order}: give pixels={{'order': 'blocks', 'tile': {tile}}}"
             )
         return dataclasses.replace(options, tile=tile, grid=picture.grid)
+
+    def check_length(self, longest: int) -> None:
+        grid = self.options.grid
+        if self.max_length is not None and longest > self.max_length:
+            raise ShapeError(
+                f"{self.name} was built for a grid of {grid}, which has {self.max_length} cells, "
+                f"but {longest} tokens were given: build it for a larger grid, or with dims=1"
+            )
 
     def plan(self, length: int) -> SparsePlan:
         if self._plan is None:

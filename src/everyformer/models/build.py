@@ -117,6 +117,8 @@ def create_mixer(
     memory, kept = options.pop("memory", None), options.pop("memory_options", {})
     if memory is not None and not cls.accepts_memory:
         raise GeneError(f"mixer '{name}' reads no memory; '{memory}' was given")
+    if max_length is not None and max_length < 1:
+        raise ConfigError(f"max_length must be at least 1, not {max_length}")
     checked = set_options(cls.Options, name, options)
     sizes: dict[str, Any] = {"width": width, "heads": heads}
     sizes |= {"causal": causal, "max_length": max_length}

@@ -76,7 +76,7 @@ class SuperResolution(PixelModel):
         """Predict every value of the large images.
 
         Raises:
-            ShapeError: no targets, or images of another size than the model's.
+            ShapeError: no targets, or images or targets of another size than the model's.
             ConfigError: a state, which `decode` takes.
         """
         if mask is not None:
@@ -85,6 +85,7 @@ class SuperResolution(PixelModel):
             raise ConfigError("a state goes on with `decode`, and what `encode` gave: call them")
         if targets is None:
             raise ShapeError("super-resolution needs targets to score; `decode` draws without")
+        self.check_targets(targets, len(inputs))
         encoded = self.encode(inputs)
         values = targets.long().clamp(min=0)
         tokens = self.sequence.shifted(self.sequence.tokens(values))

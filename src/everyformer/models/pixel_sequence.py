@@ -56,12 +56,17 @@ class PixelSequence(nn.Module):
         """(B, C, H, W) -> values (B, H W C).
 
         Raises:
-            ShapeError: pictures of another shape.
+            ShapeError: pictures of another shape, or of numbers that are no uint8.
         """
         if tuple(images.shape[1:]) != self.image:
             raise ShapeError(
                 f"images must be (batch, {', '.join(map(str, self.image))}), "
                 f"not {tuple(images.shape)}"
+            )
+        if images.dtype != torch.uint8:
+            raise ShapeError(
+                f"images must be uint8, intensities from 0 to 255, not {images.dtype}: those in "
+                "[0, 1] become so by (255 * images).round().to(torch.uint8)"
             )
         return images.permute(0, 2, 3, 1).flatten(1).long()
 
@@ -87,8 +92,8 @@ class PixelSequence(nn.Module):
         """What is read to predict each of ``tokens``, the first ones: `START`, then all but the
         last; with ``shift="block"`` `START` at the beginning of every block."""
         read = torch.cat((torch.full_like(tokens[:, :1], START), tokens[:, :-1]), 1)
-        begins = self.begins[: tokens.shape[1], None] if self.whole else self.begins[: len(read[0])]
-        return read.masked_fill(begins, START)
+        begins = self.begins[: tokens.shape[1]]
+        return read.masked_fill(begins[:, None] if self.whole else begins, START)
 
     def channel(self, steps: Tensor) -> Tensor:
         """Which channel of its pixel the token made at each of ``steps`` is."""

@@ -13,6 +13,7 @@ Source: Parmar et al. 2018, arXiv 1802.05751 (Image Transformer), sections 3 and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -25,6 +26,7 @@ from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState, State
 from everyformer.engines.logistics import mixture_logits, mixture_losses, parameters_of
 from everyformer.engines.ranges import full_precision
+from everyformer.engines.visibility import surely
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.models.language import predict, with_terms
@@ -77,10 +79,15 @@ class PixelModel(Model):
         Args:
             targets: (B, H*W*C) the values in raster order, -100 where one is not scored.
             labels: (B,) int64, the class of each picture, where the model is told it.
+
+        Raises:
+            ShapeError: images, targets or labels of another shape or kind.
+            ConfigError: labels missing, out of place, or of no class.
         """
         if state is not None:
             return self.decode(inputs, labels=labels, mask=mask, state=state)
         values = self.sequence.flatten(inputs)
+        self.check_targets(targets, len(values))
         tokens = self.sequence.shifted(self.sequence.tokens(values))
         return self.scored(self.read(tokens, labels=labels, mask=mask), values, targets)
 
@@ -135,6 +142,46 @@ class PixelModel(Model):
             return None
         return torch.arange(count, device=self.head.weight.device) % self.classes.num_embeddings
 
+    def check_targets(self, targets: Tensor | None, rows: int) -> None:
+        """Refuse targets that are not all values of ``rows`` pictures."""
+        if targets is None:
+            return
+        wanted = (rows, math.prod(self.sequence.image))
+        if targets.shape != wanted:
+            raise ShapeError(
+                f"targets must be {wanted}, the values of each picture in raster order with its "
+                f"channels together, not {tuple(targets.shape)}"
+            )
+        if surely((((targets < 0) & (targets != -100)) | (targets > 255)).any()):
+            raise ShapeError(
+                f"targets hold {targets.min()} to {targets.max()}, but an intensity is 0 to 255, "
+                "or -100 where none is scored"
+            )
+
+    def check_labels(self, labels: Tensor | None, rows: int) -> None:
+        """Refuse class ids that are missing, out of place, or of no class."""
+        count = len(self.config.class_names)
+        if labels is None:
+            if count:
+                raise ConfigError(
+                    "the model is told the class of each picture: give labels, one of "
+                    f"{count} class ids a row"
+                )
+            return
+        if not count:
+            raise ConfigError(
+                "labels are given, but the model was built without class_names: leave them out"
+            )
+        if labels.shape != (rows,) or labels.is_floating_point():
+            raise ShapeError(
+                f"labels must be ({rows},) integers, one a picture, not {tuple(labels.shape)}"
+            )
+        if surely(((labels < 0) | (labels >= count)).any()):
+            raise ConfigError(
+                f"labels hold {labels.min()} to {labels.max()}, but the {count} classes of the "
+                f"model have the ids 0 to {count - 1}"
+            )
+
     def distribution(self, logits: Tensor, drawn: Tensor) -> Tensor:
         """Log-probabilities, up to a constant, of the next value of a token.
 
@@ -159,21 +206,9 @@ class PixelModel(Model):
 
     def _told(self, labels: Tensor | None, rows: int) -> Tensor | float:
         """The class vectors (B, 1, width)."""
-        if self.classes is None:
-            if labels is not None:
-                raise ConfigError(
-                    "labels are given, but the model was built without class_names: leave them out"
-                )
+        self.check_labels(labels, rows)
+        if self.classes is None or labels is None:
             return 0.0
-        if labels is None:
-            raise ConfigError(
-                "the model is told the class of each picture: give labels, one of "
-                f"{len(self.config.class_names)} class ids a row"
-            )
-        if labels.shape != (rows,) or labels.is_floating_point():
-            raise ShapeError(
-                f"labels must be ({rows},) integers, one a picture, not {tuple(labels.shape)}"
-            )
         vectors: Tensor = self.classes(labels.long())[:, None] * self.embedding_scale
         return vectors
 

@@ -136,14 +136,20 @@ def save_images(images: Tensor, path: str | Path, columns: int | None = None) ->
             "images must be (N, 1 or 3, H, W) uint8, not "
             f"{tuple(images.shape)} {str(images.dtype).removeprefix('torch.')}"
         )
-    path = Path(path)
-    if path.suffix.lower() != ".png":
-        raise ConfigError(f"cannot write {path}: give a name that ends in .png")
+    path = picture_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         imsave(path, _grid(images, columns))
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    return path
+
+
+def picture_path(path: str | Path) -> Path:
+    """``path``, of a picture that can be written; else a `ConfigError`."""
+    path = Path(path)
+    if path.suffix.lower() != ".png":
+        raise ConfigError(f"cannot write {path}: give a name that ends in .png")
     return path
 
 
