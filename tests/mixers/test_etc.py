@@ -9,6 +9,7 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.mixers import etc
 
 WIDTH, HEADS, SIZE = 12, 3, 4
 OPEN = {"hard_g2l": False}
@@ -257,12 +258,46 @@ def test_numbers_of_labels_are_inside_the_scale():
     assert_close(weights[0, 0, 1], expected)
 
 
-def test_told_how_many_are_in_front_it_need_not_look():
+@pytest.mark.parametrize("padding", [(), (13,), (3, 12, 13), (2, 3, 12, 13), (3, 9, 13), (0,)])
+def test_told_how_many_are_in_front_it_need_not_look(padding):
     mixer, x, mask = make(radius=2), tokens(2, 14), text(3, 2, 4, 1, batch=2)
     keep = torch.ones(2, 14, dtype=torch.bool)
-    keep[0, 3] = keep[0, 9] = keep[0, 13] = False
+    keep[0, list(padding)] = False
     known = Mask(keep=keep, global_tokens=mask.global_tokens, sentences=mask.sentences, front=4)
     assert_close(mixer(x, mask=known).y, by_hand(mixer, x, known))
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+@pytest.mark.parametrize("kind", ["in front", "padded", "between", "alone"])
+def test_units_of_any_size_give_the_same(options, kind, monkeypatch):
+    monkeypatch.setattr(etc, "UNIT", 3)
+    mixer, x = make(**{"radius": 2, "clip": 3, **options}), tokens(2, 29)
+    mask = text(9, 1, 11, 4, batch=2)
+    if kind == "between":
+        mask = between(29)
+    elif kind == "alone":
+        mask = None
+    elif kind == "padded":
+        keep = torch.arange(29) < torch.tensor([[29], [17]])
+        mask = Mask(keep, global_tokens=mask.global_tokens, sentences=mask.sentences, front=4)
+    weight, inputs = tokens(2, 29, seed=5).detach(), [x, *mixer.parameters()]
+    found = []
+    for y in (mixer(x, mask=mask).y, mixer.reference(x, mask=mask)):
+        gradients = torch.autograd.grad(
+            (y * weight).sum(), inputs, allow_unused=True, materialize_grads=True
+        )
+        found.append([y, *gradients])
+    assert_close(*found, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("front", [None, 4])
+def test_what_stands_in_the_padding_never_matters(front):
+    mixer, x, mask = make(radius=2), tokens(1, 14), text(3, 2, 4, 1)
+    keep = torch.arange(14)[None] < 12
+    known = Mask(keep, global_tokens=mask.global_tokens, sentences=mask.sentences, front=front)
+    filled = x.detach().masked_fill(~keep[..., None], math.nan)
+    for run in (lambda t: mixer(t, mask=known).y, lambda t: mixer.reference(t, mask=known)):
+        assert_close(run(filled), run(x))
 
 
 def test_a_compiler_that_knows_how_many_are_in_front_makes_no_square():

@@ -2,28 +2,87 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.mask import Mask
 from everyformer.engines.layouts import Windows
+from everyformer.engines.places import Places
+from everyformer.engines.rows import gather_rows, order_of_real
 from everyformer.engines.sparse_parts import laid
+from everyformer.engines.visibility import surely
 
 
 class Row(NamedTuple):
-    """Tokens of one kind, real ones first, and what is known of them."""
+    """Tokens of one kind, real ones first, and what is known of them (None: nothing)."""
 
     x: Tensor
-    """(B, N, width)"""
-    order: Tensor
-    """(B, N) where each stands among all tokens"""
-    keep: Tensor
-    """(B, N) bool"""
-    sentences: Tensor
+    """(B, N, width), zeros where no token is real"""
+    order: Tensor | None
+    """(B, N) where each stands among all tokens; None: all global ones, then all long ones"""
+    keep: Tensor | None
+    """(B, N) bool; None: all are real"""
+    sentences: Tensor | None
     """(B, N), -1 unknown"""
-    documents: Tensor
+    documents: Tensor | None
     """(B, N)"""
+
+
+def rows_of(x: Tensor, mask: Mask | None) -> tuple[Row, Row]:
+    """Long and global tokens of ``x`` (B, L, width), each kind by itself."""
+    known = Mask() if mask is None else mask
+    keep = None if known.keep is None or surely(known.keep) else known.keep
+    front, length = 0 if known.global_tokens is None else known.front, x.shape[1]
+    if front is not None and (keep is None or all(map(_first, keep.tensor_split((front,), 1)))):
+        facts = (None, keep, known.sentences, known.documents)
+        kinds = (slice(front, None), slice(front))
+        long, summary = (
+            _cleared(Row(x[:, at], *(None if t is None else t[:, at] for t in facts)))
+            for at in kinds
+        )
+        return long, summary
+    real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if keep is None else keep
+    chosen = torch.zeros_like(real) if known.global_tokens is None else known.global_tokens
+    rows = []
+    for flags, first, stop in (
+        (~chosen & real, front or 0, length),
+        (chosen & real, 0, length if front is None else front),
+    ):
+        order = first + order_of_real(flags[:, first:stop])
+        if front is None:
+            order = order[:, : int(flags.sum(1).max())]
+        told = (flags, known.sentences, known.documents)
+        of = (None if part is None else part.gather(1, order) for part in told)
+        rows.append(_cleared(Row(gather_rows(x, order), order, *of)))
+    return rows[0], rows[1]
+
+
+def _first(keep: Tensor) -> bool:
+    """Whether the real tokens of every row are known to stand first."""
+    return surely(keep[:, 1:] <= keep[:, :-1])
+
+
+def _cleared(row: Row) -> Row:
+    if row.keep is None:
+        return row
+    return row._replace(x=row.x.masked_fill(~row.keep[..., None], 0.0))
+
+
+def merged(x: Tensor, *kinds: tuple[Row, Tensor | None]) -> Tensor:
+    """Outputs (B, N, width), if any, of global and of long tokens in the order of ``x``."""
+    total, in_order = torch.zeros_like(x), []
+    for row, y in kinds:
+        if y is None:
+            continue
+        y = (y if row.keep is None else y * row.keep[..., None].to(y)).to(x.dtype)
+        if row.order is None:
+            in_order.append(y)
+        else:
+            total = total.scatter_add(1, row.order[..., None].expand_as(y), y)
+    return torch.cat(in_order, 1) if in_order else total
 
 
 class Side(nn.Module):
@@ -58,9 +117,10 @@ class Labels(nn.Module):
         self.numbers = nn.Parameter(torch.zeros(count, heads))
         nn.init.trunc_normal_(self.vectors, std=0.5, a=-1.0, b=1.0)
 
-    def forward(self, q: Tensor) -> Tensor:
-        """q . a_t + b_t for every label t: (..., H, D) to (..., H, V)."""
-        return torch.einsum("...hd,vhd->...hv", q, self.vectors.to(q)) + self.numbers.T.to(q)
+    def forward(self, q: Tensor, chosen: Tensor | slice = slice(None)) -> Tensor:
+        """(q . a_t + b_t) / sqrt(D) for ``chosen`` t: q / sqrt(D) (..., H, D) to (..., H, V)."""
+        vectors, numbers = self.vectors[chosen].to(q), self.numbers[chosen].to(q)
+        return torch.einsum("...hd,vhd->...hv", q, vectors) + numbers.T / math.sqrt(q.shape[-1])
 
 
 def wide(t: Tensor) -> Tensor:
@@ -73,15 +133,55 @@ def labelled(by_label: Tensor, label: Tensor) -> Tensor:
     return by_label.gather(-1, label.expand(shape))
 
 
-def seen_of(queries: Row, keys: Row) -> Tensor:
-    """(B, L, S) bool: real keys of the same document."""
-    same = queries.documents[:, :, None] == keys.documents[:, None]
-    return same & keys.keep[:, None]
+def own_of(queries: Row, keys: Row) -> Tensor | None:
+    """(B, 1, L, S) bool: of the same sentence, and known to be; None: no sentence is known."""
+    if queries.sentences is None or keys.sentences is None:
+        return None
+    here, there = queries.sentences[:, None, :, None], keys.sentences[:, None, None]
+    return (here == there) & (here >= 0)
 
 
-def same_in_units(queries: Row, keys: Row, rows: Windows, columns: Windows) -> Tensor:
-    """`seen_of` by units: (B, U, 1, R, S); what stands before or behind all tokens is not real."""
-    here = laid(rows, queries.documents[:, :, None, None]).transpose(2, 3)
-    there = laid(columns, keys.documents[:, :, None, None]).transpose(2, 3)
-    real = laid(columns, keys.keep[:, :, None, None]).transpose(2, 3)
-    return (here == there.mT) & real.mT
+def seen_of(queries: Row, keys: Row) -> Tensor | None:
+    """(B, 1, L or 1, S) bool: real keys of the same document; None: all."""
+    same = None
+    if queries.documents is not None and keys.documents is not None:
+        same = queries.documents[:, None, :, None] == keys.documents[:, None, None]
+    return both(same, None if keys.keep is None else keys.keep[:, None, None])
+
+
+def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """What two masks show, of which None shows all."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b
+
+
+def places_of(size: int, beside: int, device: torch.device, regular: bool = True) -> Places:
+    """Of a unit of ``size`` queries, and keys that stand among them and ``beside`` them."""
+    keys = torch.arange(size + 2 * beside, device=device)[None]
+    queries, far = keys[:, :size] + beside, size + beside - 1
+    return Places(queries, keys, far, 2 * far + 1, size, regular)
+
+
+def in_units(layout: Windows, t: Tensor) -> Tensor:
+    """Tokens (B, L, H, ...) to (B, H, U, R, ...)."""
+    return laid(layout, t).movedim(3, 1)
+
+
+def pairs_in_units(layout: Windows, pairs: Tensor | None) -> Tensor | None:
+    """Of queries and keys that are in no unit: (B, 1, L or 1, S) to (B, 1, U or 1, R or 1, S)."""
+    if pairs is None or pairs.shape[2] == 1:
+        return None if pairs is None else pairs[:, :, None]
+    return in_units(layout, pairs.transpose(1, 2))
+
+
+def seen_in_units(row: Row, queries: Windows, keys: Windows) -> Tensor:
+    """(B or 1, 1, U, R or 1, S) bool; what stands before or behind all tokens is not real."""
+    keep = row.keep
+    if keep is None:
+        keep = torch.ones(1, row.x.shape[1], dtype=torch.bool, device=row.x.device)
+    real = in_units(keys, keep[..., None, None]).mT
+    if row.documents is None:
+        return real
+    here, there = (in_units(each, row.documents[..., None, None]) for each in (queries, keys))
+    return real & (here == there.mT)

@@ -38,19 +38,27 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.layouts import Windows
-from everyformer.engines.patterns import unit_size
-from everyformer.engines.rows import gather_rows, order_of_real
-from everyformer.engines.sparse_parts import laid
+from everyformer.engines.places import Places
 from everyformer.mixers import MIXERS
 from everyformer.mixers._global_local import (
     Labels,
     Row,
     Side,
+    both,
+    in_units,
     labelled,
-    same_in_units,
+    merged,
+    own_of,
+    pairs_in_units,
+    places_of,
+    rows_of,
+    seen_in_units,
     seen_of,
     wide,
 )
+
+UNIT = 64
+"""long queries that read their neighbourhood in one go; more would read more in vain"""
 
 
 @dataclass(frozen=True)
@@ -142,8 +150,6 @@ class ETC(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
-        if state is not None:
-            raise UnsupportedError("etc reads both sides: it takes no state")
         self._check(x, mask)
         if tracing():
             record(self, "weights", lambda: self._weights(x, mask))
@@ -151,13 +157,9 @@ class ETC(Mixer):
         if torch.compiler.is_compiling() and mask is not None and given and mask.front is None:
             # how many tokens are global is known only when they are looked at
             return MixerOutput(self._literal(x, mask), None, {})
-        long, summary = self._rows(x, mask)
-        y = torch.zeros_like(x)
-        for row, made in ((long, self._local(long, summary)), (summary, self._all(summary, long))):
-            if made is not None:
-                made = made * row.keep[..., None].to(made)
-                y = y.scatter_add(1, row.order[..., None].expand_as(made), made.to(y.dtype))
-        return MixerOutput(y, None, {})
+        long, summary = rows_of(x, mask)
+        made = (summary, self._all(summary, long)), (long, self._local(long, summary))
+        return MixerOutput(merged(x, *made), None, {})
 
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
@@ -196,94 +198,109 @@ class ETC(Mixer):
             yes.long() if known.documents is None else known.documents,
         )
 
-    def _rows(self, x: Tensor, mask: Mask | None) -> tuple[Row, Row]:
-        """Long and global tokens, each kind by itself."""
-        chosen, keep, sentences, documents = self._facts(x, mask)
-        length = x.shape[1]
-        front, counted = 0, False
-        if mask is not None and mask.global_tokens is not None:
-            front, counted = mask.front or 0, mask.front is None
-        rows: list[Row] = []
-        for flags, first, stop in (
-            (~chosen & keep, front, length),
-            (chosen & keep, 0, length if counted else front),
-        ):
-            order = first + order_of_real(flags[:, first:stop])
-            if counted:
-                order = order[:, : int(flags.sum(1).max())]
-            parts = (flags, sentences, documents)
-            real, *facts = (part.gather(1, order) for part in parts)
-            tokens = gather_rows(x, order).masked_fill(~real[..., None], 0.0)
-            rows.append(Row(tokens, order, real, *facts))
-        return rows[0], rows[1]
-
     def _heads(self, t: Tensor) -> Tensor:
         return t.unflatten(-1, (self.heads, self.size))
 
+    def _asked(self, side: Side, x: Tensor) -> Tensor:
+        """Scaled queries (B, N, H, D)."""
+        return wide(self._heads(side.query(x))) / math.sqrt(self.size)
+
     def _local(self, long: Row, summary: Row) -> Tensor | None:
         """Outputs (B, N, width) of long tokens: a band of long keys beside all global ones."""
-        length, r = long.x.shape[1], self.options.radius
-        size = unit_size(2 * r + 1)
+        length, size, beside = long.x.shape[1], UNIT, self.options.radius
         if not torch.compiler.is_compiling():
             if length == 0:
                 return None
-            # short texts need no more; a compiler wants sizes that serve every length
-            r, size = min(r, length - 1), min(size, length)
-        queries, keys = Windows(size), Windows(size, r, r)
-        q = self._heads(self.long.query(long.x))
-        k, v = (self._heads(t) for t in self.long.read(long.x, "long"))
-        asked, by_label = (
-            laid(queries, t).transpose(2, 3) for t in (wide(q), self.long_labels(wide(q)))
+            if length <= size + 2 * beside:
+                # units would hold no less; a compiler wants sizes that serve every length
+                size, beside = length, 0
+        queries, keys = Windows(size), Windows(size, beside, beside)
+        places = places_of(size, beside, long.x.device)
+        q = self._asked(self.long, long.x)
+        near, across = (
+            in_units(queries, self.long_labels(q, of))
+            for of in (self._near(q.device), self._across)
         )
-        read, held = (laid(keys, t).transpose(2, 3) for t in (k, v))
-        at = torch.arange(size, device=q.device)[:, None], torch.arange(size + 2 * r) - r
-        apart = at[1].to(q.device) - at[0]
-        scores = [asked @ wide(read).mT + labelled(by_label, self._distance(apart))]
-        shown = [(apart.abs() <= r) & same_in_units(long, long, queries, keys)]
-        if summary.x.shape[1]:
-            other, more = (
-                self._heads(t).transpose(1, 2) for t in self.long.read(summary.x, "global")
-            )
-            own, there = self._own(long, summary), seen_of(long, summary)
-            if self.options.hard_l2g:
-                there = there & own
-            label = laid(queries, self.distances + own.long()[:, :, None]).transpose(2, 3)
-            scores.append(asked @ wide(other)[:, None].mT + labelled(by_label, label))
-            shown.append(laid(queries, there[:, :, None]).transpose(2, 3))
-        weights = self._softmax(scores, shown).to(v.dtype)
-        o = weights[..., : apart.shape[1]] @ held
-        if summary.x.shape[1]:
-            o = o + weights[..., apart.shape[1] :] @ more[:, None]
-        return self.out(queries.put(o.transpose(2, 3), length).flatten(2))
+        asked = in_units(queries, q)
+        k, v = (in_units(keys, self._heads(t)) for t in self.long.read(long.x, "long"))
+        other, more = (self._heads(t).transpose(1, 2) for t in self.long.read(summary.x, "global"))
+        own, seen = (pairs_in_units(queries, of(long, summary)) for of in (own_of, seen_of))
+        close, hard = places.distances().abs() <= self.options.radius, self.options.hard_l2g
+        products = (asked.flatten(2, 3) @ wide(other).mT).unflatten(2, (-1, size))
+        weights = self._softmax(
+            (asked @ wide(k).mT).add_(self._by_distance(near, places)),
+            products.add_(self._by_sentence(across, own, hard)),
+            (seen_in_units(long, queries, keys) & close, both(seen, own) if hard else seen),
+        )
+        here, there = (part.to(v.dtype) for part in weights)
+        o = here @ v + (there.flatten(2, 3) @ more).unflatten(2, (-1, size))
+        return self.out(queries.put(o.movedim(1, 3), length).flatten(2))
 
     def _all(self, summary: Row, long: Row) -> Tensor | None:
         """Outputs (B, G, width) of global tokens: all global keys beside long ones."""
-        count = summary.x.shape[1]
+        count, hard = summary.x.shape[1], self.options.hard_g2l
         if count == 0:
             return None
-        q = self._heads(self.summary.query(summary.x)).transpose(1, 2)
-        of = [self.summary.read(row.x, kind) for row, kind in ((summary, "global"), (long, "long"))]
-        k, v = (self._heads(torch.cat(parts, 1)).transpose(1, 2) for parts in zip(*of, strict=True))
-        place = torch.arange(count, device=q.device)
-        near = self._between_globals(place - place[:, None]).expand(len(q), 1, -1, -1)
-        own = self._own(summary, long)
-        label = torch.cat([near, self.distances + own.long()[:, None]], -1)
-        seen = seen_of(summary, long)
-        shown = torch.cat(
-            [seen_of(summary, summary), seen & own if self.options.hard_g2l else seen], -1
+        q = self._asked(self.summary, summary.x)
+        asked = q.transpose(1, 2)
+        (k, v), (other, more) = (
+            [self._heads(t).transpose(1, 2) for t in self.summary.read(row.x, kind)]
+            for row, kind in ((summary, "global"), (long, "long"))
         )
-        by_label = self.summary_labels(wide(q).transpose(1, 2)).transpose(1, 2)
-        scores = wide(q) @ wide(k).mT + labelled(by_label, label)
-        weights = self._softmax([scores], [shown[:, None]]).to(v.dtype)
-        return self.summary_out((weights @ v).transpose(1, 2).flatten(2))
+        places = places_of(count, 0, q.device, regular=not torch.compiler.is_exporting())
+        if self.options.ordered:
+            near = self.summary_labels(q, self._near(q.device)).transpose(1, 2)
+            among = self._by_distance(near, places)
+        else:
+            ends = torch.tensor((0, self.distances + 2), device=q.device)
+            itself, others = self.summary_labels(q, ends).transpose(1, 2).split(1, -1)
+            among = torch.where(places.distances() == 0, itself, others)
+        across = self.summary_labels(q, self._across).transpose(1, 2)
+        own, seen = own_of(summary, long), seen_of(summary, long)
+        weights = self._softmax(
+            (asked @ wide(k).mT).add_(among),
+            (asked @ wide(other).mT).add_(self._by_sentence(across, own, hard)),
+            (seen_of(summary, summary), both(seen, own) if hard else seen),
+        )
+        here, there = (part.to(v.dtype) for part in weights)
+        return self.summary_out((here @ v + there @ more).transpose(1, 2).flatten(2))
 
-    def _softmax(self, scores: list[Tensor], shown: list[Tensor]) -> Tensor:
-        """One softmax over keys of several kinds."""
-        masks = [s.expand(t.shape) for s, t in zip(shown, scores, strict=True)]
-        every, seen = torch.cat(scores, -1) / math.sqrt(self.size), torch.cat(masks, -1)
-        empty = ~seen.any(-1, keepdim=True)
-        weights = every.masked_fill(~seen & ~empty, -math.inf).softmax(-1).masked_fill(empty, 0.0)
-        return F.dropout(weights, self.options.attention_dropout, self.training)
+    def _softmax(
+        self, near: Tensor, across: Tensor, shown: tuple[Tensor | None, Tensor | None]
+    ) -> tuple[Tensor, ...]:
+        """One softmax over keys of a query's kind and the other kind, whose scores it overwrites.
+
+        Real queries see themselves at least; rows of others are thrown away, and shall be numbers.
+        """
+        # what is hidden gets a weight and a gradient of zero, so autograd need not know of it
+        with torch.no_grad():
+            for scores, seen in zip((near, across), shown, strict=True):
+                if seen is not None:
+                    scores.masked_fill_(~seen, torch.finfo(scores.dtype).min)
+        weights = torch.cat((near, across), -1).softmax(-1)
+        weights = F.dropout(weights, self.options.attention_dropout, self.training)
+        return weights.split((near.shape[-1], across.shape[-1]), -1)
+
+    def _by_distance(self, near: Tensor, places: Places) -> Tensor:
+        """Numbers of pairs of one kind (..., R, S) from those of distances -k .. k."""
+        return places.lay(places.widen(near, self.options.clip))
+
+    def _by_sentence(self, across: Tensor, own: Tensor | None, hard: bool) -> Tensor:
+        """Numbers of pairs of two kinds: of another sentence or the same one (..., R, 2)."""
+        other, same = across.split(1, -1)
+        if hard or own is None:
+            return same if hard else other
+        return torch.addcmul(other, own.to(other), same - other)
+
+    def _near(self, device: torch.device) -> Tensor:
+        """Labels of distances, from the farthest left to the farthest right."""
+        k = self.options.clip
+        return self._distance(torch.arange(-k, k + 1, device=device))
+
+    @property
+    def _across(self) -> slice:
+        """Labels of a long and a global token: of another sentence, of the same."""
+        return slice(self.distances, self.distances + 2)
 
     def _distance(self, apart: Tensor) -> Tensor:
         """Labels of keys that are ``apart`` (key minus query) to the right."""
@@ -296,14 +313,9 @@ class ETC(Mixer):
             return self._distance(apart)
         return torch.where(apart == 0, 0, self.distances + 2)
 
-    @staticmethod
-    def _own(queries: Row, keys: Row) -> Tensor:
-        """(B, L, S) bool: of the same sentence, and known to be."""
-        same = queries.sentences[:, :, None] == keys.sentences[:, None]
-        return same & (queries.sentences >= 0)[:, :, None]
-
     def _literal(self, x: Tensor, mask: Mask | None) -> Tensor:
-        chosen, _, _, _ = self._facts(x, mask)
+        chosen, keep, _, _ = self._facts(x, mask)
+        x = x.masked_fill(~keep[..., None], 0.0)
         weights = self._weights(x, mask)
         y = torch.zeros_like(x)
         for kind, side, out in self._sides():
@@ -316,20 +328,21 @@ class ETC(Mixer):
             made = out((parts[0] + parts[1]).to(x.dtype).transpose(1, 2).flatten(2))
             here = chosen if kind == "global" else ~chosen
             y = torch.where(here[..., None], made, y)
-        return y * self._facts(x, mask)[1][..., None].to(y)
+        return y * keep[..., None].to(y)
 
     def _weights(self, x: Tensor, mask: Mask | None) -> Tensor:
         """The matrix of weights (B, H, L, L), in the order of the tokens."""
         o = self.options
         chosen, keep, sentences, documents = self._facts(x, mask)
-        whole = Row(x, chosen.long(), keep, sentences, documents)
+        same = documents[:, :, None] == documents[:, None]
+        seen = same & keep[:, None]
+        own = (sentences[:, :, None] == sentences[:, None]) & (sentences >= 0)[:, None]
         # a token's place among its kind
         place = torch.where(
             chosen, (chosen & keep).long().cumsum(1), (~chosen & keep).long().cumsum(1)
         )
         apart = place[:, None] - place[:, :, None]
         alike = chosen[:, :, None] == chosen[:, None]
-        own, seen = self._own(whole, whole), seen_of(whole, whole)
         across = self.distances + own.long()
         near = apart.abs() <= o.radius
         parts = {
@@ -340,7 +353,7 @@ class ETC(Mixer):
         total = wide(x).new_zeros(x.shape[0], self.heads, x.shape[1], x.shape[1])
         for kind, side, _ in self._sides():
             labels = self.long_labels if kind == "long" else self.summary_labels
-            q = wide(self._heads(side.query(x)))
+            q = self._asked(side, x)
             by_label = labels(q).transpose(1, 2)
             products = []
             for other in ("long", "global"):
@@ -351,8 +364,8 @@ class ETC(Mixer):
             here = chosen if kind == "global" else ~chosen
             label = torch.where(alike, distance[kind], across)[:, None]
             scores = products[0] + products[1] + labelled(by_label, label)
-            found = self._softmax([scores], [parts[kind][:, None]])
-            total = torch.where(here[:, None, :, None], found, total)
+            found = self._softmax(scores, scores[..., :0], (parts[kind][:, None], None))[0]
+            total = torch.where((here & keep)[:, None, :, None], found, total)
         return total
 
     def _sides(self) -> tuple[tuple[str, Side, nn.Module], ...]:
