@@ -308,3 +308,10 @@ def test_a_bert_is_made_longer(kind: str, say: Say, tree: Path) -> None:
     ids = torch.randint(5, 60, (2, 9))
     torch.testing.assert_close(logits(ours, ids), logits(theirs, ids), rtol=0, atol=1e-5)
     assert isinstance(load_tokenizer("long"), HubTokenizer)
+    tune = ("train", "--from", "long", "--data", "text.txt", "--steps", "1", "--batch", "2")
+    code, _, err = say(*tune, "--length", "16", "--out", "tuned")
+    assert code == 0, err
+    assert json.loads(Path("tuned/config.json").read_text())["model"]["task"] == "mlm"
+    assert "from long: fresh: 0" in err
+    assert say(*tune, "--length", "16", "--task", "lm", "--out", "lm")[0] == 0
+    assert json.loads(Path("lm/config.json").read_text())["model"]["task"] == "lm"

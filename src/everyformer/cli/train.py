@@ -19,7 +19,7 @@ from everyformer.cli.run_options import (
 )
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
-from everyformer.family import info
+from everyformer.family import LM, MLM, info
 from everyformer.models.pixel_options import PIXEL_TASKS
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(words: Sequence[str]) -> int:
         options.data,
         options.task,
         tokenizer=None if origin is None else origin.tokenizer,
-        able=info(options.member).tasks,
+        able=_able(options.member, origin),
     )
     config = model_config(options, dataset, None if origin is None else origin.config)
     torch.manual_seed(options.training.seed)
@@ -90,6 +90,12 @@ def _origin(options: RunConfig, folder: Path) -> Start | None:
         return None
     begun = options.resume and (folder / "config.json").exists()
     return read_start(folder if begun else options.from_run)
+
+
+def _able(member: str, origin: Start | None) -> list[str]:
+    """The tasks that data may suggest: a masked model goes on as one on running text."""
+    masked = origin is not None and origin.config.task == MLM
+    return [task for task in info(member).tasks if not (masked and task == LM)]
 
 
 def _with_tokenizer(options: RunConfig, tokenizer: Tokenizer, asked: str | None) -> RunConfig:
