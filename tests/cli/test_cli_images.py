@@ -46,6 +46,14 @@ def test_digits_are_completed_and_measured(say: Say, tree: Path, refused: Refuse
     assert (code, out) == (0, "run/completed.png\n"), err
     assert "64 tokens an image, with a state" in err
     assert cells("run/completed.png", 64) == (2, 4)
+    shown = np.round(255 * imread("run/completed.png")[..., 0])
+    for top in (0, 66):
+        given, *drawn, true = (
+            shown[top : top + 64, left : left + 64] for left in range(0, 264, 66)
+        )
+        for image in (given, *drawn):
+            assert np.array_equal(image[:32], true[:32])
+        assert (given[32:] == 128).all()
     Image.fromarray(np.full((8, 8), 9, np.uint8)).save("one.png")
     code, _, err = say("generate", "run", "--complete", "one.png", "--draws", "1", "--out", "a.png")
     assert code == 0, err

@@ -31,8 +31,12 @@ def test_classes_are_told_with_every_batch_where_they_are_asked_for(
     for batch in (data.train_batch(0, 2, 0), next(data.validation_batches(2))):
         assert torch.equal(batch.labels, (batch.targets[:, 0] >= 100).long())
         assert torch.equal(batch.rows(1, 2).labels, batch.labels[1:])
+    held, told = data.held_out_pictures(2)
+    assert torch.equal(told, (held[:, 0, 0, 0] >= 100).long())
+    assert told.tolist() == [0, 1]
     plain = load(source, task)
     assert plain.classes == ()
+    assert plain.held_out_pictures(2)[1] is None
     assert plain.train_batch(0, 2, 0).labels is None
     assert plain.fingerprint != data.fingerprint
 

@@ -179,7 +179,8 @@ def test_at_their_ends_the_sets_are_all_earlier_tokens(pattern, stride, which):
 def test_the_stride_is_the_square_root_of_the_text_or_a_row_of_the_picture():
     assert [build(max_length=n).stride for n in (1, 2, 64, 65, None)] == [1, 2, 8, 9, 64]
     sizes = {"width": 12, "heads": 2, "layers": 1, "image": (3, 4, 5)}
-    for pixels, stride in (({}, 15), ({"output": "mixture"}, 5)):
+    blocks = {"order": "blocks", "tile": (2, 6)}
+    for pixels, stride in (({}, 15), ({"output": "mixture"}, 5), (blocks, 8)):
         model = ef.create_model("sparse-transformer", "pixels", pixels=pixels, **sizes)
         assert model.stack.blocks[0].mixer.stride == stride
 
