@@ -35,6 +35,21 @@ def test_head_by_head_block_a_reads_block_pi_of_a():
         assert_close(mask[head], torch.tensor(order)[block][:, None] == block)
 
 
+def test_a_shift_reads_the_block_so_far_on_and_around_the_end():
+    mask = sees(make(blocks=3, groups=(1, 1, 1)))
+    block = torch.arange(LENGTH) // 8
+    for shift in range(HEADS):
+        assert_close(mask[shift], (block[:, None] + shift) % 3 == block)
+
+
+@pytest.mark.parametrize(("length", "block"), [(24, 8), (23, 8), (22, 8), (21, 7)])
+def test_blocks_are_as_long_as_they_need_to_be(length, block):
+    mixer = make(blocks=3, max_length=length)
+    assert mixer.block == block
+    x = tokens(length)
+    assert_close(mixer(x).y, mixer.reference(x))
+
+
 def test_an_identity_is_attention_inside_each_block():
     mixer, x = make(blocks=3, groups=(3,)), tokens(24)
     plain = ef.create_mixer("attention", width=WIDTH, heads=HEADS).double()

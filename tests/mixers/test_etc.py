@@ -159,6 +159,41 @@ def test_outputs_and_gradients_are_those_of_plain_loops(options, kind):
     assert_close(*found)
 
 
+def test_sizes_and_the_start_are_those_of_the_paper():
+    mixer = ef.create_mixer("etc", width=64, heads=4)
+    assert (mixer.options.radius, mixer.options.clip) == (84, 12)
+    for labels in (mixer.long_labels, mixer.summary_labels):
+        assert labels.vectors.shape == (2 * 12 + 3, 4, 16)
+        # normal with 0.5, cut at two deviations, which leaves 0.88 of it
+        assert float(labels.vectors.detach().std()) == pytest.approx(0.5 * 0.8796, rel=0.05)
+        assert not labels.numbers.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 3 + 2),
+        ({"share_output": True}, 3 + 1),
+        ({"sharing": "sides"}, 2 * 3 + 2),
+        ({"sharing": "none"}, 2 * (1 + 2 + 2) + 2),
+    ],
+    ids=str,
+)
+def test_long_and_global_tokens_share_what_the_options_say(options, count):
+    mixer = ef.create_mixer("etc", width=WIDTH, heads=HEADS, **options)
+    assert sum(weight.shape == (WIDTH, WIDTH) for weight in mixer.parameters()) == count
+
+
+def test_dropout_takes_weights_of_both_sides_in_training_alone():
+    mixer, mask = make(attention_dropout=0.5, **OPEN), text(3, 3, batch=4000)
+    x = tokens(1, 8).detach().expand(4000, -1, -1)
+    expected = mixer.eval()(x, mask=mask).y[0]
+    found = mixer.train()(x, mask=mask).y.detach()
+    off = (found.mean(0) - expected) / (found.std(0) / 4000**0.5)
+    assert (found.std(0) > 0.01).all()
+    assert off.abs().max() < 5
+
+
 def test_with_three_distances_labels_are_those_of_the_paper():
     apart = torch.arange(6) - torch.arange(6)[:, None]
     table = make(clip=3)._distance(apart)

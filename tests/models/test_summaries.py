@@ -236,6 +236,37 @@ def test_a_masked_model_foretells_in_training_alone(options):
     assert model.summaries.vector.weight.grad.abs().sum() > 0
 
 
+def test_hidden_sentences_are_foretold_from_the_rest_and_compared_with_the_full_text():
+    model = make("mlm", SENTENCES | {"cpc": 0.5, "cpc_temperature": 2.0}).train()
+    whole = torch.tensor([[1, 2, STOP, 3, STOP, 4], [5, STOP, 6, 7, LINE, 1]])
+    shown = torch.tensor([[1, 2, STOP, 11, 11, 4], [11, 11, 6, 7, LINE, 1]])
+    targets = torch.full_like(whole, -100)
+    # one is in a hidden sentence; the other stays a hole where the rest is shown
+    targets[0, 3], targets[0, 5], shown[0, 5] = 3, 4, 11
+    inputs = torch.where(targets == -100, whole, 11)
+    chosen = torch.tensor([[False, True, False], [True, False, False]])
+    model.summaries.choose = lambda parts: chosen
+    parts = model.summaries.divide(whole, None)
+    guess, full = (
+        model.read_text(model.embed(model.embedding, text), text, None, parts=parts)[1].y.detach()
+        for text in (shown, whole)
+    )
+    loss = float(model(inputs, targets=targets).losses["cpc"].detach())
+    assert loss == pytest.approx(0.5 * foretold(guess, full, parts.keep, chosen, 2.0))
+
+
+def test_a_sentence_is_hidden_as_often_as_told():
+    summaries = Summaries(4, SummaryOptions(**SENTENCES, cpc_share=0.2), True)
+    parts = summaries.divide(torch.tensor([[1, STOP] * 4000 + [0, 0]]), None)
+    assert float(summaries.choose(parts).float().mean()) == pytest.approx(0.2, abs=0.03)
+
+
+def test_the_vector_of_global_tokens_starts_as_those_of_tokens():
+    model = ef.create_model("etc", "mlm", width=600, heads=4, layers=1, vocabulary=9)
+    found = model.summaries.vector.weight.detach().std()
+    assert float(found) == pytest.approx(0.02, rel=0.15)
+
+
 def test_sentences_of_the_full_text_hold_for_the_hidden_one():
     model = make("mlm", SENTENCES | {"cpc": 1.0, "cpc_share": 1.0}).train()
     seen = []
@@ -268,6 +299,10 @@ BAD = {
     "a causal task": ("attention", "lm", {"summaries": EVERY}, "both ways"),
     "a causal classifier": (
         "attention", "classify-text", {"summaries": EVERY, "causal": True}, "both ways",
+    ),
+    "nothing to foretell": ("etc", "mlm", {"summaries": {"per": None, "cpc": 0.25}}, "summaries.cpc=0.25"),
+    "no hidden tokens": (
+        "etc", "classify-text", {"summaries": EVERY | {"cpc": 0.25}}, "task 'mlm'",
     ),
     "no tokens each": ("etc", "mlm", {"summaries": {"every": 0}}, "at least 1, not 0"),
     "no sentences hidden": ("etc", "mlm", {"summaries": {"cpc_share": 0.0}}, "cpc_share"),

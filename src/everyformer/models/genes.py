@@ -276,6 +276,11 @@ def _check(config: ModelConfig) -> None:
 def _check_summaries(config: ModelConfig) -> None:
     """Global tokens have no place in the text, and what they stand for must be known."""
     chosen, position = config.summaries, config.position
+    if chosen.cpc and (chosen.per is None or config.task != "mlm"):
+        raise GeneError(
+            f"summaries.cpc={chosen.cpc} teaches global tokens to foretell hidden sentences: it "
+            f"needs task 'mlm', not '{config.task}', and summaries.per 'sentence' or 'tokens'"
+        )
     if chosen.per is None:
         if config.pooling == "globals":
             raise GeneError(

@@ -233,10 +233,11 @@ ORDERED: dict[str, tuple[dict[str, Any], ...]] = {
 }
 """options that only causal mixers have"""
 
-SMALL: dict[str, dict[str, Any]] = {
-    "etc": {"radius": 3, "summaries": {"every": 4, "cpc": 0.25, "cpc_share": 0.5}},
+SMALL: dict[tuple[str, str], dict[str, Any]] = {
+    ("etc", "mlm"): {"radius": 3, "summaries": {"every": 4, "cpc": 0.25, "cpc_share": 0.5}},
+    ("etc", "classify-text"): {"radius": 3, "summaries": {"every": 4}},
 }
-"""options by which all that a member's models have is in use on a text of twelve tokens"""
+"""options by which all that a member's models of a task have is in use on twelve tokens"""
 
 BOTH_WAYS: dict[str, tuple[dict[str, Any], ...]] = {
     "bigbird": (
@@ -309,7 +310,7 @@ def small_model(
     """A two-layer model of the member with inputs and targets that fit it."""
     task = task or member.tasks[0]
     sizes: dict[str, Any] = {"width": WIDTH, "heads": HEADS, "layers": 2, "max_length": 16}
-    sizes |= SMALL.get(member.name, {}) | more
+    sizes |= SMALL.get((member.name, task), {}) | more
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, 50, (2, 12), generator=generator)
     if task in (IMAGE, PIXELS, ENLARGE):
