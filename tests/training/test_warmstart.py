@@ -230,6 +230,16 @@ def test_a_classifier_is_trained_from_a_masked_run(tokenizer: str, run: Callable
     assert run("eval", "tuned")[0] == 0
 
 
+def test_a_classifier_from_a_model_of_hidden_sentences_hides_none(run: Callable[..., Any]) -> None:
+    hidden = ("--model.summaries.cpc", "0.25")
+    words = ("train", "etc", "--data", "text.txt", *SIZES, *SHORT, *hidden, "--out", "masked")
+    assert run(*words)[0] == 0
+    code, _, err = run("train", "--from", "masked", "--data", "labels.csv", *SHORT, "--out", "x")
+    assert code == 0, err
+    model = json.loads(Path("x/config.json").read_text())["model"]
+    assert (model["task"], model["summaries"]["cpc"]) == ("classify-text", 0)
+
+
 def test_a_causal_run_gives_a_causal_classifier(run: Callable[..., Any]) -> None:
     assert run("train", "rope", "--data", "text.txt", *SIZES, *SHORT, "--out", "lm")[0] == 0
     tune = ("train", "rope", "--from", "lm", "--data", "labels.csv", *SHORT)

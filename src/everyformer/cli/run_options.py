@@ -200,7 +200,7 @@ def model_config(
     """The complete model: what the user chose, sized for what the data brings.
 
     A classifier that starts from the causal model ``origin`` stays causal, and a model whose mixer
-    is not its member's keeps it.
+    is not its member's keeps it. One that starts from a masked model has no hidden sentences.
     """
     from everyformer.data.sentences import told
     from everyformer.models.build import configure
@@ -214,6 +214,8 @@ def model_config(
         options["mixer"] = origin.mixer
     if origin is not None and origin.causal and dataset.task.startswith("classify"):
         options["causal"] = True
+    if origin is not None and origin.task == "mlm" != dataset.task:
+        options["summaries"] |= {"cpc": 0.0, "mask_token": None}
     if origin is not None and origin.task == dataset.task == "seq2seq":
         between = ("encoder_mixer", "encoder_options", "cross_mixer", "cross_options")
         options |= {name: to_dict(getattr(origin, name)) for name in between}
