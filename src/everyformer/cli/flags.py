@@ -229,9 +229,14 @@ def _takes(flag: str, flags: dict[str, Any]) -> float:
         if _REPEATED in get_args(hint)[1:]:
             return 1
         hint = get_args(hint)[0]
-    if hint is bool:
-        return 0
-    if get_origin(hint) is tuple:
-        kinds = get_args(hint)
-        return float("inf") if Ellipsis in kinds else len(kinds)
-    return 1
+    return 0 if hint is bool else _most(hint)
+
+
+def _most(hint: Any) -> float:
+    """How many words a value of a type has at most; one of several types, the longest of them."""
+    kinds = get_args(hint)
+    if get_origin(hint) in (types.UnionType, typing.Union):
+        return max(map(_most, kinds))
+    if get_origin(hint) is not tuple:
+        return 1
+    return float("inf") if Ellipsis in kinds else len(kinds)
