@@ -88,6 +88,18 @@ def test_a_budget_on_the_command_line_replaces_that_of_the_file(
     assert json.loads(out)["training"].items() >= budget.items()
 
 
+def test_what_may_be_one_number_or_several_takes_several(say: Say) -> None:
+    for words, chosen in (
+        (("longformer", "--mixer.window", "4", "8"), {"window": [4, 8]}),
+        (("--mixer.window", "4", "longformer"), {"window": 4}),
+        (("blockwise", "--mixer.groups", "3", "1", "--heads", "4"), {"groups": [3, 1]}),
+        (("blockwise", "--mixer.groups", "none"), {"groups": None}),
+    ):
+        code, out, err = say("train", *words, "--print-config")
+        assert code == 0, err
+        assert json.loads(out)["mixer"].items() >= chosen.items()
+
+
 def test_the_member_may_be_named_anywhere(say: Say) -> None:
     expected = say("train", "aft-local", "--mixer.window", "3", "--compile", "--print-config")[1]
     for words in (

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import everyformer as ef
-from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.interop.convert.etc import lift_to_etc
 from everyformer.models.summary_options import SummaryOptions
 
@@ -51,6 +51,11 @@ def test_learned_positions_are_repeated():
 def test_a_classifier_goes_on_too():
     lifted = lift_to_etc(bert("classify-text", pooling="first")).model
     assert lifted(torch.randint(0, 30, (2, 9))).logits.shape == (2, 2)
+
+
+def test_a_shorter_text_is_refused():
+    with pytest.raises(ConfigError, match="length=9 is shorter than the 10 tokens"):
+        lift_to_etc(bert(), length=9)
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ def test_most_heads_stay_in_their_block():
         ({"permutations": ((0, 1),) * 3, "causal": True}, "bidirectional"),
         ({"permutations": ((0, 1),) * 3, "groups": (3,)}, "in place of"),
         ({"max_length": None}, "max_length"),
+        ({"block_size": 8}, "hold 16 tokens, but max_length=24: give blocks=3"),
     ],
 )
 def test_what_cannot_be_is_refused(options, says):

@@ -301,7 +301,7 @@ BAD = {
         "attention", "classify-text", {"summaries": EVERY, "causal": True}, "both ways",
     ),
     "nothing to foretell": (
-        "etc", "mlm", {"summaries": {"per": None, "cpc": 0.25}}, "summaries.cpc=0.25",
+        "etc", "mlm", {"summaries": {"per": None, "cpc": 0.25}}, r"summaries\.cpc=0\.25",
     ),
     "no hidden tokens": (
         "etc", "classify-text", {"summaries": EVERY | {"cpc": 0.25}}, "task 'mlm'",

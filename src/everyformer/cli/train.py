@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from everyformer.data.tokenizers import Tokenizer
     from everyformer.training.warmstart import Start
 
+PLAIN = (LM, MLM)
+"""tasks that any plain text serves"""
+
 
 def run(words: Sequence[str]) -> int:
     """Train, and say where the results are."""
@@ -47,7 +50,7 @@ def run(words: Sequence[str]) -> int:
         options.data,
         options.task,
         tokenizer=None if origin is None else origin.tokenizer,
-        able=_able(options.member, origin),
+        able=_able(options, origin),
     )
     config = model_config(options, dataset, None if origin is None else origin.config)
     torch.manual_seed(options.training.seed)
@@ -92,10 +95,12 @@ def _origin(options: RunConfig, folder: Path) -> Start | None:
     return read_start(folder if begun else options.from_run)
 
 
-def _able(member: str, origin: Start | None) -> list[str]:
-    """The tasks that data may suggest: a masked model goes on as one on running text."""
-    masked = origin is not None and origin.config.task == MLM
-    return [task for task in info(member).tasks if not (masked and task == LM)]
+def _able(options: RunConfig, origin: Start | None) -> tuple[str, ...]:
+    """Tasks of the member; of plain text a model goes on with the one that it has learned."""
+    tasks = info(options.member).tasks
+    if origin is None or origin.config.task not in PLAIN:
+        return tasks
+    return tuple(task for task in tasks if task not in PLAIN or task == origin.config.task)
 
 
 def _with_tokenizer(options: RunConfig, tokenizer: Tokenizer, asked: str | None) -> RunConfig:

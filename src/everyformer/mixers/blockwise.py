@@ -95,6 +95,12 @@ class Blockwise(PatternAttention):
         self._plan = SparsePlan(unions[:1] if len(set(unions)) == 1 else unions)
         if not causal:
             self.max_length = self.block * o.blocks
+            if max_length is not None and self.max_length < max_length:
+                raise GeneError(
+                    f"blockwise: blocks={o.blocks} of block_size={self.block} hold "
+                    f"{self.max_length} tokens, but max_length={max_length}: give "
+                    f"blocks={-(-max_length // self.block)}, or leave block_size out"
+                )
 
     def plan(self, length: int) -> SparsePlan:
         if not self.causal:
@@ -140,7 +146,8 @@ class Blockwise(PatternAttention):
             )
         if len(orders) != self.heads:
             raise GeneError(
-                f"blockwise: {len(orders)} permutations for heads={self.heads}: give one a head"
+                f"blockwise: {len(orders)} permutations for heads={self.heads}: give one a "
+                "head, as [[0, 1], [1, 0]] (a command line cannot: in a file for --config)"
             )
         for order in orders:
             if sorted(order) != list(range(blocks)):

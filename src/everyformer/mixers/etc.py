@@ -117,11 +117,9 @@ class ETC(Mixer):
                 "etc has no causal form: a global token, which all read, would show later tokens "
                 "to earlier ones; use it for tasks mlm and classify-text"
             )
-        if o.radius < 0 or o.clip < 1 or not 0 <= o.attention_dropout < 1:
-            raise GeneError(
-                f"etc: radius={o.radius} must be at least 0, clip={o.clip} at least 1 and "
-                f"attention_dropout={o.attention_dropout} below 1"
-            )
+        for option, given, least in (("radius", o.radius, 0), ("clip", o.clip, 1)):
+            if given < least:
+                raise GeneError(f"etc: {option}={given} must be at least {least}")
         self.width, self.heads, self.causal, self.options = width, heads, False, o
         self.size = heads_divide(width, heads, self.name)
         self.distances = 2 * o.clip + 1 if o.direction else o.clip + 1

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from everyformer.core.config import from_dict
-from everyformer.core.errors import UnsupportedError
+from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.interop.convert.checkpoint import Imported, fill
 from everyformer.interop.convert.rules import Report
 from everyformer.mixers.attention import AttentionOptions
@@ -42,11 +42,12 @@ def lift_to_etc(
 
     Args:
         model: reads text both ways (task mlm or classify-text) by softmax attention.
-        length: longest text (default: as before).
+        length: longest text, at least as before (default: as before).
         summaries: its global tokens (default: one for every 16 tokens).
         options: of the mixer (`ETCOptions`): radius, clip, sharing ...
 
     Raises:
+        ConfigError: a shorter length than before.
         UnsupportedError: attention of a kind that ETC has not.
         GeneError: what the model is otherwise does not go with global tokens.
     """
@@ -67,6 +68,11 @@ def lift_to_etc(
     if odd or config.schedule:
         raise UnsupportedError(
             f"etc has no counterpart to {', '.join(odd or config.schedule)} of this attention"
+        )
+    if length is not None and length < config.tokens:
+        raise ConfigError(
+            f"length={length} is shorter than the {config.tokens} tokens that the model reads: "
+            "give at least as many"
         )
     own = {name: getattr(chosen, name) for name in KEPT} | options
     wanted = dataclasses.replace(
