@@ -402,3 +402,26 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 def test_wrong_calls_say_what_to_do(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_even_weights_have_unit_scaling_by_a_fifth() -> None:
+    """U(-a, a) with a = 0.2 sqrt(3 / inputs), of variance 0.04 / inputs; tables N(0, 1 / width)."""
+    torch.manual_seed(0)
+    model = ef.create_model(
+        "image-transformer", PIXELS, image=(3, 8, 8), width=96, heads=4, layers=2,
+        init="image-transformer",
+    )  # fmt: skip
+    (block, _) = model.stack.blocks
+    weights = block.state_dict() | {"head.weight": model.head.weight.detach()}
+    tried = 0
+    for name, weight in weights.items():
+        if weight.dim() == 2:
+            inputs = weight.shape[1]
+            assert float(weight.abs().max()) <= 0.2 * math.sqrt(3 / inputs)
+            assert math.isclose(float(weight.var()) * inputs, 0.04, rel_tol=0.05)
+            tried += 1
+        elif "bias" in name:
+            assert not weight.any()
+    assert tried == 5
+    table = model.embedding.values.weight.detach()
+    assert math.isclose(float(table.var()) * 96, 1, rel_tol=0.05)

@@ -21,6 +21,9 @@ from everyformer.models.genes import build_before, build_mixers, build_position
 from everyformer.models.summaries import Parts, Summaries, Summarised
 from everyformer.positions.base import Position
 
+UNIT_GAIN = 0.2
+"""of tensor2tensor's image models"""
+
 
 class Model(nn.Module):
     """Base of all models: ``forward(inputs, *, targets, mask, ...) -> ModelOutput``."""
@@ -140,6 +143,8 @@ class Model(nn.Module):
         if config.init == "sparse-transformer":
             deep_weights(self, [*embeddings])
             return
+        if config.init == "image-transformer":
+            _even_weights(self)
         std = config.width**-0.5 if self.embedding_scale != 1.0 else 0.02
         tables = list(embeddings) if self.types is None else [*embeddings, self.types]
         if self.summaries is not None:
@@ -148,7 +153,7 @@ class Model(nn.Module):
             weight = table.weight
             assert isinstance(weight, Tensor)
             nn.init.normal_(weight, std=std)
-        if config.init != "member":
+        if config.init in ("bert", "gpt2"):
             _normal_weights(self)
         if config.init == "gpt2":
             _scale_outputs(self, config.layers)
@@ -176,6 +181,16 @@ def _normal_weights(model: Model) -> None:
     for name, weight in model.named_parameters():
         if weight.dim() >= 2 and "norm" not in name:
             nn.init.normal_(weight, std=0.02)
+
+
+def _even_weights(model: Model) -> None:
+    """All matrices U(-a, a) with a = 0.2 sqrt(3 / inputs): unit scaling by a gain of 0.2."""
+    for name, weight in model.named_parameters():
+        if weight.dim() >= 2 and "norm" not in name:
+            bound = UNIT_GAIN * math.sqrt(3 / weight[0].numel())
+            nn.init.uniform_(weight, -bound, bound)
+        elif name.endswith("bias") or ".biases." in name:
+            nn.init.zeros_(weight)
 
 
 def _scale_outputs(model: Model, layers: int) -> None:
