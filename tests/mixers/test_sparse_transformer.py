@@ -216,15 +216,16 @@ def test_states_hold_the_last_block_and_the_summaries_of_a_fixed_pattern():
 
 
 def test_scores_grow_like_the_power_of_three_halves():
-    """Exactly, where sizes divide: units of A1 hold 1.5 L l pairs, those of A2 L^2 / l."""
+    """Exactly: units of A1 hold (l + R) L pairs, R = 64 up to l = 256, those of A2 L^2 / l."""
 
     def operations(length):
         mixer = build(max_length=length, mode="heads", backend="blocked")
         q, k, v = (torch.zeros(1, HEADS, length, 8) for _ in range(3))
         return count_flops(lambda: mixer._whole(q, k, v, None))
 
-    assert operations(4**7) == 4 * 8 * (1.5 + 1) * 2 ** (7 * 3)
-    assert operations(4**8) == 8 * operations(4**7)
+    for half in (7, 8):
+        stride = 2**half
+        assert operations(stride**2) == 4 * 8 * (1 + 64 / stride + 1) * stride**3
 
 
 # the start of deep networks
