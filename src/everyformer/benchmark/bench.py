@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from everyformer.core.bounds import Amount, Count, Whole
+from everyformer.core.config import Options, converted
 from everyformer.core.errors import ConfigError
 from everyformer.family import info
 
@@ -21,14 +23,14 @@ BASELINE = "attention"
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(Options):
     """What every point of a benchmark shares."""
 
-    width: int = 256
+    width: Count = 256
     """channels of x"""
-    heads: int = 4
+    heads: Count = 4
     """heads of each mixer that has heads"""
-    batch: int = 1
+    batch: Count = 1
     """rows"""
     causal: bool = True
     """whether the future is hidden (members that cannot hide it are measured as they are)"""
@@ -38,9 +40,9 @@ class Setting:
     """dtype of weights and inputs"""
     device: str = "cpu"
     """where it is measured"""
-    seconds: float = 0.4
+    seconds: Amount = 0.4
     """least time spent on the repetitions of a point"""
-    threads: int | None = None
+    threads: Count | None = None
     """CPU threads (default: torch's own choice)"""
 
 
@@ -88,8 +90,8 @@ def bench(
     shared = Setting(**setting)
     if not lengths and not decode:
         raise ConfigError("nothing to measure: give lengths, or contexts to decode after")
-    if any(length < 1 for length in (*lengths, *decode)):
-        raise ConfigError(f"lengths must be positive, not {[*lengths, *decode]}")
+    lengths = converted(tuple[Count, ...], tuple(lengths), "lengths")
+    decode = converted(tuple[Whole, ...], tuple(decode), "decode")
     members = list(names)
     for name in members:
         info(name)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from everyformer.core.bounds import Amount, Count, Positive, Rate
+from everyformer.core.config import Options
+
 
 @dataclass(frozen=True)
-class BlockOptions:
+class BlockOptions(Options):
     wiring: Literal["pre", "post", "reversible"] = "pre"
     """where the norm stands: x + f(norm(x)), or norm(x + f(x)) as published in 2017; reversible:
     x1 + f(norm(x2)), whose activations are not kept but computed again"""
@@ -15,23 +18,23 @@ class BlockOptions:
     """what a reversible stack gives: both halves side by side (2 width), or their mean"""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """normalisation over channels"""
-    norm_eps: float = 1e-5
+    norm_eps: Amount = 1e-5
     """added to the variance"""
-    final_norm_eps: float | None = None
+    final_norm_eps: Amount | None = None
     """the same of the norm after the last layer (default: norm_eps)"""
     feedforward: Literal["gelu", "gelu-tanh", "gelu-sigmoid", "relu", "silu", "swiglu"] = "gelu"
     """activation of the two-layer network after the mixer (a mixer that has its own gets none);
     gelu-sigmoid is x sigmoid(1.702 x)"""
-    expansion: float = 4.0
+    expansion: Positive = 4.0
     """hidden channels of the feed-forward, times width"""
     feedforward_bias: bool = True
     """whether the feed-forward's linear layers have biases"""
-    feedforward_chunk: int | None = None
+    feedforward_chunk: Count | None = None
     """tokens that the feed-forward works on at a time; its hidden channels are then not kept, but
     made again in the backward pass (default: all, kept)"""
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     """dropout on what each sub-layer adds, and inside the feed-forward"""
-    feedforward_dropout: float | None = None
+    feedforward_dropout: Rate | None = None
     """dropout inside the feed-forward (default: dropout)"""
-    drop_path: float = 0.0
+    drop_path: Rate = 0.0
     """chance that a sub-layer is skipped for a sample: 0 at the first layer, this at the last"""

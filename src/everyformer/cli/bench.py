@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import tyro
 
 from everyformer.benchmark.bench import BASELINE, Point, Setting, bench, crossover
-from everyformer.cli.console import emit, size, table
+from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import parse, say
+from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import to_dict
+from everyformer.core.words import size
 from everyformer.family import list_members
 
 
@@ -19,9 +21,9 @@ from everyformer.family import list_members
 class BenchOptions(Setting):
     members: tyro.conf.Positional[tuple[str, ...]] = (BASELINE, "aft-local")
     """members to measure"""
-    lengths: tuple[int, ...] = (256, 1024, 4096)
+    lengths: tuple[Count, ...] = (256, 1024, 4096)
     """tokens of whole calls"""
-    decode: tuple[int, ...] = ()
+    decode: tuple[Whole, ...] = ()
     """contexts after which one token is timed, for members with a state"""
     peers: bool = False
     """also the installed peer packages, side by side"""

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import tyro
 
-from everyformer.cli.console import emit, size, table
+from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import parse, peek, say
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.config import from_dict
+from everyformer.core.words import size
 from everyformer.family import list_members
 
 

@@ -42,17 +42,6 @@ def emit(values: Any) -> None:
     print(json.dumps(_plain(values), indent=2))
 
 
-def size(count: float | None) -> str:
-    """A count of bytes as a person reads it."""
-    if count is None:
-        return "-"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return ""
-
-
 def _cell(value: Any) -> str:
     if value is None:
         return "-"

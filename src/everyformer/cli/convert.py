@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import tyro
 
 from everyformer.cli.console import emit, facts
 from everyformer.cli.parsing import parse
+from everyformer.core.bounds import Count, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +38,9 @@ SAVED = ("ours", *LONG, "etc")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertOptions:
+class ConvertOptions(Options):
+    missing: ClassVar[Any] = tyro.MISSING
+
     source: tyro.conf.Positional[str]
     """folder of transformers (config.json and safetensors), name on the Hugging Face hub
     (OWNER/NAME), directory of a run, or folder of a saved model"""
@@ -49,19 +53,19 @@ class ConvertOptions:
     model class for transformers (lm); onnx: a file .onnx; program: a file .pt2 of torch.export;
     longformer, bigbird, etc: a saved model for long texts, of one with attention, whose weights it
     keeps (default: ours, of what is not)"""
-    length: int | None = None
+    length: Count | None = None
     """with --to longformer, bigbird or etc: tokens that it shall read (default: 4096; etc: as
     before)"""
-    window: int | None = None
+    window: Whole | None = None
     """with --to longformer: W, tokens of its window (default: 512)"""
-    block_size: int | None = None
+    block_size: Count | None = None
     """with --to bigbird: tokens of a block (default: 64)"""
     mixer: str | None = None
     """takes the place of attention in an imported checkpoint, with fresh weights"""
     type: str | None = None
     """which system of transformers to write: gpt2, bert, roberta, vit, marian, llama, mistral or
     qwen2, longformer or big_bird (default: the first that can say all that the model is)"""
-    average: int | None = None
+    average: Count | None = None
     """of a run, take the mean of the weights in so many of the newest checkpoints (default: the
     best one)"""
     json: bool = False

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import parse
+from everyformer.core.config import Options
 
 EXTRAS = {
     "images": ("pillow", "scikit-learn"),
@@ -24,7 +25,7 @@ CORE = ("torch", "einops", "numpy", "safetensors", "tqdm", "tyro", "matplotlib",
 
 
 @dataclass(frozen=True)
-class DoctorOptions:
+class DoctorOptions(Options):
     json: bool = False
     """machine output"""
 

@@ -40,9 +40,6 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
         ConfigError: options that do not fit the run, unknown classes.
         DataError: pictures of another size than the run's.
     """
-    for name, value in (("images", options.images), ("draws", options.draws)):
-        if value is not None and value < 1:
-            raise ConfigError(f"the number of {name} must be at least 1, not {value}")
     model = trained.model(options.average)
     assert isinstance(model, PixelModel)
     enlarges = model.config.source_image is not None

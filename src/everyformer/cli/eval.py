@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import tyro
 
 from everyformer.cli.console import emit, facts, table
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, say
+from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
@@ -28,14 +29,16 @@ UNSAID = "to be said"
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(BeamConfig):
+    missing: ClassVar[Any] = tyro.MISSING
+
     run: tyro.conf.Positional[str]
     """directory of a trained run, or folder of a saved or converted model"""
     data: DataConfig = field(default_factory=DataConfig)
     """other data; its tokenizer is the run's (default: what the run was trained on; a saved model
     needs to be told)"""
-    sequences: int | None = None
+    sequences: Count | None = None
     """validation sequences read (default: all)"""
-    batch: int = 16
+    batch: Count = 16
     """sequences a forward pass"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes under autocast"""
@@ -43,17 +46,17 @@ class EvalOptions(BeamConfig):
     """how windows of --length tokens lie over a text (lm): side by side, or a stride apart, each
     scoring what is new in it, or in order, each going on from the one before; draws the loss by
     place and by context (default: side by side, with what a memory needs before each)"""
-    stride: int | None = None
+    stride: Count | None = None
     """tokens between sliding windows (default: half a window)"""
-    streams: int = 1
+    streams: Count = 1
     """stretches of the text that are read side by side in mode recurrent"""
-    memory: int | None = None
+    memory: Whole | None = None
     """tokens of the past that each layer's memory holds (default: as in training)"""
-    lengths: tuple[int, ...] = ()
+    lengths: tuple[Count, ...] = ()
     """measure windows of each of these lengths in turn and draw the loss against them (lm)"""
     out: str | None = None
     """with --lengths or --mode: the picture to write (default: RUN/lengths.png or RUN/MODE.png)"""
-    average: int | None = None
+    average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     bleu: bool = False
     """translate the held-out sentences too and give BLEU and chrF (seq2seq)"""
@@ -79,8 +82,6 @@ def run(words: Sequence[str]) -> int:
         ),
         default=None if place is None else EvalOptions(run=place, data=known or DataConfig()),
     )
-    if options.batch < 1:
-        raise ConfigError(f"batch must be at least 1, not {options.batch}")
     from everyformer.cli.trained import open_run
     from everyformer.comparison.summary import NOT_WRITING
     from everyformer.core.mixer import leak_of

@@ -12,7 +12,7 @@ import difflib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import tyro
 from tyro.constructors import (
@@ -24,7 +24,8 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
-from everyformer.core.config import field_docs
+from everyformer.core.bounds import bounds_of
+from everyformer.core.config import field_docs, field_types, from_dict
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
 from everyformer.models.config import Architecture
@@ -132,15 +133,26 @@ def nearest_flags(word: str, flags: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys([*close, *(n for end in likely for n in ends if ends[n] == end)]))[:3]
 
 
-def registry() -> ConstructorRegistry:
-    """How tyro reads our dataclasses."""
+def registry(kind: type, default: Any = None) -> ConstructorRegistry:
+    """How tyro reads the options ``kind``, and those inside them."""
+    homes = _homes(kind, default)
     rules = ConstructorRegistry()
-    rules.struct_rule(_dataclass_rule)
+    rules.struct_rule(lambda info: _dataclass_rule(info, homes))
     rules.primitive_rule(_none_rule)
     return rules
 
 
-def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
+def _homes(kind: type, default: Any, prefix: str = "--") -> dict[type, str]:
+    """What stands before the flags of ``kind`` and of each dataclass inside it."""
+    found = {kind: prefix}
+    for f, hint, value in _fields(kind, default):
+        inner = _inner(hint, value)
+        if inner is not None:
+            found = _homes(inner, value, f"{prefix}{f.name}.") | found
+    return found
+
+
+def _dataclass_rule(info: StructTypeInfo, homes: dict[type, str]) -> StructConstructorSpec | None:
     kind = info.type
     if not dataclasses.is_dataclass(kind):
         return None
@@ -151,7 +163,7 @@ def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
         text = docs.get(f.name, "")
         alias = ALIASES.get((kind, f.name), OTHER_NAMES.get(f.name))
         shown = tyro.conf.arg(
-            aliases=None if alias is None else (alias,), help_behavior_hint=_hint(text)
+            aliases=None if alias is None else (alias,), help_behavior_hint=_hint(text, hint)
         )
         inner = _inner(hint, value)
         typed = inner if inner is not None else Annotated[hint, shown]
@@ -159,7 +171,7 @@ def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
 
     def make(**values: Any) -> Any:
         try:
-            return kind(**values)
+            return from_dict(kind, values, homes.get(kind, "--"))
         except ConfigError as error:
             raise Refused(error) from error
 
@@ -179,23 +191,26 @@ def _none_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None
     )
 
 
-def _hint(text: str) -> typing.Callable[[str], str]:
-    """What stands behind an explanation: the default, where it says something."""
+def _hint(text: str, kind: Any) -> typing.Callable[[str], str]:
+    """What stands behind an explanation: which numbers are taken, and a default that says much."""
+    bounds = bounds_of(kind)
+    taken = [] if bounds is None else [str(bounds)]
 
     def hint(label: str) -> str:
-        if label in ("", "none", "None", "False") or "(default" in text:
-            return ""
-        return f"(default: {label if label.isprintable() else ascii(label.strip(QUOTE))})"
+        silent = label in ("", "none", "None", "False") or "(default" in text
+        shown = label if label.isprintable() else ascii(label.strip(QUOTE))
+        told = "; ".join([*taken, *([] if silent else [f"default: {shown}"])])
+        return f"({told})" if told else ""
 
     return hint
 
 
 def _fields(kind: type, default: Any) -> Iterator[tuple[dataclasses.Field[Any], Any, Any]]:
     """Each field with its annotation and the default that holds."""
-    hints = get_type_hints(kind, include_extras=True)
     for f in dataclasses.fields(kind):
         if not f.init:
             continue
+        hint = field_types(kind)[f.name]
         if default is not None:
             value = getattr(default, f.name)
         elif f.default is not dataclasses.MISSING:
@@ -204,7 +219,7 @@ def _fields(kind: type, default: Any) -> Iterator[tuple[dataclasses.Field[Any], 
             value = f.default_factory()
         else:
             value = tyro.MISSING
-        yield f, hints[f.name], value
+        yield f, hint, value
 
 
 def _inner(hint: Any, value: Any) -> type | None:

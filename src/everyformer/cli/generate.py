@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import tyro
 
 from everyformer.cli.parsing import parse, say
+from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.models.pixel_options import PIXEL_TASKS
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(Sampling, BeamConfig):
+    missing: ClassVar[Any] = tyro.MISSING
+
     run: tyro.conf.Positional[str]
     """directory of a trained run, or folder of a saved or converted model"""
     prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -37,14 +40,14 @@ class GenerateOptions(Sampling, BeamConfig):
     stop: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """end a text as soon as what was made holds this, \\n being a line's end; may be given several
     times"""
-    average: int | None = None
+    average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
-    tokens: int | None = 200
+    tokens: Whole | None = 200
     """how many tokens to make, none: until it is stopped"""
     state: str | None = None
     """file that a text is kept in between two commands: what a stream came to is saved there, and
     gone on from if it exists (the prompt is then read after it)"""
-    images: int | None = None
+    images: Count | None = None
     """how many images to draw (default: 16), complete or enlarge (default: 6)"""
     complete: str | None = None
     """a picture, or a folder or zip of them, to draw the second half of: held-out takes those that
@@ -52,7 +55,7 @@ class GenerateOptions(Sampling, BeamConfig):
     enlarge: str | None = None
     """the same, to enlarge: small pictures, or large ones that are made small first
     (super-resolution; default: held-out)"""
-    draws: int = 2
+    draws: Count = 2
     """how often each picture is completed or enlarged"""
     class_name: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """the class of the images, where the run was trained with --data.labels; may be given several
@@ -60,10 +63,6 @@ class GenerateOptions(Sampling, BeamConfig):
     out: str | None = None
     """the picture to write, of images (default: RUN/samples.png, RUN/completed.png or
     RUN/enlarged.png)"""
-
-    def __post_init__(self) -> None:
-        Sampling.__post_init__(self)
-        BeamConfig.__post_init__(self)
 
     @property
     def sampling(self) -> Sampling:
@@ -97,8 +96,6 @@ def run(words: Sequence[str]) -> int:
             "everyformer generate runs/aft-local --temperature 0.7 --top-p 0.9 --stop '\\n\\n'",
         ),
     )
-    if options.tokens is not None and options.tokens < 0:
-        raise ConfigError(f"tokens must be 0 or more, not {options.tokens}")
     from everyformer.cli.trained import open_run
 
     trained = open_run(options.run)

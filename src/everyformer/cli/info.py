@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import tyro
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.list import ABILITIES, describe
 from everyformer.cli.parsing import parse
+from everyformer.core.config import Options
 from everyformer.core.member import Member
 from everyformer.family import TRAIN, info
 
 
 @dataclass(frozen=True)
-class InfoOptions:
+class InfoOptions(Options):
+    missing: ClassVar[Any] = tyro.MISSING
+
     member: tyro.conf.Positional[str]
     """a member's name (`everyformer list`)"""
     json: bool = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import parse
+from everyformer.core.config import Options
 from everyformer.core.errors import unknown
 from everyformer.core.member import Member
 from everyformer.family import ALL_TASKS, list_members
@@ -16,7 +17,7 @@ ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
 
 
 @dataclass(frozen=True)
-class ListOptions:
+class ListOptions(Options):
     task: str | None = None
     """only members that have this task: lm, mlm, classify-text, classify-image, seq2seq, pixels,
     super-resolution"""

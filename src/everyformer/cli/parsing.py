@@ -92,7 +92,7 @@ def _read(
                 args=words,
                 default=default if default is not None else tyro.MISSING_NONPROP,
                 config=(tyro.conf.AvoidSubcommands, tyro.conf.PositionalMetavarFromFieldName),
-                registry=registry(),
+                registry=registry(kind, default),
                 return_unknown_args=True,
             )
     except Refused as error:

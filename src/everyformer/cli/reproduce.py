@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import tyro
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import parse, say
+from everyformer.core.bounds import Count, Positive
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class ReproduceOptions:
+class ReproduceOptions(Options):
+    missing: ClassVar[Any] = tyro.MISSING
+
     name: tyro.conf.Positional[str]
     """a member, or one experiment by its name"""
-    seeds: int = 3
+    seeds: Count = 3
     """repetitions"""
     data: str | None = None
     """real data, for the experiments that want some"""
-    scale: float = 1.0
+    scale: Positive = 1.0
     """steps and samples times this; below 1 only tries whether it runs"""
     out: str = "runs/reproduce"
     """where results and figures go"""
@@ -38,8 +43,6 @@ def run(words: Sequence[str]) -> int:
         about="Put a member's claim to the test: numbers over seeds, and a figure.",
         examples=("everyformer reproduce gmlp", "everyformer reproduce saturation --seeds 5"),
     )
-    if options.seeds < 1 or options.scale <= 0:
-        raise ConfigError("seeds must be at least 1 and scale above 0")
     from everyformer.experiments.base import Setting, find, perform
 
     found = find(options.name)

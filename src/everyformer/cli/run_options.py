@@ -7,13 +7,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import tyro
 
 from everyformer.cli.flags import NONE, arrange, flags_of
 from everyformer.cli.parsing import parse, peek, read_config
-from everyformer.core.config import from_dict, to_dict
+from everyformer.core.config import Options, from_dict, to_dict
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.data.config import DataConfig
 from everyformer.family import info, list_members
@@ -34,13 +34,15 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class NoOptions:
+class NoOptions(Options):
     """There is nothing to choose."""
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Options):
     """One member, trained on one source of data."""
+
+    missing: ClassVar[Any] = tyro.MISSING
 
     member: tyro.conf.Positional[str]
     """a member's name (`everyformer list`)"""

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import tyro
 
 from everyformer.cli.parsing import parse, say
+from everyformer.core.bounds import Bounds
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
 from everyformer.family import IMAGE, LM, PIXELS, info, list_members
 
@@ -30,7 +32,9 @@ EXAMPLE = "def mean(values):\n    return sum(values) / len(values)\n"
 
 
 @dataclass(frozen=True)
-class ShowOptions:
+class ShowOptions(Options):
+    missing: ClassVar[Any] = tyro.MISSING
+
     target: tyro.conf.Positional[str]
     """directory of a trained run or folder of a saved model, or a member's name to see what it
     starts from"""
@@ -46,7 +50,7 @@ class ShowOptions:
     text: str | None = None
     """what the model reads (default: a piece of the run's validation data; a saved model reads
     random tokens)"""
-    length: int | None = None
+    length: Annotated[int, Bounds(1, 65536)] | None = None
     """tokens read, or positions drawn (default: 64 tokens, 32 positions, 16 in masks)"""
 
 
@@ -75,8 +79,6 @@ def run(words: Sequence[str]) -> int:
     )
     if options.what not in WHAT:
         raise ConfigError(f"unknown picture '{options.what}'; {nearest(options.what, WHAT)}")
-    if options.length is not None and options.length < 1:
-        raise ConfigError(f"length must be at least 1, not {options.length}")
     from everyformer.report.pictures import applicable, draw_pictures
     from everyformer.report.style import save_figure
 

@@ -11,6 +11,7 @@ import tyro
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import parse, say
+from everyformer.core.config import Options
 from everyformer.family import info, list_members
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class VerifyOptions:
+class VerifyOptions(Options):
     members: tyro.conf.Positional[tuple[str, ...]] = ()
     """members to check (default: all)"""
     laws: tuple[str, ...] = ()

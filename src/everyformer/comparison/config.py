@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from everyformer.core.bounds import Count, Positive
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
 from everyformer.models.config import Architecture
@@ -12,7 +14,7 @@ from everyformer.training.config import TrainingConfig
 
 
 @dataclass(frozen=True)
-class CompareConfig:
+class CompareConfig(Options):
     """Every member gets the same data, tokens, seeds, sizes and budget."""
 
     members: tuple[str, ...] = ("attention", "aft-local", "gmlp")
@@ -32,13 +34,13 @@ class CompareConfig:
     """the same budget and optimiser for all"""
     options: tuple[str, ...] = ()
     """a member's own options, as member.option=value (aft-local.window=64)"""
-    seeds: int = 1
+    seeds: Count = 1
     """trainings of each member, with this many seeds from `training.seed` on"""
     match: Literal["width", "parameters"] = "width"
     """what is equal: width, or parameters to within 10% of the first member's"""
-    lr_grid: tuple[float, ...] = ()
+    lr_grid: tuple[Positive, ...] = ()
     """learning rates tried for each member with the first seed; the best one is kept"""
-    bench_lengths: tuple[int, ...] = (256, 512, 1024, 2048)
+    bench_lengths: tuple[Count, ...] = (256, 512, 1024, 2048)
     """lengths at which time and memory of one layer are measured; none given skips it"""
     launcher: Literal["local", "ray"] = "local"
     """one training after the other here, or spread over a Ray cluster"""
@@ -50,16 +52,11 @@ class CompareConfig:
     """replace an earlier comparison in that directory"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.members:
             raise ConfigError("name at least one member to compare")
         doubled = {m for m in self.members if self.members.count(m) > 1}
         if doubled:
             raise ConfigError(f"members named twice: {', '.join(sorted(doubled))}")
-        if self.seeds < 1:
-            raise ConfigError(f"seeds must be at least 1, not {self.seeds}")
         if self.resume and self.overwrite:
             raise ConfigError("resume and overwrite contradict each other: give one of them")
-        if any(not rate > 0 for rate in self.lr_grid):
-            raise ConfigError(f"lr_grid must be above 0, not {self.lr_grid}")
-        if any(length < 1 for length in self.bench_lengths):
-            raise ConfigError(f"bench_lengths must be positive, not {self.bench_lengths}")

@@ -1,23 +1,66 @@
 """Typed configs: one dataclass is the source for Python, flags, help, files and documentation.
 
-`to_dict` and `from_dict` are exact inverses over JSON and TOML; an unknown key is an error with a
-suggestion and a wrong type says what was expected. `field_docs` reads the string literal under
-each field, so that a field's meaning is written once.
+A class of options derives from `Options`, which holds every field to its type and to the bounds
+in it (`everyformer.core.bounds`), wherever the value came from. `to_dict` and `from_dict` are exact
+inverses over JSON and TOML; an unknown key is an error with a suggestion, and a wrong value one
+that says what was expected. `field_docs` reads the string literal under each field, so that a
+field's meaning is written once.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
+import numbers
 import textwrap
 import types
 import typing
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from everyformer.core.bounds import Bounds
 from everyformer.core.errors import ConfigError, nearest
 
 C = TypeVar("C")
+
+
+class OutOfBoundsError(ConfigError):
+    """A number of the right type that its option does not take."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Base of all options: frozen dataclasses whose types say which values they take.
+
+    Raises:
+        ConfigError: a value is of another type, or outside the bounds of its field.
+    """
+
+    missing: ClassVar[Any] = dataclasses.MISSING
+    """what stands for a value that is still to be given"""
+
+    def __post_init__(self) -> None:
+        for name, kind in field_types(type(self)).items():  # type: ignore[arg-type]
+            if (value := getattr(self, name)) is not self.missing:
+                object.__setattr__(self, name, converted(kind, value, name))
+
+
+@functools.cache
+def field_types(cls: Any) -> dict[str, Any]:
+    """The type of each field of a dataclass that its constructor takes, bounds included."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
 
 
 def to_dict(config: Any) -> Any:
@@ -39,55 +82,77 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
     """
     if not isinstance(values, dict):
         raise ConfigError(f"{where or cls.__name__} must be a table of options, not {values!r}")
-    hints = get_type_hints(cls)
-    names = {f.name for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    kinds = field_types(cls)  # type: ignore[arg-type]
     for key in values:
-        if key not in names:
-            raise ConfigError(f"unknown option '{where}{key}'; {nearest(key, names)}")
+        if key not in kinds:
+            raise ConfigError(f"unknown option '{where}{key}'; {nearest(str(key), kinds)}")
     given = {}
     for key, value in values.items():
         inner = getattr(base, key, None) if base is not None else None
-        given[key] = _convert(hints[key], value, f"{where}{key}", inner)
+        given[key] = converted(kinds[key], value, f"{where}{key}", inner)
     try:
         return cls(**given) if base is None else dataclasses.replace(base, **given)  # type: ignore[type-var]
     except TypeError as error:
         raise ConfigError(f"{where or cls.__name__}: {error}") from error
 
 
-def _convert(kind: Any, value: Any, where: str, base: Any = None) -> Any:
-    """``value`` as ``kind``, exactly; the only widening is int -> float and list -> tuple."""
+def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
+    """``value`` as ``kind``, exactly; the only widening is int -> float and list -> tuple.
+
+    Args:
+        where: the option's name, for the refusal.
+        base: what the value replaces; of a field of any type it says which options are meant.
+
+    Raises:
+        ConfigError: another type, an unknown word, a number out of its bounds.
+    """
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        value = converted(arguments[0], value, where, base)
+        for bounds in arguments[1:]:
+            if isinstance(bounds, Bounds) and not bounds.admit(value):
+                raise OutOfBoundsError(f"{_named(where)} must be {bounds}, not {value!r}")
+        return value
     if kind is Any or isinstance(kind, TypeVar):
         if base is not None and dataclasses.is_dataclass(base):
             return from_dict(type(base), value, where + ".", base)
         return value
     if origin in (Union, types.UnionType):
+        refused: ConfigError = _mismatch(where, kind, value)
         for choice in arguments:
             try:
-                return _convert(choice, value, where, base)
+                return converted(choice, value, where, base)
+            except OutOfBoundsError as error:
+                refused = error
             except ConfigError:
                 continue
-        raise _mismatch(where, kind, value)
+        raise refused
     if origin is Literal:
-        if value in arguments:
-            return value
+        # compared with their types, since True == 1
+        for argument in arguments:
+            if type(argument) is type(value) and argument == value:
+                return argument
         raise ConfigError(
-            f"'{where}' must be one of {', '.join(map(repr, arguments))}, not {value!r}; "
+            f"{_named(where)} must be one of {', '.join(map(repr, arguments))}, not {value!r}; "
             f"{nearest(str(value), map(str, arguments))}"
         )
     if dataclasses.is_dataclass(kind):
+        if isinstance(value, typing.cast(type, kind)):
+            return value
         chosen = type(base) if base is not None else kind
         return from_dict(typing.cast(type, chosen), value, where + ".", base)
     if origin is tuple and isinstance(value, list | tuple):
         if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return tuple(_convert(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+            return tuple(converted(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
         if len(arguments) == len(value):
             pairs = zip(arguments, value, strict=True)
-            return tuple(_convert(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(pairs))
+            return tuple(converted(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(pairs))
     elif origin is dict and isinstance(value, dict):
-        return {k: _convert(arguments[1], v, f"{where}.{k}") for k, v in value.items()}
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return {k: converted(arguments[1], v, f"{where}.{k}") for k, v in value.items()}
+    elif kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    elif kind is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return _as_float(value, where)
     elif kind is type(None):
         if value is None:
             return None
@@ -96,12 +161,41 @@ def _convert(kind: Any, value: Any, where: str, base: Any = None) -> Any:
     raise _mismatch(where, kind, value)
 
 
+def _as_float(value: numbers.Real, where: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise OutOfBoundsError(f"{_named(where)} must be a finite number, not {value!r}") from error
+
+
 def _mismatch(where: str, kind: Any, value: Any) -> ConfigError:
-    name = getattr(kind, "__name__", None) if get_origin(kind) is None else None
-    expected = name or str(kind).replace("typing.", "")
-    return ConfigError(f"'{where}' must be {expected}, not {value!r} ({type(value).__name__})")
+    return ConfigError(
+        f"{_named(where)} must be {_words(kind)}, not {value!r} ({type(value).__name__})"
+    )
 
 
+def _words(kind: Any) -> str:
+    """A type as it is written, without the bounds in it."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _words(arguments[0])
+    if origin in (Union, types.UnionType):
+        return " | ".join(map(_words, arguments))
+    if origin is tuple:
+        return f"tuple[{', '.join('...' if a is Ellipsis else _words(a) for a in arguments)}]"
+    if kind is type(None):
+        return "None"
+    if origin is None and isinstance(kind, type):
+        return kind.__name__
+    return str(kind).replace("typing.", "")
+
+
+def _named(where: str) -> str:
+    """An option's name in quotes; a flag's as it is written."""
+    return f"'{where.replace('_', '-') if where.startswith('--') else where}'"
+
+
+@functools.cache
 def field_docs(cls: type) -> dict[str, str]:
     """The explaining string under each field of a dataclass, base classes included."""
     docs: dict[str, str] = {}

@@ -57,6 +57,10 @@ class MissingExtraError(EveryformerError, ImportError):
         )
 
 
+class ResourceError(EveryformerError, MemoryError):
+    """Something asked for is larger than this machine; the message holds both numbers."""
+
+
 class DivergedError(EveryformerError, ArithmeticError):
     """Training produced a loss that is not a finite number."""
 

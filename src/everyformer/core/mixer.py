@@ -189,7 +189,7 @@ def set_options(cls: type[Any], member: str, options: Any) -> Any:
     """``options`` as an instance of ``cls``: given as one, as a dictionary, or not at all.
 
     Raises:
-        ConfigError: unknown options, wrong types, a rate of dropout that is none.
+        ConfigError: unknown options, wrong types, numbers out of bounds.
     """
     if options is None:
         return cls()
@@ -197,8 +197,6 @@ def set_options(cls: type[Any], member: str, options: Any) -> Any:
         if DROPOUT in options and not hasattr(cls, DROPOUT):
             raise no_weights(member)
         options = from_dict(cls, dict(options), f"{member}.")
-    if not 0 <= getattr(options, DROPOUT, 0) < 1:
-        raise ConfigError(f"{member}: {DROPOUT}={getattr(options, DROPOUT)} must be in [0, 1)")
     return options
 
 

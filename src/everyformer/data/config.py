@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from everyformer.core.bounds import Count, Part, Seed, Several, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, nearest
 
 BUILTINS: dict[str, str] = {
@@ -25,10 +27,12 @@ TASKS = ("lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "s
 
 SMALLEST_BPE = 257
 """All 256 bytes and one merge."""
+LARGEST_BPE = 1_000_000
+"""Several times the largest vocabulary in use; what trains them claims room for all at once."""
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Options):
     """Which data, cut how, with what held out."""
 
     source: str = "stdlib"
@@ -42,19 +46,19 @@ class DataConfig:
     tokenizer: str = "bytes"
     """How text becomes tokens: bytes, chars, or bpe:SIZE, trained on the training part. (hub: the
     tokenizer of a converted checkpoint that a run starts from, which needs not be said.)"""
-    length: int = 256
+    length: Several = 256
     """Tokens in a training sequence; when texts are classified, the longest text kept; of parallel
     text, the longest sentence that is trained on, its end token included."""
-    tokens: int | None = None
+    tokens: Count | None = None
     """Parallel text: a training batch holds about so many positions, source, target and padding
     together, instead of --batch sentences (which evaluations still read at a time)."""
-    validation: float = 0.1
+    validation: Part = 0.1
     """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
     draw within each class of labelled data. 1 holds out everything, to evaluate only."""
     part: str | None = None
     """Which part of a source in several parts is held out: its split's word, its folder or its file
     name without the ending (test_2016). Unset: the validation part, else the test part."""
-    size: int | None = None
+    size: Whole | None = None
     """Pictures are resized to size x size. Unset: kept when all are equal, else all take the
     commonest size. 0: never resized, so unequal sizes are an error."""
     colour: Literal["auto", "grey", "rgb"] = "auto"
@@ -62,12 +66,12 @@ class DataConfig:
     labels: bool = False
     """pixels, super-resolution: the model is told the class of each picture, the folder that it is
     in, and draws pictures of the class that it is asked for."""
-    small: int | None = None
+    small: Count | None = None
     """super-resolution: pixels on the shorter side of the small pictures, which are means over the
     areas of the others. Unset: a quarter."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the held-out draw and of generated tasks; the order of batches has the run's seed."""
-    mask_rate: float = 0.15
+    mask_rate: Part = 0.15
     """mlm: probability that a token is hidden: by the mask token in 80%, by a random token in 10%,
     by nothing in 10% of the cases."""
     mask_words: bool = False
@@ -77,45 +81,20 @@ class DataConfig:
     own, whose positions begin at 0."""
     cache: str | None = None
     """Folder for encoded corpora. Unset: $EVERYFORMER_CACHE, else the user's cache folder."""
-    symbols: int = 64
+    symbols: Several = 64
     """Generated tasks: how many content tokens there are; recall makes half of them keys."""
-    pairs: int = 16
+    pairs: Count = 16
     """recall: key-value pairs in a sequence; it needs a length of at least 4 x pairs."""
-    depth: int = 10
+    depth: Count = 10
     """listops: deepest nesting of operators."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.source.strip():
             raise ConfigError("'data.source' is empty; give a file, folder, zip, glob or built-in")
         tokenizer_parts(self.tokenizer)
-        if not 0 < self.validation <= 1:
-            raise ConfigError(
-                f"'data.validation' must be above 0 and at most 1, not {self.validation}: without "
-                "held-out data nothing can be compared"
-            )
-        if not 0 < self.mask_rate <= 1:
-            raise ConfigError(
-                f"'data.mask_rate' must be above 0 and at most 1, not {self.mask_rate}"
-            )
-        lowest = {"length": 2, "seed": 0, "symbols": 2, "pairs": 1, "depth": 1}
-        for name, least in lowest.items():
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"'data.{name}' must be at least {least}, not {getattr(self, name)}"
-                )
-        if self.tokens is not None and self.tokens < 1:
-            raise ConfigError(f"'data.tokens' must be at least 1, not {self.tokens}")
         if self.languages is not None:
             direction(self.languages)
-        if self.size is not None and self.size < 0:
-            raise ConfigError(f"'data.size' must be 0 or more pixels, not {self.size}")
-        if self.small is not None and self.small < 1:
-            raise ConfigError(f"'data.small' must be at least 1 pixel, not {self.small}")
-        if self.colour not in ("auto", "grey", "rgb"):
-            raise ConfigError(
-                f"'data.colour' must be auto, grey or rgb, not {self.colour!r}; "
-                f"{nearest(self.colour, ('auto', 'grey', 'rgb'))}"
-            )
 
 
 def direction(languages: str) -> tuple[str, str]:
@@ -150,6 +129,8 @@ def tokenizer_parts(spec: str) -> tuple[str, int]:
         return kind, 0
     if not size.isdecimal():
         raise ConfigError(f"tokenizer '{spec}' needs a vocabulary size, for example bpe:8000")
+    if not size.isascii() or len(size) > 9 or int(size) > LARGEST_BPE:
+        raise ConfigError(f"tokenizer '{spec}': a vocabulary has at most {LARGEST_BPE:,} tokens")
     if int(size) < SMALLEST_BPE:
         raise ConfigError(
             f"tokenizer '{spec}': a byte-level vocabulary has at least {SMALLEST_BPE} tokens "

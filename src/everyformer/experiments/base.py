@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.comparison.summary import mean_interval
+from everyformer.core.bounds import Count, Positive
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.data.base import Dataset
 from everyformer.family import info, list_members
@@ -26,12 +28,12 @@ Batches = Callable[[torch.Generator], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(Options):
     """How an experiment is run."""
 
-    seeds: int = 3
+    seeds: Count = 3
     """repetitions with seeds 0, 1, ..."""
-    scale: float = 1.0
+    scale: Positive = 1.0
     """steps and samples times this; below 1 only tries whether it runs"""
     data: str | None = None
     """real data, where the experiment wants some"""

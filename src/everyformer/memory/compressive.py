@@ -35,6 +35,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount, Count, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
@@ -50,18 +52,18 @@ LEARNED = ("conv", "dilated")
 
 
 @dataclass(frozen=True)
-class CompressiveOptions:
-    slots: int = 128
+class CompressiveOptions(Options):
+    slots: Whole = 128
     """n_m, inputs of the past that each layer keeps as they are"""
-    compressed: int = 128
+    compressed: Whole = 128
     """n_cm, rows that stand for older ones"""
-    rate: int = 4
+    rate: Count = 4
     """c, rows that are compressed to one"""
     function: Function = "conv"
     """how rows are compressed"""
     reconstruction: Literal["attention", "auto-encoding", "none"] = "attention"
     """what a function that learns is to keep: attention's outputs, or the rows themselves"""
-    reconstruction_weight: float = 1.0
+    reconstruction_weight: Amount = 1.0
     """factor on that loss"""
     reconstruction_norm: Literal["mean", "sum"] = "mean"
     """squared differences averaged over all numbers, or added up as printed"""
@@ -161,7 +163,7 @@ class CompressiveMemory(Memory):
     """n_m inputs of the past and n_cm rows that stand for c older ones each.
 
     Raises:
-        GeneError: counts without meaning, a loss for a function that cannot learn by it.
+        GeneError: a loss for a function that cannot learn by it.
     """
 
     name = "compressive"
@@ -172,11 +174,6 @@ class CompressiveMemory(Memory):
         super().__init__()
         o: CompressiveOptions = set_options(CompressiveOptions, self.name, options)
         self.options, self.slots = o, o.slots
-        if o.slots < 0 or o.compressed < 0 or o.rate < 1:
-            raise GeneError(
-                f"memory 'compressive' needs slots and compressed of 0 or more and a rate of at "
-                f"least 1, not slots={o.slots}, compressed={o.compressed}, rate={o.rate}"
-            )
         if o.gradient == "one-segment" and o.function not in LEARNED:
             raise GeneError(
                 f"function='{o.function}' has nothing to learn, so no gradient can reach it: leave "

@@ -24,7 +24,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from everyformer.core.errors import GeneError
+from everyformer.core.bounds import Whole
+from everyformer.core.config import Options
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State, state
@@ -35,8 +36,8 @@ from everyformer.memory.base import Memory, Recalled, Segment, no_rows, with_seg
 
 
 @dataclass(frozen=True)
-class SegmentOptions:
-    slots: int = 128
+class SegmentOptions(Options):
+    slots: Whole = 128
     """M, tokens before a segment that each layer reads too"""
     same_length: Literal["evaluation", "always", "never"] = "evaluation"
     """when every query sees exactly the last M keys, its own among them (the paper: in evaluation),
@@ -58,11 +59,7 @@ class SegmentState(State):
 
 @MEMORIES.register("segment")
 class SegmentMemory(Memory):
-    """The last M inputs of a layer, read beside the next segment's.
-
-    Raises:
-        GeneError: a negative number of slots.
-    """
+    """The last M inputs of a layer, read beside the next segment's."""
 
     name = "segment"
     Options = SegmentOptions
@@ -72,8 +69,6 @@ class SegmentMemory(Memory):
         super().__init__()
         self.options: SegmentOptions = set_options(SegmentOptions, self.name, options)
         self.slots = self.options.slots
-        if self.slots < 0:
-            raise GeneError(f"memory 'segment' needs 0 or more slots, not {self.slots}")
 
     def sight(self, sight: Sight) -> Sight:
         when = {"evaluation": not self.training, "always": True, "never": False}

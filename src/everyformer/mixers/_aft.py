@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.config import Options
+from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer
 from everyformer.core.outputs import MixerOutput
@@ -39,17 +40,13 @@ Average = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
-class AFTOptions:
+class AFTOptions(Options):
     """Options of all four members."""
 
     gate: Gate = "sigmoid"
     """what the queries go through before they scale the average; the paper's is the sigmoid"""
     bias: bool = True
     """whether the four projections have a bias"""
-
-    def __post_init__(self) -> None:
-        if self.gate not in _GATES:
-            raise ConfigError(f"gate must be one of {', '.join(_GATES)}, not {self.gate!r}")
 
 
 class Ordered(NamedTuple):

@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Context, Mixer, heads_divide
@@ -46,7 +47,7 @@ Bias = tuple[Literal["query", "key", "value", "output"], ...]
 
 
 @dataclass(frozen=True)
-class KernelOptions:
+class KernelOptions(Options):
     """Options of all members."""
 
     bias: Bias = ()

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, heads_divide
 from everyformer.core.outputs import MixerOutput
@@ -74,13 +74,9 @@ class PatternAttention(Mixer):
         self.width, self.heads, self.causal = width, heads, causal
         self.size = heads_divide(channels or width, heads, self.name)
         self.key_size = self.size if key_dim is None else key_dim
-        if self.key_size < 1:
-            raise GeneError(f"{self.name}: key_dim={key_dim} must be at least 1")
         if position is not None:
             position.check_mixer(self.name, heads, causal)
             position.check_sizes(self.name, self.key_size, self.size)
-        if not 0 <= dropout < 1:
-            raise GeneError(f"attention_dropout={dropout} must be at least 0 and below 1")
         self.position, self.dropout, self.backend = position, dropout, backend
         self.project = HeadProjections(
             (width,) * 3, (heads, heads), (self.key_size, self.size), bias

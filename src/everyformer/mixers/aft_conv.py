@@ -22,11 +22,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import ConfigError, GeneError, ShapeError
+from everyformer.core.bounds import Odd
+from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.state import State
@@ -52,21 +54,14 @@ from everyformer.mixers.aft_full import aft_full_reference
 class AFTConvOptions(AFTOptions):
     """Options of `AFTConv`."""
 
-    kernel: int = 11
+    kernel: Odd = 11
     """s, the full width of the kernel, odd (the paper's image models: 11 and 15)"""
-    dims: int = 1
+    dims: Literal[1, 2] = 1
     """1: offsets along the sequence; 2: on the picture given by ``Mask.grid`` (bidirectional)"""
     tied: bool = True
     """one key a head, as in the paper; False: one a channel"""
     reparameterise: bool = True
     """normalise the kernel, then gamma and beta, which start at 0; False: raw, from N(0, 1)"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kernel < 1 or self.kernel % 2 == 0:
-            raise ConfigError(f"kernel must be odd and at least 1, not {self.kernel}")
-        if self.dims not in (1, 2):
-            raise ConfigError(f"dims must be 1 (a line) or 2 (a picture), not {self.dims}")
 
 
 def aft_conv_reference(

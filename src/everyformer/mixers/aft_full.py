@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.bounds import Amount, Count
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import heads_divide, set_options
@@ -53,17 +54,12 @@ from everyformer.mixers._aft import (
 class AFTFullOptions(AFTOptions):
     """Options of `AFTFull`."""
 
-    rank: int | None = 128
+    rank: Count | None = 128
     """d', the channels of the factors u and v of w; None learns w itself, max_length^2 numbers"""
-    init_std: float = 0.01
+    init_std: Amount = 0.01
     """standard deviation of u and v (or w) at the start"""
     per_head: bool = False
     """a w of its own for each head's channels (not in the paper); else one for all channels"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rank is not None and self.rank < 1:
-            raise ConfigError(f"rank must be at least 1, or None for a full table, not {self.rank}")
 
 
 def aft_full_reference(

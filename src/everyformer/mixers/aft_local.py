@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.bounds import Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import heads_divide, set_options
@@ -51,13 +52,8 @@ from everyformer.mixers.aft_full import AFTFullOptions, aft_full_reference
 class AFTLocalOptions(AFTFullOptions):
     """Options of `AFTLocal`."""
 
-    window: int = 32
+    window: Whole = 32
     """s: pairs with |t - t'| < s have a bias; 0 is AFT-simple"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.window < 0:
-            raise ConfigError(f"window must be 0 or more, not {self.window}")
 
 
 def aft_local_reference(

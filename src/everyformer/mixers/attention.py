@@ -27,6 +27,8 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Count, Positive, Rate
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
@@ -47,26 +49,26 @@ from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
-class Widths:
+class Widths(Options):
     """Free dimensions; None takes the usual choice."""
 
-    query: int | None = None
+    query: Count | None = None
     """i_q, channels of x (default: width)"""
-    key: int | None = None
+    key: Count | None = None
     """i_k, channels of the context that keys are made of (default: width)"""
-    value: int | None = None
+    value: Count | None = None
     """i_v, channels of the context that values are made of (default: width)"""
-    output: int | None = None
+    output: Count | None = None
     """d_o, channels of the output (default: width)"""
-    key_dim: int | None = None
+    key_dim: Count | None = None
     """d_k, query and key channels of one head (default: width / heads)"""
-    value_dim: int | None = None
+    value_dim: Count | None = None
     """d_v, value channels of one head (default: key_dim)"""
 
 
 @dataclass(frozen=True)
-class AttentionOptions:
-    kv_heads: int | None = None
+class AttentionOptions(Options):
+    kv_heads: Count | None = None
     """key-value heads; fewer than heads shares them in groups, 1 shares one (default: heads)"""
     widths: Widths = field(default_factory=Widths)
     """free input, output and head dimensions"""
@@ -74,15 +76,15 @@ class AttentionOptions:
     """which projections have a bias"""
     qk_norm: bool = False
     """normalise queries and keys of each head (RMS, learned gain) before the product"""
-    window: int | tuple[int | None, ...] | None = None
+    window: Count | tuple[Count | None, ...] | None = None
     """keys seen: i-j < window when causal, |i-j| < window when not; one number or one a head"""
-    scale: float | None = None
+    scale: Positive | None = None
     """factor on the scores (default: 1/sqrt(key_dim))"""
-    softcap: float | None = None
+    softcap: Positive | None = None
     """scores s become c tanh(s/c)"""
     sink: bool = False
     """one learned extra score a head, of a key whose value is zero"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """dropout on the weights in training"""
 
 
@@ -196,14 +198,16 @@ class Attention(Mixer):
         o: AttentionOptions = set_options(AttentionOptions, self.name, options)
         self.width, self.heads, self.causal, self.options = width, heads, causal, o
         self.kv_heads = heads if o.kv_heads is None else o.kv_heads
-        if self.kv_heads < 1 or heads % self.kv_heads:
+        if heads % self.kv_heads:
             raise GeneError(f"heads={heads} is not a multiple of kv_heads={self.kv_heads}")
         w = o.widths
         self.key_dim = w.key_dim or heads_divide(channels or width, heads, self.name)
         self.value_dim = w.value_dim or self.key_dim
         windows = o.window if isinstance(o.window, tuple) else (o.window,)
-        if len(windows) not in (1, heads) or any(n is not None and n < 1 for n in windows):
-            raise GeneError(f"window={o.window} must be positive: one number, or one for each head")
+        if len(windows) not in (1, heads):
+            raise GeneError(
+                f"window={o.window} must be one number, or one for each of {heads} heads"
+            )
         if position is not None:
             position.check_mixer(self.name, heads, causal)
             position.check_sizes(self.name, self.key_dim, self.value_dim)

@@ -28,13 +28,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.bounds import Bounds, Count, Index, Odd, Rate, Whole
+from everyformer.core.config import Options
+from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -65,45 +67,32 @@ SEEDS = 2**31
 
 
 @dataclass(frozen=True)
-class BigBirdOptions:
-    block_size: int = 64
+class BigBirdOptions(Options):
+    block_size: Count = 64
     """tokens of a block"""
-    window_blocks: int = 3
+    window_blocks: Odd = 3
     """w, odd: the own block and as many to each side (causal: before it)"""
-    random_blocks: int = 3
+    random_blocks: Whole = 3
     """r, random blocks of each block and head; fewer where there are not as many"""
-    global_blocks: tuple[int, ...] | None = None
+    global_blocks: tuple[Index, ...] | None = None
     """blocks of the text that see all and are seen by all; negative: from the end of the real text
     (default: the first and the last, causal the first, with form etc none)"""
     form: Literal["itc", "etc"] = "itc"
     """whether global tokens are of the text, or learned and in front of it"""
-    extra_tokens: int = 64
+    extra_tokens: Whole = 64
     """global tokens in front (form etc)"""
     random: Literal["uniform", "release", "zeros"] = "uniform"
     """evenly; the released tables for max_length; r times block 0 (transformers in evaluation)"""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0, SEEDS - 1)] = 0
     """of the random blocks; layers and heads draw their own"""
-    dense_blocks: int = 0
+    dense_blocks: Whole = 0
     """texts of at most so many blocks see everything (transformers: 5 + 2 r)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """dropout on the weights in training (the released code has none)"""
     backend: Backend = "auto"
     """how it is computed: auto, dense, blocked or flex"""
-
-    def __post_init__(self) -> None:
-        least = {"block_size": 1, "window_blocks": 1, "random_blocks": 0, "extra_tokens": 0}
-        for name, lowest in {**least, "dense_blocks": 0, "seed": 0}.items():
-            if (value := getattr(self, name)) < lowest:
-                raise ConfigError(f"bigbird: {name}={value} must be at least {lowest}")
-        if self.seed >= SEEDS:
-            raise ConfigError(f"bigbird: seed={self.seed} must be below {SEEDS:,}")
-        if self.window_blocks % 2 == 0:
-            raise ConfigError(
-                f"bigbird: window_blocks={self.window_blocks} has no middle, the own block: give "
-                f"an odd number, as {self.window_blocks + 1}"
-            )
 
 
 @MIXERS.register("bigbird")

@@ -21,6 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from everyformer.core.bounds import Count, Rate, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.engines.patterns import BlockTable, Pattern
@@ -33,20 +35,20 @@ from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
-class BlockwiseOptions:
-    blocks: int = 2
+class BlockwiseOptions(Options):
+    blocks: Count = 2
     """n, blocks of the longest text"""
-    block_size: int | None = None
+    block_size: Count | None = None
     """tokens of a block (default: max_length / blocks, rounded up)"""
-    groups: tuple[int, ...] | None = None
+    groups: tuple[Whole, ...] | None = None
     """how many heads shift by 0, 1, ... blocks (default: a sixth, at least one, by each but 0)"""
-    permutations: tuple[tuple[int, ...], ...] | None = None
+    permutations: tuple[tuple[Whole, ...], ...] | None = None
     """instead of groups one permutation of the n blocks for each head, if not causal"""
     wrap: Literal["self", "none"] = "self"
     """causal: what a query reads that has no block so far back, its own block or nothing"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """dropout on the weights in training"""
     backend: Backend = "auto"
     """how it is computed: auto, dense, blocked or flex"""
@@ -80,11 +82,6 @@ class Blockwise(PatternAttention):
             (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
         )
         self.options = o
-        if o.blocks < 1 or (o.block_size is not None and o.block_size < 1):
-            raise GeneError(
-                f"blockwise needs at least 1 block of at least 1 token, not blocks={o.blocks}, "
-                f"block_size={o.block_size}"
-            )
         if max_length is None and (o.block_size is None or not causal):
             raise GeneError(
                 "blockwise cuts the longest text into blocks: give max_length=..., or, with "

@@ -22,6 +22,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, Picture, heads_divide, set_options
@@ -32,7 +33,7 @@ from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
-class ByHeadOptions:
+class ByHeadOptions(Options):
     mixers: tuple[str, ...] = ()
     """the mixer of each head, by name; heads of the same name are one mixer"""
     own: dict[str, dict[str, Any]] = field(default_factory=dict)

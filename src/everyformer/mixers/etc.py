@@ -31,6 +31,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Count, Rate, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
@@ -62,10 +64,10 @@ UNIT = 64
 
 
 @dataclass(frozen=True)
-class ETCOptions:
-    radius: int = 84
+class ETCOptions(Options):
+    radius: Whole = 84
     """r, long tokens seen to each side"""
-    clip: int = 12
+    clip: Count = 12
     """k, distances that have labels of their own"""
     direction: bool = True
     """whether left and right have different labels"""
@@ -83,7 +85,7 @@ class ETCOptions:
     """a long token reads the global token of its own sentence alone"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """dropout on the weights in training"""
 
 
@@ -117,9 +119,6 @@ class ETC(Mixer):
                 "etc has no causal form: a global token, which all read, would show later tokens "
                 "to earlier ones; use it for tasks mlm and classify-text"
             )
-        for option, given, least in (("radius", o.radius, 0), ("clip", o.clip, 1)):
-            if given < least:
-                raise GeneError(f"etc: {option}={given} must be at least {least}")
         self.width, self.heads, self.causal, self.options = width, heads, False, o
         self.size = heads_divide(width, heads, self.name)
         self.distances = 2 * o.clip + 1 if o.direction else o.clip + 1

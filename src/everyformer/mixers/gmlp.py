@@ -25,6 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Count, Positive
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, set_options
@@ -40,16 +42,16 @@ Gate = Literal["split", "multiplicative", "additive", "linear"]
 
 
 @dataclass(frozen=True)
-class GMLPOptions:
-    mlp_ratio: float = 4.0
+class GMLPOptions(Options):
+    mlp_ratio: Positive = 4.0
     """hidden channels f over width (the paper's models use 6)"""
     gate: Gate = "split"
     """s = Z_1 * f(Z_2); or without a split: Z * f(Z), Z + f(Z), f(Z)"""
     spatial: Literal["dense", "toeplitz"] = "dense"
     """W as a full matrix, or constant along diagonals"""
-    taps: int | None = None
+    taps: Count | None = None
     """Toeplitz offsets |i-j| < taps only: no longest sequence, bounded state, one bias a head"""
-    sgu_heads: int = 1
+    sgu_heads: Count = 1
     """groups of channels with a W and b of their own"""
     spatial_init: Literal["normal", "uniform", "zeros", "wide"] = "normal"
     """W at the start: N(0, 1e-12), U(+-1e-3/n), zeros, or U(+-0.05) (far from 0)"""
@@ -59,7 +61,7 @@ class GMLPOptions:
 
 @dataclass(frozen=True)
 class AMLPOptions(GMLPOptions):
-    attention_dim: int = 64
+    attention_dim: Count = 64
     """channels of the tiny single-head attention"""
 
 

@@ -29,7 +29,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.core.bounds import Count, Rate, Whole
+from everyformer.core.config import Options
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Picture, set_options
 from everyformer.core.outputs import MixerOutput
@@ -51,31 +53,25 @@ Grid = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class ImageTransformerOptions:
+class ImageTransformerOptions(Options):
     dims: Literal[1, 2] = 1
     """1: blocks of the row of tokens; 2: tiles of the picture"""
-    block_size: int = 256
+    block_size: Count = 256
     """l_q, queries of a block (1-D)"""
-    memory_size: int | None = None
+    memory_size: Whole | None = None
     """l_m, tokens before a block that it sees, and after it if not causal (1-D; default: l_q)"""
-    tile: tuple[int, int] | None = None
+    tile: tuple[Count, Count] | None = None
     """q_h, q_w, rows and columns of a tile (2-D; default: that of the model's pixels, or 4, 12)"""
-    flange: tuple[int, int] = (4, 12)
+    flange: tuple[Whole, Whole] = (4, 12)
     """m_h, m_w, rows above a tile and columns on both sides that it sees (2-D)"""
-    grid: tuple[int, int] | None = None
+    grid: tuple[Count, Count] | None = None
     """rows and columns of the picture (2-D; default: those of the model's pixels)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """dropout on the weights in training"""
     backend: Backend = "auto"
     """how it is computed: auto, dense, blocked or flex"""
-
-    def __post_init__(self) -> None:
-        for name, least in (("block_size", 1), ("memory_size", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"image-transformer: {name}={value} must be at least {least}")
 
 
 @MIXERS.register("image-transformer")

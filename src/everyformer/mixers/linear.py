@@ -35,6 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount, Count
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mixer import set_options
 from everyformer.engines.kernel import POSITIVE, Guard, KernelState, ask, kernel_attention, read_all
@@ -61,21 +62,20 @@ class LinearOptions(KernelOptions):
 
     feature_map: FeatureMap = "elu"
     """phi"""
-    nu: int = 4
+    nu: Count = 4
     """products that dpfp makes of each channel"""
     normalise: Literal["sum", "rms"] = "sum"
     """divide by the summed weights, or take the sums as they are and RMS-normalise each head"""
-    eps: float = 0.0
+    eps: Amount = 0.0
     """added to the denominators (published code: 1e-6)"""
 
     def __post_init__(self) -> None:
-        if self.nu < 1:
-            raise ConfigError(f"nu must be at least 1, not {self.nu}")
-        if self.eps < 0 or (self.eps and self.feature_map in ("exp", *SIGNED)):
+        super().__post_init__()
+        if self.eps and self.feature_map in ("exp", *SIGNED):
             raise ConfigError(
-                f"eps={self.eps} with feature_map='{self.feature_map}': eps is not negative, and 0 "
-                "for 'exp', whose sums are known up to a factor, and for signed maps, whose "
-                "denominators have a guard of their own"
+                f"eps={self.eps} with feature_map='{self.feature_map}': eps is 0 for 'exp', whose "
+                "sums are known up to a factor, and for signed maps, whose denominators have a "
+                "guard of their own"
             )
         if self.normalise == "rms" and (self.feature_map == "exp" or self.eps):
             raise ConfigError(

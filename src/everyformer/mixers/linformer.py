@@ -39,6 +39,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Count, Rate
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
@@ -65,10 +67,10 @@ DEFAULT_SLOTS = 256
 
 
 @dataclass(frozen=True)
-class LinformerOptions:
+class LinformerOptions(Options):
     """Options of `Linformer`."""
 
-    k: int | None = None
+    k: Count | None = None
     """slots that the length is projected to, max_length at most (default: 256 or that; of a
     segment, a quarter of causal_chunk)"""
     projection: Projection = "linear"
@@ -77,18 +79,15 @@ class LinformerOptions:
     """who has the same E: nobody; all heads of a layer; keys and values too; all layers too"""
     frozen: bool = False
     """leave E and F as they were drawn"""
-    causal_chunk: int | None = None
+    causal_chunk: Count | None = None
     """tokens of a segment (causal only; an extension of ours)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """dropout on the L x k weights in training"""
 
     def __post_init__(self) -> None:
-        for name in ("k", "causal_chunk"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, not {value}")
+        super().__post_init__()
         if self.projection not in LEARNED and (self.frozen or self.sharing != "headwise"):
             raise ConfigError(
                 f"projection='{self.projection}' has no weights, so there is nothing to share or "

@@ -29,6 +29,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from everyformer.core.bounds import Count, Even, Rate, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mixer import set_options
 from everyformer.core.state import State, state
@@ -44,13 +46,13 @@ from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
-class LongformerOptions:
-    window: int | tuple[int, ...] = 512
+class LongformerOptions(Options):
+    window: Even | tuple[Even, ...] = 512
     """W, even: W/2 tokens are seen on each side of a token (causal: before it); 0: itself alone;
     one number or one a head"""
-    dilation: int | tuple[int, ...] = 1
+    dilation: Count | tuple[Count, ...] = 1
     """step between the tokens of a window (1: none is left out); one number or one a head"""
-    global_tokens: int | tuple[int, ...] = 0
+    global_tokens: Whole | tuple[Whole, ...] = 0
     """the first so many tokens of a text, or those at these positions, are global where the mask
     names none"""
     global_projections: bool | None = None
@@ -58,7 +60,7 @@ class LongformerOptions:
     and without global tokens)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """dropout on the weights in training"""
     backend: Backend = "auto"
     """how it is computed: auto, dense, blocked or flex"""
@@ -105,12 +107,6 @@ class Longformer(PatternAttention):
         self.options = o
         windows = _by_head("window", o.window, heads)
         dilations = _by_head("dilation", o.dilation, heads)
-        for window in windows:
-            if window < 0 or window % 2:
-                raise GeneError(
-                    f"window={window} has no halves, one for each side of a token: give an even "
-                    f"number, as {max(window + window % 2, 0)}"
-                )
         self._halves = tuple((w // 2, b) for w, b in zip(windows, dilations, strict=True))
         self.tokens = _positions(o.global_tokens, max_length)
         separate = o.global_projections

@@ -29,10 +29,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from everyformer.core.bounds import Amount, Count, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.mixer import set_options
 from everyformer.engines.features import (
-    DRAWS,
     Draw,
     Projection,
     fourier_features,
@@ -54,30 +54,29 @@ class PerformerOptions(KernelOptions):
 
     feature_map: FeatureMap = "positive"
     """which features estimate the kernel"""
-    features: int | None = None
+    features: Whole | None = None
     """rows w; hyperbolic and trigonometric features are two of each (default: D ln D; 0: relu of
     the channels themselves)"""
     draw: Draw = "orthogonal"
     """"orthogonal" or "iid" rows, or "regularised": orthogonal, all of norm sqrt(D), biased"""
     per_head: bool = False
     """draw for each head, not once for all"""
-    redraw: int | None = 1000
+    redraw: Count | None = 1000
     """training calls after which rows are drawn anew; None never"""
-    eps: float | None = None
+    eps: Amount | None = None
     """added to features over their largest (default: 0; relu: 0.001, as it is)"""
 
     def __post_init__(self) -> None:
-        if self.draw not in DRAWS:
-            raise ConfigError(f"draw must be one of {', '.join(DRAWS)}, not {self.draw!r}")
-        if self.features is not None and self.features < (0 if self.feature_map == "relu" else 1):
+        super().__post_init__()
+        if self.features == 0 and self.feature_map != "relu":
             raise ConfigError(
                 f"features={self.features} with feature_map='{self.feature_map}': at least one "
                 "row is needed (0, no rows, for 'relu' alone)"
             )
-        if self.eps is not None and (self.eps < 0 or self.feature_map == "trigonometric"):
+        if self.eps is not None and self.feature_map == "trigonometric":
             raise ConfigError(
-                f"eps={self.eps} with feature_map='{self.feature_map}': eps is not negative, and "
-                "signed features have none (their denominators are guarded by 1e-6)"
+                f"eps={self.eps} with feature_map='{self.feature_map}': signed features have none "
+                "(their denominators are guarded by 1e-6)"
             )
 
 

@@ -35,12 +35,14 @@ The function and its literal form are in `everyformer.mixers._lsh`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount, Bounds, Count, Positive, Rate, Seed, Whole
 from everyformer.core.choices import choose
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
@@ -72,18 +74,18 @@ from everyformer.mixers._lsh import (
 
 
 @dataclass(frozen=True)
-class ReformerOptions:
-    rounds: int = 4
+class ReformerOptions(Options):
+    rounds: Annotated[int, Bounds(1, 1024)] = 4
     """n_r, hashes of every token; more find more of the large weights"""
-    evaluation_rounds: int | None = None
+    evaluation_rounds: Annotated[int, Bounds(1, 1024)] | None = None
     """n_r outside training and with a state (default: as in training)"""
-    chunk: int = 64
+    chunk: Count = 64
     """C, sorted tokens that see each other"""
-    look_back: int = 1
+    look_back: Whole = 1
     """chunks seen before the own one"""
-    look_ahead: int | None = None
+    look_ahead: Whole | None = None
     """chunks seen behind it (default: 0 when causal, 1 when not)"""
-    buckets: int | tuple[int, ...] | None = None
+    buckets: Count | tuple[Count, ...] | None = None
     """even number of buckets, or even factors of it (default: 2 max_length / C, in two factors)"""
     wrap: Literal["none", "circular"] = "none"
     """what the first chunk of a round sees before it: nothing, or the round before (published)"""
@@ -91,17 +93,17 @@ class ReformerOptions:
     """count a key once however many rounds show it"""
     across_buckets: bool = True
     """whether tokens of other buckets in the same chunks are seen"""
-    scale: float = 1.0
+    scale: Positive = 1.0
     """c, on the scores"""
-    key_eps: float = 1e-6
+    key_eps: Amount = 1e-6
     """added to the mean square of a key before it is divided by its length"""
     redraw: bool = True
     """new rotations at every training pass; False: those of evaluation"""
-    hash_seed: int = 0
+    hash_seed: Seed = 0
     """of the rotations used in evaluation and with a state"""
     decode: Literal["exact", "bucket"] = "exact"
     """what new tokens of a state see: see the text"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """dropout on the weights in training"""
 
 
@@ -147,7 +149,6 @@ class Reformer(Mixer):
         self.width, self.heads, self.causal, self.options = width, heads, causal, o
         self.size = heads_divide(channels, heads, self.name)
         ahead = (0 if causal else 1) if o.look_ahead is None else o.look_ahead
-        _check(o, ahead)
         self.pattern = Pattern(
             chunk=o.chunk, before=o.look_back, after=ahead, causal=causal,
             circular=o.wrap == "circular", once=o.once, within=not o.across_buckets,
@@ -336,14 +337,3 @@ def _factors(o: ReformerOptions, max_length: int | None) -> tuple[int, ...]:
     factors = o.buckets if isinstance(o.buckets, tuple) else (o.buckets,)
     check_factors(factors)
     return factors
-
-
-def _check(o: ReformerOptions, ahead: int) -> None:
-    counts = {"rounds": o.rounds, "chunk": o.chunk, "evaluation_rounds": o.evaluation_rounds}
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise GeneError(f"reformer: {name}={value} must be at least 1")
-    if min(o.look_back, ahead) < 0:
-        raise GeneError(
-            f"reformer: look_back={o.look_back} and look_ahead={ahead} must be 0 or more chunks"
-        )

@@ -31,11 +31,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Between, Count, Positive, Whole
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, set_options
 from everyformer.engines.features import (
-    DRAWS,
     Draw,
     Projection,
     fourier_features,
@@ -56,33 +56,27 @@ class RFAOptions(KernelOptions):
     """which projections have a bias"""
     gate: bool = False
     """fade the past (causal self-attention only)"""
-    gate_start: float = 0.95
+    gate_start: Between = 0.95
     """the gates before training"""
     feature_map: Literal["fourier", "arccos"] = "fourier"
     """sines and cosines, or rectified products"""
-    features: int = 64
+    features: Count = 64
     """Df, rows drawn; as many as a head has channels, or more"""
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """tau"""
     learned_scale: bool = True
     """whether sigma is learned (else it stays 1)"""
     draw: Draw = "iid"
     """"iid" or "orthogonal" rows, or "regularised": orthogonal, all of norm sqrt(D), biased"""
-    redraw: int | None = 1
+    redraw: Count | None = 1
     """training calls after which rows are drawn anew; None never, as states in training need it"""
-    pool: int = 0
+    pool: Whole = 0
     """draws held, from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
     compat_clamp: bool = False
     """scale and denominators of the published causal code"""
 
     def __post_init__(self) -> None:
-        if self.draw not in DRAWS:
-            raise ConfigError(f"draw must be one of {', '.join(DRAWS)}, not {self.draw!r}")
-        if not 0 < self.gate_start < 1 or self.temperature <= 0:
-            raise ConfigError(
-                f"gate_start={self.gate_start} must lie between 0 and 1, "
-                f"temperature={self.temperature} above 0"
-            )
+        super().__post_init__()
         if self.compat_clamp and (self.gate or self.feature_map != "fourier"):
             raise ConfigError(
                 "compat_clamp=True is the published code, which has no gate and no arccos features"

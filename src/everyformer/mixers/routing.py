@@ -49,6 +49,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount, Count, Rate, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
@@ -72,30 +74,30 @@ from everyformer.mixers._routing import (
 
 
 @dataclass(frozen=True)
-class RoutingOptions:
-    clusters: int | None = None
+class RoutingOptions(Options):
+    clusters: Count | None = None
     """K, centroids of a head (default: max_length / window; without both its square root)"""
-    window: int | None = None
+    window: Count | None = None
     """w, members of a cluster that are seen (default: max_length / clusters)"""
     routing: Routing = "strict"
     """which members a token sees when causal: see the text; paper lets the future choose"""
     evaluation_routing: Routing | None = None
     """the same outside training and with a state (default: as in training)"""
-    local_heads: int | None = None
+    local_heads: Whole | None = None
     """heads that see the last tokens instead (default: half; none beside mixers of other heads)"""
-    local_window: int | None = None
+    local_window: Count | None = None
     """tokens that these see (default: window)"""
     share_qk: bool | None = None
     """whether keys are the queries in routed heads (default: when causal)"""
     update: Update = "ema"
     """what moves centroids: averages, their own loss (gradient), or nothing"""
-    decay: float = 0.999
+    decay: Rate = 0.999
     """of the averages"""
-    commitment: float = 1e-4
+    commitment: Amount = 1e-4
     """beta, weight of the loss that draws queries to their centroids; of the codebook's it is 1"""
-    rank_bias: int | None = None
+    rank_bias: Count | None = None
     """learned scores by how many members lie between, all beyond this alike (default: none)"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """dropout on the weights in training"""
 
 
@@ -347,11 +349,6 @@ def _sizes(o: RoutingOptions, max_length: int | None) -> tuple[int, int]:
 
 def _check(mixer: RoutingAttention) -> None:
     o = mixer.options
-    counts = {"clusters": mixer.clusters, "window": mixer.window}
-    counts |= {"local_window": mixer.local_window}
-    for name, value in counts.items():
-        if value < 1:
-            raise GeneError(f"routing: {name}={value} must be at least 1")
     if not 0 <= mixer.local < mixer.heads:
         raise GeneError(
             f"routing: local_heads={mixer.local} of heads={mixer.heads} must leave at least one "
@@ -359,10 +356,10 @@ def _check(mixer: RoutingAttention) -> None:
         )
     if mixer.size < 2:
         raise GeneError("routing normalises queries over a head's channels: give at least 2 each")
-    if o.rank_bias is not None and (o.rank_bias < 1 or not mixer.share):
+    if o.rank_bias is not None and not mixer.share:
         raise GeneError(
-            f"rank_bias={o.rank_bias} counts members of one list, so it must be at least 1, and "
-            f"share_qk={mixer.share} must be True"
+            f"rank_bias={o.rank_bias} counts members of one list, so share_qk={mixer.share} must "
+            "be True"
         )
     strict = {o.routing, o.evaluation_routing or o.routing} - {"paper"}
     if mixer.causal and strict and not mixer.share:

@@ -38,6 +38,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Count, Positive, Rate
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
@@ -75,18 +77,18 @@ from everyformer.mixers._sorting_state import SinkhornState, begun, in_order, re
 
 
 @dataclass(frozen=True)
-class SinkhornOptions:
+class SinkhornOptions(Options):
     """Options of `Sinkhorn`."""
 
-    block_size: int = 64
+    block_size: Count = 64
     """s, tokens of a block"""
     sort_net: SortNet = "linear"
     """what makes the logits of P"""
     pool: Literal["sum", "mean"] = "sum"
     """what stands for a block in a linear or mlp net"""
-    iterations: int | None = None
+    iterations: Count | None = None
     """of the balancing of rows and columns (default: 8, causal 1)"""
-    tau: float = 0.75
+    tau: Positive = 0.75
     """temperature of P"""
     gumbel: bool = True
     """noise on the logits in training"""
@@ -96,21 +98,17 @@ class SinkhornOptions:
     """how the sorted and the own block are read"""
     mixture: bool = False
     """add full attention by the same queries, keys and values"""
-    sortcut: int | None = None
+    sortcut: Count | None = None
     """read the first so many sorted blocks, and no own one (both ways only)"""
     shared_sort: bool = False
     """one sort net for all layers"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """dropout on the weights in training"""
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "iterations", "sortcut"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, not {value}")
-        if not self.tau > 0:
-            raise ConfigError(f"tau must be positive, not {self.tau}")
+        super().__post_init__()
         if self.sortcut is not None and self.combine != "concat":
             raise ConfigError(
                 f"sortcut={self.sortcut} reads no own block: leave combine='{self.combine}' out"

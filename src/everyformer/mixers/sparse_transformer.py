@@ -25,6 +25,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from everyformer.core.bounds import Count, Rate
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, Picture, set_options
 from everyformer.engines.patterns import Blocks, Columns, Near, Pattern
@@ -36,29 +38,29 @@ from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
-class SparseTransformerOptions:
+class SparseTransformerOptions(Options):
     pattern: Literal["strided", "fixed"] = "strided"
     """which pair of sets"""
     mode: Literal["merged", "heads", "interleave"] = "merged"
     """one softmax over both sets; or those of ``sets``, head by head or layer by layer"""
     sets: tuple[Literal["first", "second", "both"], ...] = ("first", "second")
     """what the heads or the layers see in turn, unless merged"""
-    stride: int | None = None
+    stride: Count | None = None
     """l (default: the tokens in a row of a picture, else sqrt(max_length), rounded up, or 64)"""
-    columns: int | None = None
+    columns: Count | None = None
     """c, summary columns of the fixed pattern (default: 8, at most l / 4)"""
-    groups: int = 1
+    groups: Count = 1
     """groups of heads with summary columns of their own"""
     inclusive: bool = False
     """A1 of the strided pattern with l + 1 tokens, as the formula is printed"""
     include_self: bool = False
     """a token always sees itself in A2 of the fixed pattern"""
-    key_dim: int | None = None
+    key_dim: Count | None = None
     """channels of a head's queries and keys (default: as many as of its values; released networks
     of pictures have half of them)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """dropout on the weights in training (the paper has none)"""
     backend: Backend = "auto"
     """how it is computed: auto, dense, blocked or flex"""
@@ -96,10 +98,10 @@ class SparseTransformer(PatternAttention):
         near_root = 64 if max_length is None else math.isqrt(max_length - 1) + 1
         self.stride = near_root if o.stride is None else o.stride
         self.columns = max(1, min(8, self.stride // 4)) if o.columns is None else o.columns
-        if min(self.stride, self.columns, o.groups) < 1 or o.groups * self.columns > self.stride:
+        if o.groups * self.columns > self.stride:
             raise GeneError(
                 f"sparse-transformer: groups={o.groups} of columns={self.columns} must lie in one "
-                f"stride={self.stride}, all at least 1"
+                f"stride={self.stride}"
             )
         if not o.sets:
             raise GeneError("sparse-transformer: sets=() says of no head or layer what it sees")

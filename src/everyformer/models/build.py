@@ -6,8 +6,10 @@ import dataclasses
 from typing import Any
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.config import from_dict, to_dict
+from everyformer.core.bounds import Count
+from everyformer.core.config import converted, from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
+from everyformer.core.memory import within_memory
 from everyformer.core.mixer import DROPOUT, Mixer, no_weights, set_options
 from everyformer.family import (
     ENLARGE,
@@ -117,8 +119,9 @@ def create_mixer(
     memory, kept = options.pop("memory", None), options.pop("memory_options", {})
     if memory is not None and not cls.accepts_memory:
         raise GeneError(f"mixer '{name}' reads no memory; '{memory}' was given")
-    if max_length is not None and max_length < 1:
-        raise ConfigError(f"max_length must be at least 1, not {max_length}")
+    heads = converted(Count, heads, "heads")
+    width = converted(Count, width, "width")
+    max_length = converted(Count | None, max_length, "max_length")
     checked = set_options(cls.Options, name, options)
     sizes: dict[str, Any] = {"width": width, "heads": heads}
     sizes |= {"causal": causal, "max_length": max_length}
@@ -132,7 +135,8 @@ def create_mixer(
         inside["memory"] = make_memory(memory, kept, width)
     elif kept:
         raise ConfigError("memory_options are read where 'memory' is given as a name")
-    return cls(options=checked, **sizes, **inside)
+    with within_memory(f"the mixer '{name}'"):
+        return cls(options=checked, **sizes, **inside)
 
 
 def create_model(name: str, task: str = LM, **options: Any) -> Model:
@@ -206,7 +210,8 @@ def configure_layers(name: str, causal: bool, length: int, **options: Any) -> Mo
 
 def build_model(config: ModelConfig) -> Model:
     """The module that a complete config describes."""
-    return MODELS[config.task](config)
+    with within_memory(f"the model '{config.member}'"):
+        return MODELS[config.task](config)
 
 
 def _place(preset: dict[str, Any], key: str, value: Any) -> None:

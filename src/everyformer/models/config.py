@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from everyformer.blocks.options import BlockOptions
+from everyformer.core.bounds import Amount, Bounds, Count, Rate, Share, Whole
+from everyformer.core.config import Options
 from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
 from everyformer.models.summary_options import SummaryOptions
 
+Layers = Annotated[int, Bounds(1, 1024)]
+"""how many blocks"""
 DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""
 
@@ -18,25 +22,25 @@ Task = Literal[
 
 
 @dataclass(frozen=True)
-class Architecture:
+class Architecture(Options):
     """What a user chooses about a model, whatever the data."""
 
-    width: int = 128
+    width: Count = 128
     """channels of the residual stream"""
-    layers: int = 4
+    layers: Layers = 4
     """number of blocks"""
-    heads: int = 4
+    heads: Count = 4
     """heads of each mixer that has heads"""
-    max_length: int | None = None
+    max_length: Count | None = None
     """longest sequence of text; only tables over positions cost anything for it (default: 1024,
     in a run what the data needs)"""
-    patch: int = 4
+    patch: Count = 4
     """side of the square patches that an image is cut into (classify-image)"""
     pooling: Literal["mean", "class", "first", "last", "globals"] = "mean"
     """what a classifier reads: mean of real tokens, a class token of its own, the first or last
     real token (first: BERT's, whose texts begin with one for that), or the mean of the global
     tokens that summaries give"""
-    head_hidden: int | None = None
+    head_hidden: Count | None = None
     """hidden channels of a two-layer classification head (default: one linear layer)"""
     head_activation: Literal["gelu", "gelu-tanh", "tanh", "relu", "silu"] = "gelu"
     """between its two layers (tanh with as many channels as width: BERT's pooler)"""
@@ -52,13 +56,13 @@ class Architecture:
     """weights at the start: each part's own rule; N(0, 0.02^2); that with residual outputs divided
     by sqrt(2 layers); N(0, 0.125 / inputs), those outputs smaller, small tables and an output layer
     of 0; or even ones of variance 0.04 / inputs, and biases of 0 (tensor2tensor's image models)"""
-    embedding_dropout: float = 0.0
+    embedding_dropout: Rate = 0.0
     """dropout on the sum of embeddings and positions"""
     scale_embedding: bool | None = None
     """token embeddings times sqrt(width) (default: with sinusoidal positions, as in 2017)"""
     embedding_norm: bool = False
     """a norm over the sum of embeddings and positions (BERT)"""
-    token_types: int = 0
+    token_types: Whole = 0
     """kinds of segments that have vectors of their own (BERT: 2; 0: none)"""
     head_transform: bool = False
     """a linear layer, an activation and a norm before the output layer (mlm)"""
@@ -66,20 +70,20 @@ class Architecture:
     """between that layer and its norm"""
     head_bias: bool = False
     """a learned bias for each token, or intensity, in the output layer"""
-    label_smoothing: float = 0.0
+    label_smoothing: Share = 0.0
     """part of the target that is spread evenly over classes or tokens"""
     smoothing_over: Literal["all", "others"] = "all"
     """over all classes (torch) or over all but the true one (tensor2tensor)"""
-    loss_chunk: int | None = None
+    loss_chunk: Count | None = None
     """tokens whose logits are made at a time in training, and again in its backward pass: only the
     loss comes out, with logits of no token (default: all)"""
     layer_losses: bool = False
     """while training, inner layers predict the targets too, layer l of N until l / 2N of it is over
     (lm)"""
-    lookahead: float = 0.0
+    lookahead: Amount = 0.0
     """weight of a second output layer that predicts the token after the next, while training (lm;
     Al-Rfou et al. 2018: 0.5; 0: there is none)"""
-    decoder_layers: int | None = None
+    decoder_layers: Layers | None = None
     """blocks of the decoder (seq2seq, super-resolution; default: as many as the encoder has)"""
     pixels: PixelOptions = field(default_factory=PixelOptions)
     """how pictures are drawn (pixels, super-resolution)"""
@@ -95,19 +99,19 @@ class ModelConfig(Architecture):
     """name in the family table that this started from"""
     task: Task = "lm"
     """what goes in and what comes out"""
-    vocabulary: int = 256
+    vocabulary: Count = 256
     """number of tokens (lm, mlm, classify-text, seq2seq)"""
-    source_vocabulary: int | None = None
+    source_vocabulary: Count | None = None
     """number of source tokens, where they have embeddings of their own (seq2seq)"""
-    start_token: int = 0
+    start_token: Whole = 0
     """what a target begins with (seq2seq)"""
-    end_token: int = 0
+    end_token: Whole = 0
     """what a target ends with (seq2seq)"""
-    classes: int = 2
+    classes: Count = 2
     """number of classes (classify-text, classify-image)"""
-    image: tuple[int, int, int] | None = None
+    image: tuple[Count, Count, Count] | None = None
     """channels, height and width of the images (classify-image, pixels, super-resolution)"""
-    source_image: tuple[int, int, int] | None = None
+    source_image: tuple[Count, Count, Count] | None = None
     """the same of the small images that are enlarged (super-resolution)"""
     class_names: tuple[str, ...] = ()
     """classes of which each image that is drawn has one that the model is told (pixels,

@@ -226,19 +226,6 @@ def _position(config: ModelConfig, options: Any = None) -> Position:
 
 
 def _check(config: ModelConfig) -> None:
-    names = ("width", "layers", "decoder_layers", "heads", "max_length", "vocabulary", "patch")
-    counts = {name: getattr(config, name) for name in (*names, "loss_chunk")}
-    counts["feedforward_chunk"] = config.block.feedforward_chunk
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} must be at least 1, not {value}")
-    for name in ("image", "source_image"):
-        shape = getattr(config, name)
-        if shape is not None and min(shape) < 1:
-            raise ConfigError(
-                f"{name}={shape}: pictures have at least 1 channel, 1 row and 1 column, given as "
-                "(channels, height, width)"
-            )
     if config.loss_chunk is not None and config.task.startswith("classify"):
         raise GeneError(
             f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "

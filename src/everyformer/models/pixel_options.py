@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from everyformer.core.bounds import Count
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
 PIXEL_TASKS = ("pixels", "super-resolution")
@@ -12,10 +14,10 @@ PIXEL_TASKS = ("pixels", "super-resolution")
 
 
 @dataclass(frozen=True)
-class PixelOptions:
+class PixelOptions(Options):
     order: Literal["raster", "blocks"] = "raster"
     """row by row, or block by block and row by row inside each (Image Transformer, 2-D)"""
-    tile: tuple[int, int] = (4, 12)
+    tile: tuple[Count, Count] = (4, 12)
     """rows and columns of a block; columns count tokens, of colours three a pixel (one with
     mixture); those at the edges are cut off"""
     shift: Literal["order", "block"] = "order"
@@ -24,7 +26,7 @@ class PixelOptions:
     output: Literal["categorical", "mixture"] = "categorical"
     """256 numbers for each channel of a pixel; or a token for the whole pixel and a mixture of
     discretised logistics over its channels (PixelCNN++)"""
-    mixtures: int = 10
+    mixtures: Count = 10
     """components of a mixture"""
     tables: Literal["shared", "channel"] = "shared"
     """one table of 256 intensities, or one for each channel"""
@@ -33,8 +35,6 @@ class PixelOptions:
     width, and of column x channels + channel in the other"""
 
     def __post_init__(self) -> None:
-        for name, least in (("mixtures", self.mixtures), ("tile", min(self.tile))):
-            if least < 1:
-                raise ConfigError(f"'pixels.{name}' must be at least 1, not {getattr(self, name)}")
+        super().__post_init__()
         if self.shift == "block" and self.order != "blocks":
             raise ConfigError("pixels.shift='block' needs pixels.order='blocks'")

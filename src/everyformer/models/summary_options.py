@@ -5,43 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from everyformer.core.errors import ConfigError
+from everyformer.core.bounds import Amount, Count, Part, Positive, Whole
+from everyformer.core.config import Options
 
 SUMMARY_TASKS = ("mlm", "classify-text")
 """tasks whose models read a text both ways, so that tokens may stand for parts of it"""
 
 
 @dataclass(frozen=True)
-class SummaryOptions:
+class SummaryOptions(Options):
     per: Literal["tokens", "sentence"] | None = None
     """a global token for every so many tokens of a text, or for every sentence; none: no such"""
-    every: int = 16
+    every: Count = 16
     """how many tokens each stands for (per tokens)"""
-    ends: tuple[int, ...] = ()
+    ends: tuple[Whole, ...] = ()
     """tokens that end a sentence, of which several may follow each other (per sentence; default: in
     a run those of the data whose text ends with a full stop, ! or ?, or a line, and what separates
     documents; of bytes 0 10 33 46 63)"""
-    cpc: float = 0.0
+    cpc: Amount = 0.0
     """in training, weight of the loss by which the global tokens of hidden sentences foretell those
     of the same sentences in full, beside 1 of the hidden tokens (mlm; as far as is recalled, 0.25
     is the paper's 0.8 to 0.2)"""
-    cpc_share: float = 0.15
+    cpc_share: Part = 0.15
     """probability that a sentence is hidden for it"""
-    cpc_temperature: float = 1.0
+    cpc_temperature: Positive = 1.0
     """what its inner products are divided by"""
     cpc_stop: bool = False
     """whether no gradient goes through the sentences in full"""
-    mask_token: int | None = None
+    mask_token: Whole | None = None
     """the token that stands for hidden ones (default: in a run the data's, else the last)"""
-
-    def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ConfigError(f"'summaries.every' must be at least 1, not {self.every}")
-        if self.cpc < 0 or not 0 < self.cpc_share <= 1 or self.cpc_temperature <= 0:
-            raise ConfigError(
-                f"'summaries.cpc'={self.cpc} must be at least 0, 'cpc_share'={self.cpc_share} in "
-                f"(0, 1] and 'cpc_temperature'={self.cpc_temperature} above 0"
-            )
 
     def most(self, length: int) -> int:
         """Global tokens that a text of ``length`` tokens has at most."""

@@ -32,6 +32,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from everyformer.core.bounds import Positive, Several, Times
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
 
@@ -39,31 +41,32 @@ Kind = Literal["none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]
 
 
 @dataclass(frozen=True)
-class RopeScaling:
+class RopeScaling(Options):
     kind: Kind = "none"
     """how the angles change"""
-    factor: float | None = None
+    factor: Times | None = None
     """s >= 1, how many times longer texts become (default: 8 with llama3)"""
-    original_length: int | None = None
+    original_length: Several | None = None
     """L, longest text of the first training: dynamic, yarn, llama3 (default: 8192), longrope"""
-    attention_factor: float | None = None
+    attention_factor: Positive | None = None
     """on queries and keys alike (yarn, longrope; default: the formula)"""
-    beta_fast: float = 32.0
+    beta_fast: Positive = 32.0
     """yarn: pairs with more turns than this within L keep their rate"""
-    beta_slow: float = 1.0
+    beta_slow: Positive = 1.0
     """yarn: pairs with fewer turns than this within L get 1/s of theirs"""
     truncate: bool = True
     """yarn: whether the ends of the ramp between the two are rounded to whole pairs"""
-    low_frequency: float = 1.0
+    low_frequency: Positive = 1.0
     """llama3: lo, pairs with fewer turns within L get 1/s of their rate"""
-    high_frequency: float = 4.0
+    high_frequency: Positive = 4.0
     """llama3: hi, pairs with more turns within L keep their rate"""
-    short: tuple[float, ...] = ()
+    short: tuple[Positive, ...] = ()
     """longrope: divisors f_m up to L tokens, one a pair"""
-    long: tuple[float, ...] = ()
+    long: tuple[Positive, ...] = ()
     """longrope: divisors f_m beyond"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.kind == "llama3":
             for name, value in _LLAMA3.items():
                 if getattr(self, name) is None:
@@ -102,10 +105,6 @@ def check_scaling(scaling: RopeScaling, pairs: int) -> None:
     for name in ("factor", "original_length"):
         if name in READS[kind] and getattr(scaling, name) is None:
             raise GeneError(f"rope scaling '{kind}' needs '{name}': give it (reads {_list(kind)})")
-    if scaling.factor is not None and scaling.factor < 1:
-        raise GeneError(f"rope scaling makes texts longer: factor={scaling.factor} must be >= 1")
-    if scaling.original_length is not None and scaling.original_length < 2:
-        raise GeneError(f"original_length={scaling.original_length} must be at least 2 tokens")
     if kind == "llama3" and scaling.low_frequency >= scaling.high_frequency:
         raise GeneError(
             f"low_frequency={scaling.low_frequency} must be less than high_frequency="

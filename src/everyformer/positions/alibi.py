@@ -27,6 +27,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount, Times
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
@@ -36,19 +38,19 @@ Slopes = Literal["alibi", "geometric"]
 
 
 @dataclass(frozen=True)
-class AlibiOptions:
-    slopes: Slopes | tuple[float, ...] = "alibi"
+class AlibiOptions(Options):
+    slopes: Slopes | tuple[Amount, ...] = "alibi"
     """slope of each head: the paper's rule, 2^(-8h/H) for any H (geometric), or one number a head;
     0 leaves a head without positions"""
     sides: Literal["symmetric", "asymmetric", "split"] = "symmetric"
     """of a bidirectional mixer: one slope for both sides, one a side, or half the heads a side"""
-    right_slopes: tuple[float, ...] | None = None
+    right_slopes: tuple[Amount, ...] | None = None
     """slopes of keys to the right (sides=asymmetric; default: as to the left, and learned)"""
     learned: bool = False
     """whether the slopes are trained (as logarithms), from these at the start"""
-    lowest: float | None = None
+    lowest: Amount | None = None
     """a bias falls no further than to minus this (bounded ALiBi; default: it falls for ever)"""
-    stretch: float = 1.0
+    stretch: Times = 1.0
     """how many times longer texts are than those of the training: slopes are divided by it"""
 
 
@@ -113,14 +115,10 @@ class Alibi(ScorePosition):
         self.right_slopes = self.slopes if o.right_slopes is None else o.right_slopes
         both = (self.slopes, self.right_slopes)
         for slopes in both:
-            if len(slopes) != heads or min(slopes) < 0:
+            if len(slopes) != heads:
                 raise GeneError(
-                    f"position 'alibi' needs one slope >= 0 for each of heads={heads}, not {slopes}"
+                    f"position 'alibi' needs one slope for each of heads={heads}, not {slopes}"
                 )
-        if o.lowest is not None and o.lowest < 0:
-            raise GeneError(f"lowest={o.lowest} is minus the least bias: it must be 0 or more")
-        if o.stretch < 1:
-            raise GeneError(f"stretch={o.stretch} makes texts longer: it must be at least 1")
         self.logarithms: nn.Parameter | None = None
         if o.learned:
             starts = both if o.sides == "asymmetric" else both[:1]

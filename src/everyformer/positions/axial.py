@@ -22,6 +22,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount, Count
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
@@ -29,14 +31,14 @@ from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
-class AxialOptions:
-    shape: tuple[int, ...] | None = None
+class AxialOptions(Options):
+    shape: tuple[Count, ...] | None = None
     """L_1, ..., L_n, whose product is the longest text (default: a square about max_length)"""
-    dims: tuple[int, ...] | None = None
+    dims: tuple[Count, ...] | None = None
     """d_1, ..., d_n, which add up to width (default: equal parts)"""
     combine: Literal["concat", "sum"] = "concat"
     """rows side by side, or added up (no dims then)"""
-    std: float = 1.0
+    std: Amount = 1.0
     """standard deviation of the tables at the start"""
 
 
@@ -77,7 +79,7 @@ class Axial(Position):
         axes = len(self.shape)
         equal = (width // axes,) * (axes - 1)
         dims = o.dims or (*equal, width - sum(equal))
-        if min(self.shape) < 1 or math.prod(self.shape) < (max_length or 1):
+        if math.prod(self.shape) < (max_length or 1):
             raise GeneError(
                 f"axial positions of shape={self.shape} reach {math.prod(self.shape)} tokens, but "
                 f"max_length={max_length}: give a shape whose product is at least that"

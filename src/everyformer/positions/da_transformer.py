@@ -26,6 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount, Positive, Real
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.engines.places import Places
@@ -35,12 +37,12 @@ from everyformer.positions._scores import Cap, ScorePosition
 
 
 @dataclass(frozen=True)
-class DaTransformerOptions:
-    spread: float = 0.1
+class DaTransformerOptions(Options):
+    spread: Amount = 0.1
     """alpha at the start: from minus this in the first head to this in the last"""
-    beta: float = 1.0
+    beta: Real = 1.0
     """beta of all heads at the start"""
-    distance_scale: float = 1.0
+    distance_scale: Positive = 1.0
     """tokens that count as one unit of distance"""
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
@@ -23,8 +25,8 @@ from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
-class LearnedOptions:
-    std: float = 0.02
+class LearnedOptions(Options):
+    std: Amount = 0.02
     """standard deviation of the table at the start (0 starts from zeros)"""
 
 

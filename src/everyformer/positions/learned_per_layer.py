@@ -23,6 +23,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
 from everyformer.core.mixer import set_options
@@ -31,8 +33,8 @@ from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
-class LearnedPerLayerOptions:
-    std: float = 0.02
+class LearnedPerLayerOptions(Options):
+    std: Amount = 0.02
     """standard deviation of the tables at the start (0 starts from zeros)"""
     align: Literal["start", "end"] = "start"
     """which row is fixed: the first is that of the first token, or the last that of the last"""

@@ -23,6 +23,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Part, Positive
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
 from everyformer.core.mixer import set_options
@@ -40,12 +42,12 @@ PairLayout = Literal["half", "interleaved"]
 
 
 @dataclass(frozen=True)
-class RopeOptions:
-    base: float = 10000.0
+class RopeOptions(Options):
+    base: Positive = 10000.0
     """ratio of the slowest to the fastest rotation"""
     layout: PairLayout = "half"
     """which channels make a pair: (m, m + D_r/2) or (2m, 2m+1)"""
-    fraction: float = 1.0
+    fraction: Part = 1.0
     """part of each head's channels that turns; the rest is left alone"""
     scaling: RopeScaling = field(default_factory=RopeScaling)
     """other angles for texts longer than those of the training"""

@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.engines.places import Places
@@ -34,8 +36,8 @@ from everyformer.positions._scores import Cap, ScorePosition
 
 
 @dataclass(frozen=True)
-class ShawOptions:
-    clip: int | tuple[int, int] = 16
+class ShawOptions(Options):
+    clip: Whole | tuple[Whole, Whole] = 16
     """largest distance with vectors of its own; one number, or one to the left and one to the
     right (a causal mixer has no right side)"""
     keys: bool = True
@@ -46,7 +48,7 @@ class ShawOptions:
     """whether the keys' vectors are compared with the keys too"""
     per_head: bool = False
     """a table for each head, or one for all heads of a layer"""
-    std: float | None = None
+    std: Amount | None = None
     """standard deviation of the tables at the start (default: 1/sqrt(D))"""
 
 
@@ -55,7 +57,7 @@ class Shaw(ScorePosition):
     """Adds vectors by distance to keys and values of softmax attention; any length, any stream.
 
     Raises:
-        GeneError: a negative ``clip``, or options under which nothing is added.
+        GeneError: options under which nothing is added.
     """
 
     name = "shaw"
@@ -81,8 +83,6 @@ class Shaw(ScorePosition):
         self.key_dim = head_dim if head_dim is not None else width // heads
         self.value_dim = value_dim if value_dim is not None else self.key_dim
         sides = o.clip if isinstance(o.clip, tuple) else (o.clip, o.clip)
-        if min(sides) < 0:
-            raise GeneError(f"position 'shaw' needs clip={o.clip} to be 0 or more on both sides")
         if not (o.keys or o.values):
             raise GeneError("position 'shaw' with keys=False and values=False adds nothing")
         if o.queries and not o.keys:

@@ -20,6 +20,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from everyformer.core.bounds import Positive
+from everyformer.core.config import Options
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
 from everyformer.positions.base import Position
@@ -29,12 +31,12 @@ Frequencies = Literal["paper", "t2t"]
 
 
 @dataclass(frozen=True)
-class SinusoidalOptions:
+class SinusoidalOptions(Options):
     layout: Layout = "interleaved"
     """where sines and cosines stand: alternating (the paper) or one half each"""
     freq: Frequencies = "paper"
     """exponents: 2m/d (the paper) or m/(d/2-1) (tensor2tensor)"""
-    base: float = 10000.0
+    base: Positive = 10000.0
     """ratio of the slowest to the fastest wave"""
 
 

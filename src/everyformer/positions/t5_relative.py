@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount, Count
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
@@ -32,14 +34,14 @@ from everyformer.positions._scores import ScorePosition
 
 
 @dataclass(frozen=True)
-class T5RelativeOptions:
-    buckets: int = 32
+class T5RelativeOptions(Options):
+    buckets: Count = 32
     """rows of the table (bidirectional: half of them for each side)"""
-    max_distance: int = 128
+    max_distance: Count = 128
     """distances from here on share one row"""
     shared: bool = True
     """one table for all layers of a stack, as published, or one a layer"""
-    std: float | None = None
+    std: Amount | None = None
     """standard deviation of the table at the start (default: 1/sqrt(width))"""
 
 

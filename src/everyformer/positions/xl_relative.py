@@ -29,6 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.bounds import Amount, Count, Rate, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.trace import record, tracing
@@ -41,18 +43,18 @@ from everyformer.positions.sinusoidal import sinusoid
 
 
 @dataclass(frozen=True)
-class XlRelativeOptions:
+class XlRelativeOptions(Options):
     untie: bool = True
     """u and v of its own for each layer, or one pair for all layers of a stack, as published"""
-    clamp: int | None = None
+    clamp: Whole | None = None
     """waves of farther distances are those of this one (default: of each its own)"""
-    wave_dropout: float = 0.0
+    wave_dropout: Rate = 0.0
     """dropout on the waves in training"""
     distances: Literal["waves", "learned"] = "waves"
     """what a distance is known by: waves through W_R, or a vector and a number learned for each"""
-    reach: int | None = None
+    reach: Count | None = None
     """of learned distances: the largest with an entry of its own (default: max_length - 1)"""
-    start_std: float = 0.02
+    start_std: Amount = 0.02
     """standard deviation of u and v, and of learned distances, at the start"""
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, UnknownNameError
+from everyformer.core.words import size
 from everyformer.family import info
 from everyformer.report.figures import draw_all
 from everyformer.report.learned import look_inside
@@ -33,7 +34,6 @@ from everyformer.report.words import (
     notes,
     quality,
     question,
-    size,
 )
 
 ROOMY = 6.5

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from everyformer.core.words import size as bytes_in_words
 from everyformer.report.style import Looks, name_members, new_figure, styled
 from everyformer.report.words import (
     UNITS,
@@ -21,7 +22,6 @@ from everyformer.report.words import (
     overlap,
     quality,
 )
-from everyformer.report.words import size as bytes_in_words
 
 BASELINE = "attention"
 NARROW = 12

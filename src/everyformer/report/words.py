@@ -56,17 +56,6 @@ def brief(number: float) -> str:
     return f"{number:.3g}" if abs(number) < 100 else f"{number:,.0f}"
 
 
-def size(number: float | None) -> str:
-    """A count of bytes as a person reads it."""
-    if number is None:
-        return "-"
-    for unit in ("B", "KiB", "MiB"):
-        if abs(number) < 1024:
-            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} GiB"
-
-
 def listed(names: Sequence[str], word: str = "and") -> str:
     """a, b and c."""
     return f" {word} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

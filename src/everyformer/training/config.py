@@ -2,53 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from everyformer.core.bounds import Amount, Between, Count, Positive, Rate, Seed, Share
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
 BUDGETS = ("seconds", "tokens", "flops")
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Options):
     """Budget, optimiser, schedule, precision and the rhythm of a training run."""
 
-    steps: int | None = 1000
+    steps: Count | None = 1000
     """optimiser steps; replaced by any of the three budgets below"""
-    budget_seconds: float | None = None
+    budget_seconds: Positive | None = None
     """train for so many seconds (evaluations and saving not counted) instead of `steps`"""
-    budget_tokens: float | None = None
+    budget_tokens: Positive | None = None
     """train on so many token positions instead of `steps`"""
-    budget_flops: float | None = None
+    budget_flops: Positive | None = None
     """train for so many floating-point operations (forward and backward) instead of `steps`"""
-    batch: int = 32
+    batch: Count = 32
     """sequences an optimiser step, over all processes and slices together"""
-    accumulate: int = 1
+    accumulate: Count = 1
     """slices a batch is worked through in, to save memory; the gradient stays the same"""
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """peak learning rate"""
     schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
     """how the learning rate falls after the warm-up; noam falls as one over the square root of the
     step: lr(step) = lr * min(step / W, sqrt(W / step)), W being `warmup_steps`"""
-    min_lr_ratio: float = 0.1
+    min_lr_ratio: Share = 0.1
     """where the warm-up starts and the schedule ends, as a fraction of `lr`"""
-    warmup: float = 0.05
+    warmup: Share = 0.05
     """fraction of the budget over which the learning rate rises"""
-    warmup_steps: int | None = None
+    warmup_steps: Count | None = None
     """of schedule noam: steps of the warm-up instead of a fraction (the paper: 4000, and `lr` is
     then 1 / sqrt(width * 4000))"""
-    stages: tuple[float, ...] = ()
+    stages: tuple[Positive, ...] = ()
     """lm: parts of the budget, as 430 50 50 35 5 in the paper of Longformer; in each texts, and the
     windows of longformer, are twice as long as before, at last their own, the rate half as high"""
-    weight_decay: float = 0.1
+    weight_decay: Amount = 0.1
     """AdamW's decay of weights with two or more dimensions (not of biases, norms, tables)"""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Rate, Rate] = (0.9, 0.95)
     """AdamW's decay rates of the mean gradient and of its square"""
-    eps: float = 1e-8
+    eps: Positive = 1e-8
     """AdamW's term in the denominator"""
-    clip: float | None = 1.0
+    clip: Positive | None = 1.0
     """largest norm of the whole gradient; none leaves it as it is"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes under autocast; weights and optimiser stay as the model holds them"""
@@ -56,26 +57,27 @@ class TrainingConfig:
     """compile the model with torch.compile; the time that takes counts in `budget_seconds`"""
     checkpoint_activations: bool = False
     """recompute each block in the backward pass: less memory, about a third more time"""
-    ema: float | None = None
+    ema: Between | None = None
     """decay of a running average of the weights, used for evaluation and by load; none is off"""
-    evaluate_every: int | None = 200
+    evaluate_every: Count | None = 200
     """steps between evaluations; none evaluates at the end alone"""
-    evaluate_sequences: int | None = 256
+    evaluate_sequences: Count | None = 256
     """validation sequences an evaluation reads; none reads all"""
-    checkpoint_every: int | None = 500
+    checkpoint_every: Count | None = 500
     """steps between checkpoints; none saves at the best evaluations, a stop and the end"""
-    keep: int = 2
+    keep: Count = 2
     """newest checkpoints that stay, beside the best: `load` and `eval` can average them"""
-    log_every: int = 10
+    log_every: Count = 10
     """steps between rows of metrics.jsonl"""
-    seed: int = 0
+    seed: Seed = 0
     """of the data's order and of dropout: a step's randomness follows from seed and step alone"""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps ...; auto takes an accelerator where there is one"""
-    threads: int | None = None
+    threads: Count | None = None
     """CPU threads of torch; none leaves torch's own choice"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         given = [name for name in BUDGETS if getattr(self, f"budget_{name}") is not None]
         if len(given) > 1:
             raise ConfigError(
@@ -87,20 +89,6 @@ class TrainingConfig:
                 "'steps' is none and no 'budget_seconds', 'budget_tokens' or 'budget_flops' is "
                 "given, so the run would never end: give one"
             )
-        counts = ("steps", "batch", "accumulate", "evaluate_every", "evaluate_sequences")
-        rhythm = ("checkpoint_every", "keep", "log_every")
-        for name in (*counts, *rhythm, "threads", "warmup_steps"):
-            self._check(name, "at least 1", lambda value: value >= 1)
-        for name in (*(f"budget_{kind}" for kind in BUDGETS), "lr", "eps", "clip"):
-            self._check(name, "above 0", lambda value: value > 0)
-        for name in ("min_lr_ratio", "warmup"):
-            self._check(name, "between 0 and 1", lambda value: 0 <= value <= 1)
-        self._check("weight_decay", "at least 0", lambda value: value >= 0)
-        self._check("seed", "at least 0", lambda value: value >= 0)
-        self._check("ema", "above 0 and below 1", lambda value: 0 < value < 1)
-        self._check("betas", "two numbers from 0 to below 1", _are_betas)
-        if any(part <= 0 for part in self.stages):
-            raise ConfigError(f"'stages' are parts of the budget above 0, not {self.stages}")
         if self.warmup_steps is not None and self.schedule != "noam":
             raise ConfigError(
                 f"'warmup_steps' counts the steps of schedule noam, but 'schedule' is "
@@ -131,12 +119,3 @@ class TrainingConfig:
     def noam_steps(self) -> int:
         """Steps over which schedule noam rises, at least one."""
         return self.warmup_steps or max(1, round(self.warmup * (self.steps or 0)))
-
-    def _check(self, name: str, expected: str, holds: Callable[[Any], bool]) -> None:
-        value = getattr(self, name)
-        if value is not None and not holds(value):
-            raise ConfigError(f"'{name}' must be {expected}, not {value!r}")
-
-
-def _are_betas(betas: tuple[float, float]) -> bool:
-    return len(betas) == 2 and all(0 <= beta < 1 for beta in betas)

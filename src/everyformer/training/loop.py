@@ -22,6 +22,7 @@ from everyformer.training.checkpoint import Parts, TrainingState
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World, join
 from everyformer.training.evaluate import evaluate, in_words
+from everyformer.training.footprint import check_footprint
 from everyformer.training.optimiser import (
     WeightAverage,
     build_optimiser,
@@ -106,6 +107,7 @@ class _Job:
                 f"'accumulate' ({config.accumulate}) need: raise one or lower the other"
             )
         check_stages(config.stages, model, dataset)
+        check_footprint(model, dataset, config, world)
         self.model, self.dataset, self.config = model, dataset, config
         self.pieces = 1
         self.world, self.stop = world, stop
