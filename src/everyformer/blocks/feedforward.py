@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from everyformer.blocks.options import BlockOptions
+from everyformer.core.config import rounded_share
 
 
 def activate(h: Tensor, name: str) -> Tensor:
@@ -46,7 +47,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, options: BlockOptions) -> None:
         super().__init__()
-        hidden, bias = round(width * options.expansion), options.feedforward_bias
+        hidden = rounded_share(width, options.expansion, "expansion")
+        bias = options.feedforward_bias
         self.activation = options.feedforward
         self.gate = nn.Linear(width, hidden, bias=bias) if self.activation == "swiglu" else None
         self.up = nn.Linear(width, hidden, bias=bias)

@@ -61,7 +61,7 @@ def run(words: Sequence[str]) -> int:
         emit([to_dict(point) for point in points])
     else:
         print(render(points))
-    return 1 if any(point.status == "failed" for point in points) else 0
+    return 1 if any(point.status in ("failed", "refused") for point in points) else 0
 
 
 def render(points: list[Point]) -> str:

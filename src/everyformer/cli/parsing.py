@@ -9,7 +9,6 @@ import itertools
 import json
 import re
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +26,7 @@ from everyformer.cli.flags import (
 )
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError
+from everyformer.core.plain import from_json, from_toml
 
 C = TypeVar("C")
 
@@ -126,7 +126,7 @@ def read_config(path: str) -> dict[str, Any]:
     """The options in a TOML or JSON file; 'none' stands for no value, which TOML cannot say."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-        values = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
+        values = from_json(text) if path.endswith(".json") else from_toml(text)
     except OSError as error:
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from error
     except ValueError as error:

@@ -15,6 +15,7 @@ from everyformer.cli.flags import NONE, arrange, flags_of
 from everyformer.cli.parsing import parse, peek, read_config
 from everyformer.core.config import Options, from_dict, to_dict
 from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.plain import from_json
 from everyformer.data.config import DataConfig
 from everyformer.family import info, list_members
 from everyformer.models.config import Architecture, ModelConfig
@@ -258,6 +259,6 @@ def _schedule(item: str) -> tuple[str, list[Any]]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return from_json(text)
     except json.JSONDecodeError:
         return None if text in NONE else text

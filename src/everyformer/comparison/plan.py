@@ -13,6 +13,7 @@ import torch
 from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError
+from everyformer.core.plain import from_json
 from everyformer.data.base import Dataset
 from everyformer.data.sentences import told
 from everyformer.models.build import build_model, configure
@@ -83,7 +84,7 @@ def own_options(config: CompareConfig) -> dict[str, dict[str, Any]]:
                 f"--options takes member.option=value with a member that is compared, not '{item}'"
             )
         try:
-            value = json.loads(text)
+            value = from_json(text)
         except json.JSONDecodeError:
             value = None if text in ("none", "None") else text
         chosen.setdefault(member, {})[option.replace("-", "_")] = value

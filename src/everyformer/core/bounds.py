@@ -63,6 +63,8 @@ def _plain(number: float) -> str:
 
 Count = Annotated[int, Bounds(1)]
 """how many there are, of what there is at least one"""
+Layers = Annotated[int, Bounds(1, 1024)]
+"""how many blocks stand on one another"""
 Whole = Annotated[int, Bounds(0)]
 """how many there are, of what there may be none"""
 Several = Annotated[int, Bounds(2)]

@@ -17,6 +17,7 @@ import numbers
 import textwrap
 import types
 import typing
+from collections.abc import Callable
 from typing import (
     Annotated,
     Any,
@@ -153,12 +154,27 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
         return int(value)
     elif kind is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
         return _as_float(value, where)
+    elif origin is Callable and callable(value):
+        return value
     elif kind is type(None):
         if value is None:
             return None
     elif isinstance(kind, type) and type(value) is kind:
         return value
     raise _mismatch(where, kind, value)
+
+
+def rounded_share(width: int, ratio: float, option: str) -> int:
+    """Channels that are ``ratio`` times ``width``, at least one.
+
+    Raises:
+        ConfigError: nothing is left; names ``option``, whose value the ratio is.
+    """
+    if (channels := round(width * ratio)) < 1:
+        raise ConfigError(
+            f"'{option}'={ratio:g} of width={width} leaves no channel: give at least {1 / width:g}"
+        )
+    return channels
 
 
 def _as_float(value: numbers.Real, where: str) -> float:

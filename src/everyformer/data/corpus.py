@@ -58,6 +58,8 @@ class Corpus:
                 found.append(entry.size)
         if not found:
             raise DataError(f"'{self.source.given}' holds no document; give files with content")
+        if not any(found):
+            raise DataError(f"every text in '{self.source.given}' is empty; give some with content")
         return np.array(found, dtype=np.int64)
 
     def _place_of_cut(self, ends: np.ndarray, held_out: float) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -343,9 +344,11 @@ def _opened(
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise DataError(f"the picture {source.where(entry)} is too large: {error}") from error
         except (OSError, SyntaxError, ValueError, EOFError) as error:
+            # pillow names the buffer, of which nobody has heard
+            told = re.sub(r" <_io\.\w+ object at \w+>", "", str(error))
             raise DataError(
-                f"the picture {source.where(entry)} is damaged or no picture ({error}); replace "
-                "or remove it"
+                f"the picture {source.where(entry)} is damaged or no picture ({told}); replace or "
+                "remove it"
             ) from error
         if picture.mode == "F":
             raise DataError(

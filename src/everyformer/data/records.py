@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from everyformer.core.errors import DataError
+from everyformer.core.plain import from_json
 from everyformer.data.sources import Entry, Source, reading
 
 TABLES = {".csv", ".tsv", ".jsonl", ".ndjson"}
@@ -82,7 +82,7 @@ def json_rows(source: Source, entry: Entry) -> Iterator[tuple[int, dict[str, Any
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = from_json(line)
         except ValueError as error:
             raise DataError(
                 f"{source.where(entry)}, line {number} is not JSON: {error}; write one object a "

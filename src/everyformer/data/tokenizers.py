@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError
+from everyformer.core.plain import from_json
 from everyformer.data.config import tokenizer_parts
 
 SEPARATOR = "\0"
@@ -299,7 +300,7 @@ def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
         path = Path(saved) / "tokenizer.json"
         where = str(path)
         try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
+            saved = from_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(f"no tokenizer can be read from '{path}': {error}") from error
     match saved:

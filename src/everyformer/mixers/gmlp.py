@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Count, Positive
-from everyformer.core.config import Options
+from everyformer.core.config import Options, rounded_share
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, set_options
@@ -141,7 +141,7 @@ class SpatialMLP(Mixer):
         o: GMLPOptions = set_options(self.Options, self.name, options)
         self.width, self.causal, self.options = width, causal, o
         self.split = o.gate == "split"
-        hidden = round(width * o.mlp_ratio)
+        hidden = rounded_share(width, o.mlp_ratio, "mlp_ratio")
         channels = hidden // 2 if self.split else hidden
         if channels * (2 if self.split else 1) != hidden or channels % o.sgu_heads:
             raise GeneError(

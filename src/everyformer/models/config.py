@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.bounds import Amount, Bounds, Count, Rate, Share, Whole
+from everyformer.core.bounds import Amount, Count, Layers, Rate, Share, Whole
 from everyformer.core.config import Options
 from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
 from everyformer.models.summary_options import SummaryOptions
 
-Layers = Annotated[int, Bounds(1, 1024)]
-"""how many blocks"""
 DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from everyformer.core.errors import UnsupportedError, nearest
+from everyformer.core.bounds import Count
+from everyformer.core.config import converted
+from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError, nearest
 from everyformer.interop.convert.rules import Rule
 from everyformer.models.config import ModelConfig
 
@@ -20,6 +22,13 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+COMMON: dict[str, Any] = {
+    "architectures": tuple[str, ...] | None,
+    "tie_word_embeddings": bool | None,
+    "id2label": dict[str, str] | None,
+    "num_labels": Count | None,
+}
+"""what every system's config may say"""
 
 
 @dataclass(frozen=True)
@@ -37,8 +46,25 @@ class Architecture:
     """our config -> theirs"""
     rules: Callable[[ModelConfig], list[Rule]]
     """which tensors correspond"""
+    fields: dict[str, Any]
+    """what their config says, with its types; what may be None may also be left out"""
     ignored: str = ""
     """pattern of buffers that hold nothing learned, and of further names of tied tensors"""
+
+    def check(self, config: dict[str, Any]) -> None:
+        """Hold a config.json to `fields`.
+
+        Raises:
+            CheckpointError: something is missing, or cannot be.
+        """
+        for name, kind in {**COMMON, **self.fields}.items():
+            try:
+                converted(kind, config.get(name), name)
+            except ConfigError as error:
+                told = f"says what cannot be: {error}" if name in config else f"lacks '{name}'"
+                raise CheckpointError(
+                    f"the config.json of this {self.model_type} checkpoint {told}"
+                ) from error
 
     def task(self, config: dict[str, Any]) -> str:
         """The task of a checkpoint, by the class that its config names."""

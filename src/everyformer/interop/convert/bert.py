@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from everyformer.core.bounds import Amount, Count, Layers, Rate, Whole
 from everyformer.interop.convert.architecture import (
     ALL_BIASES,
     Architecture,
@@ -43,6 +44,17 @@ class Encoder:
 KINDS = {
     "bert": Encoder("bert", BERT_HEAD),
     "roberta": Encoder("roberta", ROBERTA_HEAD, first=2, acts=False),
+}
+
+
+ENCODER_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "num_attention_heads", "intermediate_size"), Count),
+    **dict.fromkeys(("max_position_embeddings", "vocab_size"), Count),
+    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), Rate),
+    "num_hidden_layers": Layers,
+    "type_vocab_size": Whole,
+    "hidden_act": str,
+    "layer_norm_eps": Amount,
 }
 
 
@@ -136,6 +148,7 @@ def _like(model_type: str, name: str) -> Architecture:
         options=lambda config, _: bert_options(config, kind),
         describe=lambda config: describe_encoder(config, kind),
         rules=lambda config: encoder_rules(config, kind),
+        fields=ENCODER_FIELDS,
         ignored=r"position_ids$|token_type_ids$|\.decoder\.(weight|bias)$",
     )
 

@@ -7,11 +7,13 @@ In evaluation its random blocks are all block 0 (``random="zeros"`` here), and t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from everyformer.core.bounds import Count, Whole
 from everyformer.interop.convert.architecture import Architecture, activation
 from everyformer.interop.convert.bert import (
     BERT_HEAD,
+    ENCODER_FIELDS,
     Encoder,
     describe_encoder,
     encoder_options,
@@ -76,5 +78,13 @@ BIGBIRD = Architecture(
     options=_options,
     describe=_describe,
     rules=_rules,
+    fields=ENCODER_FIELDS
+    | {
+        "attention_type": Literal["block_sparse", "original_full"] | None,
+        "block_size": Count | None,
+        "num_random_blocks": Whole | None,
+        "use_bias": bool | None,
+        "rescale_embeddings": bool | None,
+    },
     ignored=r"position_ids$|token_type_ids$|\.decoder\.(weight|bias)$|\.pooler\.|seq_relationship",
 )

@@ -22,6 +22,7 @@ from everyformer.core.errors import (
     UnsupportedError,
     nearest,
 )
+from everyformer.core.plain import from_json
 from everyformer.data.tokenizers import Tokenizer
 from everyformer.interop.convert.architecture import Architecture
 from everyformer.interop.convert.bert import BERT, ROBERTA
@@ -79,6 +80,7 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     folder = find_folder(source)
     theirs = read_config(folder)
     known = architecture(theirs.get("model_type"))
+    known.check(theirs)
     task = known.task(theirs)
     described = known.options(theirs, task)
     own = {f.name for f in dataclasses.fields(AttentionOptions)}
@@ -145,13 +147,13 @@ def export_checkpoint(
     return Report(list(tensors), made, left)
 
 
-def architecture(model_type: str | None) -> Architecture:
+def architecture(model_type: Any) -> Architecture:
     """The system called ``model_type``.
 
     Raises:
         UnsupportedError: unknown here; offers the nearest.
     """
-    if model_type not in ARCHITECTURES:
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise UnsupportedError(
             f"checkpoints of the model type '{model_type}' cannot be converted; "
             f"{nearest(str(model_type), ARCHITECTURES)}"
@@ -271,7 +273,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         CheckpointError: it is missing or no table.
     """
     try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        found = from_json((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / 'config.json'} cannot be read: {error}") from error
     if not isinstance(found, dict):

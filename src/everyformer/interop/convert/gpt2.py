@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from everyformer.core.bounds import Amount, Count, Layers, Rate
 from everyformer.interop.convert.architecture import (
     Architecture,
     activation,
@@ -93,5 +94,13 @@ GPT2 = Architecture(
     options=_options,
     describe=_describe,
     rules=_rules,
+    fields={
+        **dict.fromkeys(("n_embd", "n_head", "n_positions", "vocab_size"), Count),
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), Rate),
+        "n_layer": Layers,
+        "n_inner": Count | None,
+        "activation_function": str,
+        "layer_norm_epsilon": Amount,
+    },
     ignored=r"\.attn\.(bias|masked_bias)$|^lm_head\.weight$",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from everyformer.core.bounds import Amount, Count, Layers, Positive
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import UnsupportedError
 from everyformer.interop.convert.architecture import ALL_BIASES, Architecture, refuse
@@ -32,6 +33,17 @@ NAMES: dict[str, dict[str, str]] = {
     },
 }
 """kinds of scaling that both sides have: our options and theirs"""
+FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "num_attention_heads", "intermediate_size"), Count),
+    **dict.fromkeys(("max_position_embeddings", "vocab_size"), Count),
+    **dict.fromkeys(("head_dim", "num_key_value_heads", "sliding_window"), Count | None),
+    **dict.fromkeys(("rope_parameters", "rope_scaling"), dict[str, Any] | None),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window"), bool | None),
+    "num_hidden_layers": Layers,
+    "original_max_position_embeddings": Count | None,
+    "rms_norm_eps": Amount,
+    "rope_theta": Positive | None,
+}
 
 
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
@@ -173,6 +185,7 @@ def _like(model_type: str, name: str) -> Architecture:
         options=_options,
         describe=lambda config: _describe(model_type, config),
         rules=_rules,
+        fields=FIELDS,
         ignored=r"rotary_emb\.inv_freq$|^lm_head\.weight$",
     )
 

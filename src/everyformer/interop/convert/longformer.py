@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from everyformer.core.bounds import Even
 from everyformer.interop.convert.architecture import ALL_BIASES, Architecture
 from everyformer.interop.convert.bert import (
+    ENCODER_FIELDS,
     PARTS,
     ROBERTA_HEAD,
     Encoder,
@@ -80,5 +82,6 @@ LONGFORMER = Architecture(
     options=_options,
     describe=_describe,
     rules=_rules,
+    fields=ENCODER_FIELDS | {"attention_window": Even | tuple[Even, ...]},
     ignored=r"position_ids$|token_type_ids$|\.decoder\.(weight|bias)$|\.pooler\.",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from everyformer.core.bounds import Count, Layers, Rate, Whole
 from everyformer.interop.convert.architecture import (
     ALL_BIASES,
     Architecture,
@@ -110,5 +111,14 @@ MARIAN = Architecture(
     options=_options,
     describe=_describe,
     rules=_rules,
+    fields={
+        **dict.fromkeys(("d_model", "encoder_attention_heads", "encoder_ffn_dim"), Count),
+        **dict.fromkeys(("max_position_embeddings", "vocab_size"), Count),
+        **dict.fromkeys(("encoder_layers", "decoder_layers"), Layers),
+        **dict.fromkeys(("decoder_start_token_id", "eos_token_id"), Whole),
+        **dict.fromkeys(("dropout", "attention_dropout"), Rate),
+        "activation_function": str,
+        "scale_embedding": bool,
+    },
     ignored=r"embed_positions\.weight$|embed_tokens\.weight$|^lm_head\.weight$",
 )

@@ -62,8 +62,9 @@ def find_source(place: str) -> Source:
             "`everyformer train`, or a folder saved by ef.save"
         )
     values = read_config(folder)
-    if values.get("format") in OURS:
-        return Source(folder, OURS[values["format"]], ours=True)
+    form = values.get("format")
+    if isinstance(form, str) and form in OURS:
+        return Source(folder, OURS[form], ours=True)
     if is_timm(folder):
         return Source(folder, f"a checkpoint of timm ({values['architecture']})", ours=False)
     if "model_type" not in values:

@@ -6,7 +6,6 @@ from their shapes. The number of heads cannot be read off; released ViTs have he
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
-from everyformer.interop.convert.checkpoint import Imported, fill, read_folder
+from everyformer.interop.convert.checkpoint import Imported, fill, read_config, read_folder
 from everyformer.interop.convert.rules import Rule, same, take_all
 from everyformer.models.build import build_model, configure
 
@@ -69,11 +68,8 @@ def import_timm(
 
 def is_timm(folder: Path) -> bool:
     """Whether a folder's config.json was written by timm."""
-    try:
-        held = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(held, dict) and "architecture" in held and "model_type" not in held
+    held = read_config(folder)
+    return "architecture" in held and "model_type" not in held
 
 
 def _image(tensors: dict[str, Tensor], stem: str, patches: int) -> dict[str, Any]:

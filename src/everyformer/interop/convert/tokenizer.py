@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everyformer.core.errors import CheckpointError
+from everyformer.core.plain import from_json
 from everyformer.data.tokenizers import (
     BPETokenizer,
     HubTokenizer,
@@ -149,7 +150,7 @@ def _table(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     return values if isinstance(values, dict) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from everyformer.core.bounds import Amount, Count, Layers, Rate
 from everyformer.interop.convert.architecture import (
     ALL_BIASES,
     Architecture,
@@ -90,5 +91,14 @@ VIT = Architecture(
     options=_options,
     describe=_describe,
     rules=_rules,
+    fields={
+        **dict.fromkeys(("hidden_size", "num_attention_heads", "intermediate_size"), Count),
+        **dict.fromkeys(("num_channels", "patch_size"), Count),
+        **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), Rate),
+        "image_size": Count | tuple[Count, Count],
+        "num_hidden_layers": Layers,
+        "hidden_act": str,
+        "layer_norm_eps": Amount,
+    },
     ignored=r"^vit\.pooler\.",
 )
