@@ -125,7 +125,7 @@ def stream(
         state: what came before the prompt (of as many rows), as an earlier stream left it.
 
     Raises:
-        ShapeError: an empty prompt or row, or a text that outgrows the member's table over positions.
+        ShapeError: a row without a token, or a text that outgrows the table over positions.
         ConfigError: stop strings without a tokenizer, an end token beyond the vocabulary.
     """
     if tokens is not None and tokens < 0:
@@ -275,7 +275,7 @@ def _rows_of(
     if mask is None:
         return ids, None
     mask.require("generation", frozenset({"keep"}))
-    mask.check(*ids.shape, ids.shape[1])
+    mask.check(len(ids), ids.shape[1], ids.shape[1])
     if mask.keep is not None and not bool(mask.keep.any(1).all()):
         raise ShapeError("a prompt is empty: give at least one token to continue from")
     return ids, mask.keep

@@ -56,7 +56,7 @@ def recur(attention: Attention, x: Tensor, mask: Mask | None, state: State) -> M
     places = Places.of(here, slots, regular=regular, causal=True, farthest=far)
 
     def received() -> Tensor:
-        return attention.received(q, new.keys, visible, places)
+        return attention.received(q, new.keys, visible, places, keep)
 
     if tracing():
         record(attention, "received", received)

@@ -259,11 +259,10 @@ class Attention(Mixer):
             # distances are all that is asked of positions from here on
             slots = torch.arange(k.shape[2], device=x.device)[None]
             positions = slots[:, k.shape[2] - q.shape[2] :]
-        assert positions is not None
-        assert slots is not None
+        assert positions is not None and slots is not None
         regular = not packed and counts_up(keep)
-        past = k.shape[2] - x.shape[1]
-        visible = self.sight.of(over_past(mask, x.shape[1], past), positions, slots, keep, regular)
+        mask = over_past(mask, x.shape[1], k.shape[2] - x.shape[1])
+        visible = self.sight.of(mask, positions, slots, keep, regular)
         places = Places.of(positions, slots, regular=regular, causal=self.causal)
         y = self.attend(q, k, v, visible, places)
         return MixerOutput(y, None if new is None else new.last(self.sight.reach), {})
@@ -382,9 +381,12 @@ class Attention(Mixer):
         heads = weighing.heads(q, k, v, visible, places, dropout)
         return self.out(heads.transpose(1, 2).flatten(2))
 
-    def received(self, q: Tensor, k: Tensor, visible: Visibility, places: Places) -> Tensor:
-        """Attention that every key of self-attention gets, over heads and queries: (B, S)."""
-        return self._weighing.weights(q, k, visible, places).sum((1, 2))
+    def received(
+        self, q: Tensor, k: Tensor, visible: Visibility, places: Places, real: Tensor | None
+    ) -> Tensor:
+        """Attention that keys get, over heads and queries, ``real`` (B, L) ones alone: (B, S)."""
+        got = self._weighing.weights(q, k, visible, places)
+        return (got if real is None else got.masked_fill(~real[:, None, :, None], 0)).sum((1, 2))
 
     @property
     def _weighing(self) -> Weighing:
