@@ -259,7 +259,8 @@ class Attention(Mixer):
             # distances are all that is asked of positions from here on
             slots = torch.arange(k.shape[2], device=x.device)[None]
             positions = slots[:, k.shape[2] - q.shape[2] :]
-        assert positions is not None and slots is not None
+        assert positions is not None
+        assert slots is not None
         regular = not packed and counts_up(keep)
         mask = over_past(mask, x.shape[1], k.shape[2] - x.shape[1])
         visible = self.sight.of(mask, positions, slots, keep, regular)
@@ -274,12 +275,10 @@ class Attention(Mixer):
         self.check_input(x, context, mask, None)
         q, k, v = self.project(x, context)
         keep = None if mask is None else mask.keep
-        q_positions = k_positions = torch.arange(x.shape[1])[None]
+        q_positions, k_positions = (torch.arange(n)[None] for n in (x.shape[1], k.shape[2]))
         if context is None:
             q_positions = k_positions = self._positions(x, mask, None)
             q, k = self.turn(q, q_positions), self.turn(k, k_positions)
-        else:
-            k_positions = torch.arange(k.shape[2])[None]
         sight = self.sight if context is None else Sight(causal=False)
         shown = visibility(
             None if mask is None else mask.without("bias"),

@@ -202,7 +202,9 @@ class SpatialMLP(ByText):
 
     def _hiding(self, mask: Mask | None) -> Mask | None:
         """What of ``mask`` is hidden: not the padding, where it mixes."""
-        return mask if mask is None or self.options.mask_padding else mask.without("keep")
+        if mask is None or self.options.mask_padding:
+            return mask
+        return mask.by_runs().without("keep")
 
     def _rows(
         self, x: Tensor, keep: Tensor | None, state: State | None
