@@ -1,16 +1,18 @@
 """Masks: positions count real tokens; a part that cannot be honoured is an error."""
 
+import itertools
+
 import pytest
 import torch
 
 from everyformer import create_mixer
 from everyformer.core.errors import ShapeError, UnsupportedError
-from everyformer.core.mask import Mask, document_positions, positions_of
+from everyformer.core.mask import Mask, document_positions, lengths_of, positions_of, runs_of
 
 POSITIONS = [
     ([0, 0, 1, 1, 1], [0, 0, 0, 1, 2]),
     ([1, 1, 1, 0, 0], [0, 1, 2, 2, 2]),
-    ([1, 0, 1, 0, 1], [0, 0, 1, 1, 2]),
+    ([1, 0, 1, 0, 1], [0, 1, 1, 2, 2]),
     ([0, 0, 0, 0, 0], [0, 0, 0, 0, 0]),
 ]
 
@@ -27,6 +29,37 @@ def test_positions_count_the_real_tokens_before(keep, expected):
 def test_positions_restart_in_every_document():
     documents = torch.tensor([[3, 3, 3, 1, 1, 2], [0, 1, 1, 1, 1, 1]])
     assert document_positions(documents).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]
+
+
+def test_ids_of_padding_begin_no_document():
+    ids = torch.tensor([[3, 3, 8, 3, 1, 7, 1, 1], [9, 2, 2, 2, 2, 3, 9, 9]])
+    keep = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 0], [0, 1, 1, 0, 1, 1, 0, 0]]).bool()
+    assert runs_of(ids, keep).tolist() == [[0] * 4 + [1] * 4, [0] * 5 + [1] * 3]
+    assert document_positions(ids, keep).tolist() == [
+        [0, 1, 2, 2, 0, 1, 1, 1],
+        [0, 0, 1, 2, 2, 0, 0, 0],
+    ]
+
+
+def test_an_id_that_comes_again_is_another_document():
+    ids = torch.tensor([[0, 0, 1, 1, 0]])
+    assert runs_of(ids).tolist() == [[0, 0, 1, 1, 2]]
+    assert document_positions(ids).tolist() == [[0, 1, 0, 1, 0]]
+
+
+RUNS = [[0, 1, 1, 1, 1], [5, 5, 2, 4, 4], [0, 0, 1, 1, 0], [1, 2, 3, 4, 5], [7] * 5]
+
+
+@pytest.mark.parametrize("documents", RUNS)
+@pytest.mark.parametrize("keep", [None, [1, 1, 0, 1, 1], [0, 1, 1, 1, 0], [1, 0, 1, 0, 1]])
+def test_every_real_token_knows_how_long_its_document_is(documents, keep):
+    ids = torch.tensor([documents])
+    real = torch.ones_like(ids, dtype=torch.bool) if keep is None else torch.tensor([keep]).bool()
+    positions = positions_of(1, 5, Mask(keep=real, documents=ids), None, torch.device("cpu"))
+    left = [documents[i] for i in range(5) if real[0, i]]
+    expected = [len(list(run)) for _, run in itertools.groupby(left)]
+    lengths = [n for n in expected for _ in range(n)]
+    assert lengths_of(positions)[real].tolist() == lengths
 
 
 def test_lengths_become_flags():

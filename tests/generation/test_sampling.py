@@ -75,6 +75,31 @@ def test_left_padded_rows_equal_rows_alone(member: str, monkeypatch: pytest.Monk
         recomputed(monkeypatch)
 
 
+@pytest.mark.parametrize("places", [((0, 1), (0, 1, 2, 3, 4)), ((2,), (0, 2, 4)), ((0, 4), (1, 3))])
+@pytest.mark.parametrize("member", LANGUAGE)
+def test_prompts_padded_anywhere_continue_as_each_alone(
+    member: str, places: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, greedy = small_model(member), Sampling(temperature=0.0)
+    ids, keep = torch.full((2, 5), 7), torch.zeros(2, 5, dtype=torch.bool)
+    rows = [[3, 9, 1, 4, 12][: len(at)] for at in places]
+    for row, at in enumerate(places):
+        ids[row, list(at)], keep[row, list(at)] = torch.tensor(rows[row]), True
+    alone = torch.cat([generate(model, [row], tokens=8, sampling=greedy) for row in rows])
+    mask = Mask(keep=keep)
+    assert torch.equal(generate(model, ids, tokens=8, mask=mask, sampling=greedy), alone)
+    recomputed(monkeypatch)
+    assert torch.equal(generate(model, ids, tokens=8, mask=mask, sampling=greedy), alone)
+
+
+def test_a_row_of_padding_alone_is_no_prompt() -> None:
+    model, keep = small_model("attention"), torch.tensor([[True, True], [False, False]])
+    with pytest.raises(ShapeError, match="a prompt is empty"):
+        generate(model, torch.ones(2, 2), tokens=1, mask=Mask(keep=keep))
+    with pytest.raises(UnsupportedError, match="cannot honour the mask part"):
+        stream(model, torch.ones(2, 2), mask=Mask(documents=torch.zeros(2, 2).long()))
+
+
 def test_what_is_generated_is_what_the_model_finds_likeliest() -> None:
     model, prompt = small_model("attention"), [1, 2]
     made = generate(model, prompt, tokens=6, sampling=Sampling(temperature=0))[0]

@@ -1,10 +1,15 @@
 """gMLP and aMLP: gates, Toeplitz forms, padding, and the package g-mlp-pytorch."""
 
+import itertools
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import everyformer as ef
-from everyformer.core.errors import GeneError, ShapeError
+from everyformer import create_mixer
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
 from everyformer.engines import toeplitz
 from everyformer.mixers.gmlp import AMLP, GMLP
 
@@ -76,8 +81,6 @@ def test_parameters_are_what_the_paper_counts():
 
 
 def test_paper_padding_lets_pads_mix_and_the_default_does_not():
-    from everyformer import Mask
-
     x, keep = draw(1, 6, 8), torch.tensor([[True] * 4 + [False] * 2])
     for masked in (True, False):
         mixer = GMLP(
@@ -159,3 +162,79 @@ def test_the_table_ends_with_a_clear_error():
     state = mixer(torch.randn(1, 4, 8), state=mixer.init_state(1)).state
     with pytest.raises(ShapeError, match="max_length=4"):
         mixer(torch.randn(1, 1, 8), state=state)
+
+
+class Bytes(TorchDispatchMode):
+    """Counts the numbers that operations make, views and what they are of left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        out = operation(*args, **(kwargs or {}))
+        known = {t.untyped_storage().data_ptr() for t in args if isinstance(t, torch.Tensor)}
+        if isinstance(out, torch.Tensor) and out.untyped_storage().data_ptr() not in known:
+            self.made += out.numel()
+        return out
+
+
+@pytest.mark.parametrize("even", [True, False])
+@pytest.mark.parametrize("spatial", ["dense", "toeplitz"])
+def test_a_token_reads_one_line_of_the_table(spatial, even):
+    made = []
+    for seen in (64, 512):
+        mixer = create_mixer("gmlp", width=4, causal=True, max_length=600, spatial=spatial)
+        keep = torch.ones(2, seen, dtype=torch.bool)
+        keep[0, 0] = even
+        state = mixer(
+            torch.randn(2, seen, 4), mask=Mask(keep=keep), state=mixer.init_state(2)
+        ).state
+        with Bytes() as counted:
+            mixer(torch.randn(2, 1, 4), state=state)
+        made.append(counted.made)
+    assert made[1] <= 8.5 * made[0], made
+    # a few lines of the table and copies of the rows of 8 channels of two texts, little else
+    assert made[1] < 2 * 512 * 8 * 8, made
+
+
+@pytest.mark.parametrize("name", ["gmlp", "amlp"])
+@pytest.mark.parametrize("spatial", ["dense", "toeplitz"])
+def test_a_stream_of_rows_of_any_length_equals_one_pass(name, spatial):
+    torch.manual_seed(0)
+    own = {"spatial": spatial, "spatial_init": "wide"}
+    mixer = create_mixer(name, width=8, causal=True, max_length=16, **own).double()
+    mixer.bias.data.normal_()
+    x, keep = torch.randn(2, 13, 8).double(), torch.ones(2, 13, dtype=torch.bool)
+    keep[0, 3:6] = keep[1, 0] = False
+    for mask in (None, keep):
+        whole = mixer(x, mask=None if mask is None else Mask(keep=mask)).y
+        state, parts = mixer.init_state(2), []
+        for a, b in itertools.pairwise((0, 2, 7, 8, 9, 13)):
+            part = None if mask is None else Mask(keep=mask[:, a:b])
+            y, state, _ = mixer(x[:, a:b], mask=part, state=state)
+            parts.append(y)
+        real = torch.ones_like(keep) if mask is None else keep
+        torch.testing.assert_close(torch.cat(parts, 1)[real], whole[real])
+
+
+@pytest.mark.parametrize("name", ["gmlp", "amlp"])
+def test_padding_that_mixes_has_no_place_in_a_state(name):
+    own = {"mask_padding": False, "spatial_init": "wide"}
+    mixer = create_mixer(name, width=8, causal=True, max_length=9, **own).double()
+    x, keep = torch.randn(1, 5, 8).double(), torch.tensor([[False, True, True, True, True]])
+    with pytest.raises(UnsupportedError, match=r"mask_padding=False.*a state counts real tokens"):
+        mixer(x, mask=Mask(keep=keep), state=mixer.init_state(1))
+    assert mixer(x, state=mixer.init_state(1)).state.seen.tolist() == [5]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", ["gmlp", "amlp"])
+def test_padding_that_mixes_stays_in_its_document(name, causal):
+    own = {"mask_padding": False, "spatial_init": "wide"}
+    mixer = create_mixer(name, width=8, causal=causal, max_length=9, **own).double()
+    x, keep = torch.randn(1, 7, 8).double(), torch.tensor([[1, 1, 0, 1, 1, 1, 1]]).bool()
+    mask = Mask(keep=keep, documents=torch.tensor([[0, 0, 5, 0, 1, 1, 1]]))
+    alone = torch.cat((mixer(x[:, :4]).y, mixer(x[:, 4:]).y), 1)
+    torch.testing.assert_close(mixer(x, mask=mask).y, alone)
+    torch.testing.assert_close(mixer.reference(x, mask=mask), alone)

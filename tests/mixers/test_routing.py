@@ -14,8 +14,10 @@ from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.engines.centroids import Centroids
-from everyformer.engines.clustered import Heads, balanced, latest
+from everyformer.engines.clustered import Heads, balanced, best_places, latest
 from everyformer.engines.flops import count_flops
+from everyformer.family import info
+from everyformer.verification.cases import Case
 
 ROUTINGS = ["strict", "prefix", "paper", None]
 
@@ -453,3 +455,48 @@ def test_clusters_of_the_whole_row_agree_with_routing_transformer(causal):
     close(got, theirs_mean)
     assert (count > 1).any()
     assert (count == 0).any()
+
+
+TIES = [
+    {"clusters": 2, "window": 3, "routing": "prefix", "rank_bias": 2, "share_qk": True},
+    {"clusters": 3, "window": 4, "routing": "paper", "local_heads": 0, "share_qk": True},
+    {"clusters": 3, "window": 5, "routing": "paper", "share_qk": False},
+    {"clusters": 3, "window": 4},
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("own", TIES, ids=str)
+def test_of_equal_tokens_the_first_are_chosen_wherever_they_stand(own, causal, seed):
+    generator = torch.Generator().manual_seed(seed)
+    mixer = Case(info("routing"), own, causal).mixer(torch.float64)
+    kinds = torch.randn(3, 12, generator=generator).double()
+    text = kinds[torch.randint(0, 3, (1, 23), generator=generator)]
+    expected = mixer.reference(text)
+    torch.testing.assert_close(mixer(text).y, expected)
+    among = torch.cat((torch.randn(3, 23, 12, generator=generator).double(), text))
+    torch.testing.assert_close(mixer(among).y[3:], expected)
+    at = torch.randperm(31, generator=generator)[:23].sort().values
+    x, keep = torch.full((1, 31, 12), 9.0).double(), torch.zeros(1, 31, dtype=torch.bool)
+    x[0, at], keep[0, at] = text[0], True
+    torch.testing.assert_close(mixer(x, mask=Mask(keep=keep)).y[:, at], expected)
+    if causal and own.get("routing") != "paper":
+        state, parts = mixer.init_state(1), []
+        for a, b in ((0, 5), (5, 6), (6, 17), (17, 23)):
+            y, state, _ = mixer(text[:, a:b], state=state)
+            parts.append(y)
+        torch.testing.assert_close(torch.cat(parts, 1), expected)
+
+
+@pytest.mark.parametrize("count", [1, 4, 9, 40])
+def test_the_first_of_equal_numbers_are_taken(count, monkeypatch):
+    scores = torch.randint(0, 4, (3, 5, 40), generator=torch.Generator().manual_seed(count)).float()
+    scores[0, :, 30:] = -torch.inf
+    expected = (-scores).sort(dim=-1, stable=True).indices[..., :count].sort(-1).values
+    assert torch.equal(best_places(scores, count).sort(-1).values, expected)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    real = expected < 30
+    found = best_places(scores, count).sort(-1).values
+    assert torch.equal(found[1:], expected[1:])
+    assert torch.equal(found[0][real[0]], expected[0][real[0]])

@@ -94,7 +94,7 @@ def test_global_tokens_of_a_document_stand_before_its_text():
     documents = torch.tensor([[7, 7, 7, 7, 2, 2, 9, 9]])
     _, _, made = opened(Mask(documents=documents), **EVERY)
     assert made.x.flatten().tolist() == [-1, -2, 1, 2, 3, 4, -3, 5, 6, -4, 7, 8]
-    assert made.mask.documents.tolist() == [[7] * 6 + [2] * 3 + [9] * 3]
+    assert made.mask.documents.tolist() == [[0] * 6 + [1] * 3 + [2] * 3]
     assert made.mask.sentences.tolist() == [[0, 1, 0, 0, 0, 1, 2, 2, 2, 3, 3, 3]]
     assert made.mask.front is None
 

@@ -49,7 +49,7 @@ def test_rows_count_from_the_start_or_from_the_end(align, rows):
 def test_the_end_of_each_row_and_document_is_its_own():
     position = LearnedPerLayer(width=2, max_length=10, options={"align": "end"})
     places = torch.tensor([[0, 0, 0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 0, 1, 2]])
-    expected = torch.tensor([[7, 7, 7, 8, 9], [5, 6, 7, 8, 9], [8, 9, 7, 8, 9]])
+    expected = torch.tensor([[9, 9, 7, 8, 9], [5, 6, 7, 8, 9], [8, 9, 7, 8, 9]])
     assert torch.equal(position.embed(places), position.table[expected])
 
 

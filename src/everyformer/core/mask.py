@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.errors import ShapeError, UnsupportedError
@@ -21,18 +22,23 @@ class Mask:
     """The parts of a mask; every part is optional and they combine by *and*.
 
     B batch, H heads, L queries, S keys. Without a ``context`` the queries are the keys and S = L
-    counts the tokens of this call alone (a state knows the earlier ones).
+    counts the tokens of this call alone, also beside a state: nobody outside knows how many slots
+    of the past it holds. `Mixer.check_input` holds every part against these shapes.
     """
 
     keep: Tensor | None = None
     """(B, S) bool: which source tokens are real. Padding may stand left, right or between."""
     allowed: Tensor | None = None
-    """bool, broadcastable to (B, H, L, S): which pairs may see each other."""
+    """bool, broadcastable to (B, H, L, S): which pairs may see each other. What a state holds of
+    the past is seen by all."""
     bias: Tensor | None = None
-    """float, broadcastable to (B, H, L, S): added to the scores (-inf hides)."""
+    """float, broadcastable to (B, H, L, S): added to the scores (-inf hides). Nothing is added to
+    those of what a state holds."""
     documents: Tensor | None = None
-    """(B, L) int: packed rows; tokens see only tokens of the same id, positions restart. With the
-    state of a memory, id 0 goes on with the document that the state is in."""
+    """(B, L) int: packed rows; every run of equal ids is a document of its own, also where an id
+    comes again (`runs_of`): tokens see only tokens of their run, positions restart. Ids of padding
+    are not read. With the state of a memory, a first run of id 0 goes on with the document that the
+    state is in."""
     global_tokens: Tensor | None = None
     """(B, L) bool: tokens that see all and are seen by all (sparse patterns)."""
     sentences: Tensor | None = None
@@ -65,9 +71,70 @@ class Mask:
                 "(attention honours all but global_tokens), or leave the part out yourself."
             )
 
+    def check(self, batch: int, queries: int, keys: int | None, heads: int | None = None) -> None:
+        """Raise unless every given part fits so many rows, queries and keys (None: not known).
+
+        Raises:
+            ShapeError: another shape or dtype; sizes of 1 stand for any in pairs alone.
+        """
+        tokens = {
+            "keep": (keys, torch.bool, "flag per token of this call, True where it is real"),
+            "global_tokens": (queries, torch.bool, "flag per token of this call"),
+            "documents": (queries, None, "whole number per token of this call"),
+            "sentences": (queries, None, "whole number per token of this call"),
+        }
+        for name, (length, dtype, what) in tokens.items():
+            part: Tensor | None = getattr(self, name)
+            if part is None or length is None:
+                continue
+            right = not part.is_floating_point() if dtype is None else part.dtype == dtype
+            if part.shape != (batch, length) or not right:
+                raise ShapeError(
+                    f"mask.{name} is {_described(part)}, but the tokens are ({batch}, {length}): "
+                    f"give one {what}"
+                )
+        full = batch, heads, queries, keys
+        for name, pairs in (("allowed", self.allowed), ("bias", self.bias)):
+            if pairs is None:
+                continue
+            sizes = zip(reversed(pairs.shape), reversed(full), strict=False)
+            fits = pairs.dim() <= 4 and all(n == 1 or m in (None, n) for n, m in sizes)
+            if not fits or (pairs.dtype == torch.bool) != (name == "allowed"):
+                kind = "True where a pair may see each other" if name == "allowed" else "floats"
+                raise ShapeError(
+                    f"mask.{name} is {_described(pairs)}, but (batch, heads, queries, keys) are "
+                    f"({', '.join('any' if m is None else str(m) for m in full)}): give {kind}, "
+                    "each size that one or 1. Keys are those of this call; a state's are not among "
+                    "them"
+                )
+
     def without(self, *names: str) -> Mask:
         """The same mask less the named parts (their work has been done elsewhere)."""
         return replace(self, **dict.fromkeys(names))
+
+    def by_runs(self) -> Mask:
+        """The same mask with documents counted by `runs_of`, so that equal ids are equal runs."""
+        if self.documents is None:
+            return self
+        return replace(self, documents=runs_of(self.documents, self.keep))
+
+
+def _described(part: Tensor) -> str:
+    return f"{tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}"
+
+
+def runs_of(documents: Tensor, keep: Tensor | None = None) -> Tensor:
+    """Which document of its row each token is in, counted from 0: (B, L) int64.
+
+    A run of equal ids is a document. Padding belongs to that of the real token before it (or of the
+    first one), whatever id stands there.
+    """
+    if keep is not None:
+        here = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+        last = torch.where(keep, here, -1).cummax(1).values
+        first = keep.long().argmax(1, keepdim=True)
+        documents = documents.gather(1, torch.where(last < 0, first, last))
+    return F.pad((documents[:, 1:] != documents[:, :-1]).long().cumsum(1), (1, 0))
 
 
 def positions_of(
@@ -75,9 +142,9 @@ def positions_of(
 ) -> Tensor:
     """Absolute positions (B or 1, L) of this call's tokens: how many *real* tokens came before.
 
-    With padding, row b counts ``cumsum(keep) - 1``, so left-padded rows get the positions of the
-    unpadded ones; with packed documents each document starts at 0; ``seen`` (B,) from a state is
-    added. Positions of padding are meaningless but valid (>= 0).
+    Left-padded rows get the positions of the unpadded ones; with packed documents each document
+    starts at 0; ``seen`` (B,) from a state is added. Padding has the position of the next real
+    token, or of the last one: so each sequence has one position 0 that begins it (`lengths_of`).
     """
     if mask is not None and mask.documents is not None:
         if seen is not None:
@@ -92,30 +159,34 @@ def positions_of(
                 f"mask.keep has shape {tuple(mask.keep.shape)}, but the tokens are "
                 f"({batch}, {length}): give one flag per token of this call"
             )
-        positions = (mask.keep.long().cumsum(1) - 1).clamp(min=0)
+        count = mask.keep.long().cumsum(1)
+        before = count - mask.keep.long()
+        positions = torch.minimum(before, count[:, -1:] - 1).clamp(min=0)
     else:
         positions = torch.arange(length, device=device)[None]
     return positions if seen is None else positions + seen[:, None]
 
 
 def document_positions(documents: Tensor, keep: Tensor | None = None) -> Tensor:
-    """Positions (B, L) that restart at 0 at every change of ``documents``; padding not counted."""
-    real = torch.ones_like(documents, dtype=torch.bool) if keep is None else keep
-    starts = torch.ones_like(documents, dtype=torch.bool)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    count = real.long().cumsum(1)
-    before = count - real.long()
-    at_start = torch.where(starts, before, torch.zeros_like(before)).cummax(1).values
-    return (count - 1 - at_start).clamp(min=0)
+    """Positions (B, L) that restart at 0 in every document; padding as in `positions_of`."""
+    runs = runs_of(documents, keep)
+    real = torch.ones_like(runs) if keep is None else keep.long()
+    count = real.cumsum(1)
+    total = torch.zeros_like(runs).scatter_add(1, runs, real)
+    first = (total.cumsum(1) - total).gather(1, runs)
+    last = total.gather(1, runs) - 1
+    return torch.minimum(count - real - first, last).clamp(min=0)
 
 
 def lengths_of(positions: Tensor) -> Tensor:
     """How many tokens the sequence of every token has: (B or 1, L) as ``positions``.
 
-    A sequence ends where positions fall back: there the next packed document begins.
+    A sequence begins at position 0 (a packed document may have one token alone), or where positions
+    fall back.
     """
     starts = torch.zeros_like(positions)
-    starts[:, 1:] = (positions[:, 1:] < positions[:, :-1]).long()
+    begins = (positions[:, 1:] == 0) | (positions[:, 1:] < positions[:, :-1])
+    starts[:, 1:] = begins.long()
     document = starts.cumsum(1)
     last = torch.zeros_like(positions).scatter_reduce(1, document, positions, "amax")
     return last.gather(1, document) + 1

@@ -56,6 +56,8 @@ class Mixer(nn.Module):
     causal: bool
     width: int
     max_length: int | None = None
+    packs_with_state: bool = False
+    """whether packed documents may be given beside a state"""
     lead: int = 0
     """learned tokens that a stack puts in front of every text, for this mixer and all the others"""
     leaks: str | None = None
@@ -151,12 +153,26 @@ class Mixer(nn.Module):
                 f"{self.name} mixes one sequence with itself; it has no cross form, so 'context' "
                 "cannot be given. Members with one are marked by `everyformer list --cross`."
             )
-        if state is not None and not self.causal and context is None:
+        reads = context is not None or (state is not None and state.of_context)
+        if state is not None and not self.causal and not reads:
             raise UnsupportedError(
                 f"this {self.name} is bidirectional: a state (streaming) needs causal=True"
             )
-        if mask is not None:
-            mask.require(self.name, self.honours)
+        if mask is None:
+            return
+        mask.require(self.name, self.honours)
+        if mask.documents is not None and reads:
+            raise UnsupportedError("cross-attention has no packed documents: give them as rows")
+        if mask.documents is not None and state is not None and not self.packs_with_state:
+            raise UnsupportedError(
+                "packed documents and a state cannot be combined: a state continues one document "
+                "per row. Pass the documents as rows, or reset the state where one starts."
+            )
+        keys: int | None = x.shape[1]
+        if reads:
+            source = context[0] if isinstance(context, tuple) else context
+            keys = None if source is None else source.shape[1]
+        mask.check(x.shape[0], x.shape[1], keys, getattr(self, "heads", None))
 
     def check_length(self, longest: int) -> None:
         """Refuse positions beyond this mixer's table."""

@@ -42,6 +42,8 @@ class State:
     seen: Tensor
     cut: ClassVar[bool] = False
     """whether what it holds never was part of a graph, so that no gradient passes through it"""
+    of_context: ClassVar[bool] = False
+    """whether it holds a context that is read, and not the past of the tokens"""
 
     @property
     def position(self) -> Tensor:

@@ -167,6 +167,7 @@ class KeyValueState(State):
 class ContextState(State):
     """Keys and values of a context, projected once and read by every step of cross-attention."""
 
+    of_context = True
     seen: Tensor
     keys: Tensor
     """(B, H_kv, S, D)"""

@@ -16,6 +16,7 @@ Sources: van den Oord et al. 2017, arXiv 1711.00937, appendix A.1 (averages, smo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
@@ -64,10 +65,18 @@ class Centroids(nn.Module):
         self._step: int | None = None
 
     def scores(self, x: Tensor) -> Tensor:
-        """x . mu_c (B, H, L, K) of vectors (B, H, L, D), without a gradient, float32 at least."""
+        """x . mu_c (B, H, L, K) of normed vectors (B, H, L, D), no gradient, float32 at least.
+
+        Rounded to a grid that is coarse beside the error of products, so that equal vectors have
+        equal scores wherever they stand, and what is chosen of them does not depend on the batch.
+        """
         with torch.no_grad(), full_precision(x):
             wide = widened(x.detach())
-            return wide @ self.means.detach().to(wide).mT
+            means = self.means.detach().to(wide)
+            most = math.sqrt(x.shape[-1]) * means.norm(dim=-1).amax(-1)[:, None, None]
+            bits = 32 if wide.dtype == torch.float64 else 16
+            step = most.clamp(min=1e-30).log2().ceil().sub(bits).exp2()
+            return ((wide @ means.mT) / step).round() * step
 
     def commitment(self, x: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
         """Mean over channels of (x - mu_a)^2, mu held fixed: what draws vectors to centroids."""

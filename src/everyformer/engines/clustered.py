@@ -235,7 +235,7 @@ def _best_piece(
     y = _in_clusters(q, keys.to(q.dtype), values.to(q.dtype), mask, dropout)
     shares = member.sum(2)[..., None].clamp(min=1)
     y = (y * member[..., None]).sum(2) / shares
-    at = worth.topk(min(window, slots + count), -1).indices.sort(-1).values
+    at = best_places(worth, min(window, slots + count)).sort(-1).values
     kept = at[..., None].expand(*at.shape, keys.shape[-1])
     seen_now = held.seen + (scores[:, 0, :, 0] > -math.inf).sum(-1)
     after = Slots(seen_now, keys.gather(3, kept), values.gather(3, kept), worth.gather(3, at))
@@ -277,16 +277,40 @@ def balanced(
     return total / shares[..., None].clamp(min=1)
 
 
+def best_places(scores: Tensor, count: int) -> Tensor:
+    """Places (..., count), in any order, of the largest ``scores`` (..., L); of equal ones the
+    first, which `topk` does not promise."""
+    length = scores.shape[-1]
+    if count == length:
+        return torch.arange(length, device=scores.device).expand_as(scores)
+    top, at = scores.topk(count + 1, -1)
+    last, at = top[..., -2:-1], at[..., :count]
+    if scores.device.type != "cpu" or torch.compiler.is_compiling():
+        worth = length - torch.arange(length, device=scores.device)
+        return (worth * _first_of(scores, last, count)).topk(count, -1).indices
+    tied = (top[..., -1] == top[..., -2]) & (top[..., -1] > -math.inf)
+    if bool(tied.any()):
+        at[tied] = _first_of(scores[tied], last[tied], count).nonzero()[:, -1].view(-1, count)
+    return at
+
+
+def _first_of(scores: Tensor, last: Tensor, count: int) -> Tensor:
+    """Flags of ``count`` that are above ``last`` (..., 1) or equal to it, the first of these."""
+    above = scores > last
+    equal = scores == last
+    return above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+
+
 def _best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Places (B, H, K, count) of the largest ``scores`` (B, H, K, L) in order, and which are real.
 
-    Padding comes last, so that it has no part in ranks. Of equal scores any may be taken.
+    Padding comes last, so that it has no part in ranks.
     """
     length = scores.shape[-1]
 
     def best() -> Tensor:
-        top, at = scores.topk(count, -1)
-        return (at + length * (top == -math.inf)).sort(-1).values.int()
+        at = best_places(scores, count)
+        return (at + length * (scores.gather(-1, at) == -math.inf)).sort(-1).values.int()
 
     at = choose(best).long()
     return at % length, at < length

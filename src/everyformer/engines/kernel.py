@@ -80,6 +80,7 @@ class KernelState(State):
 class ContextSums(State):
     """The sums over a context, made once and read by every step of cross-attention."""
 
+    of_context = True
     seen: Tensor
     sums: Tensor
     """(B, H, M, D_v + 1)"""

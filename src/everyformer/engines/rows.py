@@ -13,23 +13,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import ShapeError
-from everyformer.core.mask import Mask
+from everyformer.core.mask import Mask, runs_of
 
 
 def checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
     """Which tokens of ``x`` (B, L, ...) are real by ``mask``: (B, L) bool; None: all.
 
-    Raises:
-        ShapeError: flags of another shape, or that are no booleans.
+    For contexts and functions; what a mixer is called with, `Mixer.check_input` has checked.
     """
-    keep = None if mask is None else mask.keep
-    if keep is not None and (keep.shape != x.shape[:2] or keep.dtype != torch.bool):
-        raise ShapeError(
-            f"mask.keep is {_described(keep)}, but the tokens are {tuple(x.shape[:2])}: give one "
-            "flag per token of this call, True where it is real"
-        )
-    return keep
+    if mask is None:
+        return None
+    mask.check(x.shape[0], x.shape[1], x.shape[1])
+    return mask.keep
 
 
 class Compacted(NamedTuple):
@@ -85,17 +80,18 @@ class Unpacked(NamedTuple):
     column: Tensor
     """(B, L) its place in that row"""
 
+    def lay(self, t: Tensor) -> Tensor:
+        """``t`` (B, L, ...) of the packed tokens as `x` lies, zeros where no token is."""
+        rows = t.new_zeros(*self.keep.shape, *t.shape[2:])
+        return rows.index_put((self.row, self.column), t)
+
 
 def unpack(x: Tensor, documents: Tensor, keep: Tensor | None = None) -> Unpacked:
-    """Packed rows ``x`` (B, L, ...) as one row per run of equal ``documents`` (B, L)."""
-    if documents.shape != x.shape[:2] or documents.is_floating_point():
-        raise ShapeError(
-            f"mask.documents is {_described(documents)}, but the tokens are {tuple(x.shape[:2])}: "
-            "give one whole number per token of this call"
-        )
+    """Packed rows ``x`` (B, L, ...) as one row per document, as `runs_of` tells them apart."""
     batch, length = documents.shape
-    starts = torch.ones_like(documents, dtype=torch.bool)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    runs = runs_of(documents, keep)
+    starts = torch.ones_like(runs, dtype=torch.bool)
+    starts[:, 1:] = runs[:, 1:] != runs[:, :-1]
     row = (starts.flatten().long().cumsum(0) - 1).view(batch, length)
     first = starts.flatten().nonzero().squeeze(1)
     column = torch.arange(batch * length, device=x.device).view(batch, length) - first[row]
@@ -114,7 +110,3 @@ def repack(y: Tensor, rows: Unpacked) -> Tensor:
 
 def _widen(index: Tensor, like: Tensor) -> Tensor:
     return index.view(*index.shape, *[1] * (like.dim() - 2))
-
-
-def _described(flags: Tensor) -> str:
-    return f"{tuple(flags.shape)} {str(flags.dtype).removeprefix('torch.')}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.mask import Mask
+from everyformer.core.mask import Mask, runs_of
 from everyformer.engines.softmax import Visibility
 
 
@@ -54,6 +55,20 @@ class Sight:
         return all(w is None or k_positions.shape[-1] <= w for w in self.windows)
 
 
+def over_past(mask: Mask | None, length: int, past: int) -> Mask | None:
+    """``mask`` whose pairs are of ``length`` keys, for those and ``past`` ones in front of them."""
+    if mask is None or past == 0 or (mask.allowed is None and mask.bias is None):
+        return mask
+
+    def wide(pairs: Tensor | None, shown: float) -> Tensor | None:
+        if pairs is None:
+            return None
+        pairs = pairs.expand(*pairs.shape[:-1], length) if pairs.dim() else pairs.expand(length)
+        return F.pad(pairs, (past, 0), value=shown)
+
+    return replace(mask, allowed=wide(mask.allowed, True), bias=wide(mask.bias, 0.0))
+
+
 def counts_up(keep: Tensor | None) -> bool:
     """Whether real tokens of every row stand side by side, so that indices tell their distances.
 
@@ -90,7 +105,7 @@ def visibility(
     """Combine everything that hides keys from queries.
 
     Args:
-        mask: the caller's mask (its ``keep`` is not read: pass the keys' flags as ``keep``).
+        mask: the caller's mask (its ``keep`` hides no keys: pass their flags as ``keep``).
         q_positions, k_positions: (B or 1, L), (B or 1, S) absolute positions.
         causal: keys later than the query are hidden.
         windows: one entry for all heads or one a head: W shows distances 0 <= i-j < W when causal,
@@ -112,7 +127,8 @@ def visibility(
         if mask.allowed is not None:
             allowed = _both(allowed, mask.allowed)
         if mask.documents is not None:
-            same = mask.documents[:, :, None] == mask.documents[:, None, :]
+            runs = runs_of(mask.documents, mask.keep)
+            same = runs[:, :, None] == runs[:, None, :]
             allowed = _both(allowed, same[:, None])
         if mask.bias is not None:
             bias = mask.bias if bias is None else bias + mask.bias

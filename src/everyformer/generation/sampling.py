@@ -119,13 +119,13 @@ def stream(
             length are padded on the left here, tensors are padded with a ``mask``.
         tokens: how many to make at most; None goes on for ever (where the member has no longest
             sequence).
-        mask: ``keep`` of the prompt, when it is padded.
+        mask: ``keep`` of the prompt, when it is padded, on any side.
         sampling: how tokens are drawn (default: temperature 1, seed 0).
         tokenizer: what reads the tokens, for stop strings.
         state: what came before the prompt (of as many rows), as an earlier stream left it.
 
     Raises:
-        ShapeError: an empty prompt, or a text that outgrows the member's table over positions.
+        ShapeError: a row without a token, or a text that outgrows the table over positions.
         ConfigError: stop strings without a tokenizer, an end token beyond the vocabulary.
     """
     if tokens is not None and tokens < 0:
@@ -272,7 +272,13 @@ def _rows_of(
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.shape[1] < 1:
         raise ShapeError("the prompt is empty: give at least one token to continue from")
-    return ids, None if mask is None else mask.keep
+    if mask is None:
+        return ids, None
+    mask.require("generation", frozenset({"keep"}))
+    mask.check(len(ids), ids.shape[1], ids.shape[1])
+    if mask.keep is not None and not bool(mask.keep.any(1).all()):
+        raise ShapeError("a prompt is empty: give at least one token to continue from")
+    return ids, mask.keep
 
 
 def initial_state(model: Model, batch: int) -> StackState | None:

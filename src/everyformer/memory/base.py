@@ -43,7 +43,15 @@ class Segment(NamedTuple):
     """heads' outputs (B, H, L, Dv) of these tokens over rows (B, n, width), flagged (B, n) bool, in
     place of the past: by contents alone, with no gradient to the tokens or the projections"""
     received: Callable[[], Tensor]
-    """(B, m + L) attention that each row of the past and each token got, over heads and queries"""
+    """(B, m + L) attention that each row of the past and each token got, over heads and queries
+    that are real"""
+
+    def live(self) -> Tensor | None:
+        """(B, L) bool, which tokens are real and may be seen by later segments; None: all."""
+        if self.shown is None:
+            return self.keep
+        shown = self.shown[:, -self.x.shape[1] :]
+        return shown if self.keep is None else shown & self.keep
 
 
 class Memory(nn.Module):

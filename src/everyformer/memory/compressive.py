@@ -28,6 +28,7 @@ that are attended to: here memories start empty; there is no published code).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -86,9 +87,20 @@ class Rows(State):
     """(B, n) int64, position of the token, or of the middle of the tokens, that each stands for"""
 
     def then(self, more: Rows, most: int) -> Rows:
-        """With ``more`` behind; of all the last ``most``."""
+        """With ``more`` behind; of all the last ``most`` of each row that stand for something."""
         pairs = ((self.x, more.x), (self.keep, more.keep), (self.times, more.times))
-        return Rows(self.seen, *(torch.cat(pair, 1)[:, -most:] for pair in pairs))
+        both = Rows(self.seen, *(torch.cat(pair, 1) for pair in pairs))
+        first = max(both.x.shape[1] - most, 0)
+        if surely(both.keep):
+            return Rows(both.seen, both.x[:, first:], both.keep[:, first:], both.times[:, first:])
+        return both.at(real_last(both.keep)[:, first:])
+
+    def at(self, index: Tensor, real: Tensor | None = None) -> Rows:
+        """Those at ``index`` (B, n), of which ``real`` (B, n) stand for something."""
+        keep = self.keep.gather(1, index)
+        keep = keep if real is None else keep & real
+        x = gather_rows(self.x, index).masked_fill(~keep[..., None], 0)
+        return Rows(self.seen, x, keep, self.times.gather(1, index))
 
     def detach(self) -> Rows:
         return Rows(self.seen, self.x.detach(), self.keep, self.times)
@@ -134,28 +146,32 @@ class Compression(nn.Module):
             part.unflatten(1, (-1, self.rate)) for part in (old.x, old.keep, old.times)
         )
         some = keep.any(2)
+        # rows that leave fill whole blocks, so that each block is real or none of it is
         if self.function == "mean":
             made = x.sum(2) / keep.sum(2).clamp(min=1)[..., None]
         elif self.function == "max":
             floor = torch.finfo(x.dtype).min
             made = x.masked_fill(~keep[..., None], floor).amax(2).masked_fill(~some[..., None], 0.0)
         else:
-            made = self._convolved(old.x)
-        return Rows(old.seen, made, some, times.float().mean(2).long())
+            made = self._convolved(old).masked_fill(~some[..., None], 0.0)
+        return Rows(old.seen, made, some, times.sum(2) // self.rate)
 
-    def _convolved(self, x: Tensor) -> Tensor:
+    def _convolved(self, old: Rows) -> Tensor:
         assert self.reduce is not None
-        y = x.transpose(1, 2)
+        y, gone = old.x.transpose(1, 2), ~old.keep[:, None]
         for convolution in self.dilated:
-            y = F.relu(convolution(y))
+            # what stands before the first row is zero to every layer
+            y = F.relu(convolution(y)).masked_fill(gone, 0.0)
         made: Tensor = self.reduce(y).transpose(1, 2)
         return made
 
     def _most_used(self, old: Rows, usage: Tensor) -> Rows:
-        usage = usage.masked_fill(~old.keep, -1.0)
-        chosen = usage.topk(old.x.shape[1] // self.rate, dim=1).indices.sort(1).values
-        x = gather_rows(old.x, chosen)
-        return Rows(old.seen, x, old.keep.gather(1, chosen), old.times.gather(1, chosen))
+        """Of equal ones the earlier."""
+        usage = usage.masked_fill(~old.keep, -math.inf)
+        rank = usage.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        chosen = rank < old.keep.sum(1, keepdim=True) // self.rate
+        index = real_last(chosen)[:, old.x.shape[1] - old.x.shape[1] // self.rate :]
+        return old.at(index, chosen.gather(1, index))
 
 
 @MEMORIES.register("compressive")
@@ -203,12 +219,25 @@ class CompressiveMemory(Memory):
         keep, positions = rows.slots()
         far = None
         if self.options.distance == "time":
-            times, far = packed.times, length + keys.shape[2] + count * self.options.rate
+            times, far = packed.times, self._farthest(rows.seen, packed, length, keys.shape[2])
         else:
-            first = positions[:, :1] if positions.shape[1] else rows.seen[:, None]
+            # the real rows stand last, the newest of them right before the segment
+            first = (rows.seen - keep.sum(1))[:, None]
             times = first - count + torch.arange(count, device=first.device)
         whole, where = torch.cat((packed.keep, keep), 1), torch.cat((times, positions), 1)
         return Recalled(KeyValueState(rows.seen, keys, keys[..., :0], whole, where), far)
+
+    def _farthest(self, seen: Tensor, packed: Rows, length: int, held: int) -> int:
+        """The largest distance from the last of ``length`` new tokens to what is ``held``."""
+        bound = length + held + packed.x.shape[1] * self.options.rate
+        if self.options.function != "most-used" or packed.x.shape[1] == 0:
+            return bound
+        # the rows that are kept of a segment may all be its first ones
+        far = (seen[:, None] + length - packed.times).masked_fill(~packed.keep, 0).max()
+        if torch.compiler.is_compiling():
+            torch._assert_async(far <= bound, "a row is too far for a compiled graph: run it eager")
+            return bound
+        return max(bound, int(far))
 
     def remember(self, state: CompressiveState, segment: Segment) -> tuple[State, Losses]:
         o = self.options
@@ -219,24 +248,55 @@ class CompressiveMemory(Memory):
         if segment.shown is not None:
             packed = replace(packed, keep=packed.keep & segment.shown[:, :count])
             segment = segment._replace(shown=segment.shown[:, count:])
-        rows = with_segment(state.rows, segment)
-        over = max(rows.keys.shape[2] - self.slots, 0)
-        over -= over % o.rate if o.compressed else 0
-        keep, positions = rows.slots()
-        x = rows.keys[:, 0, :over] * keep[:, :over, None]
-        old = Rows(rows.seen, x, keep[:, :over], positions[:, :over])
+        old, usage_of_old, rest, usage = self._leaving(with_segment(state.rows, segment), usage)
         losses: Losses = {}
-        leaving = Rows(rows.seen, x[:, :0], keep[:, :0], positions[:, :0])
-        if over and o.compressed:
-            new = self.compress(old, usage[:, :over])
+        leaving = old.at(torch.zeros_like(old.times[:, :0]))
+        if old.x.shape[1] and o.compressed:
+            new = self.compress(old, usage_of_old)
             losses = self._losses(old, new, segment)
             if o.gradient == "one-segment":
                 leaving = old
             else:
                 packed = packed.then(new.detach(), o.compressed)
-        rest = rows.part(over)
-        kept = CompressiveState(rest.seen, rest, usage[:, over:], packed.detach(), leaving)
+        kept = CompressiveState(rest.seen, rest, usage, packed.detach(), leaving)
         return kept, losses
+
+    def _leaving(
+        self, rows: KeyValueState, usage: Tensor
+    ) -> tuple[Rows, Tensor, KeyValueState, Tensor]:
+        """The rows that are too many, and those that stay, each with its usage.
+
+        Padding takes no slot: of each row of the batch its own oldest real ones leave, which stand
+        last among ``most`` where others have more to give.
+        """
+        o, size = self.options, rows.keys.shape[2]
+        keep, times = rows.slots()
+        whole = Rows(rows.seen, rows.keys[:, 0], keep, times)
+        if rows.keep is None:
+            most = self._too_many(size)
+            old = Rows(rows.seen, whole.x[:, :most], keep[:, :most], times[:, :most])
+            return old, usage[:, :most], rows.part(most), usage[:, most:]
+        order = real_last(keep)
+        whole, usage = whole.at(order), usage.gather(1, order)
+        count = whole.keep.sum(1, keepdim=True)
+        over = (count - self.slots).clamp(min=0)
+        over = over - over % o.rate if o.compressed else over
+        if torch.compiler.is_compiling():
+            most, stay = self._too_many(size), min(size, self.slots + o.rate - 1)
+        else:
+            most, stay = int(over.max()), int((count - over).max())
+        behind = torch.arange(-most, 0, device=keep.device)
+        index = (size - count + over + behind).clamp(min=0)
+        real = behind >= -over
+        first = size - stay
+        held = torch.arange(first, size, device=keep.device) >= size - count + over
+        x = whole.x[:, first:].masked_fill(~held[..., None], 0)[:, None]
+        rest = KeyValueState(rows.seen, x, x[..., :0], held, whole.times[:, first:])
+        return whole.at(index, real), usage.gather(1, index), rest, usage[:, first:]
+
+    def _too_many(self, count: int) -> int:
+        over = max(count - self.slots, 0)
+        return over - over % self.options.rate if self.options.compressed else over
 
     def _packed(self, state: CompressiveState) -> Rows:
         """Compressed rows, with those that are compressed when they are read."""
@@ -251,7 +311,9 @@ class CompressiveMemory(Memory):
         got = state.usage.new_zeros(batch, state.usage.shape[1] + length)
         if self.options.function == "most-used" and self.options.compressed > 0:
             with torch.no_grad():
-                got = segment.received()[:, count:].to(got.dtype) / length
+                got = segment.received()[:, count:].to(got.dtype)
+                asked = segment.live()
+                got = got / (length if asked is None else asked.sum(1, keepdim=True).clamp(min=1))
         return got + F.pad(state.usage, (0, length))
 
     def _losses(self, old: Rows, new: Rows, segment: Segment) -> Losses:
@@ -262,10 +324,20 @@ class CompressiveMemory(Memory):
             with torch.no_grad():
                 goal = segment.look(old.x, old.keep)
             difference = goal - segment.look(new.x, new.keep)
+            counts = old.keep.any(1)[:, None]
+            live = segment.live()
+            counts = (counts if live is None else counts & live)[:, None, :, None]
         else:
             assert self.compress.restore is not None
             restored = self.compress.restore(new.x.transpose(1, 2)).transpose(1, 2)
-            difference = (old.x - restored) * old.keep[..., None]
-        square = difference.square()
-        total = square.mean() if o.reconstruction_norm == "mean" else square.sum()
+            difference, counts = old.x - restored, old.keep[..., None]
+        square = difference.square().masked_fill(~counts, 0.0)
+        total = square.sum()
+        if o.reconstruction_norm == "mean":
+            total = total / counts.expand_as(square).sum().clamp(min=1)
         return {"compression": o.reconstruction_weight * total}
+
+
+def real_last(keep: Tensor) -> Tensor:
+    """Where the rows of each line of ``keep`` (B, n) stand, the real ones last: (B, n)."""
+    return torch.argsort(keep.to(torch.uint8), dim=1, stable=True)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.config import Options
-from everyformer.core.errors import ShapeError, UnsupportedError
+from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer
 from everyformer.core.outputs import MixerOutput
@@ -61,25 +61,15 @@ class Ordered(NamedTuple):
     """(lines, columns) where the tokens are a picture, whose padding stays in its place"""
 
 
-def real_first(x: Tensor, mask: Mask | None, state: State | None = None) -> Ordered:
+def real_first(x: Tensor, mask: Mask | None) -> Ordered:
     """Undo the padding and packing of ``x`` (B, L, ...)."""
     if mask is None or (mask.keep is None and mask.documents is None):
         return Ordered(x, None, lambda y: y)
-    for name, part in (("keep", mask.keep), ("documents", mask.documents)):
-        if part is not None and part.shape != x.shape[:2]:
-            raise ShapeError(
-                f"mask.{name} has shape {tuple(part.shape)}, but the tokens are "
-                f"{tuple(x.shape[:2])}: give one entry per token of this call"
-            )
+    mask.check(x.shape[0], x.shape[1], x.shape[1])
     if mask.documents is None:
         assert mask.keep is not None
         rows = compact(x, mask.keep)
         return Ordered(_without_padding(rows.x, rows.keep), rows.keep, lambda y: spread(y, rows))
-    if state is not None:
-        raise UnsupportedError(
-            "packed documents and a state cannot be combined: a state continues one document per "
-            "row. Pass the documents as rows, or reset the state where one starts."
-        )
     packed = unpack(x, mask.documents, mask.keep)
     inner = real_first(packed.x, Mask(keep=packed.keep))
     return Ordered(inner.x, inner.keep, lambda y: repack(inner.restore(y), packed))
@@ -289,7 +279,7 @@ class AttentionFree(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
-        rows = self.order(x, mask, state)
+        rows = self.order(x, mask)
         q, k, v = self.query(rows.x), self.key(rows.x), self.value(rows.x)
         after = None
         if state is None:
@@ -309,9 +299,9 @@ class AttentionFree(Mixer):
         self.check_input(x, context, mask, None)
         return self.out(self.literal(self.query(x), self.key(x), self.value(x), mask))
 
-    def order(self, x: Tensor, mask: Mask | None, state: State | None) -> Ordered:
+    def order(self, x: Tensor, mask: Mask | None) -> Ordered:
         """The rows that are averaged: the real tokens first."""
-        return real_first(x, mask, state)
+        return real_first(x, mask)
 
     def show(self, k: Tensor, rows: Ordered) -> None:
         """Offer w (H, L, L) and the weights of real tokens (B, 1, L, L), mean over channels."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
-from everyformer.core.mixer import Context, Mixer, heads_divide
+from everyformer.core.mixer import Context, heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -37,8 +37,9 @@ from everyformer.engines.kernel import (
 )
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import checked_keep, repack, unpack
+from everyformer.engines.rows import checked_keep
 from everyformer.engines.visibility import visibility
+from everyformer.mixers._by_text import ByText
 from everyformer.positions.base import Position
 
 Keys = tuple[Tensor, Tensor | None]
@@ -54,7 +55,7 @@ class KernelOptions(Options):
     """which projections have a bias"""
 
 
-class KernelAttention(Mixer):
+class KernelAttention(ByText):
     """Projections, masks, context and state; a member adds its features, and gates if it has them.
 
     Args:
@@ -141,12 +142,12 @@ class KernelAttention(Mixer):
         mask: Mask | None = None,
         state: State | None = None,
     ) -> MixerOutput:
-        self.check_input(x, context, mask, None if isinstance(state, ContextSums) else state)
+        self.check_input(x, context, mask, state)
         if context is not None or isinstance(state, ContextSums):
             return self._cross(x, context, mask, state)
         if mask is not None and mask.documents is not None:
-            return self._unpacked(x, mask, state)
-        keep = checked_keep(x, mask)
+            return self.unpacked(x, mask)
+        keep = None if mask is None else mask.keep
         if keep is not None:
             # not even a NaN in the padding is read
             x = x.masked_fill(~keep[..., None], 0)
@@ -234,8 +235,6 @@ class KernelAttention(Mixer):
                 f"position '{self.position.name}' is defined between tokens of one sequence; build "
                 "cross-attention with position=None"
             )
-        if mask is not None and mask.documents is not None:
-            raise UnsupportedError("cross-attention has no packed documents: give them as rows")
         if isinstance(state, ContextSums):
             held = state
         else:
@@ -245,18 +244,6 @@ class KernelAttention(Mixer):
         features = self.query_features(q, self.draw(False, again=False))
         y = ask(features, held.sums, self.guard, self._summed(q).dtype)
         return MixerOutput(self.finish(y), state, {})
-
-    def _unpacked(self, x: Tensor, mask: Mask, state: State | None) -> MixerOutput:
-        """Every document as a row."""
-        assert mask.documents is not None
-        if state is not None:
-            raise UnsupportedError(
-                "packed documents and a state cannot be combined: a state continues one document "
-                "per row. Pass the documents as rows, or reset the state where one starts."
-            )
-        packed = unpack(x, mask.documents, checked_keep(x, mask))
-        out = self(packed.x, mask=Mask(keep=packed.keep))
-        return MixerOutput(repack(out.y, packed), None, out.losses)
 
     def _summed(self, v: Tensor) -> Tensor:
         """Values in the dtype of the averages: sums that nothing divides outgrow float16."""

@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer, heads_divide
+from everyformer.core.mixer import Context, heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -29,11 +28,12 @@ from everyformer.engines.cache import KeyValueState
 from everyformer.engines.places import Places
 from everyformer.engines.plan import SparsePlan
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.rows import compact, repack, spread, unpack
+from everyformer.engines.rows import compact, spread
 from everyformer.engines.softmax import Visibility
 from everyformer.engines.sparse import Backend, How, dense_weights, sparse_attention
 from everyformer.engines.visibility import surely
 from everyformer.engines.weighing import Weighing
+from everyformer.mixers._by_text import ByText, texts_of
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position
@@ -46,7 +46,7 @@ PIECE = 256
 """queries of a continued text that look at what was kept in one go"""
 
 
-class PatternAttention(Mixer):
+class PatternAttention(ByText):
     """Base of the members; each overrides `plan`.
 
     Args:
@@ -98,27 +98,12 @@ class PatternAttention(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
+        if mask is not None and mask.documents is not None:
+            return self.unpacked(x, mask)
         keep = None if mask is None else mask.keep
         marked: tuple[Tensor, ...] = ()
         if mask is not None and mask.global_tokens is not None:
             marked = (mask.global_tokens,)
-        for name in ("keep", "global_tokens"):
-            flags = None if mask is None else getattr(mask, name)
-            if flags is not None and flags.shape != x.shape[:2]:
-                raise ShapeError(
-                    f"mask.{name} has shape {tuple(flags.shape)}, but the tokens are "
-                    f"{tuple(x.shape[:2])}: give one flag per token"
-                )
-        if mask is not None and mask.documents is not None:
-            if state is not None:
-                raise UnsupportedError(
-                    "packed documents and a state cannot be combined: a state continues one "
-                    "document per row"
-                )
-            rows = unpack(x, mask.documents, keep)
-            each = [unpack(flags, mask.documents).x for flags in marked]
-            inner = Mask(keep=rows.keep, global_tokens=each[0] if each else None)
-            return MixerOutput(repack(self(rows.x, mask=inner).y, rows), None, {})
         if keep is None:
             return self._run(x, None, state, *marked)
         # a graph that leaves the length open cannot compare neighbours
@@ -134,13 +119,13 @@ class PatternAttention(Mixer):
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
     ) -> Tensor:
         """By `attention_reference` under the plan's mask, text by text."""
+        self.check_input(x, context, mask, None)
         y = torch.zeros_like(x)
         marked = None if mask is None else mask.global_tokens
-        for row in range(len(x)):
-            for at in _texts(mask, row, x.shape[1]):
-                given = () if marked is None else (marked[row, at],)
-                made = self._literal(x[row, at][None], *given)
-                y[row, at] = self.out(made.transpose(1, 2).flatten(2))[0]
+        for row, at in texts_of(x, mask):
+            given = () if marked is None else (marked[row, at],)
+            made = self._literal(x[row, at][None], *given)
+            y[row, at] = self.out(made.transpose(1, 2).flatten(2))[0]
         return y
 
     def _literal(self, text: Tensor) -> Tensor:
@@ -188,7 +173,8 @@ class PatternAttention(Mixer):
         if state is not None:
             places = places + state.seen[:, None]
         q, k, v = self.project(x)
-        q, k = self._turn(q, places), self._turn(k, places)
+        lengths = None if state is not None else lengths_of_rows(x, keep)
+        q, k = self._turn(q, places, lengths), self._turn(k, places, lengths)
         fresh = state is None or state.keys.shape[2] == 0
         new = None
         if state is not None:
@@ -268,14 +254,15 @@ class PatternAttention(Mixer):
         return int(places.max()) + 1
 
     def _trimmed(self, held: KeyValueState) -> KeyValueState:
-        """Without what no later query sees."""
+        """Without what no later query sees, but for one: without any key a text would begin."""
         plan = self.plan(self.max_length or 1)
         if plan.span is not None:
-            return held.last(plan.span)
+            return held.last(max(plan.span, 1))
         if torch.compiler.is_compiling():
             return held
         keep, at = held.slots()
         needed = (plan.needed(at, held.seen[:, None]) & keep).any(0)
+        needed[-1] = True
         if 2 * int(needed.sum()) > len(needed):
             return held
         return held.at(needed.nonzero().squeeze(1))
@@ -286,20 +273,14 @@ class PatternAttention(Mixer):
         dropout = self.dropout if self.training else 0.0
         return How(scorer=scorer, dropout=dropout, backend=self.backend)
 
-    def _turn(self, x: Tensor, places: Tensor) -> Tensor:
+    def _turn(self, x: Tensor, places: Tensor, lengths: Tensor | None = None) -> Tensor:
         if self.position is None or self.position.acts_on != "queries-keys":
             return x
-        return self.position.rotate(x, places)
+        return self.position.rotate(x, places, lengths)
 
 
-def _texts(mask: Mask | None, row: int, length: int) -> list[Tensor]:
-    """Where the real tokens of each text of a row stand."""
-    real = torch.ones(length, dtype=torch.bool)
-    if mask is not None and mask.keep is not None:
-        real = mask.keep[row]
-    if mask is None or mask.documents is None:
-        return [real.nonzero().squeeze(1)] if bool(real.any()) else []
-    ids = mask.documents[row]
-    runs = torch.cat((torch.zeros(1, dtype=torch.long), (ids[1:] != ids[:-1]).long())).cumsum(0)
-    texts = [((runs == n) & real).nonzero().squeeze(1) for n in range(int(runs[-1]) + 1)]
-    return [text for text in texts if len(text)]
+def lengths_of_rows(x: Tensor, keep: Tensor | None) -> Tensor:
+    """How many real tokens the rows ``x`` (B, L, width) have: (B or 1, 1)."""
+    if keep is not None:
+        return keep.sum(1, keepdim=True)
+    return torch.full((1, 1), x.shape[1], device=x.device)

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ShapeError
-from everyformer.core.mask import Mask, positions_of
+from everyformer.core.mask import Mask, positions_of, runs_of
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.cache import KeyValueState
 from everyformer.engines.places import Places
 from everyformer.engines.softmax import Visibility, softmax_attention
-from everyformer.engines.visibility import counts_up, surely
+from everyformer.engines.visibility import counts_up, over_past, surely
 from everyformer.memory.base import Recalled, Segment
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def recur(attention: Attention, x: Tensor, mask: Mask | None, state: State) -> M
     past = state if recalled is None else _projected(attention, recalled)
     assert isinstance(past, KeyValueState)
     keep = None if mask is None else mask.keep
-    shown, mask = _documents(mask, past)
+    shown, mask = _documents(over_past(mask, x.shape[1], past.keys.shape[2]), past)
     positions = positions_of(x.shape[0], x.shape[1], mask, past.seen, x.device)
     q, k, v = attention.project(x)
     new = past.append(attention.turn(k, positions), v, positions, keep)
@@ -56,7 +56,7 @@ def recur(attention: Attention, x: Tensor, mask: Mask | None, state: State) -> M
     places = Places.of(here, slots, regular=regular, causal=True, farthest=far)
 
     def received() -> Tensor:
-        return attention.received(q, new.keys, visible, places)
+        return attention.received(q, new.keys, visible, places, keep)
 
     if tracing():
         record(attention, "received", received)
@@ -85,10 +85,16 @@ def _projected(attention: Attention, recalled: Recalled) -> KeyValueState:
 
 
 def _documents(mask: Mask | None, past: KeyValueState) -> tuple[Tensor | None, Mask | None]:
-    """(B, m + L) who belongs to the last document, and the mask with its documents as pairs."""
+    """(B, m + L) who belongs to the last document, and the mask with its documents as pairs.
+
+    The document that the state is in is number 0, and so is a first run of id 0.
+    """
     if mask is None or mask.documents is None:
         return None, mask
-    ids = mask.documents
+    ids = runs_of(mask.documents, mask.keep)
+    real = torch.ones_like(ids, dtype=torch.bool) if mask.keep is None else mask.keep
+    first = mask.documents.gather(1, real.long().argmax(1, keepdim=True))
+    ids = ids + ((first != 0) & real.any(1, keepdim=True)).long()
     whole = torch.cat((ids.new_zeros(ids.shape[0], past.keys.shape[2]), ids), 1)
     same = (ids[:, :, None] == whole[:, None, :])[:, None]
     allowed = same if mask.allowed is None else same & mask.allowed

@@ -31,9 +31,9 @@ from everyformer.core.bounds import Odd
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import heads_divide, set_options
-from everyformer.core.state import State
 from everyformer.engines.banded import banded_average
 from everyformer.engines.planar import planar_average
+from everyformer.engines.rows import checked_keep
 from everyformer.mixers import MIXERS
 from everyformer.mixers._aft import (
     AFTOptions,
@@ -172,11 +172,9 @@ def normalised_kernel(raw: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
 
 def _in_place(x: Tensor, mask: Mask | None, grid: Grid) -> Ordered:
     """Padding of a picture, left where it is."""
-    keep = None if mask is None else mask.keep
+    keep = checked_keep(x, mask)
     if keep is None:
         return Ordered(x, None, lambda y: y, grid)
-    if keep.shape != x.shape[:2]:
-        raise ShapeError(f"mask.keep must be {tuple(x.shape[:2])}, not {tuple(keep.shape)}")
     gone = ~keep[..., None]
     return Ordered(x.masked_fill(gone, 0.0), keep, lambda y: y.masked_fill(gone, 0.0), grid)
 
@@ -244,9 +242,9 @@ class AFTConv(AttentionFree):
             return self.kernel
         return normalised_kernel(self.kernel, self.gamma, self.beta)
 
-    def order(self, x: Tensor, mask: Mask | None, state: State | None) -> Ordered:
+    def order(self, x: Tensor, mask: Mask | None) -> Ordered:
         if self.dims == 1:
-            return real_first(x, mask, state)
+            return real_first(x, mask)
         return _in_place(x, mask, _grid(mask, None, x.shape[1], self.causal))
 
     def average(self, k: Tensor, v: Tensor, rows: Ordered) -> Tensor:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from everyformer.core.bounds import Amount, Count
 from everyformer.core.errors import ConfigError
-from everyformer.core.mask import Mask, positions_of
+from everyformer.core.mask import Mask, positions_of, runs_of
 from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.state import State, state
 from everyformer.engines.dense import dense_average
@@ -81,7 +81,8 @@ def aft_full_reference(
     if mask is not None and mask.keep is not None:
         real = mask.keep
     if mask is not None and mask.documents is not None:
-        visible = visible & (mask.documents[:, :, None] == mask.documents[:, None, :])
+        runs = runs_of(mask.documents, mask.keep)
+        visible = visible & (runs[:, :, None] == runs[:, None, :])
     visible = visible & real[:, None, :] & real[:, :, None]
     weights = torch.softmax(scores.masked_fill(~visible[..., None], -math.inf), 2)
     average = (weights.nan_to_num(0.0) * v[:, None]).sum(2)

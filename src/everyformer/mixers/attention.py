@@ -39,7 +39,7 @@ from everyformer.engines.cache import ContextState, KeyValueState
 from everyformer.engines.places import Places
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax import Visibility, softmax_attention
-from everyformer.engines.visibility import Sight, counts_up, visibility
+from everyformer.engines.visibility import Sight, counts_up, over_past, visibility
 from everyformer.engines.weighing import Weighing
 from everyformer.memory.base import Memory
 from everyformer.mixers import MIXERS
@@ -213,6 +213,7 @@ class Attention(Mixer):
             position.check_sizes(self.name, self.key_dim, self.value_dim)
         self._sight = Sight(causal, windows)
         self.position, self.memory = position, memory
+        self.packs_with_state = memory is not None
         if memory is not None and not (causal and windows == (None,)):
             raise GeneError(
                 f"memory '{memory.name}' carries the past of causal attention without a window, "
@@ -239,8 +240,7 @@ class Attention(Mixer):
         mask: Mask | None = None,
         state: State | None = None,
     ) -> MixerOutput:
-        continued = None if isinstance(state, ContextState) else state
-        self.check_input(x, context, mask, continued)
+        self.check_input(x, context, mask, state)
         if context is not None or isinstance(state, ContextState):
             return self._cross(x, context, mask, state)
         if state is not None and self.memory is not None:
@@ -266,6 +266,7 @@ class Attention(Mixer):
         assert positions is not None
         assert slots is not None
         regular = not packed and counts_up(keep)
+        mask = over_past(mask, x.shape[1], k.shape[2] - x.shape[1])
         visible = self.sight.of(mask, positions, slots, keep, regular)
         places = Places.of(positions, slots, regular=regular, causal=self.causal)
         y = self.attend(q, k, v, visible, places)
@@ -275,14 +276,13 @@ class Attention(Mixer):
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
     ) -> Tensor:
         """The same module by `attention_reference` (slow, any dtype)."""
+        self.check_input(x, context, mask, None)
         q, k, v = self.project(x, context)
         keep = None if mask is None else mask.keep
-        q_positions = k_positions = torch.arange(x.shape[1])[None]
+        q_positions, k_positions = (torch.arange(n)[None] for n in (x.shape[1], k.shape[2]))
         if context is None:
             q_positions = k_positions = self._positions(x, mask, None)
             q, k = self.turn(q, q_positions), self.turn(k, k_positions)
-        else:
-            k_positions = torch.arange(k.shape[2])[None]
         sight = self.sight if context is None else Sight(causal=False)
         shown = visibility(
             None if mask is None else mask.without("bias"),
@@ -328,6 +328,7 @@ class Attention(Mixer):
     def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
         if self.memory is not None:
             return super().extend(x, mask=mask, state=state)
+        self.check_input(x, None, mask, state)
         assert isinstance(state, KeyValueState)
         positions = self._positions(x, mask, state.seen)
         k, v = self.project.one(x, "key"), self.project.one(x, "value")
@@ -342,8 +343,6 @@ class Attention(Mixer):
                 f"position '{self.position.name}' is defined between tokens of one sequence; build "
                 "cross-attention with position=None"
             )
-        if mask is not None and mask.documents is not None:
-            raise UnsupportedError("cross-attention has no packed documents; use mask.allowed")
         if isinstance(state, ContextState):
             held, hides = state, True
         else:
@@ -385,9 +384,12 @@ class Attention(Mixer):
         heads = weighing.heads(q, k, v, visible, places, dropout)
         return self.out(heads.transpose(1, 2).flatten(2))
 
-    def received(self, q: Tensor, k: Tensor, visible: Visibility, places: Places) -> Tensor:
-        """Attention that every key of self-attention gets, over heads and queries: (B, S)."""
-        return self._weighing.weights(q, k, visible, places).sum((1, 2))
+    def received(
+        self, q: Tensor, k: Tensor, visible: Visibility, places: Places, real: Tensor | None
+    ) -> Tensor:
+        """Attention that keys get, over heads and queries, ``real`` (B, L) ones alone: (B, S)."""
+        got = self._weighing.weights(q, k, visible, places)
+        return (got if real is None else got.masked_fill(~real[:, None, :, None], 0)).sum((1, 2))
 
     @property
     def _weighing(self) -> Weighing:

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Count, Rate, Whole
 from everyformer.core.config import Options
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
@@ -147,7 +147,8 @@ class ETC(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
-        self._check(x, mask)
+        self._check(mask)
+        mask = None if mask is None else mask.by_runs()
         if tracing():
             record(self, "weights", lambda: self._weights(x, mask))
         given = mask is not None and mask.global_tokens is not None
@@ -162,17 +163,11 @@ class ETC(Mixer):
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
     ) -> Tensor:
         """All pairs at once: scores by label, one softmax a query."""
-        self._check(x, mask)
-        return self._literal(x, mask)
+        self.check_input(x, context, mask, None)
+        self._check(mask)
+        return self._literal(x, None if mask is None else mask.by_runs())
 
-    def _check(self, x: Tensor, mask: Mask | None) -> None:
-        for name in ("keep", "documents", "global_tokens", "sentences"):
-            part = None if mask is None else getattr(mask, name)
-            if part is not None and part.shape != x.shape[:2]:
-                raise ShapeError(
-                    f"mask.{name} has shape {tuple(part.shape)}, but the tokens are "
-                    f"{tuple(x.shape[:2])}: give one entry per token"
-                )
+    def _check(self, mask: Mask | None) -> None:
         o = self.options
         if mask is None or mask.global_tokens is None or mask.sentences is not None:
             return

@@ -27,15 +27,17 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Count, Positive
 from everyformer.core.config import Options, rounded_share
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer, set_options
+from everyformer.core.mixer import Context, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
 from everyformer.engines.rows import compact, repack, spread, unpack
 from everyformer.engines.toeplitz import toeplitz_matrix, toeplitz_mix
+from everyformer.engines.visibility import surely
 from everyformer.mixers import MIXERS
+from everyformer.mixers._by_text import ByText
 from everyformer.mixers.attention import Attention
 
 Gate = Literal["split", "multiplicative", "additive", "linear"]
@@ -121,7 +123,7 @@ class SpatialState(State):
     """keys and values of the tiny attention (aMLP)"""
 
 
-class SpatialMLP(Mixer):
+class SpatialMLP(ByText):
     """Base of the two members of this file, which differ in the tiny attention alone."""
 
     honours = frozenset({"keep", "documents", "grid"})
@@ -185,18 +187,36 @@ class SpatialMLP(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
+        padded = mask is not None and mask.keep is not None
+        mask = self._hiding(mask)
+        if state is not None and padded and not self.options.mask_padding:
+            raise UnsupportedError(
+                f"this {self.name} lets padding mix (mask_padding=False), but a state counts real "
+                "tokens alone: leave the padding out, or build it with mask_padding=True"
+            )
         if mask is not None and mask.documents is not None:
-            packed = unpack(x, mask.documents, mask.keep)
-            y = self(packed.x, mask=Mask(keep=packed.keep)).y
-            return MixerOutput(repack(y, packed), None, {})
-        keep = mask.keep if mask is not None and self.options.mask_padding else None
+            rows = unpack(x, mask.documents, mask.keep)
+            y, _ = self._rows(rows.x, rows.keep, None)
+            return MixerOutput(repack(y, rows), None, {})
         record(self, "spatial", lambda: self.matrix(x.shape[1]))
+        y, after = self._rows(x, None if mask is None else mask.keep, state)
+        return MixerOutput(y, after, {})
+
+    def _hiding(self, mask: Mask | None) -> Mask | None:
+        """What of ``mask`` is hidden: not the padding, where it mixes."""
+        if mask is None or self.options.mask_padding:
+            return mask
+        return mask.by_runs().without("keep")
+
+    def _rows(
+        self, x: Tensor, keep: Tensor | None, state: State | None
+    ) -> tuple[Tensor, SpatialState | None]:
+        """Rows with padding anywhere."""
         if keep is None:
-            y, after = self._mix(x, None, state)
-            return MixerOutput(y, after, {})
+            return self._mix(x, None, state)
         rows = compact(x, keep)
         y, after = self._mix(rows.x, rows.keep, state)
-        return MixerOutput(spread(y, rows), after, {})
+        return spread(y, rows), after
 
     def matrix(self, length: int) -> Tensor:
         """W (heads, length, length) as it is applied."""
@@ -208,24 +228,19 @@ class SpatialMLP(Mixer):
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
     ) -> Tensor:
-        """The same module by `spatial_gate_reference`, row by row on the real tokens alone."""
-        out = x.new_zeros(*x.shape[:2], self.out.out_features)
-        for b in range(x.shape[0]):
-            real = torch.ones(x.shape[1], dtype=torch.bool)
-            if mask is not None and mask.keep is not None and self.options.mask_padding:
-                real = mask.keep[b]
-            if not real.any():
-                continue
-            tokens = x[b : b + 1, real]
-            first, second = self._open(tokens)
-            count = tokens.shape[1]
-            ones = torch.cat((torch.ones_like(second), second), -1)
-            bias = self.bias.expand(-1, max(count, self.reach))[:, :count]
-            gate = spatial_gate_reference(ones, self.matrix(count), bias, causal=self.causal)
-            if self.attention is not None:
-                gate = gate + self.attention.reference(tokens)
-            out[b, real] = self.out(self._combine(first, gate))[0]
-        return out
+        """By `text_reference`, text by text; padding is left out where it does not mix."""
+        return super().reference(x, context=context, mask=self._hiding(mask))
+
+    def text_reference(self, text: Tensor) -> Tensor:
+        """The same module by `spatial_gate_reference`."""
+        first, second = self._open(text)
+        count = text.shape[1]
+        ones = torch.cat((torch.ones_like(second), second), -1)
+        bias = self.bias.expand(-1, max(count, self.reach))[:, :count]
+        gate = spatial_gate_reference(ones, self.matrix(count), bias, causal=self.causal)
+        if self.attention is not None:
+            gate = gate + self.attention.reference(text)
+        return self.out(self._combine(first, gate))
 
     def init_state(
         self,
@@ -310,13 +325,27 @@ class SpatialMLP(Mixer):
             self.check_length(int(seen.max()))
         slots = min(state.rows.shape[1] + length, self.max_length)
         where = (state.seen[:, None] + torch.arange(length, device=v.device)).clamp(max=slots - 1)
-        grown = F.pad(state.rows.to(v.dtype), (0, 0, 0, slots - state.rows.shape[1]))
-        rows = grown.scatter_add(1, where[..., None].expand_as(v), v)
-        weight = self.matrix(slots)[:, where]
-        heads = rows.unflatten(-1, (weight.shape[0], -1))
-        mixed = torch.einsum("hblt,bthc->blhc", weight, heads)
-        bias = self.bias[:, where].permute(1, 2, 0)[..., None]
-        return (mixed + bias).flatten(2), SpatialState(seen, rows.to(state.rows.dtype), None)
+        if keep is None and surely(state.seen == state.rows.shape[1]):
+            # all rows have read as much, so that new tokens go behind and look up the same lines
+            rows, where = torch.cat((state.rows.to(v.dtype), v), 1), where[:1]
+        else:
+            grown = F.pad(state.rows.to(v.dtype), (0, 0, 0, slots - state.rows.shape[1]))
+            rows = grown.scatter_add(1, where[..., None].expand_as(v), v)
+        weight, bias = self._lines(where, slots), self.bias[:, where].permute(1, 0, 2)[..., None]
+        heads = rows.unflatten(-1, (weight.shape[1], -1)).transpose(1, 2)
+        mixed = weight @ heads + bias
+        rows = rows.to(state.rows.dtype)
+        return mixed.transpose(1, 2).flatten(2), SpatialState(seen, rows, None)
+
+    def _lines(self, where: Tensor, slots: int) -> Tensor:
+        """The lines (B or 1, heads, L, slots) of causal W for tokens at ``where`` (B or 1, L)."""
+        place = torch.arange(slots, device=where.device)
+        behind = where[..., None] - place
+        if self.options.spatial == "toeplitz":
+            lines = self.spatial[:, behind.clamp(min=0)]
+        else:
+            lines = self.spatial[:, :, :slots][:, where]
+        return lines.transpose(0, 1).masked_fill((behind < 0)[:, None], 0)
 
 
 def _start(shape: tuple[int, ...], rule: str, length: int) -> Tensor:

@@ -189,6 +189,7 @@ class ImageTransformer(PatternAttention):
     ) -> Tensor:
         if mask is None or mask.grid is None:
             return super().reference(x, context=context, mask=mask)
+        self.check_input(x, context, mask, None)
         shown = self._of_mask(mask, x).mask(x.shape[1], self.heads)
         keep = torch.ones(x.shape[:2], dtype=torch.bool) if mask.keep is None else mask.keep
         heads = [
@@ -209,11 +210,6 @@ class ImageTransformer(PatternAttention):
             raise ShapeError(
                 f"a grid of {mask.grid} does not hold the {x.shape[1]} tokens of this {self.name}"
                 f"{known}"
-            )
-        if mask.keep is not None and mask.keep.shape != x.shape[:2]:
-            raise ShapeError(
-                f"mask.keep has shape {tuple(mask.keep.shape)}, but the tokens are "
-                f"{tuple(x.shape[:2])}: give one flag per token"
             )
         return self._tiled(mask.grid)
 

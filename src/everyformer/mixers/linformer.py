@@ -49,9 +49,10 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.cache import ContextState
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.rows import checked_keep, compact, repack, spread, unpack
+from everyformer.engines.rows import checked_keep, compact, spread
 from everyformer.engines.softmax import Visibility, attention_weights, softmax_attention
 from everyformer.mixers import MIXERS
+from everyformer.mixers._by_text import ByText, texts_of
 from everyformer.mixers._segments import LinformerState, advanced, linformer_chunked
 from everyformer.mixers._slots import (
     LEARNED,
@@ -102,7 +103,7 @@ def linformer_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 @MIXERS.register("linformer")
-class Linformer(Mixer):
+class Linformer(ByText):
     """Attention to k slots over (B, L, width); see the module's text for the symbols.
 
     Args:
@@ -201,12 +202,12 @@ class Linformer(Mixer):
         mask: Mask | None = None,
         state: State | None = None,
     ) -> MixerOutput:
-        self.check_input(x, context, mask, None if isinstance(state, ContextState) else state)
+        self.check_input(x, context, mask, state)
         if context is not None or isinstance(state, ContextState):
             return self._cross(x, context, mask, state)
         if mask is not None and mask.documents is not None:
-            return self._unpacked(x, mask, state)
-        keep = checked_keep(x, mask)
+            return self.unpacked(x, mask)
+        keep = None if mask is None else mask.keep
         if state is not None:
             assert isinstance(state, LinformerState)
             return self._continue(x, keep, state)
@@ -219,34 +220,34 @@ class Linformer(Mixer):
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
     ) -> Tensor:
-        """The same module by `linformer_reference`, row by row on the real tokens alone."""
+        """The same module by `linformer_reference`, text by text on the real tokens alone."""
+        if context is None:
+            return super().reference(x, mask=mask)
         self.check_input(x, context, mask, None)
-        source = x if context is None else context
-        keys_from, values_from = source if isinstance(source, tuple) else (source, source)
+        keys_from, values_from = context if isinstance(context, tuple) else (context, context)
         q = self.project.one(x, "query")
         y = torch.zeros_like(q)
-        for b in range(len(x)):
-            real = torch.ones(keys_from.shape[1], dtype=torch.bool, device=x.device)
-            if mask is not None and mask.keep is not None:
-                real = mask.keep[b]
-            if not real.any():
-                continue
-            if not self.causal:
-                k = self._literal(keys_from[b, real], "key")
-                y[b] = linformer_reference(q[b], k, self._literal(values_from[b, real], "value"))
-                continue
-            tokens, size = x[b : b + 1, real], self.reach
-            k, v = self.project.one(tokens, "key")[0], self.project.one(tokens, "value")[0]
-            rows = []
-            for t in range(tokens.shape[1]):
-                first = t // size * size
-                past = [tokens[0, n : n + size] for n in range(0, first, size)]
-                keys = [self._literal(part, "key") for part in past] + [k[:, first : t + 1]]
-                values = [self._literal(part, "value") for part in past] + [v[:, first : t + 1]]
-                asked = q[b, :, real][:, t : t + 1]
-                rows.append(linformer_reference(asked, torch.cat(keys, 1), torch.cat(values, 1)))
-            y[b, :, real] = torch.cat(rows, 1)
+        for b, real in texts_of(keys_from, mask):
+            k = self._literal(keys_from[b, real], "key")
+            y[b] = linformer_reference(q[b], k, self._literal(values_from[b, real], "value"))
         return self.out(y.transpose(1, 2).flatten(2))
+
+    def text_reference(self, text: Tensor) -> Tensor:
+        q, tokens = self.project.one(text, "query")[0], text[0]
+        if not self.causal:
+            k, v = self._literal(tokens, "key"), self._literal(tokens, "value")
+            y = linformer_reference(q, k, v)
+            return self.out(y.transpose(0, 1).flatten(1))[None]
+        size, rows = self.reach, []
+        k, v = self.project.one(text, "key")[0], self.project.one(text, "value")[0]
+        for t in range(len(tokens)):
+            first = t // size * size
+            past = [tokens[n : n + size] for n in range(0, first, size)]
+            keys = [self._literal(part, "key") for part in past] + [k[:, first : t + 1]]
+            values = [self._literal(part, "value") for part in past] + [v[:, first : t + 1]]
+            asked = q[:, t : t + 1]
+            rows.append(linformer_reference(asked, torch.cat(keys, 1), torch.cat(values, 1)))
+        return self.out(torch.cat(rows, 1).transpose(0, 1).flatten(1))[None]
 
     def _literal(self, tokens: Tensor, part: Literal["key", "value"]) -> Tensor:
         """Keys or values (H, slots, D) of the real tokens (S, width) of a row or segment."""
@@ -295,25 +296,11 @@ class Linformer(Mixer):
     def _cross(
         self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
     ) -> MixerOutput:
-        if mask is not None and mask.documents is not None:
-            raise UnsupportedError("cross-attention has no packed documents: give them as rows")
         held = state
         if not isinstance(held, ContextState):
             assert context is not None
             held = self.read_context(context, mask)
         return MixerOutput(self._attend(x, Slots(held.keys, held.values, held.keep)), state, {})
-
-    def _unpacked(self, x: Tensor, mask: Mask, state: State | None) -> MixerOutput:
-        """Every document as a row."""
-        assert mask.documents is not None
-        if state is not None:
-            raise UnsupportedError(
-                "packed documents and a state cannot be combined: a state continues one document "
-                "per row. Pass the documents as rows, or reset the state where one starts."
-            )
-        packed = unpack(x, mask.documents, checked_keep(x, mask))
-        y = self(packed.x, mask=Mask(keep=packed.keep)).y
-        return MixerOutput(repack(y, packed), None, {})
 
     def _read(self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None) -> Slots:
         """Keys and values of the slots of whole rows."""

@@ -41,7 +41,7 @@ from everyformer.engines.plan import SparsePlan
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.sparse import Backend, choose, sparse_attention
 from everyformer.mixers import MIXERS
-from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
+from everyformer.mixers._patterned import Heads, PatternAttention, Weigh, lengths_of_rows
 from everyformer.positions.base import Position
 
 
@@ -167,7 +167,8 @@ class Longformer(PatternAttention):
             return self._streamed(x, keep, state)
         places = torch.arange(x.shape[1], device=x.device)[None]
         q, k, v = self.project(x)
-        heads = self._turn(q, places), self._turn(k, places), v
+        lengths = lengths_of_rows(x, keep)
+        heads = self._turn(q, places, lengths), self._turn(k, places, lengths), v
         if tracing():
             flags = marked[0] if marked else self._flags(places)
             record(self, "weights", lambda: self._pairs(x, heads, keep, flags, self._weights))
@@ -208,13 +209,14 @@ class Longformer(PatternAttention):
         tokens = tuple(token for token in tokens if token < length)
         if shared or not tokens:
             return made
-        at = torch.tensor(tokens, device=x.device)
+        at, lengths = torch.tensor(tokens, device=x.device), lengths_of_rows(x, keep)
         # causal: nothing behind the last one is seen by any of them
         read = x[:, : max(tokens) + 1] if self.causal else x
         stand = torch.arange(read.shape[1], device=x.device)[None]
         shown = self._hidden(at[None], stand, None if keep is None else keep[:, : read.shape[1]])
-        q = self._global_queries(x.index_select(1, at), at[None])
-        rows = self._outputs(q, *self._global_keys(read, stand), shown, at[None], stand)
+        q = self._global_queries(x.index_select(1, at), at[None], lengths)
+        keys = self._global_keys(read, stand, lengths)
+        rows = self._outputs(q, *keys, shown, at[None], stand)
         return made.index_copy(2, at, rows.to(made.dtype))
 
     def _local_heads(self, heads: Heads, keep: Tensor | None, plan: SparsePlan) -> Tensor:
@@ -232,7 +234,8 @@ class Longformer(PatternAttention):
         if self.project_global is None:
             return weigh(*heads, seen & (shown | flags[:, None, :, None]), places, places)
         made = weigh(*heads, seen & shown, places, places)
-        q, keys = self._global_queries(x, places), self._global_keys(x, places)
+        lengths = lengths_of_rows(x, keep)
+        q, keys = self._global_queries(x, places, lengths), self._global_keys(x, places, lengths)
         return torch.where(flags[:, None, :, None], weigh(q, *keys, seen, places, places), made)
 
     def _streamed(self, x: Tensor, keep: Tensor | None, held: State) -> tuple[Tensor, State]:
@@ -290,14 +293,16 @@ class Longformer(PatternAttention):
         flags = torch.isin(torch.arange(length), torch.tensor(tokens, dtype=torch.long))
         return torch.where(flags[:, None], rows, made)
 
-    def _global_queries(self, x: Tensor, places: Tensor) -> Tensor:
+    def _global_queries(self, x: Tensor, places: Tensor, lengths: Tensor | None = None) -> Tensor:
         assert self.project_global is not None
-        return self._turn(self.project_global.one(x, "query"), places)
+        return self._turn(self.project_global.one(x, "query"), places, lengths)
 
-    def _global_keys(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    def _global_keys(
+        self, x: Tensor, places: Tensor, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         assert self.project_global is not None
         k, v = self.project_global.one(x, "key"), self.project_global.one(x, "value")
-        return self._turn(k, places), v
+        return self._turn(k, places, lengths), v
 
     def _hidden(self, here: Tensor, stand: Tensor, keep: Tensor | None) -> Tensor:
         """bool (B or 1, 1, L, S): real keys at ``stand``, of causal ones none behind ``here``."""

@@ -43,9 +43,9 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Amount, Bounds, Count, Positive, Rate, Seed, Whole
 from everyformer.core.choices import choose
 from everyformer.core.config import Options
-from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask, positions_of
-from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.mixer import Context, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
@@ -59,10 +59,10 @@ from everyformer.engines.hashing import (
     lsh_buckets_reference,
     seeded_rotations,
 )
-from everyformer.engines.rows import checked_keep, repack, unpack
 from everyformer.engines.softmax import Visibility, softmax_attention
 from everyformer.engines.sorted_chunks import chunked_attention, chunked_queries
 from everyformer.mixers import MIXERS
+from everyformer.mixers._by_text import ByText
 from everyformer.mixers._lsh import (
     dense_attention,
     keys_of,
@@ -119,7 +119,7 @@ class ReformerState(State):
 
 
 @MIXERS.register("reformer")
-class Reformer(Mixer):
+class Reformer(ByText):
     """Hashed attention over (B, L, width), with its projections.
 
     Args:
@@ -179,13 +179,9 @@ class Reformer(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
-        keep = checked_keep(x, mask)
         if mask is not None and mask.documents is not None:
-            if state is not None:
-                raise UnsupportedError("packed documents and a state cannot be combined")
-            rows = unpack(x, mask.documents, keep)
-            y = repack(self._mix(*self._project(rows.x), rows.keep), rows)
-            return MixerOutput(y, None, {})
+            return self.unpacked(x, mask)
+        keep = None if mask is None else mask.keep
         qk, v = self._project(x)
         if state is None:
             return MixerOutput(self._mix(qk, v, keep), None, {})
@@ -197,21 +193,12 @@ class Reformer(Mixer):
         y = y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
         return MixerOutput(self._merge(y), after, {})
 
-    def reference(
-        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
-    ) -> Tensor:
-        """By `lsh_attention_reference`, documents and rows one after the other."""
-        qk, v = self._project(x)
-        turned = self.rotations[:, : self.rounds].to(x.device)
+    def text_reference(self, text: Tensor) -> Tensor:
+        qk, v = self._project(text)
+        turned = self.rotations[:, : self.rounds].to(text.device)
         buckets = lsh_buckets_reference(qk.detach(), turned.to(qk), self.factors)
-        keep = checked_keep(x, mask)
-        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if keep is None else keep
-        parts = [keep]
-        if mask is not None and mask.documents is not None:
-            parts = [keep & (mask.documents == n) for n in mask.documents.unique()]
         how: dict[str, Any] = {"scale": self.options.scale, "key_eps": self.options.key_eps}
-        made = [lsh_attention_reference(qk, v, buckets, self.pattern, keep=k, **how) for k in parts]
-        return self._merge(torch.stack(made).sum(0))
+        return self._merge(lsh_attention_reference(qk, v, buckets, self.pattern, **how))
 
     def init_state(
         self, batch_size: int, *, device: torch.device | str | None = None,
@@ -231,7 +218,7 @@ class Reformer(Mixer):
     def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
         self.check_input(x, None, mask, state)
         assert isinstance(state, ReformerState)
-        return self._append(*self._project(x), checked_keep(x, mask), state)
+        return self._append(*self._project(x), None if mask is None else mask.keep, state)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and values (B, H, L, D)."""

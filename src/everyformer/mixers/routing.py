@@ -51,17 +51,17 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Amount, Count, Rate, Whole
 from everyformer.core.config import Options
-from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.mixer import Context, heads_divide, set_options
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.centroids import Centroids, Update
 from everyformer.engines.clustered import Heads, Slots, best_yet, latest, latest_next
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import checked_keep, repack, unpack
 from everyformer.mixers import MIXERS
+from everyformer.mixers._by_text import ByText
 from everyformer.mixers._routing import (
     Routing,
     hidden,
@@ -111,7 +111,7 @@ class RoutingState(State):
 
 
 @MIXERS.register("routing")
-class RoutingAttention(Mixer):
+class RoutingAttention(ByText):
     """Routed and local heads over (B, L, width), with their projections.
 
     Args:
@@ -174,13 +174,9 @@ class RoutingAttention(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
-        keep = checked_keep(x, mask)
         if mask is not None and mask.documents is not None:
-            if state is not None:
-                raise UnsupportedError("packed documents and a state cannot be combined")
-            rows = unpack(x, mask.documents, keep)
-            out = self(rows.x, mask=Mask(keep=rows.keep))
-            return MixerOutput(repack(out.y, rows), None, out.losses)
+            return self.unpacked(x, mask)
+        keep = None if mask is None else mask.keep
         if keep is not None:
             # not even a NaN in the padding is read
             x = x.masked_fill(~keep[..., None], 0)
@@ -203,18 +199,9 @@ class RoutingAttention(Mixer):
             losses = self._learn(y, far, asked, shown, keep)
         return MixerOutput(y, after, losses)
 
-    def reference(
-        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
-    ) -> Tensor:
-        """By `routing_weights_reference`, documents one after the other."""
-        near, far, asked, shown = self._project(x)
-        keep = checked_keep(x, mask)
-        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if keep is None else keep
-        parts = [keep]
-        if mask is not None and mask.documents is not None:
-            parts = [keep & (mask.documents == n) for n in mask.documents.unique()]
-        weights = torch.stack([self._weights(near, far, asked, shown, k) for k in parts]).sum(0)
-        y = weights @ torch.cat((near.v, far.v), 1)
+    def text_reference(self, text: Tensor) -> Tensor:
+        near, far, asked, shown = self._project(text)
+        y = self._weights(near, far, asked, shown, None) @ torch.cat((near.v, far.v), 1)
         return self.out(y.transpose(1, 2).flatten(2))
 
     def init_state(

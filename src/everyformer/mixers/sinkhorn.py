@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Count, Positive, Rate
 from everyformer.core.config import Options
-from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
@@ -55,10 +55,11 @@ from everyformer.engines.balance import (
 from everyformer.engines.cache import KeyValueState
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import checked_keep, compact, gather_rows, repack, spread, unpack
+from everyformer.engines.rows import compact, gather_rows, spread
 from everyformer.engines.softmax import Visibility, softmax_attention
 from everyformer.engines.visibility import surely
 from everyformer.mixers import MIXERS
+from everyformer.mixers._by_text import ByText
 from everyformer.mixers._slots import emptied
 from everyformer.mixers._sorting import (
     Combine,
@@ -121,7 +122,7 @@ class SinkhornOptions(Options):
 
 
 @MIXERS.register("sinkhorn")
-class Sinkhorn(Mixer):
+class Sinkhorn(ByText):
     """Sparse Sinkhorn attention over (B, L, width); see the module's text for the symbols.
 
     Args:
@@ -192,16 +193,9 @@ class Sinkhorn(Mixer):
         state: State | None = None,
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
-        keep = checked_keep(x, mask)
         if mask is not None and mask.documents is not None:
-            if state is not None:
-                raise UnsupportedError(
-                    "packed documents and a state cannot be combined: a state continues one "
-                    "document per row. Pass the documents as rows, or reset the state."
-                )
-            packed = unpack(x, mask.documents, keep)
-            y = self(packed.x, mask=Mask(keep=packed.keep)).y
-            return MixerOutput(repack(y, packed), None, {})
+            return self.unpacked(x, mask)
+        keep = None if mask is None else mask.keep
         if state is not None:
             assert isinstance(state, SinkhornState)
             return self._continue(x, keep, state)
@@ -290,35 +284,23 @@ class Sinkhorn(Mixer):
             logits = logits + gumbel(logits)
         return logits / self.options.tau
 
-    def reference(
-        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
-    ) -> Tensor:
-        """The same module by its literal equations, row by row on the real tokens alone."""
-        self.check_input(x, context, mask, None)
-        o, size, rows = self.options, self.options.block_size, []
-        keep = checked_keep(x, mask)
-        for b in range(len(x)):
-            real = x.new_ones(x.shape[1], dtype=torch.bool) if keep is None else keep[b]
-            y = x.new_zeros(x.shape[1], self.width)
-            if real.any():
-                tokens = x[b : b + 1, real]
-                q, k, v = (t[0] for t in self.project(tokens))
-                read = q.transpose(0, 1).flatten(1) if self.sorter is None else tokens[0]
-                mean = self.sorter is None or o.pool == "mean"
-                pooled = pooled_reference(read, size, self.causal, mean)[None]
-                if self.sorter is None:
-                    means = pooled_reference(k.transpose(0, 1), size, False, True)
-                    logits = compared(pooled, means.transpose(0, 1)[None])[0]
-                else:
-                    logits = self.sorter(pooled, pooled.shape[1])[0]
-                p = balanced_reference(logits / o.tau, self.iterations, self.causal)
-                heads = sinkhorn_attention_reference(
-                    q, k, v, hardened(p) if o.hard else p, size, o.combine, causal=self.causal,
-                    null=self.null, sortcut=o.sortcut, mixture=o.mixture,
-                )  # fmt: skip
-                y = y.index_put((real.nonzero().squeeze(1),), heads.transpose(0, 1).flatten(1))
-            rows.append(y)
-        return self.out(torch.stack(rows))
+    def text_reference(self, text: Tensor) -> Tensor:
+        o, size = self.options, self.options.block_size
+        q, k, v = (t[0] for t in self.project(text))
+        read = q.transpose(0, 1).flatten(1) if self.sorter is None else text[0]
+        mean = self.sorter is None or o.pool == "mean"
+        pooled = pooled_reference(read, size, self.causal, mean)[None]
+        if self.sorter is None:
+            means = pooled_reference(k.transpose(0, 1), size, False, True)
+            logits = compared(pooled, means.transpose(0, 1)[None])[0]
+        else:
+            logits = self.sorter(pooled, pooled.shape[1])[0]
+        p = balanced_reference(logits / o.tau, self.iterations, self.causal)
+        heads = sinkhorn_attention_reference(
+            q, k, v, hardened(p) if o.hard else p, size, o.combine, causal=self.causal,
+            null=self.null, sortcut=o.sortcut, mixture=o.mixture,
+        )  # fmt: skip
+        return self.out(heads.transpose(0, 1).flatten(1))[None]
 
     def init_state(
         self,

@@ -27,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput, add_losses
 from everyformer.core.state import StackState
+from everyformer.engines.rows import gather_rows
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 
@@ -69,7 +70,8 @@ class LanguageModel(Model):
         Args:
             embeddings: (B, L, width) read instead of the tokens' embeddings.
             hidden: layers whose outputs `Stack` keeps (see there); for datastores.
-            last: predict after so many last tokens alone, as reading a long prompt needs it.
+            last: predict after so many last real tokens of each row alone, as reading a long prompt
+                needs it; rows with fewer have padding in front.
         """
         x = self.embed(self.embedding, inputs) if embeddings is None else embeddings
         x = self.add_positions(x, mask, state)
@@ -78,7 +80,8 @@ class LanguageModel(Model):
         out = self.stack(x, mask=mask, state=state, hidden=(*hidden, *early))
         y = out.y
         if last is not None:
-            y, targets = y[:, -last:], None if targets is None else targets[:, -last:]
+            at = _last_of(inputs if embeddings is None else embeddings, last, mask)
+            y, targets = gather_rows(y, at), None if targets is None else targets.gather(1, at)
         if taught and targets is not None:
             layers = [self.stack.norm(h) for h in out.hidden[len(hidden) :]]
             add_losses(out.losses, self._auxiliary(y, layers, targets, mask))
@@ -126,6 +129,14 @@ def predict(
     cut = (y.flatten(0, -2).split(config.loss_chunk), goals.split(config.loss_chunk))
     sums = [checkpoint(piece, *both, use_reentrant=False) for both in zip(*cut, strict=True)]
     return head(y[:, :0]), *with_terms(torch.stack(sums).sum(), goals, terms)
+
+
+def _last_of(tokens: Tensor, last: int, mask: Mask | None) -> Tensor:
+    """Where the last real tokens of each row of ``tokens`` (B, L, ...) stand: (B, last)."""
+    batch, length = tokens.shape[:2]
+    if mask is None or mask.keep is None:
+        return torch.arange(length, device=tokens.device)[-last:].expand(batch, -1)
+    return torch.argsort(mask.keep.to(torch.uint8), dim=1, stable=True)[:, -last:]
 
 
 def _moved(targets: Tensor, mask: Mask | None) -> Tensor:

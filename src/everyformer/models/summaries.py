@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.mask import Mask, document_positions
+from everyformer.core.mask import Mask, document_positions, runs_of
 from everyformer.engines.rows import gather_rows
 from everyformer.models.summary_options import SummaryOptions
 
@@ -47,7 +47,7 @@ class Parts(NamedTuple):
     keep: Tensor
     """(B, G) bool, which parts there are"""
     documents: Tensor | None
-    """(B, L) int, of padding those of the token before; None: one a row"""
+    """(B, L) int64, counted by `runs_of`; None: one a row"""
 
 
 class Opened(NamedTuple):
@@ -92,10 +92,7 @@ class Summaries(nn.Module):
         # the last real token up to this one, and the one before that
         last = torch.where(real, here, -1).cummax(1).values
         before = F.pad(last[:, :-1], (1, 0), value=-1)
-        documents = given.documents
-        if documents is not None:
-            first = real.long().argmax(1, keepdim=True)
-            documents = documents.gather(1, torch.where(last < 0, first, last))
+        documents = None if given.documents is None else runs_of(given.documents, real)
         starts = before < 0
         if given.sentences is not None:
             starts = starts | _moved(given.sentences, before)
@@ -133,7 +130,7 @@ class Summaries(nn.Module):
         if mask is None or mask.documents is None or parts.documents is None:
             return Opened(both, Mask(**made, front=count if marked is None else None), None)
         own = torch.zeros_like(numbers).scatter(1, parts.number, parts.documents)
-        made["documents"] = torch.cat([own, mask.documents], 1)
+        made["documents"] = torch.cat([own, parts.documents], 1)
         # how many documents begin up to a token, or to the part that a global token stands for
         begun = F.pad(parts.documents[:, 1:] != parts.documents[:, :-1], (1, 0)).long().cumsum(1)
         rank = torch.zeros_like(numbers).scatter(1, parts.number, begun)

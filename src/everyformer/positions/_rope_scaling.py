@@ -117,16 +117,19 @@ def check_scaling(scaling: RopeScaling, pairs: int) -> None:
         )
 
 
-def rates(positions: Tensor, pairs: int, base: float, scaling: RopeScaling) -> tuple[Tensor, float]:
+def rates(
+    positions: Tensor, pairs: int, base: float, scaling: RopeScaling, lengths: Tensor | None = None
+) -> tuple[Tensor, float]:
     """Angles a token and what queries and keys are multiplied by.
 
     Args:
         positions: (B or 1, L); only kinds of `BY_LENGTH` look at them.
         scaling: one that `check_scaling` lets pass.
+        lengths: (B or 1, L or 1) tokens of each one's text (default: by ``positions``).
 
     Returns:
-        theta (pairs,), or (B or 1, 1, L, pairs) where it depends on the length, in float64; and the
-        factor on queries and keys.
+        theta (pairs,), or (B or 1, 1, L or 1, pairs) where it goes by the length, in float64; and
+        the factor on queries and keys.
     """
     m = torch.arange(pairs, dtype=torch.float64, device=positions.device)
     theta = base ** (-m / pairs)
@@ -148,7 +151,7 @@ def rates(positions: Tensor, pairs: int, base: float, scaling: RopeScaling) -> t
         low, high = scaling.low_frequency, scaling.high_frequency
         kept = ((turns - low) / (high - low)).clamp(0, 1)
         return theta * ((1 - kept) / factor + kept), 1.0
-    tokens = lengths_of(positions)[:, None, :, None]
+    tokens = (lengths_of(positions) if lengths is None else lengths)[:, None, :, None]
     if kind == "dynamic":
         grown = (factor * tokens.double() / length - (factor - 1)).clamp(min=1)
         return theta * grown ** (-m / max(pairs - 1, 1)), 1.0

@@ -46,8 +46,12 @@ class Position(nn.Module):
         (B or 1, L, width)."""
         raise NotImplementedError(f"{self.name} adds nothing to embeddings or layers")
 
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Queries or keys (B, H, L, D) turned to their ``positions`` (B or 1, L)."""
+    def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Queries or keys (B, H, L, D) turned to their ``positions`` (B or 1, L).
+
+        ``lengths`` (B or 1, L or 1): how many tokens the text of each has (default: by
+        ``positions``, which are then those of whole texts; see `lengths_of`).
+        """
         raise NotImplementedError(f"{self.name} does not act on queries and keys")
 
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:

@@ -167,10 +167,10 @@ class Rope(Position):
             self.theta = nn.Parameter(start.float())
             self.theta.no_decay = True  # type: ignore[attr-defined]
 
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         o, turned = self.options, self.rotary_dim
         if self.theta is None:
-            theta, size = rates(positions, turned // 2, o.base, o.scaling)
+            theta, size = rates(positions, turned // 2, o.base, o.scaling, lengths)
         else:
             theta, size = self.theta, 1.0
         if turned == x.shape[-1]:

@@ -17,6 +17,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
 from everyformer.verification.cases import LENGTHS, WIDTH, cases, draw
+from everyformer.verification.conditions import together
 from everyformer.verification.result import Check
 
 # About 2^14 roundings of the dtype: enough for sums over lengths <= 40 through a few products.
@@ -72,7 +73,10 @@ def causality(member: Member, check: Check, device: str, dtype: torch.dtype) -> 
 
 
 def chunks(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
-    """Any split carried by a state equals one pass; a reset row starts afresh."""
+    """Any split carried by a state equals one pass; a reset row starts afresh.
+
+    So also of models of several layers, and together with padding, packing or a long text.
+    """
     length = SPLITS[0][-1]
     for case in (c for c in cases(member) if c.causal):
         mixer = case.mixer(dtype, device)
@@ -94,6 +98,8 @@ def chunks(member: Member, check: Check, device: str, dtype: torch.dtype) -> Non
         swapped = mixer(x.flip(0), state=state.reorder(order)).y
         direct = mixer(x, state=state).y
         check.close(swapped.flip(0), direct, TOLERANCE[dtype], f"{case}: reorder")
+    if member.genes.memory is None:
+        together(member, check, device, carried=True)
 
 
 def run_chunks(mixer: Mixer, x: Tensor, split: tuple[int, ...], real: Tensor | None) -> Tensor:
@@ -108,7 +114,10 @@ def run_chunks(mixer: Mixer, x: Tensor, split: tuple[int, ...], real: Tensor | N
 
 
 def padding(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
-    """A padded row equals the row alone, whatever stands in the padding; packing = separation."""
+    """A padded row equals the row alone, whatever stands in the padding; packing = separation.
+
+    So also of models of several layers, and of any two conditions together (`conditions`).
+    """
     for case in cases(member):
         mixer = case.mixer(dtype, device)
         alone = [draw(1, n, WIDTH, seed=n, dtype=dtype, device=device) for n in (5, 3)]
@@ -127,6 +136,10 @@ def padding(member: Member, check: Check, device: str, dtype: torch.dtype) -> No
         ids = torch.tensor([[4] * 5 + [9] * 3], device=device)
         y = mixer(packed, mask=Mask(documents=ids)).y
         check.close(y[0], torch.cat(expected), TOLERANCE[dtype], f"{case}: packed documents mix")
+    together(member, check, device, carried=False)
+    if member.genes.memory is not None:
+        # a member that may not be cut anywhere is still the same beside padding
+        together(member, check, device, carried=True)
 
 
 def numbers(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:

@@ -1,0 +1,245 @@
+"""Pairs of conditions under which a text must come to what it comes to alone.
+
+A row of a batch may begin, end or be broken by padding, hold several documents, arrive in pieces,
+begin with a state of which some rows are reset, go through several layers, or be long enough for a
+memory or a window to overflow. Each is right by itself sooner than two together: so every pair is
+tried, on a case, sizes and places that are drawn from a seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.member import Member
+from everyformer.core.state import StackState
+from everyformer.models.base import Model
+from everyformer.models.build import configure_layers
+from everyformer.verification.cases import (
+    HEADS,
+    LONGEST,
+    WIDTH,
+    Case,
+    cases,
+    draw,
+    stir,
+)
+from everyformer.verification.result import Check
+
+WHOLE = ("left", "right", "between", "packed", "scaled", "layers", "long")
+"""conditions of texts that are read at once"""
+CARRIED = ("stream", "reset")
+"""conditions that need a state"""
+SCALED = {"kind": "dynamic", "factor": 3.0, "original_length": 4}
+JUNK = 1e3
+"""what stands in padding"""
+CLOSE = 1e-9
+"""a layer's 1e-10 through a few layers and norms"""
+
+
+class Layers(nn.Module):
+    """A member's layers with its positions, whatever these act on, over (B, L, width)."""
+
+    def __init__(self, case: Case, count: int, options: dict[str, Any]) -> None:
+        super().__init__()
+        sizes = {"width": WIDTH, "heads": HEADS, "layers": count, "length": LONGEST}
+        own = {**case.options, **options}
+        self.model = Model(configure_layers(case.member.name, case.causal, **own, **sizes))
+        stir(self.model)
+
+    def forward(
+        self, x: Tensor, mask: Mask | None = None, state: StackState | None = None
+    ) -> tuple[Tensor, StackState | None]:
+        x = self.model.add_positions(x, mask, state)
+        out = self.model.stack(x, mask=mask, state=state)
+        return out.y, out.state
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a batch: its texts, one behind the other, and padding."""
+
+    texts: tuple[Tensor, ...]
+    """(1, n, width) each"""
+    ids: tuple[int, ...]
+    """of the texts, neighbours not alike; one may come again"""
+    places: tuple[int, ...]
+    """where in the row the tokens of the texts stand"""
+
+    def of_slots(self, size: int) -> list[int | None]:
+        """Which text each slot of the row belongs to; None: padding."""
+        owners = [n for n, text in enumerate(self.texts) for _ in range(text.shape[1])]
+        slots: list[int | None] = [None] * size
+        for place, owner in zip(self.places, owners, strict=True):
+            slots[place] = owner
+        return slots
+
+
+def together(member: Member, check: Check, device: str, carried: bool) -> None:
+    """Every pair of conditions, in float64 where there is such; ``carried``: those with a state."""
+    dtype = torch.float32 if device.startswith("mps") else torch.float64
+    chance = random.Random(zlib.crc32(member.name.encode()))
+    known = [case for case in cases(member) if not carried or _carries(case)]
+    for pair in itertools.combinations((*WHOLE, *CARRIED), 2):
+        if carried != bool({*pair} & {*CARRIED}):
+            continue
+        for case in chance.sample(known, len(known)):
+            layers = _layers(case, pair, chance)
+            if layers is not None:
+                _try(layers.to(device, dtype).eval(), case, pair, chance, check)
+                break
+
+
+def _carries(case: Case) -> bool:
+    return case.causal and case.mixer(torch.float64).leaks is None
+
+
+def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers | None:
+    """What a pair is tried on; None where it has no meaning."""
+    count = chance.choice((2, 3)) if "layers" in pair else 1
+    if "scaled" not in pair:
+        made = Layers(case, count, {})
+        return None if "packed" in pair and made.model.stack.lead is not None else made
+    genes, options = case.member.genes, case.options
+    free = genes.position in (None, "rope") and "position" not in options
+    if {*pair} & {*CARRIED} or not free or options.get("random") == "zeros":
+        return None
+    if not case.mixer(torch.float64).accepts_positions:
+        return None
+    return Layers(case, count, {"position": "rope", "position_options": {"scaling": SCALED}})
+
+
+def _try(
+    layers: Layers, case: Case, pair: tuple[str, ...], chance: random.Random, check: Check
+) -> None:
+    weight = next(layers.parameters())
+    size, seed = chance.randint(6, 9), chance.randrange(10**6)
+    if "long" in pair:
+        size = chance.randint(17, 23)
+    where = f"{case} under {' and '.join(pair)} (seed {seed})"
+    rows = [_row(size, pair, chance, seed + n) for n in range(2)]
+    rows = [dataclasses.replace(row, texts=tuple(t.to(weight) for t in row.texts)) for row in rows]
+    cuts = [0, size]
+    if {*pair} & {*CARRIED}:
+        cuts = sorted({0, size, *chance.sample(range(1, size), chance.randint(2, 4))})
+    memory = case.member.genes.memory is not None
+    if "packed" in pair and {*pair} & {*CARRIED} and not memory:
+        try:
+            layers(*_batch(rows, size, pair), layers.model.init_state(2))
+        except UnsupportedError:
+            return
+        check.true(False, f"{where}: documents and a state were taken")
+    before = draw(2, 3, WIDTH, seed=seed + 7).to(weight) if "reset" in pair else None
+    got = _fed(layers, rows, cuts, before, pair)
+    for row, own in enumerate(rows):
+        earlier = None if before is None or row == 0 else before[row : row + 1]
+        for n, expected in enumerate(_alone(layers, own, cuts, earlier, pair, memory)):
+            stand = [at for at, owner in enumerate(own.of_slots(size)) if owner == n]
+            check.close(got[row, stand], expected[0], CLOSE, f"{where}: row {row}, text {n}")
+
+
+def _row(size: int, pair: tuple[str, ...], chance: random.Random, seed: int) -> Row:
+    """A row of ``size`` slots as the conditions want it."""
+    free = list(range(size))
+    for side, take in (("left", lambda: free.pop(0)), ("right", lambda: free.pop())):
+        for _ in range(chance.randint(1, 2) if side in pair else 0):
+            take()
+    for _ in range(chance.randint(1, 2) if "between" in pair else 0):
+        free.pop(chance.randint(1, len(free) - 2))
+    lengths, ids = [len(free)], [chance.randint(0, 3)]
+    if "packed" in pair:
+        # one token alone, first, in the middle or last, and an id that comes again
+        left = len(free) - 1
+        first = chance.randint(1, left - 1)
+        lengths = chance.choice(([1, first, left - first], [first, 1, left - first]))
+        lengths = lengths if chance.random() < 0.7 else lengths[::-1]
+        ids = [ids[0], ids[0] + 1, ids[0]]
+    texts = [draw(1, n, WIDTH, seed=seed * 8 + i) for i, n in enumerate(lengths)]
+    return Row(tuple(texts), tuple(ids), tuple(free))
+
+
+def _batch(rows: list[Row], size: int, pair: tuple[str, ...]) -> tuple[Tensor, Mask | None]:
+    """The rows as tokens (B, size, width) and a mask of the parts that are needed."""
+    x = torch.full((len(rows), size, WIDTH), JUNK).to(rows[0].texts[0])
+    keep = torch.zeros(len(rows), size, dtype=torch.bool, device=x.device)
+    ids = torch.arange(size, device=x.device).mul(5).remainder(7).repeat(len(rows), 1)
+    for n, row in enumerate(rows):
+        at = list(row.places)
+        x[n, at], keep[n, at] = torch.cat(row.texts, 1)[0], True
+        own = [i for i, text in zip(row.ids, row.texts, strict=True) for _ in range(text.shape[1])]
+        ids[n, at] = torch.tensor(own, device=x.device)
+    mask = Mask(
+        keep=keep if {*pair} & {"left", "right", "between"} else None,
+        documents=ids if "packed" in pair else None,
+    )
+    return x, mask if mask.parts() else None
+
+
+def _fed(
+    layers: Layers, rows: list[Row], cuts: list[int], before: Tensor | None, pair: tuple[str, ...]
+) -> Tensor:
+    """Outputs of the batch, in pieces where a state carries it; row 0 is reset after ``before``."""
+    x, mask = _batch(rows, cuts[-1], pair)
+    if not {*pair} & {*CARRIED}:
+        return layers(x, mask)[0]
+    state: Any = layers.model.init_state(len(rows))
+    if before is not None:
+        _, state = layers(before, None, state)
+        state = state.reset(torch.tensor([True, False], device=x.device))
+    parts, slots = [], [row.of_slots(cuts[-1]) for row in rows]
+    for a, b in itertools.pairwise(cuts):
+        piece = None if mask is None else _piece(mask, slots, a, b)
+        y, state = layers(x[:, a:b], piece, state)
+        parts.append(y)
+    return torch.cat(parts, 1)
+
+
+def _piece(mask: Mask, slots: list[list[int | None]], a: int, b: int) -> Mask:
+    """The mask of the slots from a to b; id 0 goes on with the text that came before."""
+    keep = None if mask.keep is None else mask.keep[:, a:b]
+    if mask.documents is None:
+        return Mask(keep=keep)
+    ids = mask.documents[:, a:b] + 1
+    for n, owners in enumerate(slots):
+        earlier = [owner for owner in owners[:a] if owner is not None]
+        for at, owner in enumerate(owners[a:b]):
+            if owner is not None and (owner == earlier[-1] if earlier else owner == 0):
+                ids[n, at] = 0
+    return Mask(keep=keep, documents=ids)
+
+
+def _alone(
+    layers: Layers, row: Row, cuts: list[int], before: Tensor | None, pair: tuple[str, ...],
+    memory: bool,
+) -> Iterator[Tensor]:  # fmt: skip
+    """Outputs of every text of a row by itself, behind ``before``, in one pass.
+
+    What a memory holds depends on where segments end, so there the pieces are those of the batch.
+    """
+    slots = row.of_slots(cuts[-1])
+    for n, text in enumerate(row.texts):
+        earlier = before if n == 0 else None
+        if not (memory and {*pair} & {*CARRIED}):
+            whole = text if earlier is None else torch.cat((earlier, text), 1)
+            yield layers(whole)[0][:, whole.shape[1] - text.shape[1] :]
+            continue
+        state, parts, begun = layers.model.init_state(1), [], 0
+        if earlier is not None:
+            _, state = layers(earlier, None, state)
+        for a, b in itertools.pairwise(cuts):
+            count = slots[a:b].count(n)
+            if count:
+                y, state = layers(text[:, begun : begun + count], None, state)
+                parts.append(y)
+                begun += count
+        yield torch.cat(parts, 1)

@@ -1,0 +1,204 @@
+"""What a mixer is told beside its tokens: packing, padding, pairs, states; alone and together."""
+
+import itertools
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import everyformer as ef
+from everyformer.core.errors import ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.family import list_members
+from everyformer.verification.cases import WIDTH, Case, cases, draw
+
+MEMBERS = [m for m in list_members() if m.can("padding")]
+AGAIN = [[0, 0, 1, 1, 0], [4, 1, 1, 1, 4], [2, 3, 2, 2, 3]]
+CLOSE = {"rtol": 1e-9, "atol": 1e-10}
+EXACT = {"rtol": 0, "atol": 1e-12}
+float64 = torch.float64
+
+
+def first_case(member):
+    return next(cases(member))
+
+
+def runs(ids):
+    """Where each run of equal ids begins and ends."""
+    edges = [0, *(n for n in range(1, len(ids)) if ids[n] != ids[n - 1]), len(ids)]
+    return list(itertools.pairwise(edges))
+
+
+@pytest.mark.parametrize("ids", AGAIN)
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)
+def test_every_run_of_an_id_is_a_document_of_its_own(member, ids):
+    mixer, x = first_case(member).mixer(float64), draw(2, len(ids), WIDTH)
+    alone = torch.cat([mixer(x[:, a:b]).y for a, b in runs(ids)], 1)
+    mask = Mask(documents=torch.tensor([ids, ids]))
+    assert_close(mixer(x, mask=mask).y, alone, **CLOSE)
+    assert_close(mixer.reference(x, mask=mask), alone, **CLOSE)
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)
+def test_ids_that_stand_in_padding_are_not_read(member):
+    mixer, x = first_case(member).mixer(float64), draw(1, 7, WIDTH)
+    keep = torch.tensor([[0, 1, 1, 0, 1, 1, 0]]).bool()
+    plain = torch.tensor([[3, 3, 3, 3, 3, 8, 8]])
+    strange = torch.where(keep, plain, 5)
+    made = [mixer(x, mask=Mask(keep=keep, documents=ids)).y[keep] for ids in (plain, strange)]
+    text = x[keep][None]
+    assert_close(made[0], torch.cat((mixer(text[:, :3]).y[0], mixer(text[:, 3:]).y[0])), **CLOSE)
+    assert_close(made[0], made[1], **EXACT)
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)
+def test_flags_and_ids_that_do_not_fit_are_refused_by_all(member):
+    mixer, x = first_case(member).mixer(float64), draw(2, 6, WIDTH)
+    for shape in ((1, 6), (2, 5), (2, 6, 1)):
+        with pytest.raises(ShapeError, match="give one flag per token"):
+            mixer(x, mask=Mask(keep=torch.ones(shape, dtype=torch.bool)))
+        with pytest.raises(ShapeError, match="give one whole number per token"):
+            mixer(x, mask=Mask(documents=torch.zeros(shape, dtype=torch.long)))
+    with pytest.raises(ShapeError, match=r"float32.*True where it is real"):
+        mixer(x, mask=Mask(keep=torch.ones(2, 6)))
+
+
+@pytest.mark.parametrize("member", [m for m in MEMBERS if m.can("streaming")], ids=lambda m: m.name)
+def test_packed_documents_and_a_state_are_refused_or_done_right(member):
+    mixer, x = first_case(member).mixer(float64), draw(1, 6, WIDTH)
+    mask = Mask(documents=torch.tensor([[1, 1, 1, 2, 2, 2]]))
+    if member.genes.memory is None:
+        with pytest.raises(UnsupportedError, match="cannot be combined"):
+            mixer(x, mask=mask, state=mixer.init_state(1))
+    else:
+        assert mixer(x, mask=mask, state=mixer.init_state(1)).state is not None
+
+
+BY_LENGTH = [
+    {"kind": "dynamic", "factor": 4.0, "original_length": 3},
+    {
+        "kind": "longrope",
+        "factor": 4.0,
+        "original_length": 6,
+        "short": (1.0,) * 2,
+        "long": (3.0, 7.0),
+    },
+]
+PATTERNS = {
+    "longformer": ({"window": 4}, {"window": 4, "global_tokens": (0, 3)}),
+    "bigbird": ({"block_size": 2, "random_blocks": 1},),
+    "sparse-transformer": ({"stride": 3}, {"pattern": "fixed", "stride": 3, "mode": "heads"}),
+    "blockwise": ({"blocks": 3, "groups": (1, 1, 1)},),
+    "image-transformer": ({"block_size": 4, "memory_size": 3},),
+    "attention": ({},),
+}
+
+
+@pytest.mark.parametrize("scaling", BY_LENGTH, ids=lambda s: s["kind"])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_scaled_rotations_count_the_real_tokens_alone(name, causal, scaling):
+    member = ef.info(name)
+    for options in PATTERNS[name]:
+        own = {"position": "rope", "position_options": {"scaling": scaling}, **options}
+        case = Case(member, own, causal)
+        mixer = case.mixer(float64)
+        alone = [draw(1, n, WIDTH, seed=n) for n in (5, 9)]
+        x, keep = torch.full((2, 10, WIDTH), 9.0, dtype=float64), torch.zeros(2, 10).bool()
+        for row, (text, places) in enumerate(zip(alone, ((1, 2, 4, 5, 6), range(9)), strict=True)):
+            x[row, list(places)], keep[row, list(places)] = text[0], True
+        for y in (mixer(x, mask=Mask(keep=keep)).y, mixer.reference(x, mask=Mask(keep=keep))):
+            for row, text in enumerate(alone):
+                assert_close(y[row, keep[row]], mixer.reference(text)[0], **CLOSE)
+
+
+SETS = [
+    {"pattern": pattern, **sets}
+    for pattern in ("strided", "fixed")
+    for sets in (
+        {"mode": "merged"},
+        {"mode": "interleave"},
+        {"mode": "heads"},
+        {"mode": "heads", "sets": ("first", "second", "both")},
+        {"mode": "heads", "sets": ("second",) * 3},
+        {"mode": "heads", "sets": ("first",) * 3},
+    )
+]
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("sets", SETS, ids=str)
+@pytest.mark.parametrize("split", [(0, 3, 5, 13), (0, 4, 8, 12, 13), tuple(range(14))], ids=str)
+def test_every_set_of_a_sparse_transformer_streams_in_models_of_layers(sets, columns, split):
+    own = {"stride": 4, "columns": columns, **sets}
+    sizes = {"vocabulary": 11, "width": WIDTH, "heads": 3, "layers": 3, "max_length": 16}
+    torch.manual_seed(0)
+    model = ef.create_model("sparse-transformer", **sizes, **own).double().eval()
+    for weight in model.parameters():
+        weight.data.add_(draw(*weight.shape) * 0.5)
+    tokens = torch.randint(0, 11, (2, 13), generator=torch.Generator().manual_seed(1))
+    state, parts = model.init_state(2), []
+    for a, b in itertools.pairwise(split):
+        out = model(tokens[:, a:b], state=state)
+        state = out.state
+        parts.append(out.logits)
+    assert_close(torch.cat(parts, 1), model(tokens).logits, **CLOSE)
+
+
+def test_pairs_beside_a_state_are_those_of_this_call():
+    mixer = ef.create_mixer("attention", width=WIDTH, heads=3, causal=True).double()
+    x = draw(2, 7, WIDTH)
+    state = mixer(x[:, :4], state=mixer.init_state(2)).state
+    allowed, bias = draw(2, 1, 3, 3, seed=3) > -0.4, draw(3, 3, 3, seed=4)
+    allowed[..., torch.arange(3), torch.arange(3)] = True
+    wide = torch.ones(2, 1, 7, 7, dtype=torch.bool)
+    wide[..., 4:, 4:] = allowed
+    added = torch.zeros(3, 7, 7, dtype=float64)
+    added[:, 4:, 4:] = bias
+    expected = mixer(x, mask=Mask(allowed=wide, bias=added)).y[:, 4:]
+    assert_close(mixer(x[:, 4:], mask=Mask(allowed=allowed, bias=bias), state=state).y, expected)
+
+
+@pytest.mark.parametrize("memory", [None, "segment"])
+def test_a_single_false_hides_this_call_and_not_the_past(memory):
+    member = ef.info("attention" if memory is None else "transformer-xl")
+    own = {} if memory is None else {"slots": 8, "position": "rope"}
+    mixer = Case(member, own).mixer(float64)
+    x = draw(1, 5, WIDTH)
+    state = mixer(x[:, :4], state=mixer.init_state(1)).state
+    hidden = Mask(allowed=torch.zeros(1, 1, dtype=torch.bool))
+    wide = torch.ones(5, 5, dtype=torch.bool)
+    wide[4, 4] = False
+    expected = mixer.reference(x, mask=Mask(allowed=wide))[:, 4:]
+    assert_close(mixer(x[:, 4:], mask=hidden, state=state).y, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (3, 4), (2, 3, 3), (4, 1, 3, 3), (1, 1, 1, 3, 3), (7,)])
+def test_pairs_of_another_shape_are_refused(shape):
+    mixer = ef.create_mixer("attention", width=WIDTH, heads=3, causal=True).double()
+    x = draw(2, 7, WIDTH)
+    state = mixer(x[:, :4], state=mixer.init_state(2)).state
+    with pytest.raises(ShapeError, match=r"mask.allowed is .*\(2, 3, 3, 3\).*a state's are not"):
+        mixer(x[:, 4:], mask=Mask(allowed=torch.ones(shape, dtype=torch.bool)), state=state)
+    with pytest.raises(ShapeError, match=r"mask.bias is .*\(2, 3, 3, 3\)"):
+        mixer(x[:, 4:], mask=Mask(bias=torch.zeros(shape)), state=state)
+
+
+MEMORIES = [m for m in list_members() if m.genes.memory is not None]
+
+
+@pytest.mark.parametrize("member", MEMORIES, ids=lambda m: m.name)
+def test_what_is_remembered_does_not_depend_on_ids_in_padding(member):
+    for case in cases(member):
+        mixer = case.mixer(float64)
+        x, keep = draw(2, 5, WIDTH), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
+        later = draw(2, 3, WIDTH, seed=5)
+        ids = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 1, 1]])
+        made = []
+        for padding in (1, 0, 7):
+            documents = torch.where(keep, ids, padding)
+            state = mixer(x, state=mixer.init_state(2)).state
+            state = mixer(x, mask=Mask(keep=keep, documents=documents), state=state).state
+            made.append(mixer(later, state=state).y)
+        assert_close(made[0], made[1], **EXACT)
+        assert_close(made[0], made[2], **EXACT)
