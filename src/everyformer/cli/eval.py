@@ -14,6 +14,7 @@ from everyformer.cli.console import emit, facts, table
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, say
 from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.files import write_text
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
 
@@ -223,17 +224,9 @@ def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[
     sources, references = dataset.held_out(options.sequences)
     made = translate_all(model, dataset.tokenizer, sources, options.search, batch=options.batch)
     if options.translations is not None:
-        write_lines(Path(options.translations), made)
+        write_text(Path(options.translations), "".join(f"{line}\n" for line in made))
         say(f"{len(made):,} translations in {options.translations}")
     return quality(made, references) if options.bleu else {}
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """A text file; one that cannot be written is an error of usage."""
-    try:
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _data_of(place: str) -> DataConfig | None:

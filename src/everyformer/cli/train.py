@@ -143,8 +143,8 @@ def _options(words: list[str]) -> RunConfig:
 
 
 def _saved_config(out: str) -> dict[str, Any] | None:
+    from everyformer.core.sealed import read_json
     from everyformer.training.run import RUN_FORMAT
-    from everyformer.training.storage import read_json
 
     path = Path(out) / "config.json"
     if not path.exists():

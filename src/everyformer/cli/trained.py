@@ -8,6 +8,7 @@ from typing import Any
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, DataError
+from everyformer.core.sealed import read_json
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
@@ -17,7 +18,6 @@ from everyformer.models.config import ModelConfig
 from everyformer.models.pixel_options import PIXEL_TASKS
 from everyformer.training.checkpoint import MODEL_FORMAT, is_model, load_model
 from everyformer.training.run import RUN_FORMAT
-from everyformer.training.storage import read_json
 from everyformer.training.warmstart import saved_tokenizer
 
 

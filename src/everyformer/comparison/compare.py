@@ -7,6 +7,7 @@ is finished is kept: a comparison that was stopped goes on with `resume`.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,12 @@ from everyformer.comparison.summary import (
 )
 from everyformer.comparison.trainings import Finished, Say, Stop, Trainings
 from everyformer.core.config import from_dict, to_dict
+from everyformer.core.files import write_text
+from everyformer.core.sealed import write_json
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.family import ALL_TASKS, info
 from everyformer.training.run import environment
-from everyformer.training.storage import write_json
 
 FORMAT = "everyformer-comparison"
 SIZES = ("width", "heads", "layers", "max_length")
@@ -152,10 +154,11 @@ def write(results: dict[str, Any], folder: Path) -> None:
     columns = ["member", "status", "parameters", "seeds", "quality", "tokens_per_second"]
     columns += ["peak_bytes", "tokens", "flops", "steps", "seconds_to_slowest"]
     columns += ["beats_attention_from", "state_bytes", "error"]
-    with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(results["rows"])
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, columns, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(results["rows"])
+    write_text(folder / "results.csv", table.getvalue())
     write_report(results, folder)
 
 

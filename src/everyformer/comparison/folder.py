@@ -14,8 +14,8 @@ from filelock import FileLock, Timeout
 from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError
+from everyformer.core.sealed import read_json, write_json
 from everyformer.training.records import differences
-from everyformer.training.storage import read_json, write_json
 
 RECORD = "comparison.json"
 FORMAT = "everyformer-comparison-options"

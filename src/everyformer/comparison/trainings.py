@@ -6,7 +6,6 @@ out of memory or crashes takes nothing with it. What is finished stays in its fo
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import subprocess
@@ -20,7 +19,8 @@ from typing import Any
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import Entrant, Job, job, jobs
 from everyformer.core.config import to_dict
-from everyformer.core.errors import MissingExtraError
+from everyformer.core.errors import CheckpointError, MissingExtraError
+from everyformer.core.sealed import read_json, write_json
 from everyformer.data.base import Dataset
 from everyformer.training.signals import StopSignals
 
@@ -113,7 +113,7 @@ class Trainings:
             "model": to_dict(planned.model),
             "training": to_dict(planned.training),
         }
-        (place / "job.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
+        write_json(place / JOB, {"format": JOB_FORMAT, **described})
 
     def _on_ray(self, ready: list[Entrant]) -> None:
         """All jobs at once over a Ray cluster that shares this file system; results are files."""
@@ -135,23 +135,22 @@ class Trainings:
         ray.get(waiting)
 
 
-RESULT = "result.json"
+JOB, RESULT = "job.json", "result.json"
+JOB_FORMAT, RESULT_FORMAT = "everyformer-job", "everyformer-result"
 
 
 def read_result(place: Path) -> dict[str, Any] | None:
-    """What a job came to; None if it did not end, or its file is damaged."""
+    """What a job came to; None if it did not end, or its file is damaged: it is then made again."""
     try:
-        found = json.loads((place / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = read_json(place / RESULT, RESULT_FORMAT)
+    except CheckpointError:
         return None
-    return found if isinstance(found, dict) and "status" in found else None
+    return {name: value for name, value in found.items() if name not in ("format", "version")}
 
 
 def write_result(place: Path, found: dict[str, Any]) -> None:
     """Leave a job's result in its folder, whole or not at all."""
-    written = place / f".writing-{RESULT}"
-    written.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    written.replace(place / RESULT)
+    write_json(place / RESULT, {"format": RESULT_FORMAT, **found})
 
 
 def launch(place: Path, stop: StopSignals) -> int:

@@ -47,6 +47,12 @@ class CheckpointError(EveryformerError, RuntimeError):
     """A saved model or run cannot be read, or does not fit what it is loaded into."""
 
 
+class UnsavedError(CheckpointError):
+    """What was computed could not be written."""
+
+    exit_code = 1
+
+
 class MissingExtraError(EveryformerError, ImportError):
     """An optional dependency is needed; the message names the extra that brings it."""
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError
+from everyformer.core.files import write_text
 from everyformer.data.config import tokenizer_parts
 
 SEPARATOR = "\0"
@@ -90,7 +91,7 @@ class Tokenizer(ABC):
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` into ``folder``, which exists."""
         text = json.dumps(self.to_dict(), ensure_ascii=False)
-        (Path(folder) / "tokenizer.json").write_text(text, encoding="utf-8")
+        write_text(Path(folder) / "tokenizer.json", text)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tokenizer) and self.to_dict() == other.to_dict()

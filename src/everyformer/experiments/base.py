@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.files import file_written_whole, write_text
 from everyformer.data.base import Dataset
 from everyformer.family import info, list_members
 
@@ -141,8 +142,9 @@ def perform(experiment: Experiment, setting: Setting, folder: Path) -> dict[str,
     pictures = []
     for title, figure in outcome.figures.items():
         path = folder / f"{experiment.name}-{title}.svg"
-        figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
-        figure.savefig(path.with_suffix(".png"), bbox_inches="tight", dpi=110)
+        with file_written_whole(path) as made:
+            figure.savefig(made, bbox_inches="tight", metadata={"Date": None})
+            figure.savefig(made.with_suffix(".png"), bbox_inches="tight", dpi=110)
         pictures.append(path.name)
     result = {
         "experiment": experiment.name,
@@ -163,9 +165,7 @@ def perform(experiment: Experiment, setting: Setting, folder: Path) -> dict[str,
             if key in ("packages", "python", "platform", "cores", "torch_threads")
         },
     }
-    (folder / f"{experiment.name}.json").write_text(
-        json.dumps(result, indent=1) + "\n", encoding="utf-8"
-    )
+    write_text(folder / f"{experiment.name}.json", json.dumps(result, indent=1) + "\n")
     return result
 
 

@@ -9,7 +9,6 @@ Source: Xiong et al. 2020, "On Layer Normalization in the Transformer Architectu
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from typing import Any
@@ -29,6 +28,7 @@ from everyformer.experiments.base import Experiment, Outcome, Setting, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.config import TrainingConfig
+from everyformer.training.logging import read_metrics
 from everyformer.training.loop import train
 from everyformer.training.run import RunDirectory
 
@@ -143,7 +143,7 @@ def trained(
             loss = found["loss"]
         except DivergedError:
             pass
-        rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+        rows = read_metrics(run.metrics)
     return loss, [row["loss"] for row in rows if "loss" in row]
 
 

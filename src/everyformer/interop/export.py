@@ -36,6 +36,7 @@ from everyformer.core.errors import (
     MissingExtraError,
     UnsupportedError,
 )
+from everyformer.core.files import file_written_whole
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer
 from everyformer.core.outputs import MixerOutput
@@ -43,7 +44,6 @@ from everyformer.core.state import State
 from everyformer.engines import factors  # noqa: F401 (has the operator BAND)
 from everyformer.models.base import Model
 from everyformer.positions.base import Position
-from everyformer.training.storage import file_written_whole
 
 TEXT_TASKS = ("lm", "mlm", "classify-text")
 IMAGE_TASKS = ("classify-image",)

@@ -19,8 +19,8 @@ import torch
 from filelock import FileLock, Timeout
 
 from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.core.sealed import read_json, write_json
 from everyformer.training.checkpoint import RUN_FORMAT
-from everyformer.training.storage import read_json, write_json
 
 LOCK = ".lock"
 

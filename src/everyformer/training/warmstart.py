@@ -19,6 +19,7 @@ from torch import Tensor
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.registry import Registry
+from everyformer.core.sealed import read_json
 from everyformer.data.tokenizers import Tokenizer, load_tokenizer, require_same
 from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
@@ -27,7 +28,7 @@ from everyformer.positions import POSITIONS
 from everyformer.positions.learned import resize_grid
 from everyformer.training.checkpoint import MODEL_FORMAT, RUN_FORMAT, load_model
 from everyformer.training.records import differences
-from everyformer.training.storage import read_json, weights_of
+from everyformer.training.storage import weights_of
 
 SAME = (
     "member", "width", "layers", "heads", "patch", "mixer", "mixer_options", "schedule", "position",

@@ -22,6 +22,8 @@ from everyformer.core.errors import (
     UnsupportedError,
     nearest,
 )
+from everyformer.core.files import write_text, written_whole
+from everyformer.core.sealed import DamagedError
 from everyformer.data.tokenizers import Tokenizer
 from everyformer.interop.convert.architecture import Architecture
 from everyformer.interop.convert.bert import BERT, ROBERTA
@@ -39,7 +41,6 @@ from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import ModelConfig
 from everyformer.positions import POSITIONS
-from everyformer.training.storage import DamagedError, written_whole
 
 ARCHITECTURES: dict[str, Architecture] = {
     known.model_type: known
@@ -137,7 +138,7 @@ def export_checkpoint(
     with written_whole(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         text = json.dumps(config, indent=2) + "\n"
-        (temporary / "config.json").write_text(text, encoding="utf-8")
+        write_text(temporary / "config.json", text)
         if tokenizer is not None:
             export_tokenizer(tokenizer, temporary, model.config.tokens)
     made = [name for rule in rules if rule.skip for name in rule.theirs]
