@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -40,6 +41,16 @@ def write(name: str, text: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_text(text) and None
 
 
+def fifo(name: str) -> Callable[[Path], None]:
+    """In the place of a file, a pipe that nobody writes into: to read it would never end."""
+
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return change
+
+
 def nothing(folder: Path) -> None:
     pass
 
@@ -56,6 +67,9 @@ def nothing(folder: Path) -> None:
         (config(model_type="gptt2"), (), "did you mean 'gpt2'"),
         (config(model_type=None), (), "names no model_type"),
         (write("config.json", "{"), (), "cannot be read"),
+        (fifo("model.safetensors"), (), "model.safetensors is no ordinary file"),
+        (fifo("config.json"), (), "config.json is no ordinary file"),
+        (fifo("tokenizer.json"), (), "tokenizer.json is no ordinary file"),
         (lambda f: (f / "config.json").unlink(), (), "holds no config.json"),
         (write("tokenizer.json", "{}"), (), "is no tokenizer of the package tokenizers"),
         (write("tokenizer_config.json", "{"), (), "tokenizer_config.json cannot be read"),

@@ -10,11 +10,15 @@ from pathlib import Path
 import tyro
 
 from everyformer.cli.console import emit, size, table
+from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, peek, say
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.config import from_dict
+from everyformer.core.errors import CheckpointError
 from everyformer.family import list_members
+
+NAMES = [member.name for member in list_members()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +41,7 @@ def run(words: Sequence[str]) -> int:
             "everyformer compare attention gmlp --data digits --seeds 3 --match parameters",
         ),
         default=_held(words) or CompareOptions(),
-        names=[member.name for member in list_members()],
+        names=NAMES,
     )
     from everyformer.comparison.compare import run_comparison
 
@@ -59,16 +63,27 @@ def run(words: Sequence[str]) -> int:
 
 
 def _held(words: Sequence[str]) -> CompareOptions | None:
-    """With --resume, what the comparison in that directory was begun with."""
-    if "--resume" not in words:
+    """With --resume, what the comparison in that directory was begun with.
+
+    Raises:
+        CheckpointError: there is none, and no member is named to begin one with.
+    """
+    if "--resume" not in words or not {"--help", "-h"}.isdisjoint(words):
         return None
     from everyformer.comparison.folder import begun_with
 
     out = peek(words, "--out") or CompareOptions.out
     values = begun_with(Path(out))
-    if values is None:
-        return None
-    return from_dict(CompareOptions, {**values, "out": out, "resume": False, "overwrite": False})
+    if values is not None:
+        begun = {**values, "out": out, "resume": False, "overwrite": False}
+        return from_dict(CompareOptions, begun)
+    placed, _ = arrange(words, flags_of(CompareOptions), NAMES)
+    if not placed and peek(words, "--config") is None:
+        raise CheckpointError(
+            f"there is no comparison in {out} to resume: give its --out, or leave out --resume to "
+            "begin one"
+        )
+    return None
 
 
 def render(results: dict) -> str:

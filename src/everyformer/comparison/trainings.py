@@ -6,6 +6,7 @@ out of memory or crashes takes nothing with it. What is finished stays in its fo
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import subprocess
@@ -81,7 +82,7 @@ class Trainings:
         A job that failed in an earlier sitting is tried again, from its last checkpoint.
         """
         place = self.folder / planned.folder
-        held = read_result(place)
+        held = self._held(planned, place)
         if held is not None and (held["status"] == "done" or planned.folder in self._tried):
             return held
         if self.stop.received is not None:
@@ -106,14 +107,25 @@ class Trainings:
         """The folder of a job, with what its process is to do."""
         place.mkdir(parents=True, exist_ok=True)
         (place / RESULT).unlink(missing_ok=True)
-        described = {
+        write_json(place / JOB, self._described(planned))
+
+    def _described(self, planned: Job) -> dict[str, Any]:
+        return {
+            "format": JOB_FORMAT,
             "data": to_dict(self.config.data),
             "task": self.dataset.task,
             "fingerprint": self.dataset.fingerprint,
             "model": to_dict(planned.model),
             "training": to_dict(planned.training),
         }
-        write_json(place / JOB, {"format": JOB_FORMAT, **described})
+
+    def _held(self, planned: Job, place: Path) -> dict[str, Any] | None:
+        """The kept result, if it is of this very job: it may have more steps to do by now."""
+        held = read_result(place)
+        if held is None:
+            return None
+        done: Any = read_json(place / JOB, JOB_FORMAT)["training"]
+        return held if done == json.loads(json.dumps(to_dict(planned.training))) else None
 
     def _on_ray(self, ready: list[Entrant]) -> None:
         """All jobs at once over a Ray cluster that shares this file system; results are files."""
@@ -128,7 +140,7 @@ class Trainings:
         waiting = []
         for planned in jobs(self.config, ready):
             place = (self.folder / planned.folder).absolute()
-            held = read_result(place)
+            held = self._held(planned, place)
             if held is None or held["status"] != "done":
                 self._prepare(planned, place)
                 waiting.append(remote.remote(place))

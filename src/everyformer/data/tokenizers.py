@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError
-from everyformer.core.files import write_text
+from everyformer.core.files import require_regular, write_text
 from everyformer.data.config import tokenizer_parts
 
 SEPARATOR = "\0"
@@ -299,6 +299,7 @@ def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
     if not isinstance(saved, dict):
         path = Path(saved) / "tokenizer.json"
         where = str(path)
+        require_regular(path)
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

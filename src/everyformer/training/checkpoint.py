@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.files import written_whole
+from everyformer.core.files import require_regular, written_whole
 from everyformer.core.sealed import DamagedError, check_sums, checksums, read_json, write_json
 from everyformer.data.tokenizers import Tokenizer
 from everyformer.training.optimiser import WeightAverage
@@ -314,6 +314,7 @@ def _load_mean(folder: Path, model: nn.Module, count: int) -> None:
 
 def is_model(path: Path) -> bool:
     """Whether a folder is a model saved by `save_model`."""
+    require_regular(path / "config.json")
     try:
         return f'"{MODEL_FORMAT}"' in (path / "config.json").read_text(encoding="utf-8")
     except (OSError, ValueError):

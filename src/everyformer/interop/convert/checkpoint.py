@@ -22,7 +22,7 @@ from everyformer.core.errors import (
     UnsupportedError,
     nearest,
 )
-from everyformer.core.files import write_text, written_whole
+from everyformer.core.files import require_regular, write_text, written_whole
 from everyformer.core.sealed import DamagedError
 from everyformer.data.tokenizers import Tokenizer
 from everyformer.interop.convert.architecture import Architecture
@@ -271,6 +271,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it is missing or no table.
     """
+    require_regular(folder / "config.json")
     try:
         found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -296,6 +297,7 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
         )
     tensors: dict[str, Tensor] = {}
     for path in files:
+        require_regular(path)
         try:
             with safe_open(path, framework="pt") as file:
                 tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

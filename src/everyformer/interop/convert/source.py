@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
+from everyformer.core.files import require_regular
 from everyformer.data.tokenizers import Tokenizer
 from everyformer.interop.convert.checkpoint import (
     Imported,
@@ -56,6 +57,9 @@ def find_source(place: str) -> Source:
         CheckpointError: nothing is there, or nothing that is known.
     """
     folder = find_folder(place)
+    for path in folder.iterdir():
+        if not path.is_dir():
+            require_regular(path)
     if not (folder / "config.json").exists():
         raise CheckpointError(
             f"{folder} holds no config.json: give a folder saved by transformers, a run of "
