@@ -104,6 +104,16 @@ def test_a_source_that_is_nothing_is_refused(place: str, refused: Refused, tree:
     assert "there is no folder" in refused("convert", place, "--out", "made")
 
 
+def test_weights_that_are_no_numbers_are_refused(refused: Refused, tree: Path) -> None:
+    checkpoint("gpt2", tree / "theirs")
+    tensors = load_file(tree / "theirs" / "model.safetensors")
+    tensors["transformer.h.1.mlp.c_fc.bias"][3] = float("nan")
+    save_file(tensors, tree / "theirs" / "model.safetensors", metadata={"format": "pt"})
+    told = refused("convert", "theirs", "--out", "made", code=1)
+    assert "the weights in theirs are not finite numbers" in told
+    assert not (tree / "made").exists()
+
+
 def test_a_tokenizer_of_another_model_is_refused(refused: Refused, tree: Path) -> None:
     checkpoint("gpt2", tree / "theirs")
     checkpoint("llama", tree / "other")

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from everyformer.core.errors import CheckpointError
+from everyformer.core.errors import CheckpointError, DivergedError
 from everyformer.core.files import require_regular
 from everyformer.core.sealed import DamagedError
 
@@ -100,6 +100,21 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: Path) -> 
             if name in tensors:
                 tensor.data = tensor.data.to(tensors[name].dtype)
     model.load_state_dict(tensors)
+
+
+def check_finite(model: nn.Module, place: Path | str) -> None:
+    """Refuse a model whose weights are not all finite numbers: whatever it gives is none either.
+
+    Raises:
+        DivergedError: names the first such weight, and the ``place`` that it came from.
+    """
+    broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
+    if broken:
+        raise DivergedError(
+            f"the weights in {place} are not finite numbers ({broken[0]}"
+            f"{f' and {len(broken) - 1} more' if broken[1:] else ''}): its training diverged; take "
+            "an earlier checkpoint, or train it again with a lower 'lr'"
+        )
 
 
 def check_fit(expected: dict[str, torch.Size], given: dict[str, Tensor], source: Path) -> None:
