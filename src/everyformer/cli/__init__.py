@@ -7,6 +7,7 @@ stopped by Ctrl-C or SIGTERM. Errors are one sentence on stderr; `--debug` shows
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everyformer.core.allocator import keep_freed_memory
-from everyformer.core.errors import EveryformerError, unknown
+from everyformer.core.errors import EveryformerError, refused_by_system, unknown
 
 VERBS: dict[str, str] = {
     "list": "see what exists, filtered by what you need",
@@ -52,25 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [*(sys.argv[1:] if arguments is None else arguments)]
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help"):
-        rows = [f"  {name:<10} {what}" for name, what in VERBS.items()]
-        print(HELP.format(verbs="\n".join(rows)))
-        return 0 if words else 2
-    if words[0] == "--version":
-        from everyformer import __version__
-
-        print(f"everyformer {__version__}")
-        return 0
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
             code = _run(words)
-        # a pipe that was closed is found out here, not when the interpreter ends
+        # what cannot be written is found out here, not when the interpreter ends
         sys.stdout.flush()
         return code
     except BrokenPipeError:
         # the reader of our output has gone (| head); nothing is left to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
     except KeyboardInterrupt:
         if debug:
@@ -80,6 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         return _fail(str(error), error.exit_code)
+    except OSError as error:
+        if debug:
+            raise
+        _drop_output()
+        return _fail(str(refused_by_system(error)), 1)
     except Exception as error:
         if debug:
             raise
@@ -88,6 +85,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        rows = [f"  {name:<10} {what}" for name, what in VERBS.items()]
+        print(HELP.format(verbs="\n".join(rows)))
+        return 0 if words else 2
+    if words[0] == "--version":
+        from everyformer import __version__
+
+        print(f"everyformer {__version__}")
+        return 0
     if words[0] not in VERBS:
         raise unknown("verb", words[0], VERBS)
     keep_freed_memory()
@@ -100,11 +106,18 @@ def _run(words: Sequence[str]) -> int:
     return code
 
 
+def _drop_output() -> None:
+    """What is still to be written to stdout goes nowhere, lest the interpreter fail on it again."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _warn(message: Warning | str, *place: Any, **rest: Any) -> None:
     """One sentence, without the line of the library that said it."""
     print(f"everyformer: {message}", file=sys.stderr)
 
 
 def _fail(told: str, code: int) -> int:
-    print(f"everyformer: {told}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody can be told
+        print(f"everyformer: {told}", file=sys.stderr)
     return code

@@ -7,7 +7,6 @@ process lives, and the next one that writes there removes those of processes tha
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from everyformer.core.errors import CheckpointError, UnsavedError
+from everyformer.core.errors import CheckpointError, unwritable
 
 try:
     import fcntl
@@ -28,11 +27,6 @@ except ImportError:  # on Windows nothing is locked, and so nothing swept
 PREFIX = ".writing-"
 _NEW, _FORMER = "new", "former"
 """parts of such a folder: what is made, and what stood in its place"""
-_WRONG_PLACE = (
-    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
-    *(errno.EACCES, errno.EPERM, errno.EROFS),
-)
-"""reasons that lie in what was asked for, not in the disk"""
 _open: set[Path] = set()
 """the folders of this process"""
 
@@ -154,21 +148,6 @@ def require_regular(path: Path) -> None:
     with suppress(OSError):  # what cannot be looked at cannot be opened either, which says why
         if not stat.S_ISREG(path.stat().st_mode):
             raise CheckpointError(f"{path} is no ordinary file: give one, or a copy of its content")
-
-
-def unwritable(place: Path | str, error: Exception) -> UnsavedError:
-    """What to tell of a system that refused to write at ``place``."""
-    reason = getattr(error, "strerror", None) or str(error)
-    if "No space left" in str(error):
-        reason = "the disk is full"
-    if getattr(error, "errno", None) in _WRONG_PLACE:
-        made = UnsavedError(f"cannot write {place}: {reason}; choose another place")
-        made.exit_code = 2
-        return made
-    return UnsavedError(
-        f"cannot write {place}: {reason}; what was there before is untouched. Free some space or "
-        "choose another place"
-    )
 
 
 @contextmanager

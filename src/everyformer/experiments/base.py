@@ -130,13 +130,13 @@ def perform(experiment: Experiment, setting: Setting, folder: Path) -> dict[str,
     Raises:
         ConfigError: the experiment wants real data that was not given.
     """
-    from everyformer.training.run import environment
+    from everyformer.training.run import check_writable, environment
 
     if experiment.data is not None and setting.data is None:
         raise ConfigError(
             f"the experiment '{experiment.name}' wants {experiment.data}: give it with --data"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder)
     start = time.perf_counter()
     outcome = experiment.run(setting)
     pictures = []

@@ -10,7 +10,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from everyformer.core.files import require_regular, unwritable, write_text
+from everyformer.core.errors import unwritable
+from everyformer.core.files import require_regular, write_text
 from everyformer.core.sealed import DamagedError
 
 SEALED = re.compile(rb'(.*), "crc": "([0-9a-f]{8})"\}')
