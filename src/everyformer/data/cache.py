@@ -26,15 +26,21 @@ def cache_root(chosen: str | None) -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "everyformer"
 
 
-def cached(root: Path, key: str, build: Callable[[Path], dict[str, Any]]) -> tuple[Path, dict]:
+def cached(
+    root: Path,
+    key: str,
+    build: Callable[[Path], dict[str, Any]],
+    stamp: Callable[[], str] = lambda: "",
+) -> tuple[Path, dict]:
     """The folder ``key`` below ``root`` and its facts, made by ``build`` unless it is there whole.
 
     ``build`` writes files into the folder it is given and returns the facts, plain values. A
     folder with a file missing, cut short or damaged is made anew. Processes that build the same at
-    once do no harm: the first one's stays.
+    once do no harm: the first one's stays. ``stamp`` tells whether the source is still the same.
 
     Raises:
-        DataError: the folder cannot be written (disk full, no permission); nothing is left behind.
+        DataError: the folder cannot be written (disk full, no permission), or the source changed
+            while it was read; nothing is left behind.
     """
     final = root / key
     facts = _whole(final)
@@ -45,7 +51,10 @@ def cached(root: Path, key: str, build: Callable[[Path], dict[str, Any]]) -> tup
         with workspace(root) as place:
             made = place / "new" / key
             made.mkdir()
+            before = stamp()
             facts = build(made)
+            if stamp() != before:
+                raise DataError("the data was changed while it was read: start again")
             write_json(made / FACTS, {"format": KIND, "facts": facts, "sums": checksums(made)})
             # of processes that build the same at once, the first one's stays
             if _whole(final) is None:

@@ -82,7 +82,8 @@ class Records:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row to the curves."""
-        if self._log is not None:
+        if self._log is not None and self._run is not None:
+            self._run.check_there()
             self._log.write(row)
 
     def save(
@@ -94,6 +95,7 @@ class Records:
         """Save a checkpoint; if this step has one already, only its state can be news."""
         if self._log is None or self._run is None or state.steps == 0:
             return
+        self._run.check_there()
         self._log.sync()
         if self._saved == state.steps:
             save_state(checkpoint_path(self._run.checkpoints, state.steps), state)
