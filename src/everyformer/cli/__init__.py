@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.errors import EveryformerError, refused_by_system, unknown
+from everyformer.core.stopping import Guard, Stopped
 
 VERBS: dict[str, str] = {
     "list": "see what exists, filtered by what you need",
@@ -54,20 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        with warnings.catch_warnings():
+        with Guard(watch=arguments is None), warnings.catch_warnings():
             warnings.showwarning = _warn
             code = _run(words)
-        # what cannot be written is found out here, not when the interpreter ends
-        sys.stdout.flush()
+            # what cannot be written is found out here, not when the interpreter ends
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
         # the reader of our output has gone (| head); nothing is left to say
         _drop_output()
         return 0
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if debug:
             raise
-        return _fail("interrupted", 130)
+        number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+        return _fail(str(Stopped(number)), 128 + number)
     except EveryformerError as error:
         if debug:
             raise

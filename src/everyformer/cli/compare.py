@@ -44,15 +44,22 @@ def run(words: Sequence[str]) -> int:
         names=NAMES,
     )
     from everyformer.comparison.compare import run_comparison
+    from everyformer.comparison.folder import begun_with
 
     config = CompareConfig(
         **{f.name: getattr(options, f.name) for f in dataclasses.fields(CompareConfig)}
     )
     kept = [word for word in words if word not in ("--resume", "--debug")]
     command = shlex.join(["everyformer", "compare", *kept])
-    done = run_comparison(config, say=say, command=command)
+    hint = f"stopped; go on with: everyformer compare --resume --out {config.out}"
+    try:
+        done = run_comparison(config, say=say, command=command)
+    except KeyboardInterrupt:
+        if begun_with(Path(config.out)) is not None:
+            say(hint)
+        raise
     if done.interrupted:
-        say(f"stopped; go on with: everyformer compare --resume --out {done.folder}")
+        say(hint)
         return 128 + done.interrupted
     if options.json:
         emit(done.results)

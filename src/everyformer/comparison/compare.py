@@ -25,7 +25,7 @@ from everyformer.comparison.summary import (
     rank,
     time_to,
 )
-from everyformer.comparison.trainings import Finished, Say, Stop, Trainings
+from everyformer.comparison.trainings import Finished, Say, Trainings
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.files import write_text
 from everyformer.core.sealed import write_json
@@ -33,6 +33,7 @@ from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.family import ALL_TASKS, info
 from everyformer.training.run import environment
+from everyformer.training.signals import StopSignals
 
 FORMAT = "everyformer-comparison"
 SIZES = ("width", "heads", "layers", "max_length")
@@ -80,11 +81,13 @@ def run_comparison(config: CompareConfig, *, say: Say = print, command: str = ""
     for entrant in ready:
         if entrant.error is not None:
             say(f"{entrant.member}: cannot be built: {entrant.error}")
-    with opened(config, dataset.fingerprint) as folder, Stop() as stop:
-        finished = Trainings(config, dataset, folder, say, stop).run(ready)
-        points = [] if stop.received else _bench(config, say, stop)
+    with opened(config, dataset.fingerprint) as folder:
+        with StopSignals() as stop:
+            finished = Trainings(config, dataset, folder, say, stop).run(ready)
         if stop.received:
             return Comparison([], {}, folder, stop.received)
+        # from here on a stop loses nothing that was trained, so it may come at once
+        points = _bench(config, say)
         results = collect(config, dataset, ready, finished, points, folder, command)
         write(results, folder)
         return Comparison(results["rows"], results, folder)
@@ -162,7 +165,7 @@ def write(results: dict[str, Any], folder: Path) -> None:
     write_report(results, folder)
 
 
-def _bench(config: CompareConfig, say: Say, stop: Stop) -> list[Point]:
+def _bench(config: CompareConfig, say: Say) -> list[Point]:
     """Time and memory of one layer of each member, and of plain attention to compare with."""
     if not config.bench_lengths:
         return []
@@ -173,9 +176,4 @@ def _bench(config: CompareConfig, say: Say, stop: Stop) -> list[Point]:
         member: {name: value for name, value in options.items() if name not in SIZES}
         for member, options in own_options(config).items()
     }
-    points = []
-    for point in bench(names, config.bench_lengths, options=own, **sizes):
-        if stop.received:
-            break
-        points.append(point)
-    return points
+    return list(bench(names, config.bench_lengths, options=own, **sizes))

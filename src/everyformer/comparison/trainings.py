@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from everyformer.comparison.config import CompareConfig
@@ -29,14 +28,6 @@ Say = Callable[[str], None]
 Finished = list[tuple[Job, dict[str, Any]]]
 
 
-class Stop(StopSignals):
-    """Takes note of Ctrl-C and SIGTERM; the process that trains, to which they go on, says so."""
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 @dataclass
 class Trainings:
     """Runs the jobs of one comparison."""
@@ -45,7 +36,7 @@ class Trainings:
     dataset: Dataset
     folder: Path
     say: Say
-    stop: Stop
+    stop: StopSignals
     _tried: set[str] = field(default_factory=set)
 
     def run(self, ready: list[Entrant]) -> Finished:

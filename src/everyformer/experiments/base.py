@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import file_written_whole, write_text
+from everyformer.core.stopping import Stopped
 from everyformer.data.base import Dataset
 from everyformer.family import info, list_members
+from everyformer.training.result import TrainResult
 
 Say = Callable[[str], None]
 Batches = Callable[[torch.Generator], tuple[Tensor, Tensor]]
@@ -166,6 +168,13 @@ def perform(experiment: Experiment, setting: Setting, folder: Path) -> dict[str,
         },
     }
     write_text(folder / f"{experiment.name}.json", json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def finished(result: TrainResult) -> TrainResult:
+    """A training that no signal stopped; one that was stopped ends the experiment with it."""
+    if result.signal is not None:
+        raise Stopped(result.signal)
     return result
 
 

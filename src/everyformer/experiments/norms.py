@@ -24,7 +24,7 @@ from everyformer.core.mask import Mask
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, finished, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.config import TrainingConfig
@@ -138,7 +138,7 @@ def trained(
     loss = math.log(data.vocabulary)
     with tempfile.TemporaryDirectory() as folder, RunDirectory(folder) as run:
         try:
-            found = train(model, data, config, run, show=False).evaluation
+            found = finished(train(model, data, config, run, show=False)).evaluation
             assert found is not None
             loss = found["loss"]
         except DivergedError:
