@@ -54,6 +54,12 @@ class UnsavedError(CheckpointError):
     exit_code = 1
 
 
+class LostError(EveryformerError, RuntimeError):
+    """The other processes of a run cannot be reached."""
+
+    exit_code = 1
+
+
 class MissingExtraError(EveryformerError, ImportError):
     """An optional dependency is needed; the message names the extra that brings it."""
 

@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
 from everyformer.core.sealed import read_json, write_json
 from everyformer.training.checkpoint import RUN_FORMAT
+from everyformer.training.distributed import place_of_process
 
 LOCK = ".lock"
 
@@ -43,7 +44,7 @@ class RunDirectory:
         self.path = Path(path).absolute()
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
-        self.writes = int(os.environ.get("RANK", "0")) == 0
+        self.writes = place_of_process().rank == 0
         self._lock: FileLock | None = None
         self._described = False
         if not self.writes:
