@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -40,6 +41,16 @@ def write(name: str, text: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_text(text) and None
 
 
+def fifo(name: str) -> Callable[[Path], None]:
+    """In the place of a file, a pipe that nobody writes into: to read it would never end."""
+
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return change
+
+
 def nothing(folder: Path) -> None:
     pass
 
@@ -68,6 +79,9 @@ def nothing(folder: Path) -> None:
         (write("config.json", '{"n_embd": NaN}'), (), "NaN is no number of JSON"),
         (write("config.json", "[" * 100_000), (), "nested too deeply"),
         (write("config.json", "{"), (), "cannot be read"),
+        (fifo("model.safetensors"), (), "model.safetensors is no ordinary file"),
+        (fifo("config.json"), (), "config.json is no ordinary file"),
+        (fifo("tokenizer.json"), (), "tokenizer.json is no ordinary file"),
         (lambda f: (f / "config.json").unlink(), (), "holds no config.json"),
         (write("tokenizer.json", "{}"), (), "is no tokenizer of the package tokenizers"),
         (write("tokenizer_config.json", "{"), (), "tokenizer_config.json cannot be read"),
@@ -100,6 +114,16 @@ def test_what_cannot_be_converted_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize("place", ["nowhere", "./no/where", "text.txt", "a/b/c"])
 def test_a_source_that_is_nothing_is_refused(place: str, refused: Refused, tree: Path) -> None:
     assert "there is no folder" in refused("convert", place, "--out", "made")
+
+
+def test_weights_that_are_no_numbers_are_refused(refused: Refused, tree: Path) -> None:
+    checkpoint("gpt2", tree / "theirs")
+    tensors = load_file(tree / "theirs" / "model.safetensors")
+    tensors["transformer.h.1.mlp.c_fc.bias"][3] = float("nan")
+    save_file(tensors, tree / "theirs" / "model.safetensors", metadata={"format": "pt"})
+    told = refused("convert", "theirs", "--out", "made", code=1)
+    assert "the weights in theirs are not finite numbers" in told
+    assert not (tree / "made").exists()
 
 
 def test_a_tokenizer_of_another_model_is_refused(refused: Refused, tree: Path) -> None:

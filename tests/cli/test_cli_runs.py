@@ -331,13 +331,13 @@ def test_a_damaged_run_is_named(say: Say, trained: Train, refused: Refused) -> N
 
 
 def test_a_run_of_a_newer_version_asks_for_an_upgrade(trained: Train, refused: Refused) -> None:
-    from everyformer.training import storage
+    from everyformer.core import sealed
 
     run = trained("gmlp")
-    values = storage.read_json(run / "config.json", "everyformer-run")
+    values = sealed.read_json(run / "config.json", "everyformer-run")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "VERSION", 99)
-        storage.write_json(run / "config.json", values)
+        patch.setattr(sealed, "VERSION", 99)
+        sealed.write_json(run / "config.json", values)
     assert "upgrade it with: pip install" in refused("eval", str(run))
 
 

@@ -14,7 +14,9 @@ import torch
 from filelock import FileLock
 from small_comparisons import Compared
 
+from everyformer.cli import main
 from everyformer.comparison import plan, trainings, worker
+from everyformer.training.logging import read_metrics
 from everyformer.training.signals import StopSignals
 
 Compare = Callable[..., Compared]
@@ -177,8 +179,8 @@ def test_a_filled_directory_is_only_resumed_or_overwritten(
     told = compare("gmlp", "--steps", "1")
     assert told.code == 2
     assert "give --resume to go on" in told.err
-    told = compare("--resume", "--steps", "2", small=False)
-    assert "begun with other options (training.steps: 1 -> 2)" in told.err
+    told = compare("--resume", "--training.lr", "0.5", small=False)
+    assert "begun with other options (training.lr: 0.001 -> 0.5)" in told.err
     assert compare("gmlp", "--resume", "--steps", "1").code == 0
     again = compare("aft-simple", "--steps", "1", "--overwrite")
     assert again.code == 0
@@ -225,3 +227,55 @@ def test_data_that_changes_under_a_training_fails_it(
 
     monkeypatch.setattr(worker, "load_dataset", changed)
     assert "has changed since the comparison" in compare("gmlp").row("gmlp")["error"]
+
+
+def test_resuming_what_was_never_begun_is_refused(compare: Compare, launched: list[str]) -> None:
+    for words in ((), ("--steps", "1"), ("--data", "text.txt")):
+        told = compare("--resume", *words, out="nowhere", small=False)
+        assert told.code == 2
+        assert "there is no comparison in nowhere to resume" in told.err
+        assert not told.folder.exists()
+    assert launched == []
+
+
+def test_a_comparison_goes_on_for_longer_but_not_for_less(
+    compare: Compare, launched: list[str]
+) -> None:
+    words = ("gmlp", "attention", "--training.schedule", "constant", "--training.warmup", "0")
+    compare(*words, "--steps", "4", out="whole")
+    launched.clear()
+    compare(*words, "--steps", "2")
+    more = compare("--resume", "--steps", "4", small=False)
+    assert more.code == 0, more.err
+    assert launched == ["gmlp-seed0", "attention-seed0"] * 2
+    assert "steps: 2 -> 4" in more.err
+    assert "going on from step 2" in more.err
+    assert [run["steps"] for run in more.results["runs"]] == [4, 4]
+    whole = json.loads((more.folder.parent / "whole" / "results.json").read_text("utf-8"))
+    losses = [[run["evaluation"]["loss"] for run in r["runs"]] for r in (whole, more.results)]
+    assert losses[0] == losses[1]
+    launched.clear()
+    assert compare("--resume", small=False).code == 0
+    assert launched == []
+    for words in (("--steps", "3"), ("--budget-tokens", "1e9")):
+        assert "begun with other options (training." in compare("--resume", *words, small=False).err
+
+
+@pytest.mark.parametrize("member", ["gmlp", "attention", "transformer-xl"])
+def test_train_goes_on_with_a_training_of_a_comparison(
+    compare: Compare, tree: Path, member: str
+) -> None:
+    run = compare(member, "--steps", "1").folder / "runs" / f"{member}-seed0" / "run"
+    assert main(["train", "--resume", "--out", str(run), "--steps", "3"]) == 0
+    assert read_metrics(run / "metrics.jsonl")[-1]["step"] == 3
+
+
+@pytest.mark.parametrize("place", range(0, 1400, 37))
+def test_a_flipped_bit_in_a_result_or_a_job_is_noticed(tmp_path: Path, place: int) -> None:
+    trainings.write_result(tmp_path, {"status": "done", "loss": 1.25, "rows": [1.5] * 100})
+    path = tmp_path / "result.json"
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[place % len(whole)] ^= 1
+    path.write_bytes(damaged)
+    assert trainings.read_result(tmp_path) is None or whole[place % len(whole)] in b" \n"

@@ -107,6 +107,24 @@ def test_a_stop_between_trainings_or_points_ends_what_remains(
     assert not (done.folder / "results.json").exists()
 
 
+def test_a_stop_while_the_page_is_drawn_comes_at_once(
+    compare: Callable[..., Compared], launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn(*given: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("the page was drawn to its end")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("everyformer.report.comparison.write_report", drawn)
+        done = compare("gmlp", "--steps", "1")
+    assert done.code == 143
+    assert "go on with: everyformer compare --resume --out made" in done.err
+    assert done.err.splitlines()[-1] == "everyformer: stopped by SIGTERM"
+    launched.clear()
+    assert compare("--resume", small=False).code == 0
+    assert launched == []
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are looked up in /proc")
 @pytest.mark.usefixtures("without_report")

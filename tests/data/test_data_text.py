@@ -90,12 +90,12 @@ def test_all_tokenizers_hold_out_the_same_text_cut_between_characters(
     assert data.bytes_per_token == len(held.encode()) / len(data.validation)
 
 
-def test_plain_bytes_are_read_where_they_lie(tmp_path: Path, load: Load) -> None:
+def test_what_is_mapped_is_our_own_copy_never_the_users_file(tmp_path: Path, load: Load) -> None:
     path = write(tmp_path, {"a.txt": LETTERS}) / "a.txt"
     data = load(path, length=16)
-    assert isinstance(data.train, np.memmap)
-    assert Path(str(data.train.filename)) == path
-    assert not list((tmp_path / "cache").rglob("*.bin"))
+    for part in (data.train, data.validation):
+        assert isinstance(part, np.memmap)
+        assert Path(str(part.filename)).is_relative_to(tmp_path / "cache")
 
 
 def test_documents_are_joined_in_order_and_cut_where_one_begins(tmp_path: Path, load: Load) -> None:
@@ -297,3 +297,33 @@ def test_whole_books_are_held_out_by_their_own_split(load: Load) -> None:
     assert "train/ and valid/ (test/ left unread)" in data.split
     assert (len(data.train), len(data.validation)) == (15419737, 1381803)
     assert int((data.train == 0).sum()) == 33
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
+@pytest.mark.parametrize("content", [b"", b"z" * 500, b"z" * 1000])
+def test_a_file_cut_short_or_edited_under_a_run_changes_no_batch(
+    content: bytes, tokenizer: str, tmp_path: Path, load: Load
+) -> None:
+    path = write(tmp_path, {"a.txt": LETTERS}) / "a.txt"
+    data = load(path, length=16, tokenizer=tokenizer)
+    before = [data.train_batch(step, 5, 0).inputs for step in range(3)]
+    path.write_bytes(content)
+    assert all(torch.equal(data.train_batch(s, 5, 0).inputs, b) for s, b in enumerate(before))
+    assert held_out_text(data) == LETTERS[900:]
+    path.unlink()
+    assert held_out_text(data) == LETTERS[900:]
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, {"a.txt": LETTERS}) / "a.txt"
+    read = Source.chunks
+
+    def chunks(source: Source, entry: Any) -> Any:
+        yield from read(source, entry)
+        path.write_bytes(b"shorter")
+
+    monkeypatch.setattr(Source, "chunks", chunks)
+    with pytest.raises(DataError, match="changed while it was read"):
+        load(path, length=16)

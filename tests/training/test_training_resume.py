@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from safetensors.torch import load_file
 from training_stand_ins import TinyBatch, TinyData, train_tiny
 
-from everyformer.core.errors import CheckpointError
+from everyformer.core.errors import CheckpointError, UnsavedError
 from everyformer.training.checkpoint import checkpoints, read_state
 from everyformer.training.logging import read_metrics
 
@@ -222,3 +224,40 @@ def test_changed_options_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert "steps: 12 -> 14" in told
     assert "lr: 0.001 -> 0.5" in told
     assert "going on from step 12" in told
+
+
+class Moved(TinyData):
+    """Does something to the run's folder when the batch of step 5 is asked for."""
+
+    def __init__(self, change: Callable[[], Any]) -> None:
+        super().__init__()
+        object.__setattr__(self, "change", change)
+
+    def train_batch(self, step: int, size: int, seed: int) -> TinyBatch:
+        if step == 5:
+            self.change()  # type: ignore[attr-defined]
+        return super().train_batch(step, size, seed)
+
+
+@pytest.mark.parametrize("log_every", [1, 1000])
+@pytest.mark.parametrize("harm", ["removed", "renamed", "made anew", "without its config"])
+def test_a_run_whose_folder_goes_says_so(tmp_path: Path, harm: str, log_every: int) -> None:
+    out = tmp_path / "run"
+
+    def change() -> None:
+        if harm == "without its config":
+            (out / "config.json").unlink()
+            return
+        out.rename(tmp_path / "elsewhere")
+        if harm == "removed":
+            shutil.rmtree(tmp_path / "elsewhere")
+        if harm == "made anew":
+            out.mkdir()
+
+    with pytest.raises(UnsavedError, match="run was removed or renamed") as caught:
+        train_tiny(out, data=Moved(change), log_every=log_every)
+    assert caught.value.exit_code == 1
+    assert not (out / "checkpoints" / "step-00000012").exists()
+    assert out.exists() is (harm in ("made anew", "without its config"))
+    if harm == "renamed":
+        train_tiny(tmp_path / "elsewhere", resume=True)

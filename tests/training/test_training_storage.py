@@ -18,6 +18,7 @@ from training_stand_ins import TinyConfig, TinyModel, tiny_training, train_tiny
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.core.sealed import write_json
 from everyformer.training.checkpoint import (
     Parts,
     TrainingState,
@@ -30,7 +31,7 @@ from everyformer.training.checkpoint import (
 )
 from everyformer.training.optimiser import build_optimiser
 from everyformer.training.run import RunDirectory
-from everyformer.training.storage import load_weights, write_json
+from everyformer.training.storage import load_weights
 
 pytestmark = pytest.mark.usefixtures("without_tensorboard")
 
@@ -177,7 +178,7 @@ def test_a_newer_checkpoint_asks_for_an_upgrade(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_checkpoints(tmp_path, [1])
-    monkeypatch.setattr("everyformer.training.storage.VERSION", 2)
+    monkeypatch.setattr("everyformer.core.sealed.VERSION", 2)
     make_checkpoints(tmp_path, [2])
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match=r"version 2.*upgrade"):
@@ -207,7 +208,7 @@ def test_a_full_disk_loses_no_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
 def save_within_a_limit(folder: Path, size: int) -> None:
     """The system itself refuses to write more, as it does on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    with pytest.raises(CheckpointError, match="could not write"):
+    with pytest.raises(CheckpointError, match="cannot write"):
         make_checkpoints(folder, [2])
 
 
@@ -291,7 +292,7 @@ def test_a_read_only_directory_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_json_is_sealed_as_it_will_be_read(tmp_path: Path) -> None:
-    from everyformer.training.storage import read_json
+    from everyformer.core.sealed import read_json
 
     values = {"format": "f", "layers": {10: "a", 9: "b"}, "path": tmp_path, "pair": (1, 2.5)}
     write_json(tmp_path / "x.json", values)

@@ -7,15 +7,18 @@ stopped by Ctrl-C or SIGTERM. Errors are one sentence on stderr; `--debug` shows
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from everyformer.core.allocator import keep_freed_memory
-from everyformer.core.errors import EveryformerError, unknown
+from everyformer.core.errors import EveryformerError, refused_by_system, unknown
+from everyformer.core.stopping import Guard, Stopped
 
 VERBS: dict[str, str] = {
     "list": "see what exists, filtered by what you need",
@@ -52,6 +55,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [*(sys.argv[1:] if arguments is None else arguments)]
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    try:
+        with Guard(watch=arguments is None), warnings.catch_warnings():
+            warnings.showwarning = _warn
+            code = _run(words)
+            # what cannot be written is found out here, not when the interpreter ends
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # the reader of our output has gone (| head); nothing is left to say
+        _drop_output()
+        return 0
+    except KeyboardInterrupt as stop:
+        if debug:
+            raise
+        number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+        return _fail(str(Stopped(number)), 128 + number)
+    except EveryformerError as error:
+        if debug:
+            raise
+        return _fail(str(error), error.exit_code)
+    except OSError as error:
+        if debug:
+            raise
+        _drop_output()
+        return _fail(str(refused_by_system(error)), 1)
+    except Exception as error:
+        if debug:
+            raise
+        told = f"{type(error).__name__}: {error}".rstrip(": ")
+        return _fail(f"{told} (a fault of everyformer or of this machine; --debug shows where)", 1)
+
+
+def _run(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         rows = [f"  {name:<10} {what}" for name, what in VERBS.items()]
         print(HELP.format(verbs="\n".join(rows)))
@@ -61,33 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"everyformer {__version__}")
         return 0
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _warn
-            code = _run(words)
-        # a pipe that was closed is found out here, not when the interpreter ends
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # the reader of our output has gone (| head); nothing is left to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        return _fail("interrupted", 130)
-    except EveryformerError as error:
-        if debug:
-            raise
-        return _fail(str(error), error.exit_code)
-    except Exception as error:
-        if debug:
-            raise
-        told = f"{type(error).__name__}: {error}".rstrip(": ")
-        return _fail(f"{told} (a fault of everyformer or of this machine; --debug shows where)", 1)
-
-
-def _run(words: Sequence[str]) -> int:
     if words[0] not in VERBS:
         raise unknown("verb", words[0], VERBS)
     keep_freed_memory()
@@ -100,11 +109,18 @@ def _run(words: Sequence[str]) -> int:
     return code
 
 
+def _drop_output() -> None:
+    """What is still to be written to stdout goes nowhere, lest the interpreter fail on it again."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _warn(message: Warning | str, *place: Any, **rest: Any) -> None:
     """One sentence, without the line of the library that said it."""
     print(f"everyformer: {message}", file=sys.stderr)
 
 
 def _fail(told: str, code: int) -> int:
-    print(f"everyformer: {told}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody can be told
+        print(f"everyformer: {told}", file=sys.stderr)
     return code

@@ -10,12 +10,16 @@ from pathlib import Path
 import tyro
 
 from everyformer.cli.console import emit, table
+from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, peek, say
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.config import from_dict
+from everyformer.core.errors import CheckpointError
 from everyformer.core.words import size
 from everyformer.family import list_members
+
+NAMES = [member.name for member in list_members()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,18 +42,25 @@ def run(words: Sequence[str]) -> int:
             "everyformer compare attention gmlp --data digits --seeds 3 --match parameters",
         ),
         default=_held(words) or CompareOptions(),
-        names=[member.name for member in list_members()],
+        names=NAMES,
     )
     from everyformer.comparison.compare import run_comparison
+    from everyformer.comparison.folder import begun_with
 
     config = CompareConfig(
         **{f.name: getattr(options, f.name) for f in dataclasses.fields(CompareConfig)}
     )
     kept = [word for word in words if word not in ("--resume", "--debug")]
     command = shlex.join(["everyformer", "compare", *kept])
-    done = run_comparison(config, say=say, command=command)
+    hint = f"stopped; go on with: everyformer compare --resume --out {config.out}"
+    try:
+        done = run_comparison(config, say=say, command=command)
+    except KeyboardInterrupt:
+        if begun_with(Path(config.out)) is not None:
+            say(hint)
+        raise
     if done.interrupted:
-        say(f"stopped; go on with: everyformer compare --resume --out {done.folder}")
+        say(hint)
         return 128 + done.interrupted
     if options.json:
         emit(done.results)
@@ -60,16 +71,27 @@ def run(words: Sequence[str]) -> int:
 
 
 def _held(words: Sequence[str]) -> CompareOptions | None:
-    """With --resume, what the comparison in that directory was begun with."""
-    if "--resume" not in words:
+    """With --resume, what the comparison in that directory was begun with.
+
+    Raises:
+        CheckpointError: there is none, and no member is named to begin one with.
+    """
+    if "--resume" not in words or not {"--help", "-h"}.isdisjoint(words):
         return None
     from everyformer.comparison.folder import begun_with
 
     out = peek(words, "--out") or CompareOptions.out
     values = begun_with(Path(out))
-    if values is None:
-        return None
-    return from_dict(CompareOptions, {**values, "out": out, "resume": False, "overwrite": False})
+    if values is not None:
+        begun = {**values, "out": out, "resume": False, "overwrite": False}
+        return from_dict(CompareOptions, begun)
+    placed, _ = arrange(words, flags_of(CompareOptions), NAMES)
+    if not placed and peek(words, "--config") is None:
+        raise CheckpointError(
+            f"there is no comparison in {out} to resume: give its --out, or leave out --resume to "
+            "begin one"
+        )
+    return None
 
 
 def render(results: dict) -> str:

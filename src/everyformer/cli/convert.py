@@ -179,8 +179,8 @@ def _write(opened: Opened, form: str, out: Path, model_type: str | None) -> Writ
 
         return Written(export_checkpoint(model, out, model_type, tokenizer=tokenizer), note)
     if form == "hf-model":
+        from everyformer.core.files import written_whole
         from everyformer.interop.hf import EveryformerForCausalLM
-        from everyformer.training.storage import written_whole
 
         wrapped = EveryformerForCausalLM.wrap(model)  # type: ignore[arg-type]
         with written_whole(out) as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,8 @@ from everyformer.cli.console import emit, facts, table
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, say
 from everyformer.core.bounds import Count, Whole
-from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
+from everyformer.core.files import write_text
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
 
@@ -115,6 +117,7 @@ def run(words: Sequence[str]) -> int:
     if found is None:
         found = evaluate(model, dataset, **rules)
     assert found is not None
+    _require_finite(found, options.run)
     found |= translations
     if options.json:
         emit({"run": options.run, "data": dataset.summary(), "evaluation": found})
@@ -161,6 +164,7 @@ def _laid(
         model, dataset, mode=mode, stride=options.stride, streams=options.streams, **rules
     )
     assert found is not None
+    _require_finite(found, options.run)
     out = Path(options.out) if options.out is not None else trained.path / f"{mode}.png"
     draw_places(found, out)
     say(f"loss by place and by context: {out}")
@@ -185,6 +189,7 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
             limit=options.sequences, precision=options.precision,
         )  # fmt: skip
         assert one is not None
+        _require_finite(one, options.run)
         found.append(one)
         say(f"{length:,} tokens a window: loss {one['loss']:.4f}")
     out = Path(options.out) if options.out is not None else trained.path / "lengths.png"
@@ -202,6 +207,14 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
     print(table(["window", "stride", "scored", *names], rows))
     print(out)
     return 0
+
+
+def _require_finite(found: dict[str, Any], place: str) -> None:
+    if not math.isfinite(found["loss"]):
+        raise DivergedError(
+            f"the loss of {place} is {found['loss']}, which measures nothing: its training "
+            "diverged; train it again with a lower 'lr'"
+        )
 
 
 def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[str, Any]:
@@ -224,17 +237,9 @@ def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[
     sources, references = dataset.held_out(options.sequences)
     made = translate_all(model, dataset.tokenizer, sources, options.search, batch=options.batch)
     if options.translations is not None:
-        write_lines(Path(options.translations), made)
+        write_text(Path(options.translations), "".join(f"{line}\n" for line in made))
         say(f"{len(made):,} translations in {options.translations}")
     return quality(made, references) if options.bleu else {}
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """A text file; one that cannot be written is an error of usage."""
-    try:
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _data_of(place: str) -> DataConfig | None:

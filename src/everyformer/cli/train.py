@@ -41,34 +41,40 @@ def run(words: Sequence[str]) -> int:
     from everyformer.models.build import build_model
     from everyformer.training import RunDirectory, train
     from everyformer.training.checkpoint import checkpoints
+    from everyformer.training.distributed import join, place_of_process
     from everyformer.training.warmstart import warm_start
 
-    origin = _origin(options, folder)
-    if origin is not None and origin.tokenizer is not None:
-        options = _with_tokenizer(options, origin.tokenizer, peek(words, "--tokenizer"))
-    dataset = load_dataset(
-        options.data,
-        options.task,
-        tokenizer=None if origin is None else origin.tokenizer,
-        able=_able(options, origin),
-    )
-    config = model_config(options, dataset, None if origin is None else origin.config)
-    torch.manual_seed(options.training.seed)
-    model = build_model(config)
-    count = sum(p.numel() for p in model.parameters())
-    say(f"{options.member}: {count:,} parameters, task {dataset.task}; {dataset.split}")
-    if options.from_run is not None and not checkpoints(folder / "checkpoints"):
-        for line in warm_start(model, options.from_run, dataset.tokenizer).lines():
-            say(f"from {options.from_run}: {line}")
-    with RunDirectory(folder, resume=options.resume) as directory:
-        result = train(
-            model,
-            dataset,
-            options.training,
-            directory,
-            resume=options.resume,
-            extra_config={"run": to_dict(options)},
+    here = place_of_process()
+    if here.size > 1 and here.rank == 0:
+        say(f"waiting for the {here.size} processes of this run")
+    # together from here on, so that one that is refused does not leave the others waiting
+    with join(options.training.device):
+        origin = _origin(options, folder)
+        if origin is not None and origin.tokenizer is not None:
+            options = _with_tokenizer(options, origin.tokenizer, peek(words, "--tokenizer"))
+        dataset = load_dataset(
+            options.data,
+            options.task,
+            tokenizer=None if origin is None else origin.tokenizer,
+            able=_able(options, origin),
         )
+        config = model_config(options, dataset, None if origin is None else origin.config)
+        torch.manual_seed(options.training.seed)
+        model = build_model(config)
+        count = sum(p.numel() for p in model.parameters())
+        say(f"{options.member}: {count:,} parameters, task {dataset.task}; {dataset.split}")
+        if options.from_run is not None and not checkpoints(folder / "checkpoints"):
+            for line in warm_start(model, options.from_run, dataset.tokenizer).lines():
+                say(f"from {options.from_run}: {line}")
+        with RunDirectory(folder, resume=options.resume) as directory:
+            result = train(
+                model,
+                dataset,
+                options.training,
+                directory,
+                resume=options.resume,
+                extra_config={"run": to_dict(options)},
+            )
     if not result.interrupted:
         speed = f", {result.tokens_per_second:,.0f} tokens/s" if result.tokens_per_second else ""
         rows: dict[str, Any] = {"run": folder}
@@ -143,8 +149,8 @@ def _options(words: list[str]) -> RunConfig:
 
 
 def _saved_config(out: str) -> dict[str, Any] | None:
+    from everyformer.core.sealed import read_json
     from everyformer.training.run import RUN_FORMAT
-    from everyformer.training.storage import read_json
 
     path = Path(out) / "config.json"
     if not path.exists():

@@ -8,6 +8,7 @@ from typing import Any
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, DataError
+from everyformer.core.sealed import read_json
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
@@ -17,7 +18,7 @@ from everyformer.models.config import ModelConfig
 from everyformer.models.pixel_options import PIXEL_TASKS
 from everyformer.training.checkpoint import MODEL_FORMAT, is_model, load_model
 from everyformer.training.run import RUN_FORMAT
-from everyformer.training.storage import read_json
+from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import saved_tokenizer
 
 
@@ -48,9 +49,14 @@ class TrainedRun:
 
     def model(self, average: int | None = None) -> Model:
         """The best weights of the run (the averaged ones where it kept an average), or the mean
-        over its newest ``average`` checkpoints."""
+        over its newest ``average`` checkpoints.
+
+        Raises:
+            DivergedError: they are not finite.
+        """
         model = load_model(self.path, average=average)
         assert isinstance(model, Model)
+        check_finite(model, self.path)
         return model
 
     def tokenizer(self) -> Tokenizer | None:

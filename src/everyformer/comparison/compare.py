@@ -7,6 +7,7 @@ is finished is kept: a comparison that was stopped goes on with `resume`.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +25,15 @@ from everyformer.comparison.summary import (
     rank,
     time_to,
 )
-from everyformer.comparison.trainings import Finished, Say, Stop, Trainings
+from everyformer.comparison.trainings import Finished, Say, Trainings
 from everyformer.core.config import from_dict, to_dict
+from everyformer.core.files import write_text
+from everyformer.core.sealed import write_json
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.family import ALL_TASKS, info
 from everyformer.training.run import environment
-from everyformer.training.storage import write_json
+from everyformer.training.signals import StopSignals
 
 FORMAT = "everyformer-comparison"
 SIZES = ("width", "heads", "layers", "max_length")
@@ -78,11 +81,13 @@ def run_comparison(config: CompareConfig, *, say: Say = print, command: str = ""
     for entrant in ready:
         if entrant.error is not None:
             say(f"{entrant.member}: cannot be built: {entrant.error}")
-    with opened(config, dataset.fingerprint) as folder, Stop() as stop:
-        finished = Trainings(config, dataset, folder, say, stop).run(ready)
-        points = [] if stop.received else _bench(config, say, stop)
+    with opened(config, dataset.fingerprint) as folder:
+        with StopSignals() as stop:
+            finished = Trainings(config, dataset, folder, say, stop).run(ready)
         if stop.received:
             return Comparison([], {}, folder, stop.received)
+        # from here on a stop loses nothing that was trained, so it may come at once
+        points = _bench(config, say)
         results = collect(config, dataset, ready, finished, points, folder, command)
         write(results, folder)
         return Comparison(results["rows"], results, folder)
@@ -152,14 +157,15 @@ def write(results: dict[str, Any], folder: Path) -> None:
     columns = ["member", "status", "parameters", "seeds", "quality", "tokens_per_second"]
     columns += ["peak_bytes", "tokens", "flops", "steps", "seconds_to_slowest"]
     columns += ["beats_attention_from", "state_bytes", "error"]
-    with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(results["rows"])
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, columns, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(results["rows"])
+    write_text(folder / "results.csv", table.getvalue())
     write_report(results, folder)
 
 
-def _bench(config: CompareConfig, say: Say, stop: Stop) -> list[Point]:
+def _bench(config: CompareConfig, say: Say) -> list[Point]:
     """Time and memory of one layer of each member, and of plain attention to compare with."""
     if not config.bench_lengths:
         return []
@@ -170,9 +176,4 @@ def _bench(config: CompareConfig, say: Say, stop: Stop) -> list[Point]:
         member: {name: value for name, value in options.items() if name not in SIZES}
         for member, options in own_options(config).items()
     }
-    points = []
-    for point in bench(names, config.bench_lengths, options=own, **sizes):
-        if stop.received:
-            break
-        points.append(point)
-    return points
+    return list(bench(names, config.bench_lengths, options=own, **sizes))

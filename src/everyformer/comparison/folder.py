@@ -12,10 +12,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from everyformer.comparison.config import CompareConfig
-from everyformer.core.config import to_dict
+from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError
+from everyformer.core.sealed import read_json, write_json
+from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.records import differences
-from everyformer.training.storage import read_json, write_json
 
 RECORD = "comparison.json"
 FORMAT = "everyformer-comparison-options"
@@ -52,8 +53,7 @@ def check_folder(config: CompareConfig) -> None:
             f"{folder} is not empty: give --resume to go on with the comparison in it, "
             "--overwrite to replace it, or another --out"
         )
-    begun = begun_with(folder) or {}
-    changed = differences(_settled(begun), _settled(to_dict(config)))
+    changed = _changed(begun_with(folder) or {}, to_dict(config))
     if changed:
         raise ConfigError(
             f"the comparison in {folder} was begun with other options ({'; '.join(changed[:5])}): "
@@ -94,18 +94,26 @@ def opened(config: CompareConfig, fingerprint: str) -> Iterator[Path]:
 
 def _settle(folder: Path, config: CompareConfig, fingerprint: str) -> None:
     record = folder / RECORD
-    if not record.exists():
-        settled = json.loads(json.dumps(to_dict(config)))
-        write_json(record, {"format": FORMAT, "options": settled, "data": fingerprint})
-    elif read_json(record, FORMAT)["data"] != fingerprint:
+    if record.exists() and read_json(record, FORMAT)["data"] != fingerprint:
         raise ConfigError(
             f"the data has changed since the comparison in {folder} was begun, so its members "
             "would not be compared on equal footing: give --overwrite, or choose another --out"
         )
+    settled = json.loads(json.dumps(to_dict(config)))
+    write_json(record, {"format": FORMAT, "options": settled, "data": fingerprint})
 
 
-def _settled(options: dict[str, Any]) -> Any:
-    return json.loads(json.dumps({k: v for k, v in options.items() if k not in FREE}))
+def _changed(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Options that results depend on; of a budget all may have more, as in `train`."""
+    begun, now = (json.loads(json.dumps(values)) for values in (begun, now))
+    before, after = (from_dict(TrainingConfig, o["training"]).budget for o in (begun, now))
+    if before[0] == after[0] and before[1] <= after[1]:
+        for name in ("steps", *(f"budget_{kind}" for kind in BUDGETS)):
+            begun["training"][name] = now["training"][name]
+    for name in FREE:
+        begun.pop(name, None)
+        del now[name]
+    return differences(begun, now)
 
 
 def _held(folder: Path) -> list[Path]:

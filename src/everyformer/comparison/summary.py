@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from everyformer.training.logging import read_metrics
 
 # Student's t at 97.5% for 1, 2, ... degrees of freedom; beyond, the normal value.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -71,11 +72,7 @@ def curve(run: Path) -> dict[str, list[dict[str, Any]]]:
     """Training and evaluation rows of a run's metrics.jsonl, evaluations with their cost so far."""
     training: list[dict[str, Any]] = []
     evaluations: list[dict[str, Any]] = []
-    path = run / "metrics.jsonl"
-    if not path.exists():
-        return {"training": [], "evaluations": []}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in read_metrics(run / "metrics.jsonl"):
         if "evaluation" in row:
             evaluations.append(row)
         else:

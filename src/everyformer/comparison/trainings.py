@@ -14,26 +14,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import Entrant, Job, job, jobs
 from everyformer.core.config import to_dict
-from everyformer.core.errors import MissingExtraError
+from everyformer.core.errors import CheckpointError, MissingExtraError
+from everyformer.core.sealed import read_json, write_json
 from everyformer.data.base import Dataset
 from everyformer.training.signals import StopSignals
 
 Say = Callable[[str], None]
 Finished = list[tuple[Job, dict[str, Any]]]
-
-
-class Stop(StopSignals):
-    """Takes note of Ctrl-C and SIGTERM; the process that trains, to which they go on, says so."""
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass
@@ -44,7 +36,7 @@ class Trainings:
     dataset: Dataset
     folder: Path
     say: Say
-    stop: Stop
+    stop: StopSignals
     _tried: set[str] = field(default_factory=set)
 
     def run(self, ready: list[Entrant]) -> Finished:
@@ -81,7 +73,7 @@ class Trainings:
         A job that failed in an earlier sitting is tried again, from its last checkpoint.
         """
         place = self.folder / planned.folder
-        held = read_result(place)
+        held = self._held(planned, place)
         if held is not None and (held["status"] == "done" or planned.folder in self._tried):
             return held
         if self.stop.received is not None:
@@ -106,14 +98,25 @@ class Trainings:
         """The folder of a job, with what its process is to do."""
         place.mkdir(parents=True, exist_ok=True)
         (place / RESULT).unlink(missing_ok=True)
-        described = {
+        write_json(place / JOB, self._described(planned))
+
+    def _described(self, planned: Job) -> dict[str, Any]:
+        return {
+            "format": JOB_FORMAT,
             "data": to_dict(self.config.data),
             "task": self.dataset.task,
             "fingerprint": self.dataset.fingerprint,
             "model": to_dict(planned.model),
             "training": to_dict(planned.training),
         }
-        (place / "job.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
+
+    def _held(self, planned: Job, place: Path) -> dict[str, Any] | None:
+        """The kept result, if it is of this very job: it may have more steps to do by now."""
+        held = read_result(place)
+        if held is None:
+            return None
+        done: Any = read_json(place / JOB, JOB_FORMAT)["training"]
+        return held if done == json.loads(json.dumps(to_dict(planned.training))) else None
 
     def _on_ray(self, ready: list[Entrant]) -> None:
         """All jobs at once over a Ray cluster that shares this file system; results are files."""
@@ -128,30 +131,29 @@ class Trainings:
         waiting = []
         for planned in jobs(self.config, ready):
             place = (self.folder / planned.folder).absolute()
-            held = read_result(place)
+            held = self._held(planned, place)
             if held is None or held["status"] != "done":
                 self._prepare(planned, place)
                 waiting.append(remote.remote(place))
         ray.get(waiting)
 
 
-RESULT = "result.json"
+JOB, RESULT = "job.json", "result.json"
+JOB_FORMAT, RESULT_FORMAT = "everyformer-job", "everyformer-result"
 
 
 def read_result(place: Path) -> dict[str, Any] | None:
-    """What a job came to; None if it did not end, or its file is damaged."""
+    """What a job came to; None if it did not end, or its file is damaged: it is then made again."""
     try:
-        found = json.loads((place / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = read_json(place / RESULT, RESULT_FORMAT)
+    except CheckpointError:
         return None
-    return found if isinstance(found, dict) and "status" in found else None
+    return {name: value for name, value in found.items() if name not in ("format", "version")}
 
 
 def write_result(place: Path, found: dict[str, Any]) -> None:
     """Leave a job's result in its folder, whole or not at all."""
-    written = place / f".writing-{RESULT}"
-    written.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    written.replace(place / RESULT)
+    write_json(place / RESULT, {"format": RESULT_FORMAT, **found})
 
 
 def launch(place: Path, stop: StopSignals) -> int:

@@ -6,7 +6,6 @@ So a member that runs out of memory or crashes takes nothing with it, and memory
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -21,11 +20,13 @@ import torch
 from filelock import FileLock
 
 from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
-from everyformer.comparison.trainings import write_result
+from everyformer.comparison.trainings import JOB, JOB_FORMAT, write_result
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
+from everyformer.core.files import write_text
 from everyformer.core.mixer import leak_of
+from everyformer.core.sealed import read_json
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.models.build import build_model
@@ -41,7 +42,7 @@ LONGEST_STEP = 600.0
 def main(folder: Path) -> int:
     """Train the job in ``folder``; 143 if a signal stopped it, else 0, however it ended."""
     keep_freed_memory()
-    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    job = read_json(folder / JOB, JOB_FORMAT)
     # a comparison that was killed leaves its process behind for as long as one step takes
     with FileLock(folder / ".lock", timeout=LONGEST_STEP):
         try:
@@ -50,7 +51,7 @@ def main(folder: Path) -> int:
             result = {"status": "failed", "error": str(error)}
         except Exception as error:  # whatever a member does, the others go on
             trace = folder / "error.txt"
-            trace.write_text(traceback.format_exc(), encoding="utf-8")
+            write_text(trace, traceback.format_exc())
             short = (str(error).splitlines() or [""])[0]
             told = f"{type(error).__name__}: {short} (traceback in {trace})"
             result = {"status": "failed", "error": told}

@@ -7,6 +7,7 @@ or input (nothing ran), 1 for a job that ran and failed.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -47,6 +48,18 @@ class CheckpointError(EveryformerError, RuntimeError):
     """A saved model or run cannot be read, or does not fit what it is loaded into."""
 
 
+class UnsavedError(CheckpointError):
+    """What was computed could not be written."""
+
+    exit_code = 1
+
+
+class LostError(EveryformerError, RuntimeError):
+    """The other processes of a run cannot be reached."""
+
+    exit_code = 1
+
+
 class MissingExtraError(EveryformerError, ImportError):
     """An optional dependency is needed; the message names the extra that brings it."""
 
@@ -65,6 +78,41 @@ class DivergedError(EveryformerError, ArithmeticError):
     """Training produced a loss that is not a finite number."""
 
     exit_code = 1
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""reasons of a system that lie in the disk"""
+_WRONG_PLACE = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+)
+"""reasons that lie in what was asked for"""
+
+
+def unwritable(place: object, error: Exception) -> UnsavedError:
+    """What to tell of a system that refused to write at ``place``."""
+    reason = getattr(error, "strerror", None) or str(error)
+    if "No space left" in str(error):
+        reason = "the disk is full"
+    if getattr(error, "errno", None) in _WRONG_PLACE:
+        made = UnsavedError(f"cannot write {place}: {reason}; choose another place")
+        made.exit_code = 2
+        return made
+    return UnsavedError(
+        f"cannot write {place}: {reason}; what was there before is untouched. Free some space or "
+        "choose another place"
+    )
+
+
+def refused_by_system(error: OSError) -> EveryformerError:
+    """What to tell of a refusal that nobody expected where it came."""
+    if error.errno in (*_FULL, errno.EROFS):
+        return unwritable(error.filename or "the output", error)
+    where = "" if error.filename is None else f" {error.filename}"
+    return EveryformerError(
+        f"the system refused{where}: {error.strerror or error}; see that what was named exists, "
+        "and that its disk, its permissions and this user's limits allow it"
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -284,7 +284,7 @@ def _decoded(
         shape = [len(entries), 1 if grey else 3, height, width]
         return {"shape": shape, "resized": resized, "checksum": made.hexdigest()}
 
-    folder, facts = cached(cache_root(config.cache), f"images-{key}", build)
+    folder, facts = cached(cache_root(config.cache), f"images-{key}", build, source.stamp)
     shape = tuple(facts["shape"])
     return np.memmap(folder / "pixels.bin", np.uint8, mode="r", shape=shape), facts
 

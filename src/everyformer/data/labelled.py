@@ -103,7 +103,7 @@ def load_labelled(
     def build(folder: Path) -> dict[str, Any]:
         return _build(_Texts(source, config, tokenizer), folder, config, tokenizer)
 
-    folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build)
+    folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
     made = load_tokenizer(folder)
     arrays = {
         name: np.load(folder / f"{name}.npy")

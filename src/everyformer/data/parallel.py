@@ -134,7 +134,7 @@ def load_parallel(
     def build(folder: Path) -> dict[str, Any]:
         return _build(pairs, folder, config, tokenizer)
 
-    folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build)
+    folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build, pairs.stamp)
     made = load_tokenizer(folder)
     bounds = np.load(folder / "bounds.npy", mmap_mode="r")
     longest = np.diff(bounds).reshape(-1, 2).max(1)

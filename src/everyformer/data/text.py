@@ -20,7 +20,6 @@ from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import FORMAT, cache_root, cached
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import Corpus, StreamEncoder, tokenizer_kind
-from everyformer.data.records import JSON_LINES
 from everyformer.data.sources import Source
 from everyformer.data.tokenizers import (
     CharTokenizer,
@@ -81,16 +80,16 @@ class TextDataset(Dataset):
 
 
 def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = None) -> Dataset:
-    """A source as a corpus; plain bytes are read where they lie, all else is encoded once.
+    """A source as a corpus, encoded once into the cache.
+
+    Plain bytes are copied too: a file that is edited while it is read would give other tokens to
+    later steps, and one that is cut short would end the process that has it mapped.
 
     Raises:
         DataError: binary, not UTF-8 where that is needed, either part shorter than a window, or one
             document alone where several are to be packed.
     """
     kind = tokenizer_kind(config, tokenizer)
-    path = source.plain_file
-    if path is not None and (kind != "bytes" or source.entries[0].suffix in JSON_LINES):
-        path = None
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
     key = digest(FORMAT, "text", source.stamp(), config.validation, config.part, spec)
 
@@ -98,9 +97,9 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
         corpus = Corpus(source, config.validation, utf8=kind != "bytes", part=config.part)
         made = tokenizer or fit_tokenizer(config.tokenizer, corpus.training_text())
         made.save(folder)
-        return _encode(corpus, made, folder if path is None else None)
+        return _encode(corpus, made, folder)
 
-    folder, facts = cached(cache_root(config.cache), f"text-{key}", build)
+    folder, facts = cached(cache_root(config.cache), f"text-{key}", build, source.stamp)
     made = load_tokenizer(folder)
     sizes = facts["train_tokens"], facts["validation_tokens"]
     _require_length(source.given, sizes, config)
@@ -109,14 +108,10 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
             f"'{source.given}' is one document, so there is nothing to pack: leave out "
             "--data.packing, or give a folder, or JSON lines, with several"
         )
-    if path is not None:
-        whole = np.memmap(path, np.uint8, mode="r")
-        train, validation = whole[: sizes[0]], whole[sizes[0] :]
-    else:
-        train, validation = (
-            np.memmap(folder / name, made.dtype, mode="r") if size else np.empty(0, made.dtype)
-            for name, size in zip(("train.bin", "validation.bin"), sizes, strict=True)
-        )
+    train, validation = (
+        np.memmap(folder / name, made.dtype, mode="r") if size else np.empty(0, made.dtype)
+        for name, size in zip(("train.bin", "validation.bin"), sizes, strict=True)
+    )
     return TextDataset(
         name=source.name,
         task="lm",
@@ -169,18 +164,16 @@ def token_texts(tokenizer: Tokenizer, tokens: Iterable[int]) -> list[str]:
     return [tokenizer.decode([token]) if token < known else "[mask]" for token in tokens]
 
 
-def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None) -> dict[str, Any]:
-    """Write both parts' tokens into ``folder`` (None: only count and check), and the facts."""
+def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
+    """Write both parts' tokens into ``folder``; give the facts."""
     encoders = StreamEncoder(tokenizer), StreamEncoder(tokenizer)
     hashes = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
     tokens, sizes, unknown = [0, 0], [0, 0], 0
     with ExitStack() as stack:
-        files = None
-        if folder is not None:
-            files = [
-                stack.enter_context((folder / name).open("wb"))
-                for name in ("train.bin", "validation.bin")
-            ]
+        files = [
+            stack.enter_context((folder / name).open("wb"))
+            for name in ("train.bin", "validation.bin")
+        ]
         bar = stack.enter_context(
             tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None)
         )
@@ -194,8 +187,7 @@ def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None) -> dict[s
             sizes[part] += len(chunk)
             if part and isinstance(tokenizer, CharTokenizer):
                 unknown += int((found == tokenizer.unknown).sum())
-            if files is not None:
-                files[part].write(raw)
+            files[part].write(raw)
             bar.update(len(chunk))
 
         for held_out, chunk in corpus.parts():

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError
+from everyformer.core.files import require_regular, write_text
 from everyformer.core.plain import from_json
 from everyformer.data.config import tokenizer_parts
 
@@ -91,7 +92,7 @@ class Tokenizer(ABC):
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` into ``folder``, which exists."""
         text = json.dumps(self.to_dict(), ensure_ascii=False)
-        (Path(folder) / "tokenizer.json").write_text(text, encoding="utf-8")
+        write_text(Path(folder) / "tokenizer.json", text)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tokenizer) and self.to_dict() == other.to_dict()
@@ -299,6 +300,7 @@ def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
     if not isinstance(saved, dict):
         path = Path(saved) / "tokenizer.json"
         where = str(path)
+        require_regular(path)
         try:
             saved = from_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

@@ -20,8 +20,11 @@ from everyformer.comparison.summary import mean_interval
 from everyformer.core.bounds import Count, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.files import file_written_whole, write_text
+from everyformer.core.stopping import Stopped
 from everyformer.data.base import Dataset
 from everyformer.family import info, list_members
+from everyformer.training.result import TrainResult
 
 Say = Callable[[str], None]
 Batches = Callable[[torch.Generator], tuple[Tensor, Tensor]]
@@ -131,20 +134,21 @@ def perform(experiment: Experiment, setting: Setting, folder: Path) -> dict[str,
     Raises:
         ConfigError: the experiment wants real data that was not given.
     """
-    from everyformer.training.run import environment
+    from everyformer.training.run import check_writable, environment
 
     if experiment.data is not None and setting.data is None:
         raise ConfigError(
             f"the experiment '{experiment.name}' wants {experiment.data}: give it with --data"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder)
     start = time.perf_counter()
     outcome = experiment.run(setting)
     pictures = []
     for title, figure in outcome.figures.items():
         path = folder / f"{experiment.name}-{title}.svg"
-        figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
-        figure.savefig(path.with_suffix(".png"), bbox_inches="tight", dpi=110)
+        with file_written_whole(path) as made:
+            figure.savefig(made, bbox_inches="tight", metadata={"Date": None})
+            figure.savefig(made.with_suffix(".png"), bbox_inches="tight", dpi=110)
         pictures.append(path.name)
     result = {
         "experiment": experiment.name,
@@ -165,9 +169,14 @@ def perform(experiment: Experiment, setting: Setting, folder: Path) -> dict[str,
             if key in ("packages", "python", "platform", "cores", "torch_threads")
         },
     }
-    (folder / f"{experiment.name}.json").write_text(
-        json.dumps(result, indent=1) + "\n", encoding="utf-8"
-    )
+    write_text(folder / f"{experiment.name}.json", json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def finished(result: TrainResult) -> TrainResult:
+    """A training that no signal stopped; one that was stopped ends the experiment with it."""
+    if result.signal is not None:
+        raise Stopped(result.signal)
     return result
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, fit, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, finished, fit, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.config import TrainingConfig
@@ -118,7 +118,7 @@ def _given(setting: Setting, member: str, length: int, options: dict[str, Any], 
         steps=setting.steps(800), batch=8, lr=1e-3, warmup=0.1, weight_decay=0.1,
         evaluate_every=None, checkpoint_every=None, seed=seed,
     )  # fmt: skip
-    train(model, data, how, show=False)
+    finished(train(model, data, how, show=False))
     measured = evaluate(model, data, batch=8)
     assert measured is not None
     return float(measured["accuracy"])

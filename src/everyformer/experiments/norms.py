@@ -9,7 +9,6 @@ Source: Xiong et al. 2020, "On Layer Normalization in the Transformer Architectu
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from typing import Any
@@ -25,10 +24,11 @@ from everyformer.core.mask import Mask
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, finished, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.config import TrainingConfig
+from everyformer.training.logging import read_metrics
 from everyformer.training.loop import train
 from everyformer.training.run import RunDirectory
 
@@ -138,12 +138,12 @@ def trained(
     loss = math.log(data.vocabulary)
     with tempfile.TemporaryDirectory() as folder, RunDirectory(folder) as run:
         try:
-            found = train(model, data, config, run, show=False).evaluation
+            found = finished(train(model, data, config, run, show=False)).evaluation
             assert found is not None
             loss = found["loss"]
         except DivergedError:
             pass
-        rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+        rows = read_metrics(run.metrics)
     return loss, [row["loss"] for row in rows if "loss" in row]
 
 

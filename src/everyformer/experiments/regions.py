@@ -18,7 +18,7 @@ from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.streams import held_out_segments
 from everyformer.data.text import TextDataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, finished, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.config import TrainingConfig
@@ -50,7 +50,7 @@ def regions(setting: Setting) -> Outcome:
             steps=setting.steps(1200), batch=16, lr=1e-3, weight_decay=0.01, seed=seed,
             evaluate_every=None, evaluate_sequences=1, device="cpu",
         )  # fmt: skip
-        train(model, text, config, show=False)
+        finished(train(model, text, config, show=False))
         parts.append(attention_by_part(model.eval(), text))
         setting.say(f"regions, seed {seed}: {np.round(parts[-1].mean(0), 4).tolist()}")
     means = np.stack([part.mean(0) for part in parts])

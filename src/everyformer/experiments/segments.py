@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.text import TextDataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, finished, mean
 from everyformer.memory.base import memories_of
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -96,7 +96,7 @@ def trained(text: TextDataset, slots: int, seed: int, setting: Setting) -> Model
         steps=setting.steps(2500), batch=16, lr=1e-3, weight_decay=0.01, seed=seed,
         evaluate_every=None, evaluate_sequences=1, device="cpu",
     )  # fmt: skip
-    train(model, text, config, show=False)
+    finished(train(model, text, config, show=False))
     return model.eval()
 
 

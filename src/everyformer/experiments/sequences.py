@@ -9,7 +9,7 @@ from everyformer.core.mask import Mask
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, finished, mean
 from everyformer.generation.beam import beam_search
 from everyformer.generation.config import BeamConfig
 from everyformer.models.base import Model
@@ -36,7 +36,7 @@ def sequences(setting: Setting) -> Outcome:
                 steps=setting.steps(1500), batch=64, lr=2e-3, warmup=0.1, weight_decay=0.01,
                 evaluate_every=None, checkpoint_every=None, seed=seed,
             )  # fmt: skip
-            train(model, data, config, show=False)
+            finished(train(model, data, config, show=False))
             numbers[name].append(exact_matches(model, data))
             setting.say(f"sequences, seed {seed}: {name} {numbers[name][-1]:.1%} exact")
     shares = {name: mean(values) for name, values in numbers.items()}

@@ -24,7 +24,7 @@ from everyformer.core.errors import UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
 from everyformer.generation.config import BeamConfig
-from everyformer.generation.sampling import initial_state
+from everyformer.generation.sampling import check_scores, initial_state
 from everyformer.models.base import Model
 from everyformer.models.seq2seq import EncoderDecoder
 
@@ -130,6 +130,7 @@ class _Search:
         else:
             out = self.model.decode(self.tokens[:, -1:], self.context, state=self.state)
             self.state = out.state
+        check_scores(out.logits[:, -1])
         wide = torch.promote_types(out.logits.dtype, torch.float32)
         logp = out.logits[:, -1].to(wide).log_softmax(-1)
         return logp.view(len(self.active), self.search.beam, -1) + self.alive[..., None]

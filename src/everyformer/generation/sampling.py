@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, DivergedError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
 from everyformer.data.tokenizers import Tokenizer
@@ -28,12 +28,30 @@ Prompt = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
-    """Next tokens (B,) from ``logits`` (B, vocabulary)."""
+    """Next tokens (B,) from ``logits`` (B, vocabulary).
+
+    Raises:
+        DivergedError: the best of a row is no finite number.
+    """
+    check_scores(logits)
     if sampling.temperature == 0:
         return logits.argmax(-1)
     kept, order = _ordered(logits, sampling)
     place = torch.multinomial(kept, 1, generator=generator)
     return order.gather(-1, place).squeeze(-1)
+
+
+def check_scores(logits: Tensor) -> None:
+    """Refuse ``logits`` (..., vocabulary) that say nothing: NaN, infinite, or minus that alone.
+
+    Raises:
+        DivergedError: a row is like that.
+    """
+    if not logits.amax(-1).isfinite().all():
+        raise DivergedError(
+            "the model's scores of what comes next are not finite numbers, so nothing can be "
+            "drawn: its training diverged; train it again with a lower 'lr'"
+        )
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:

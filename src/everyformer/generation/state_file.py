@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import CheckpointError
+from everyformer.core.files import file_written_whole
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.models.base import Model
-from everyformer.training.storage import file_written_whole, read_tensors, write_tensors
+from everyformer.training.storage import read_tensors, write_tensors
 
 NEXT = "next"
 """name of the tokens that the state has not read yet"""
@@ -24,7 +25,7 @@ def save_state(path: str | Path, state: StackState, token: Tensor) -> Path:
     """
     tensors = {name: value.contiguous() for name, value in named_tensors(state).items()}
     with file_written_whole(Path(path).absolute()) as temporary:
-        write_tensors(temporary, {**tensors, NEXT: token})
+        write_tensors(temporary, {**tensors, NEXT: token}, sealed=True)
     return Path(path)
 
 

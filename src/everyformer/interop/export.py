@@ -18,6 +18,7 @@ encoder-decoders, pixel models.
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import logging
 import warnings
@@ -36,6 +37,7 @@ from everyformer.core.errors import (
     MissingExtraError,
     UnsupportedError,
 )
+from everyformer.core.files import file_written_whole
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer
 from everyformer.core.outputs import MixerOutput
@@ -43,7 +45,6 @@ from everyformer.core.state import State
 from everyformer.engines import factors  # noqa: F401 (has the operator BAND)
 from everyformer.models.base import Model
 from everyformer.positions.base import Position
-from everyformer.training.storage import file_written_whole
 
 TEXT_TASKS = ("lm", "mlm", "classify-text")
 IMAGE_TASKS = ("classify-image",)
@@ -102,9 +103,27 @@ def export_program(
     path = _ending(path, ".pt2")
     with _evaluating(model):
         program = _program(model, padding)
-    with file_written_whole(path.absolute()) as place:
-        torch.export.save(program, place)
+    with file_written_whole(path.absolute()) as place, _Patient(place, "w") as file:
+        torch.export.save(program, file)
+        if file.refused is not None:
+            raise file.refused
     return program
+
+
+class _Patient(io.FileIO):
+    """A file that keeps the system's refusal to write for later: torch's writer of archives, told
+    of it in the middle of one, ends the process."""
+
+    refused: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        left = memoryview(data).cast("B")
+        while left and self.refused is None:
+            try:
+                left = left[super().write(left) :]
+            except OSError as error:
+                self.refused = error
+        return memoryview(data).nbytes
 
 
 def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Exported:

@@ -11,6 +11,7 @@ from everyformer.core.config import converted, from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
 from everyformer.core.memory import within_memory
 from everyformer.core.mixer import DROPOUT, Mixer, no_weights, set_options
+from everyformer.core.registry import Registry
 from everyformer.family import (
     ENLARGE,
     IMAGE,
@@ -212,6 +213,28 @@ def build_model(config: ModelConfig) -> Model:
     """The module that a complete config describes."""
     with within_memory(f"the model '{config.member}'"):
         return MODELS[config.task](config)
+
+
+def settled(config: ModelConfig) -> dict[str, Any]:
+    """A model as plain values in which the options that were not given have their defaults."""
+    values: dict[str, Any] = to_dict(config)
+    for genes, name, home in (
+        (MIXERS, "mixer", "mixer_options"),
+        (MIXERS, "encoder_mixer", "encoder_options"),
+        (MIXERS, "cross_mixer", "cross_options"),
+        (POSITIONS, "position", "position_options"),
+        (MEMORIES, "memory", "memory_options"),
+    ):
+        if values[name] is not None:
+            values[home] = _defaults(genes, values[name]) | values[home]
+    for name, own in values["mixer_options"].get("own", {}).items():
+        values["mixer_options"]["own"][name] = _defaults(MIXERS, name) | own
+    return values
+
+
+def _defaults(genes: Registry[Any], name: str) -> dict[str, Any]:
+    options: dict[str, Any] = to_dict(genes.get(name).Options())
+    return options
 
 
 def _place(preset: dict[str, Any], key: str, value: Any) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 
 from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import to_dict
-from everyformer.core.errors import ConfigError, UnknownNameError
+from everyformer.core.errors import UnknownNameError
+from everyformer.core.files import write_text
 from everyformer.core.words import size
 from everyformer.family import info
 from everyformer.report.figures import draw_all
@@ -83,11 +84,7 @@ def write_report(results: dict[str, Any], folder: Path) -> Path:
         version=safe(results["environment"]["packages"].get("everyformer") or ""),
     )
     path = folder / "report.html"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    write_text(path, page, parents=True)
     return path
 
 

@@ -72,10 +72,10 @@ def _example(results: dict[str, Any]) -> tuple[Tensor, list[str] | None]:
 def _one(
     results: dict[str, Any], member: str, folder: Path, inputs: Tensor, labels: list[str] | None
 ) -> Learned:
+    from everyformer.core.sealed import read_json
     from everyformer.models.pixels import PixelModel
     from everyformer.report.pictures import drawn_images, learned_pictures
     from everyformer.training.checkpoint import RUN_FORMAT, load_model
-    from everyformer.training.storage import read_json
 
     run = next(r for r in results["runs"] if r["member"] == member)
     place = folder / run.get("folder", f"runs/{member}-seed{run['seed']}") / "run"

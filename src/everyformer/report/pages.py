@@ -18,6 +18,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from everyformer.core.config import field_docs
+from everyformer.core.files import write_text
 from everyformer.core.member import Member
 from everyformer.experiments.base import FILES, Experiment
 from everyformer.family import TRAIN, list_members
@@ -45,12 +46,12 @@ def write_pages(folder: Path) -> list[Path]:
     written = []
     for member in list_members():
         path = place / f"{member.name}.md"
-        path.write_text(page(member, recorded), encoding="utf-8")
+        write_text(path, page(member, recorded))
         written.append(path)
     for name in PATTERNS:
         written.append(save_figure(pattern(name), folder / "patterns" / f"{name}.svg"))
     index = place / "README.md"
-    index.write_text(overview(recorded), encoding="utf-8")
+    write_text(index, overview(recorded))
     return [*written, index]
 
 

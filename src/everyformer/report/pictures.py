@@ -16,6 +16,7 @@ from matplotlib.image import imsave
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.files import file_written_whole
 from everyformer.core.trace import Trace, trace
 from everyformer.generation.pixels import draw_images
 from everyformer.models.base import Model
@@ -137,11 +138,8 @@ def save_images(images: Tensor, path: str | Path, columns: int | None = None) ->
             f"{tuple(images.shape)} {str(images.dtype).removeprefix('torch.')}"
         )
     path = picture_path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        imsave(path, _grid(images, columns))
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    with file_written_whole(path, parents=True) as made:
+        imsave(made, _grid(images, columns))
     return path
 
 

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from everyformer.core.errors import ConfigError
+from everyformer.core.files import file_written_whole
 
 INK = "#1b1f24"
 """text and frames; a page puts its own text colour in this one's place"""
@@ -102,12 +102,9 @@ def name_members(figure: Figure, axes: Axes) -> None:
 @styled
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write as PNG or SVG, by the name's end, on white."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with file_written_whole(path, parents=True) as made:
         _settle(figure)
-        figure.savefig(path, dpi=160, facecolor="white", metadata=_no_date(path.suffix))
-    except OSError as error:
-        raise ConfigError(f"cannot write the figure {path}: {error.strerror}") from error
+        figure.savefig(made, dpi=160, facecolor="white", metadata=_no_date(path.suffix))
     return path
 
 

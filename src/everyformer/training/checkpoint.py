@@ -23,20 +23,16 @@ from torch import Tensor, nn
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.core.files import require_regular, written_whole
+from everyformer.core.sealed import DamagedError, check_sums, checksums, read_json, write_json
 from everyformer.data.tokenizers import Tokenizer
 from everyformer.training.optimiser import WeightAverage
 from everyformer.training.storage import (
-    DamagedError,
     check_fit,
-    check_sums,
-    checksums,
     load_weights,
-    read_json,
     read_tensors,
     weights_of,
-    write_json,
     write_tensors,
-    written_whole,
 )
 
 if TYPE_CHECKING:
@@ -93,8 +89,7 @@ def save_checkpoint(folder: Path, state: TrainingState, parts: Parts, keep: int 
         values = {"format": CHECKPOINT_FORMAT, **asdict(state), "files": checksums(temporary)}
         write_json(temporary / "state.json", values)
     best = None if state.best is None else checkpoint_path(folder, state.best["step"])
-    # a kill may have left half-written folders behind
-    for path in (*checkpoints(folder)[:-keep], *folder.glob(".*-step-*")):
+    for path in checkpoints(folder)[:-keep]:
         if path != best:
             shutil.rmtree(path, ignore_errors=True)
     return final
@@ -319,6 +314,7 @@ def _load_mean(folder: Path, model: nn.Module, count: int) -> None:
 
 def is_model(path: Path) -> bool:
     """Whether a folder is a model saved by `save_model`."""
+    require_regular(path / "config.json")
     try:
         return f'"{MODEL_FORMAT}"' in (path / "config.json").read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -20,7 +21,50 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from everyformer.core.errors import ConfigError
+from everyformer.core.errors import ConfigError, EveryformerError, LostError
+
+WAIT = timedelta(seconds=60)
+"""in which all processes of a run must come together"""
+LOST = ("gloo", "nccl", "closed by peer", "reset by peer", "broken pipe", "timed out")
+"""in what torch says of a process that cannot be reached"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process's place among those that were started together, as ``torchrun`` tells it."""
+
+    rank: int = 0
+    local_rank: int = 0
+    size: int = 1
+
+
+def place_of_process() -> Place:
+    """What the environment says, checked.
+
+    Raises:
+        ConfigError: a variable is no number or out of range, or lacks one that belongs to it.
+    """
+    asked = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": 1}
+    found = {name: os.environ.get(name, str(default)).strip() for name, default in asked.items()}
+    told = "which torchrun sets: start this with torchrun, or unset what is left of it"
+    for name, text in found.items():
+        if not (text.isascii() and text.isdecimal()):
+            raise ConfigError(f"{name} is '{text}' in the environment and no number, {told}")
+    rank, local, size, port = (int(text) for text in found.values())
+    if size < 1 or not rank < size or not local < size or not 0 < port < 2**16:
+        raise ConfigError(
+            f"the environment says RANK={rank}, LOCAL_RANK={local}, WORLD_SIZE={size} and "
+            f"MASTER_PORT={port}, which cannot be, {told}"
+        )
+    needed = (
+        ("RANK", "MASTER_ADDR", "MASTER_PORT") if size > 1 and not dist.is_initialized() else ()
+    )
+    missing = [name for name in needed if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f"the environment says WORLD_SIZE={size} but nothing of {' and '.join(missing)}, {told}"
+        )
+    return Place(rank, local, size)
 
 
 @dataclass(frozen=True)
@@ -68,23 +112,55 @@ def join(device: str) -> Iterator[World]:
 
     Args:
         device: as in `TrainingConfig`; with several accelerators each process takes its own.
+
+    Raises:
+        ConfigError: the environment contradicts itself.
+        LostError: the others cannot be reached, from the start or in the middle.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    place = pick_device(device, int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else None)
-    if size == 1:
+    here = place_of_process()
+    place = pick_device(device, here.local_rank if here.size > 1 else None)
+    if here.size == 1:
         yield World(place)
         return
     opened = not dist.is_initialized()
     if opened:
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+        _meet(here, "nccl" if place.type == "cuda" else "gloo")
     try:
         yield World(place, dist.get_rank(), dist.get_world_size())
+    except RuntimeError as error:
+        if isinstance(error, EveryformerError) or not _is_lost(error):
+            raise
+        raise LostError(
+            "another process of this run has ended or can no longer be reached, so this one ends "
+            "too; the other's own message says why. Go on from the last checkpoint with --resume"
+        ) from error
     finally:
         if opened:
             # gloo's threads may still want the GIL to let go of the last tensors, while the group's
             # destructor holds it and waits for them: seen as a hang in torch 2.13
             time.sleep(0.1)
             dist.destroy_process_group()
+
+
+def _meet(here: Place, backend: str) -> None:
+    """Wait until all processes are there, then make them a group."""
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    try:
+        store, rank, size = next(dist.rendezvous("env://", timeout=WAIT))
+        store.set(f"everyformer/{rank}", "here")
+        store.wait([f"everyformer/{other}" for other in range(size)], WAIT)
+    except RuntimeError as error:
+        raise LostError(
+            f"the {here.size} processes of this run did not all come together at {where} within "
+            f"{WAIT.total_seconds():.0f} s: start every one of them, best with torchrun, and see "
+            "that this machine reaches that place"
+        ) from error
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+
+
+def _is_lost(error: RuntimeError) -> bool:
+    said = str(error).lower()
+    return isinstance(error, dist.DistError) or any(text in said for text in LOST)
 
 
 def pick_device(device: str, local_rank: int | None = None) -> torch.device:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import zlib
 from pathlib import Path
 from typing import Any
 
-from everyformer.core.errors import CheckpointError
-from everyformer.training.storage import sync
+from everyformer.core.errors import unwritable
+from everyformer.core.files import require_regular, write_text
+from everyformer.core.sealed import DamagedError
+
+SEALED = re.compile(rb'(.*), "crc": "([0-9a-f]{8})"\}')
+"""a row of metrics.jsonl: its JSON less the closing brace, and the CRC-32 of that"""
 
 
 class MetricsLog:
@@ -23,20 +29,18 @@ class MetricsLog:
             is dropped too.
 
     Raises:
-        CheckpointError: a row cannot be written (disk full); says so.
+        DamagedError: a row before that checkpoint is not as it was written.
+        UnsavedError: a row cannot be written (disk full); says so.
     """
 
     def __init__(self, path: Path, step: int = 0, *, evaluated: bool = True) -> None:
         self.path = path
         kept = [
             row
-            for row in read_metrics(path)
+            for row in read_metrics(path, step)
             if row["step"] < step + (evaluated or "evaluation" not in row)
         ]
-        temporary = path.with_name(f".writing-{path.name}")
-        temporary.write_text("".join(_line(row) for row in kept), encoding="utf-8")
-        sync(temporary)
-        temporary.replace(path)
+        write_text(path, "".join(_line(row) for row in kept))
         self._file = path.open("a", encoding="utf-8")
         self._board: Any = None
         if importlib.util.find_spec("tensorboard") is not None:
@@ -50,9 +54,7 @@ class MetricsLog:
             self._file.write(_line(row))
             self._file.flush()
         except OSError as error:
-            raise CheckpointError(
-                f"cannot write {self.path}: {error.strerror}; free some space and resume"
-            ) from error
+            raise unwritable(self.path, error) from error
         if self._board is not None:
             for name, value in _numbers(row):
                 self._board.add_scalar(name, value, row["step"])
@@ -68,20 +70,49 @@ class MetricsLog:
             self._board.close()
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, oldest first; a row cut short by a kill ends them."""
-    rows: list[dict[str, Any]] = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
-    return rows
+def read_metrics(path: Path, step: int | None = None) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, oldest first; a row cut short by a kill ends them.
+
+    ``step`` is the last one that is asked for: what comes after a later row may be damaged.
+
+    Raises:
+        DamagedError: a line is not as it was written; the message names it.
+    """
+    require_regular(path)
+    *lines, rest = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    rows = [_row(line) for line in lines]
+    last = _row(rest) or _row(rest[:-1])
+    if last is not None:
+        rows.append(last)  # whole, but for its line's end
+    sealed = any(row is not None and row[1] for row in rows)
+    found: list[dict[str, Any]] = []
+    for number, row in enumerate(rows, 1):
+        if row is not None and row[1] == sealed:
+            found.append(row[0])
+        elif step is None or not found or found[-1]["step"] <= step:
+            raise DamagedError(
+                f"line {number} of {path} was changed or damaged after it was written: put back a "
+                "copy of the file, or remove that line to go on without its row"
+            )
+    return found
+
+
+def _row(line: bytes) -> tuple[dict[str, Any], bool] | None:
+    """A line's row and whether a sum vouches for it (older files have none); None if damaged."""
+    parts = SEALED.fullmatch(line)
+    if parts is not None and zlib.crc32(parts[1]) != int(parts[2], 16):
+        return None
+    try:
+        row = json.loads(line if parts is None else parts[1] + b"}")
+    except ValueError:
+        return None
+    whole = isinstance(row, dict) and isinstance(row.get("step"), int)
+    return (row, parts is not None) if whole else None
 
 
 def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"
+    text = json.dumps(row, allow_nan=False)[:-1]
+    return f'{text}, "crc": "{zlib.crc32(text.encode()):08x}"}}\n'
 
 
 def _numbers(row: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from everyformer.core.config import to_dict
+from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.training.checkpoint import (
     Parts,
@@ -82,7 +82,8 @@ class Records:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row to the curves."""
-        if self._log is not None:
+        if self._log is not None and self._run is not None:
+            self._run.check_there()
             self._log.write(row)
 
     def save(
@@ -94,6 +95,7 @@ class Records:
         """Save a checkpoint; if this step has one already, only its state can be news."""
         if self._log is None or self._run is None or state.steps == 0:
             return
+        self._run.check_there()
         self._log.sync()
         if self._saved == state.steps:
             save_state(checkpoint_path(self._run.checkpoints, state.steps), state)
@@ -112,7 +114,7 @@ class Records:
             self._log.close()
 
     def _check_same(self, saved: dict[str, Any], now: dict[str, Any]) -> None:
-        changed = differences(saved["model"], now["model"])
+        changed = differences(_settled(saved["model"]), _settled(now["model"]))
         if saved["data"]["fingerprint"] != now["data"]["fingerprint"]:
             changed += differences(saved["data"], now["data"])
         if changed:
@@ -131,6 +133,14 @@ def describe_run(model: nn.Module, dataset: Dataset, config: TrainingConfig) -> 
         "data": dataset.summary(),
         "tokenizer": None if dataset.tokenizer is None else dataset.tokenizer.to_dict(),
     }
+
+
+def _settled(model: dict[str, Any]) -> dict[str, Any]:
+    """A model as plain values with the options that were not given; one of others as it is."""
+    from everyformer.models.build import settled
+    from everyformer.models.config import ModelConfig
+
+    return settled(from_dict(ModelConfig, model)) if "mixer_options" in model else model
 
 
 def differences(before: Any, after: Any, where: str = "") -> list[str]:

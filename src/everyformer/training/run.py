@@ -18,9 +18,10 @@ from typing import Any, Self
 import torch
 from filelock import FileLock, Timeout
 
-from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
+from everyformer.core.sealed import read_json, write_json
 from everyformer.training.checkpoint import RUN_FORMAT
-from everyformer.training.storage import read_json, write_json
+from everyformer.training.distributed import place_of_process
 
 LOCK = ".lock"
 
@@ -43,8 +44,9 @@ class RunDirectory:
         self.path = Path(path).absolute()
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
-        self.writes = int(os.environ.get("RANK", "0")) == 0
+        self.writes = place_of_process().rank == 0
         self._lock: FileLock | None = None
+        self._described = False
         if not self.writes:
             return
         if resume and not self.path.is_dir():
@@ -59,6 +61,7 @@ class RunDirectory:
                 "choose another --out"
             ) from error
         self._lock = lock
+        self._place = _identity(self.path)
         # a kill may leave half-written files, which do not make a folder a run
         held = [name for name in os.listdir(self.path) if not name.startswith(".")]
         if held and not resume:
@@ -87,6 +90,19 @@ class RunDirectory:
         if self._lock is not None:
             self._lock.release()
 
+    def check_there(self) -> None:
+        """Before anything is written: what the path leads to is still the folder of this run.
+
+        Raises:
+            UnsavedError: it was removed or renamed, or its config.json was.
+        """
+        gone = _identity(self.path) != self._place
+        if gone or (self._described and not (self.path / "config.json").exists()):
+            raise UnsavedError(
+                f"{self.path} was removed or renamed, or its config.json was, while this run wrote "
+                "into it, so nothing more can be kept there: put it back and resume, or begin again"
+            )
+
     def config(self) -> dict[str, Any] | None:
         """What config.json holds; None if the run was killed before it was written."""
         path = self.path / "config.json"
@@ -96,12 +112,22 @@ class RunDirectory:
         """Write config.json, and environment.json about this machine."""
         own = {"everyformer": _version("everyformer"), "command": sys.argv}
         write_json(self.path / "config.json", {"format": RUN_FORMAT, **own, **values})
+        self._described = True
         self.write_environment()
 
     def write_environment(self) -> None:
         """Write environment.json: versions, device, threads, platform and git revision."""
         values = {"format": "everyformer-environment", **environment()}
         write_json(self.path / "environment.json", values)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of a folder, whatever it is called; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def environment() -> dict[str, Any]:

@@ -16,18 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.core.config import from_dict, to_dict
+from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.registry import Registry
+from everyformer.core.sealed import read_json
 from everyformer.data.tokenizers import Tokenizer, load_tokenizer, require_same
-from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
+from everyformer.models.build import settled
 from everyformer.models.config import ModelConfig
-from everyformer.positions import POSITIONS
 from everyformer.positions.learned import resize_grid
 from everyformer.training.checkpoint import MODEL_FORMAT, RUN_FORMAT, load_model
 from everyformer.training.records import differences
-from everyformer.training.storage import read_json, weights_of
+from everyformer.training.storage import weights_of
 
 SAME = (
     "member", "width", "layers", "heads", "patch", "mixer", "mixer_options", "schedule", "position",
@@ -208,17 +207,9 @@ def _check(start: Start, wanted: ModelConfig, tokenizer: Tokenizer | None) -> No
 
 def _shared(config: ModelConfig) -> dict[str, Any]:
     """What both models must share, as plain values, options that were not given filled in."""
-    values = {name: to_dict(getattr(config, name)) for name in SAME}
-    values["mixer_options"] = _defaults(MIXERS, config.mixer) | values["mixer_options"]
-    if config.position is not None:
-        own = _defaults(POSITIONS, config.position)
-        values["position_options"] = own | values["position_options"]
+    every = settled(config)
+    values = {name: every[name] for name in SAME}
     for options in (values["mixer_options"], values["block"]):
         for name in FREE & options.keys():
             del options[name]
     return values
-
-
-def _defaults(genes: Registry[Any], name: str) -> dict[str, Any]:
-    options: dict[str, Any] = to_dict(genes.get(name).Options())
-    return options

@@ -22,7 +22,9 @@ from everyformer.core.errors import (
     UnsupportedError,
     nearest,
 )
+from everyformer.core.files import require_regular, write_text, written_whole
 from everyformer.core.plain import from_json
+from everyformer.core.sealed import DamagedError
 from everyformer.data.tokenizers import Tokenizer
 from everyformer.interop.convert.architecture import Architecture
 from everyformer.interop.convert.bert import BERT, ROBERTA
@@ -40,7 +42,6 @@ from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import ModelConfig
 from everyformer.positions import POSITIONS
-from everyformer.training.storage import DamagedError, written_whole
 
 ARCHITECTURES: dict[str, Architecture] = {
     known.model_type: known
@@ -139,7 +140,7 @@ def export_checkpoint(
     with written_whole(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         text = json.dumps(config, indent=2) + "\n"
-        (temporary / "config.json").write_text(text, encoding="utf-8")
+        write_text(temporary / "config.json", text)
         if tokenizer is not None:
             export_tokenizer(tokenizer, temporary, model.config.tokens)
     made = [name for rule in rules if rule.skip for name in rule.theirs]
@@ -272,6 +273,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it is missing or no table.
     """
+    require_regular(folder / "config.json")
     try:
         found = from_json((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -297,6 +299,7 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
         )
     tensors: dict[str, Tensor] = {}
     for path in files:
+        require_regular(path)
         try:
             with safe_open(path, framework="pt") as file:
                 tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
+from everyformer.core.files import require_regular
 from everyformer.data.tokenizers import Tokenizer
 from everyformer.interop.convert.checkpoint import (
     Imported,
@@ -19,6 +20,7 @@ from everyformer.interop.convert.tokenizer import Found, import_tokenizer
 from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
 from everyformer.training.checkpoint import MODEL_FORMAT, RUN_FORMAT, load_model
+from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
 
 OURS = {RUN_FORMAT: "a run of everyformer", MODEL_FORMAT: "a saved model of everyformer"}
@@ -56,6 +58,9 @@ def find_source(place: str) -> Source:
         CheckpointError: nothing is there, or nothing that is known.
     """
     folder = find_folder(place)
+    for path in folder.iterdir():
+        if not path.is_dir():
+            require_regular(path)
     if not (folder / "config.json").exists():
         raise CheckpointError(
             f"{folder} holds no config.json: give a folder saved by transformers, a run of "
@@ -85,6 +90,7 @@ def open_source(source: Source, *, mixer: str | None = None, average: int | None
     Raises:
         ConfigError: an option that this source cannot take.
         CheckpointError, UnsupportedError: as `import_checkpoint` and `load_model`.
+        DivergedError: weights that are not finite.
     """
     folder = source.folder
     if mixer is not None and mixer not in MIXERS.names():
@@ -101,6 +107,7 @@ def open_source(source: Source, *, mixer: str | None = None, average: int | None
     if source.ours:
         model = load_model(folder, average=average)
         assert isinstance(model, Model)
+        check_finite(model, folder)
         tokenizer = read_start(folder).tokenizer
         note = "none is saved with it" if tokenizer is None else str(tokenizer)
         return Opened(model, None, tokenizer, note if model.config.task in TEXT else "")
@@ -111,6 +118,7 @@ def open_source(source: Source, *, mixer: str | None = None, average: int | None
     else:
         imported = import_checkpoint(folder, mixer=mixer)
     model, report = imported
+    check_finite(model, folder)
     found = Found(None, "")
     if model.config.task in TEXT:
         found = import_tokenizer(folder, model.config.vocabulary)

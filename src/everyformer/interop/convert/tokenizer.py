@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everyformer.core.errors import CheckpointError
+from everyformer.core.files import write_text
 from everyformer.core.plain import from_json
 from everyformer.data.tokenizers import (
     BPETokenizer,
@@ -79,7 +80,7 @@ def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
     """
     if not isinstance(tokenizer, BPETokenizer | HubTokenizer):
         return
-    (folder / "tokenizer.json").write_text(tokenizer.model, encoding="utf-8")
+    write_text(folder / "tokenizer.json", tokenizer.model)
     values: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -90,7 +91,7 @@ def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
         texts = {name: None if i is None else tokenizer.token(i) for name, i in marks.items()}
         values |= {name: text for name, text in texts.items() if text is not None}
     text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    write_text(folder / "tokenizer_config.json", text)
 
 
 def exportable(tokenizer: Tokenizer | None) -> bool:

@@ -1,0 +1,193 @@
+"""The one way in which files are written: whole or not at all, whatever befalls process or disk.
+
+What is made lies in a hidden folder beside its place until it is complete and on the disk; then it
+is renamed, so that a reader sees the old file or the new one. The folder is locked while its
+process lives, and the next one that writes there removes those of processes that have died.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from everyformer.core.errors import CheckpointError, unwritable
+
+try:
+    import fcntl
+except ImportError:  # on Windows nothing is locked, and so nothing swept
+    fcntl = None  # type: ignore[assignment]
+
+PREFIX = ".writing-"
+_NEW, _FORMER = "new", "former"
+"""parts of such a folder: what is made, and what stood in its place"""
+_open: set[Path] = set()
+"""the folders of this process"""
+
+
+@contextmanager
+def written_whole(final: Path) -> Iterator[Path]:
+    """A temporary folder that becomes ``final`` when the block ends well, and else goes away.
+
+    Raises:
+        UnsavedError: the disk is full or cannot be written; what stood there before still does.
+    """
+    with _translated(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with workspace(final.parent) as place:
+            made = place / _NEW / final.name
+            made.mkdir()
+            yield made
+            settle(place, final.parent)
+
+
+@contextmanager
+def file_written_whole(final: Path, *, parents: bool = False) -> Iterator[Path]:
+    """A path to write at; its file, and any beside it, go to where ``final`` is when the block ends
+    well. Into a device or a pipe the file is copied; ``parents`` makes the folders above it.
+
+    Raises:
+        UnsavedError: the disk is full or cannot be written; nothing new is left there.
+    """
+    with _translated(final):
+        # what a link leads to is written, not the link
+        final = Path(os.path.realpath(final))
+        if final.exists() and not final.is_file() and not final.is_dir():
+            with tempfile.TemporaryDirectory() as folder:
+                yield Path(folder) / final.name
+                with (Path(folder) / final.name).open("rb") as made, final.open("wb") as out:
+                    shutil.copyfileobj(made, out)
+            return
+        if parents:
+            final.parent.mkdir(parents=True, exist_ok=True)
+        with workspace(final.parent) as place:
+            yield place / _NEW / final.name
+            settle(place, final.parent)
+
+
+def write_text(final: Path, text: str, *, parents: bool = False) -> None:
+    """A whole file of UTF-8; raises as `file_written_whole`."""
+    with file_written_whole(final, parents=parents) as path:
+        path.write_text(text, encoding="utf-8", newline="")
+
+
+@contextmanager
+def workspace(parent: Path) -> Iterator[Path]:
+    """A locked hidden folder in ``parent``, which is gone when the block ends; `settle` moves what
+    was made in its part ``new``."""
+    sweep(parent)
+    place, handle = _claimed(parent)
+    _open.add(place)
+    try:
+        (place / _NEW).mkdir()
+        yield place
+    finally:
+        _remove(place)
+        _open.discard(place)
+        if handle is not None:
+            os.close(handle)
+
+
+def settle(place: Path, parent: Path) -> None:
+    """Put on the disk what was made in the workspace ``place``, then rename it into ``parent``."""
+    made = sorted((place / _NEW).iterdir())
+    for path in made:
+        for inner in path.iterdir() if path.is_dir() else ():
+            sync(inner)
+        sync(path)
+    for path in made:
+        target = parent / path.name
+        if path.is_dir() and target.is_dir():
+            (place / _FORMER).mkdir(exist_ok=True)
+            target.rename(place / _FORMER / path.name)
+        path.replace(target)
+    sync(parent)
+
+
+def sweep(parent: Path) -> None:
+    """Remove what processes that have died left half-written in ``parent``."""
+    if fcntl is None or not parent.is_dir():
+        return
+    with suppress(OSError):  # another one sweeps, or this one may not
+        for path in sorted(parent.glob(f"{PREFIX}*")):
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                if _lock(handle, wait=False):
+                    _remove(path)
+            finally:
+                os.close(handle)
+
+
+def abandon() -> None:
+    """Remove the unfinished folders of this process, which ends at once."""
+    for place in list(_open):
+        _remove(place)
+
+
+def sync(path: Path) -> None:
+    """Ask the system to put a file, or the names in a folder, on the disk now."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def require_regular(path: Path) -> None:
+    """Refuse a pipe or a device, whose reading may never end, where a file is expected.
+
+    Raises:
+        CheckpointError: it is there and no ordinary file.
+    """
+    with suppress(OSError):  # what cannot be looked at cannot be opened either, which says why
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CheckpointError(f"{path} is no ordinary file: give one, or a copy of its content")
+
+
+@contextmanager
+def _translated(final: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise unwritable(final, error) from error
+
+
+def _claimed(parent: Path) -> tuple[Path, int | None]:
+    """A new folder and the open handle that holds its lock."""
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        if fcntl is None:
+            return place, None
+        with suppress(FileNotFoundError):  # swept before it was locked
+            handle = os.open(place, os.O_RDONLY)
+            _lock(handle, wait=True)
+            if place.is_dir():
+                return place, handle
+            os.close(handle)
+
+
+def _lock(handle: int, wait: bool) -> bool:
+    """Whether the lock was got; where the file system has none it never is."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+def _remove(place: Path) -> None:
+    """A workspace goes; a folder that was to be replaced and was not yet goes back."""
+    if not place.is_dir():
+        place.unlink(missing_ok=True)
+        return
+    with suppress(OSError):
+        for former in (place / _FORMER).iterdir():
+            if not (place.parent / former.name).exists():
+                former.rename(place.parent / former.name)
+    shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,153 @@
+"""Several processes of one run: whatever befalls one, every one ends, with one sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from datetime import timedelta
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+
+import pytest
+import torch
+
+from everyformer.cli import main
+from everyformer.training import distributed
+from everyformer.training.distributed import Place, place_of_process
+
+NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SIZES = ("--width", "8", "--layers", "1", "--heads", "1", "--length", "8", "--batch", "4")
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("a warm tree and a quick fox " * 40)
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two' in the environment and no number"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE is '' in the environment and no number"),
+        ({"WORLD_SIZE": "-1"}, "WORLD_SIZE is '-1'"),
+        ({"WORLD_SIZE": "2.0"}, "WORLD_SIZE is '2.0'"),
+        ({"WORLD_SIZE": "\u0662"}, "no number"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0"),
+        ({"RANK": "x"}, "RANK is 'x'"),
+        ({"RANK": "1"}, "RANK=1, LOCAL_RANK=0, WORLD_SIZE=1"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2"),
+        ({"WORLD_SIZE": "2"}, "says WORLD_SIZE=2 but nothing of RANK and MASTER_ADDR and MASTER_P"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "h"}, "but nothing of MASTER_PORT"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT is 'http'"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT=70000"),
+    ],
+)
+def test_a_wrong_environment_is_refused_before_anything_is_read(
+    given: dict[str, str],
+    told: str,
+    tree: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "gmlp", "--data", "nowhere.txt", "--out", "run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert told in line
+    assert not (tree / "run").exists()
+
+
+def test_alone_and_in_a_world_the_place_is_known(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert place_of_process() == Place(0, 0, 1)
+    for name, value in zip(NAMES, ("3", "1", "4", "host", "29500"), strict=True):
+        monkeypatch.setenv(name, value)
+    assert place_of_process() == Place(3, 1, 4)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_without_the_others_it_ends(
+    rank: str, tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    for name, value in zip(NAMES, (rank, rank, "2", "127.0.0.1", port), strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(distributed, "WAIT", timedelta(seconds=1))
+    assert main(["train", "gmlp", "--data", "text.txt", "--out", "run", *SIZES]) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert f"the 2 processes of this run did not all come together at 127.0.0.1:{port}" in told
+    assert not (tree / "run").exists()
+
+
+def as_rank(rank: int, port: str, tree: Path, words: tuple[str, ...]) -> None:
+    """What torchrun sets, then `everyformer train`; runs in a child."""
+    torch.set_num_threads(1)
+    os.chdir(tree)
+    for name, value in zip(NAMES, (str(rank), str(rank), "2", "127.0.0.1", port), strict=True):
+        os.environ[name] = value
+    os.environ["EVERYFORMER_CACHE"] = str(tree / "cache")
+    with (tree / f"told-{rank}.txt").open("w") as file:
+        os.dup2(file.fileno(), 2)
+    common = ("--data", "text.txt", "--out", "run", "--training.device", "cpu", *SIZES)
+    sys.exit(main(["train", "gmlp", *common, *words]))
+
+
+def begin(children: ForkServerContext, tree: Path, *words: str) -> list[ForkServerProcess]:
+    port = free_port()
+    ranks = [children.Process(target=as_rank, args=(r, port, tree, words)) for r in (0, 1)]
+    for process in ranks:
+        process.start()
+    return ranks
+
+
+def ends(process: ForkServerProcess) -> int | None:
+    process.join(60)
+    if process.exitcode is None:
+        process.kill()
+        pytest.fail("it hangs")
+    return process.exitcode
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_when_one_is_killed_the_other_says_so(
+    killed: int, children: ForkServerContext, tree: Path
+) -> None:
+    ranks = begin(children, tree, "--steps", "100000", "--training.evaluate-every", "none")
+    metrics = tree / "run" / "metrics.jsonl"
+    end = time.monotonic() + 60
+    while not metrics.exists() or metrics.stat().st_size < 300:
+        assert time.monotonic() < end, (tree / "told-0.txt").read_text()
+        assert all(process.is_alive() for process in ranks), (tree / "told-0.txt").read_text()
+        time.sleep(0.02)
+    ranks[killed].kill()
+    assert ends(ranks[killed]) == -signal.SIGKILL
+    assert ends(ranks[1 - killed]) == 1
+    told = (tree / f"told-{1 - killed}.txt").read_text()
+    assert told.splitlines()[-1].startswith("everyformer: another process of this run has ended")
+    assert "gloo" not in told
+    assert "Traceback" not in told
+
+
+def test_a_folder_that_is_refused_ends_all(children: ForkServerContext, tree: Path) -> None:
+    (tree / "run").mkdir()
+    (tree / "run" / "results.txt").write_text("finished")
+    ranks = begin(children, tree, "--steps", "3")
+    assert [ends(process) for process in ranks] == [2, 1]
+    told = [(tree / f"told-{rank}.txt").read_text().splitlines()[-1] for rank in (0, 1)]
+    assert "run is not empty" in told[0]
+    assert "another process of this run has ended" in told[1]
