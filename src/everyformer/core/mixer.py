@@ -53,6 +53,9 @@ class Mixer(nn.Module):
     """whether it can be some of a layer's heads beside other mixers: its constructor then takes
     ``channels``, what those heads have together (`everyformer.mixers.by_head`)"""
 
+    states: tuple[type[State], ...] = ()
+    """the kinds of state that `forward` goes on from; (): it has none, or does not say"""
+
     causal: bool
     width: int
     max_length: int | None = None
@@ -146,8 +149,14 @@ class Mixer(nn.Module):
         """Refuse what this mixer cannot do, with both sides named."""
         if x.dim() != 3:
             raise ShapeError(f"x must be (batch, length, width), not {tuple(x.shape)}")
-        if x.shape[1] < 1:
-            raise ShapeError("x holds no token: the length must be at least 1")
+        if min(x.shape) < 1:
+            raise ShapeError(
+                f"x is {tuple(x.shape)}: it must hold at least one row, one token and one channel"
+            )
+        if not x.is_floating_point():
+            raise ShapeError(f"x holds {str(x.dtype).removeprefix('torch.')}: embed tokens first")
+        if state is not None:
+            self._check_state(x, state)
         if context is not None and not self.crosses:
             raise UnsupportedError(
                 f"{self.name} mixes one sequence with itself; it has no cross form, so 'context' "
@@ -173,6 +182,20 @@ class Mixer(nn.Module):
             source = context[0] if isinstance(context, tuple) else context
             keys = None if source is None else source.shape[1]
         mask.check(x.shape[0], x.shape[1], keys, getattr(self, "heads", None))
+
+    def _check_state(self, x: Tensor, state: State) -> None:
+        """Refuse the state of another mixer, or of another number of rows."""
+        if self.states and not isinstance(state, self.states):
+            known = " or ".join(kind.__name__ for kind in self.states)
+            raise ShapeError(
+                f"{self.name} goes on from its own state ({known}), not from a "
+                f"{type(state).__name__}: begin with init_state() of this mixer"
+            )
+        if state.seen.shape[0] != x.shape[0]:
+            raise ShapeError(
+                f"the state has {state.seen.shape[0]} rows and x has {x.shape[0]}: make one of as "
+                "many, or pick its rows with reorder()"
+            )
 
     def check_length(self, longest: int) -> None:
         """Refuse positions beyond this mixer's table."""

@@ -63,6 +63,7 @@ class KernelAttention(ByText):
         features: M. levels: whether keys have levels or gates, which a state must then follow.
     """
 
+    states = (KernelState, ContextSums)
     honours = frozenset({"keep", "documents"})
     crosses = True
     shares_heads = True

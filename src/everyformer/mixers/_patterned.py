@@ -55,6 +55,7 @@ class PatternAttention(ByText):
         key_dim: channels of a head's queries and keys (default: those of its values).
     """
 
+    states: tuple[type[State], ...] = (KeyValueState,)
     honours = frozenset({"keep", "documents"})
     accepts_positions = True
     shares_heads = True

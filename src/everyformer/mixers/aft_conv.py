@@ -214,6 +214,7 @@ class AFTConv(AttentionFree):
 
     name = "aft-conv"
     Options = AFTConvOptions
+    states = (BandState,)
     honours = frozenset({"keep", "documents"})
 
     def __init__(

@@ -160,6 +160,7 @@ class AFTFull(AttentionFree):
 
     name = "aft-full"
     Options = AFTFullOptions
+    states = (FullState,)
     honours = frozenset({"keep", "documents"})
 
     def __init__(

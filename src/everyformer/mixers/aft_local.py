@@ -173,6 +173,7 @@ class AFTLocal(AttentionFree):
 
     name = "aft-local"
     Options = AFTLocalOptions
+    states = (BandState,)
     honours = frozenset({"keep", "documents"})
 
     def __init__(

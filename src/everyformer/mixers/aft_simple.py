@@ -109,6 +109,7 @@ class AFTSimple(AttentionFree):
 
     name = "aft-simple"
     Options = AFTSimpleOptions
+    states = (SimpleState,)
     honours = frozenset({"keep", "documents"})
 
     def __init__(

@@ -175,6 +175,7 @@ class Attention(Mixer):
     """Multi-head attention with its projections; see the module's text for the symbols."""
 
     name = "attention"
+    states: tuple[type[State], ...] = (KeyValueState, ContextState)
     honours = frozenset({"keep", "allowed", "bias", "documents", "grid"})
     accepts_positions = True
     accepts_memory = True
@@ -214,6 +215,8 @@ class Attention(Mixer):
         self._sight = Sight(causal, windows)
         self.position, self.memory = position, memory
         self.packs_with_state = memory is not None
+        if memory is not None:
+            self.states = (KeyValueState, memory.holds)
         if memory is not None and not (causal and windows == (None,)):
             raise GeneError(
                 f"memory '{memory.name}' carries the past of causal attention without a window, "

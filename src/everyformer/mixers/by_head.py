@@ -65,6 +65,7 @@ class ByHead(Mixer):
 
     name = "by-head"
     accepts_positions = True
+    states = (ByHeadState,)
     Options = ByHeadOptions
 
     def __init__(

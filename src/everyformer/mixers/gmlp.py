@@ -126,6 +126,7 @@ class SpatialState(State):
 class SpatialMLP(ByText):
     """Base of the two members of this file, which differ in the tiny attention alone."""
 
+    states = (SpatialState,)
     honours = frozenset({"keep", "documents", "grid"})
     with_feedforward = False
     Options: ClassVar[type[GMLPOptions]]

@@ -118,6 +118,7 @@ class Linformer(ByText):
     """
 
     name = "linformer"
+    states = (LinformerState,)
     honours = frozenset({"keep", "documents"})
     crosses = True
     Options = LinformerOptions

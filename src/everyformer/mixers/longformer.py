@@ -93,6 +93,7 @@ class Longformer(PatternAttention):
     """
 
     name = "longformer"
+    states = (KeyValueState, LongformerState)
     honours = frozenset({"keep", "documents", "global_tokens"})
     Options = LongformerOptions
 

@@ -135,6 +135,7 @@ class Reformer(ByText):
     """
 
     name = "reformer"
+    states = (ReformerState,)
     honours = frozenset({"keep", "documents"})
     shares_heads = True
     Options = ReformerOptions

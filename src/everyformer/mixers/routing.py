@@ -128,6 +128,7 @@ class RoutingAttention(ByText):
     """
 
     name = "routing"
+    states = (RoutingState,)
     honours = frozenset({"keep", "documents"})
     shares_heads = True
     Options = RoutingOptions

@@ -133,6 +133,7 @@ class Sinkhorn(ByText):
     """
 
     name = "sinkhorn"
+    states = (SinkhornState,)
     honours = frozenset({"keep", "documents"})
     Options = SinkhornOptions
 

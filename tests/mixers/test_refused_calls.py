@@ -1,0 +1,90 @@
+"""What no mixer can mix is refused in the library's own words, by every mixer alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from everyformer import create_mixer, create_model, list_members
+from everyformer.core.errors import EveryformerError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Mixer
+
+MIXERS = [member.name for member in list_members() if member.is_mixer]
+
+
+def build(name: str) -> Mixer:
+    sizes: dict[str, Any] = {"width": 16, "heads": 2, "max_length": 32}
+    try:
+        return create_mixer(name, causal=True, **sizes).eval()
+    except EveryformerError:
+        return create_mixer(name, causal=False, **sizes).eval()
+
+
+CALLS: dict[str, tuple[Callable[[], tuple[torch.Tensor, Mask | None]], str]] = {
+    "no rows": (lambda: (torch.randn(0, 8, 16), None), "at least one row"),
+    "no tokens": (lambda: (torch.randn(2, 0, 16), None), "one token"),
+    "no batch": (lambda: (torch.randn(8, 16), None), "must be \\(batch, length, width\\)"),
+    "whole numbers": (lambda: (torch.ones(2, 8, 16).long(), None), "embed tokens first"),
+    "flags as floats": (
+        lambda: (torch.randn(2, 8, 16), Mask(keep=torch.ones(2, 8))),
+        "mask.keep is \\(2, 8\\) float32",
+    ),
+    "flags of another length": (
+        lambda: (torch.randn(2, 8, 16), Mask(keep=torch.ones(2, 7).bool())),
+        "mask.keep is \\(2, 7\\) bool",
+    ),
+    "flags of one row": (
+        lambda: (torch.randn(2, 8, 16), Mask(keep=torch.ones(1, 8).bool())),
+        "mask.keep is \\(1, 8\\) bool",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_that_cannot_be_are_refused(name: str, call: str) -> None:
+    make, said = CALLS[call]
+    x, mask = make()
+    mixer = build(name)
+    for run in (mixer, mixer.reference):
+        with pytest.raises(ShapeError, match=said):
+            run(x, mask=mask)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_states_of_others_are_refused(name: str) -> None:
+    mixer, x = build(name), torch.randn(2, 8, 16)
+    try:
+        own = mixer.init_state(3)
+    except UnsupportedError:
+        pytest.skip(f"{name} has no state")
+    with pytest.raises(ShapeError, match="the state has 3 rows and x has 2"):
+        mixer(x, state=own)
+    other = build("aft-simple" if name != "aft-simple" else "linear").init_state(2)
+    with pytest.raises(ShapeError, match=rf"{name} goes on from its own state"):
+        mixer(x, state=other)
+
+
+@pytest.mark.parametrize("task", ["lm", "mlm", "classify-text"])
+def test_models_refuse_batches_of_no_rows(task: str) -> None:
+    model = create_model("attention", task, width=16, heads=2, layers=1)
+    with pytest.raises(ShapeError, match="at least one row"):
+        model(torch.zeros(0, 8, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"expansion": 0.01}, "'expansion'=0.01 of width=16 leaves no channel: give at least 0.06"),
+        ({"name": "gmlp", "mlp_ratio": 0.02}, "'mlp_ratio'=0.02 of width=16 leaves no channel"),
+        ({"widths": {"value_dim": -1}}, "'attention.widths.value_dim' must be at least 1, not -1"),
+    ],
+)
+def test_sizes_that_leave_nothing_are_refused(options: dict[str, Any], said: str) -> None:
+    options = {"name": "attention", "width": 16, "heads": 2, "layers": 1, **options}
+    with pytest.raises(EveryformerError, match=said):
+        create_model(options.pop("name"), **options)
