@@ -93,7 +93,7 @@ def nothing(folder: Path) -> None:
         (nothing, ("--length", "90"), "--length is for --to longformer or bigbird"),
         (nothing, ("--to", "bigbird", "--window", "8"), "--window is for --to longformer"),
         (nothing, ("--to", "longformer", "--length", "9"), "length=9 is shorter than the 40"),
-        (nothing, ("--to", "longformer", "--window", "9"), "an even number"),
+        (nothing, ("--to", "longformer", "--window", "9"), "'--window' must be even"),
         (nothing, ("--average", "2"), "there are no checkpoints to average"),
         (nothing, ("--to", "tf"), "'hf-model'"),
         (nothing, ("--out", "text.txt"), "text.txt exists and is not replaced"),

@@ -69,7 +69,7 @@ def test_digits_are_completed_and_measured(say: Say, tree: Path, refused: Refuse
     assert "no file or folder 'gone'" in refused("generate", "run", "--complete", "gone")
     assert "--draws is of completions" in refused("generate", "run", "--draws", "3")
     complaint = refused("generate", "run", "--complete", "held-out", "--draws", "0")
-    assert "the number of draws must be at least 1" in complaint
+    assert "'--draws' must be at least 1" in complaint
 
 
 def test_pictures_of_a_class_are_drawn(say: Say, pictures: Path, refused: Refused) -> None:

@@ -214,7 +214,7 @@ def test_evaluation_is_that_of_the_run_or_of_other_data(
     assert json.loads(other)["evaluation"]["loss"] != own["evaluation"]["loss"]
     lines = dict(line.split(None, 1) for line in say("eval", str(run))[1].splitlines())
     assert lines["loss"].startswith(f"{own['evaluation']['loss']:.6g}   95% interval")
-    assert "batch must be at least 1" in refused("eval", str(run), "--batch", "0")
+    assert "'--batch' must be at least 1" in refused("eval", str(run), "--batch", "0")
     told = refused("eval", str(run), "--data", "copy", "--data.symbols", "5", "--length", "16")
     assert "different tokens" in told
     assert "cannot serve the task lm" in refused("eval", str(run), "--data", "digits")
@@ -257,7 +257,7 @@ def test_generation_continues_and_repeats_itself(
     assert len(texts) > 1
     assert say(*words[:-1], "0")[1] == "the \n"
     assert "the prompt is empty" in refused("generate", run, "--prompt", "")
-    assert "tokens must be 0 or more" in refused("generate", run, "--tokens", "-1")
+    assert "'--tokens' must be at least 0" in refused("generate", run, "--tokens", "-1")
 
 
 def test_a_text_that_outgrows_the_table_says_so(say: Say, trained: Train) -> None:
@@ -297,7 +297,7 @@ def test_pictures_are_classified_and_drawn(say: Say, tree: Path, refused: Refuse
     code, out, err = say("generate", "drawn", "--images", "2", "--out", "two.png")
     assert (code, out) == (0, "two.png\n"), err
     assert (tree / "two.png").read_bytes().startswith(b"\x89PNG")
-    assert "the number of images" in refused("generate", "drawn", "--images", "0")
+    assert "'--images' must be at least 1" in refused("generate", "drawn", "--images", "0")
 
 
 def test_a_damaged_run_is_named(say: Say, trained: Train, refused: Refused) -> None:

@@ -61,8 +61,8 @@ def test_every_option_has_a_name_of_its_own():
 CLASHES = [
     ({"width": 30, "heads": 4}, "width=30 is not divisible by heads=4"),
     ({"kv_heads": 3}, "heads=4 is not a multiple of kv_heads=3"),
-    ({"layers": 0}, "layers must be at least 1"),
-    ({"window": (1, 2, 3)}, "one for each head"),
+    ({"layers": 0}, "'layers' must be at least 1"),
+    ({"window": (1, 2, 3)}, "one for each of"),
     ({"position": "rope", "width": 12}, "even number"),
     ({"pooling": "class"}, "pooling='class'.*causal=True"),
     ({"causal": False}, "causal=False would leak"),

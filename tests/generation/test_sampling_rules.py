@@ -242,8 +242,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"repetition_penalty": 0.0}, "'repetition_penalty' must be above 0"),
     ({"repetition_penalty": float("nan")}, "'repetition_penalty' must be above 0"),
     ({"stop": ("",)}, "'stop' holds an empty text"),
-    ({"end_token": -1}, "'end_token' must be 0 or more"),
-    ({"min_tokens": -2}, "'min_tokens' must be 0 or more"),
+    ({"end_token": -1}, "'end_token' must be at least 0"),
+    ({"min_tokens": -2}, "'min_tokens' must be at least 0"),
 ]
 
 

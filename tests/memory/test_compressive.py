@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import everyformer as ef
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import ConfigError, GeneError
 from everyformer.memory.base import Segment
 from everyformer.memory.compressive import CompressiveMemory
 
@@ -213,7 +213,7 @@ def test_the_state_stops_growing():
 
 
 def test_contradictions_are_refused():
-    with pytest.raises(GeneError, match="rate of at least 1"):
+    with pytest.raises(ConfigError, match="rate' must be at least 1"):
         model(rate=0)
     with pytest.raises(GeneError, match="nothing to learn"):
         model(function="mean", gradient="one-segment")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.errors import GeneError, ShapeError
+from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.cache import KeyValueState
 from everyformer.memory.segment import SegmentState
@@ -177,7 +177,7 @@ def test_contradictions_are_refused():
         model("learned-per-layer", slots=4)
     with pytest.raises(GeneError, match="mixer 'aft-simple'"):
         ef.create_model("aft-simple", position=None, memory="segment")
-    with pytest.raises(GeneError, match="0 or more slots"):
+    with pytest.raises(ConfigError, match="slots' must be at least 0"):
         model(slots=-1)
     made = model(slots=4)
     with pytest.raises(ShapeError, match="holds 2 rows, but x has 1"):

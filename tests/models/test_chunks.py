@@ -141,8 +141,8 @@ def test_logits_of_all_tokens_are_never_made():
 
 
 REFUSED = [
-    ({"loss_chunk": 0}, "lm", ConfigError, "loss_chunk must be at least 1"),
-    ({"feedforward_chunk": 0}, "lm", ConfigError, "feedforward_chunk must be at least 1"),
+    ({"loss_chunk": 0}, "lm", ConfigError, "'loss_chunk' must be at least 1"),
+    ({"feedforward_chunk": 0}, "lm", ConfigError, "feedforward_chunk' must be at least 1"),
     ({"loss_chunk": 4}, "classify-text", GeneError, "predicts once for a whole row"),
 ]
 

@@ -338,8 +338,8 @@ def test_colours_of_a_mixture_are_drawn_as_it_says():
 
 
 WRONG: list[tuple[Any, type[Exception], str]] = [
-    (lambda: model_of(pixels={"tile": (0, 3)}), ConfigError, "'pixels.tile' must be at least 1"),
-    (lambda: model_of(pixels={"mixtures": 0}), ConfigError, "'pixels.mixtures' must be at least 1"),
+    (lambda: model_of(pixels={"tile": (0, 3)}), ConfigError, "pixels.tile.* must be at least 1"),
+    (lambda: model_of(pixels={"mixtures": 0}), ConfigError, "pixels.mixtures' must be at least 1"),
     (lambda: model_of(pixels={"order": "block"}), ConfigError, "did you mean 'blocks'"),
     (
         lambda: model_of(pixels={"output": "mixture"}, label_smoothing=0.1),
@@ -370,11 +370,11 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
         ShapeError,
         "an intensity is 0 to 255",
     ),
-    (lambda: model_of(image=(-3, 3, 4)), ConfigError, r"image=\(-3, 3, 4\): .* at least 1 channel"),
+    (lambda: model_of(image=(-3, 3, 4)), ConfigError, r"image\[0\]' must be at least 1"),
     (
         lambda: model_of(ENLARGE, source_image=(3, 0, 2)),
         ConfigError,
-        r"source_image=\(3, 0, 2\)",
+        r"source_image\[1\]' must be at least 1",
     ),
     (
         lambda: model_of(ENLARGE)(images_of(1), targets=values_of(images_of(1))),

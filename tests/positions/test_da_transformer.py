@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import ConfigError
 from everyformer.positions.da_transformer import DaTransformer, factor_reference
 
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
@@ -96,5 +96,5 @@ def test_gradients_of_alpha_and_beta_are_those_of_differences(causal):
 
 def test_heads_start_from_near_to_far_and_a_scale_of_zero_is_refused():
     assert mixer(True).position.alpha.tolist() == pytest.approx([-0.7, 0.0, 0.7])
-    with pytest.raises(GeneError, match="distance_scale=0"):
+    with pytest.raises(ConfigError, match="distance_scale' must be above 0"):
         mixer(True, distance_scale=0.0)

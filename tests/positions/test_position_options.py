@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import ConfigError
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions.alibi import Alibi, alibi_slopes
 from everyformer.positions.rope import Rope, rotate
@@ -98,10 +98,10 @@ def test_interleaved_partial_rotations_equal_gpt_j(fraction):
 
 
 @pytest.mark.parametrize(("position", "options", "said"), [
-    ("alibi", {"lowest": -1.0}, "lowest=-1.0"),
-    ("alibi", {"stretch": 0.5}, "stretch=0.5"),
+    ("alibi", {"lowest": -1.0}, "lowest' must be at least 0"),
+    ("alibi", {"stretch": 0.5}, "stretch' must be at least 1"),
     ("rope", {"learned": True, "scaling": {"kind": "linear", "factor": 2.0}}, "use one of the two"),
 ])  # fmt: skip
 def test_options_without_meaning_are_refused(position, options, said):
-    with pytest.raises(GeneError, match=said):
+    with pytest.raises(ConfigError, match=said):
         mixer(position, True, **options)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
+from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate
@@ -241,7 +241,7 @@ def test_a_part_of_the_channels_is_scaled_by_its_own_size():
         ({"kind": "linear"}, "'linear' needs 'factor'"),
         ({"kind": "yarn", "factor": 2.0}, "'yarn' needs 'original_length'"),
         ({"kind": "dynamic", "original_length": 9}, "'dynamic' needs 'factor'"),
-        ({"kind": "linear", "factor": 0.5}, "must be >= 1"),
+        ({"kind": "linear", "factor": 0.5}, "must be at least 1"),
         (
             {"kind": "linear", "factor": 2.0, "beta_fast": 8.0},
             "reads no 'beta_fast'; it reads factor",
@@ -255,7 +255,7 @@ def test_a_part_of_the_channels_is_scaled_by_its_own_size():
     ],
 )
 def test_options_that_do_not_go_together_are_refused(given, message):
-    with pytest.raises(GeneError, match=message):
+    with pytest.raises(ConfigError, match=message):
         ef.create_model("rope", width=16, heads=2, scaling=given)
 
 

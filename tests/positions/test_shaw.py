@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import ConfigError
 
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
 CLIPS = pytest.mark.parametrize("clip", [0, 1, (2, 4), (5, 0), 16, 30])
@@ -93,12 +93,12 @@ def test_rows_out_of_reach_get_no_gradient():
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"clip": -1}, "clip=-1"),
+    ({"clip": -1}, "clip' must be at least 0"),
     ({"keys": False, "values": False}, "adds nothing"),
     ({"keys": False, "queries": True}, "needs keys=True"),
 ])  # fmt: skip
 def test_options_without_meaning_are_refused(options, said):
-    with pytest.raises(GeneError, match=said):
+    with pytest.raises(ConfigError, match=said):
         mixer(**options)
 
 

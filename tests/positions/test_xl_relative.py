@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import ConfigError, GeneError
 from everyformer.positions.sinusoidal import sinusoid_reference
 
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
@@ -185,13 +185,13 @@ def test_what_is_kept_between_calls_follows_the_weights():
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"clamp": -1}, "clamp=-1"),
+    ({"clamp": -1}, "clamp' must be at least 0"),
     ({"reach": 3}, "waves have no end"),
     ({"distances": "learned", "clamp": 3}, "has no waves"),
-    ({"distances": "learned", "reach": -1}, "reach=-1"),
+    ({"distances": "learned", "reach": -1}, "reach' must be at least 1"),
 ])  # fmt: skip
 def test_options_without_meaning_are_refused(options, said):
-    with pytest.raises(GeneError, match=said):
+    with pytest.raises(ConfigError, match=said):
         mixer(True, **options)
     with pytest.raises(GeneError, match="give reach="):
         ef.create_mixer(

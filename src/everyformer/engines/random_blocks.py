@@ -5,8 +5,9 @@ ones first; -1 is none. `random_edges` takes of them the first r that a text has
 neither in the window nor global. So a text of any length has r random blocks while there are as
 many, all rows of a batch may have other lengths, and longer texts change nothing for causal rows.
 
-- ``uniform_order``: all blocks in random order (C = n), so that the r are drawn evenly without
-  replacement from what remains, whatever the length.
+- ``uniform_order``: all blocks in random order, so that the r are drawn evenly without replacement
+  from what remains, whatever the length; less those that no length ever takes (`shortlist`), which
+  leaves C = O(r log n) of n.
 - ``released_order``: the tables of the released code of BigBird (C = r), for one length.
 
 Source: Zaheer et al. 2020, arXiv 2007.14062, appendix D; google-research/bigbird and transformers,
@@ -15,7 +16,8 @@ whose numbers come from NumPy's ``RandomState``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -32,6 +34,38 @@ def uniform_order(heads: int, blocks: int, seed: int) -> Tensor:
     generator = torch.Generator("cpu").manual_seed(seed)
     drawn = torch.rand(heads, blocks, blocks, generator=generator, device="cpu")
     return drawn.argsort(-1).to(torch.int32)
+
+
+def shortlist(order: Tensor, count: int, rules: Rules) -> Tensor:
+    """Of an order (H, n, n) what `random_edges` can take of it, for any length: (H, n, C).
+
+    A text of m blocks takes the first ``count`` below m, but for the window and the global blocks.
+    So a block behind as many smaller ones is never taken. There are about r (1 + ln n / r) others,
+    with r = ``count`` and one more for each block that is global by its distance from the end; C is
+    eight standard deviations above.
+    """
+    _, n, _ = order.shape
+    most = count + sum(block < 0 for block in rules.always)
+    mean = most * (1 + math.log(max(1.0, n / most)))
+    size = min(n, math.ceil(mean + 8 * math.sqrt(mean)))
+    if size == n:
+        return order
+    near, always = fixed_edges(replace(rules, always=tuple(b for b in rules.always if b >= 0)), n,
+                               torch.tensor([n], device=order.device))  # fmt: skip
+    never = (near[0] | always[0]).expand_as(order).gather(-1, order.long())
+    # place by place, what is never taken above all others
+    places = order.masked_fill(never, n).permute(2, 0, 1).contiguous()
+    smallest = order.new_full((most, *order.shape[:2]), n)
+    kept = []
+    for block in places:
+        kept.append(block < smallest[-1])
+        # put into its place among the smallest so far, which stand in ascending order
+        before = torch.cat((smallest.new_full((1, *block.shape), -1), smallest[:-1]))
+        smallest = torch.minimum(smallest, torch.maximum(before, block))
+    taken = torch.stack(kept, -1)
+    first = torch.argsort((~taken).to(torch.uint8), dim=-1, stable=True)[..., :size]
+    listed = order.gather(-1, first).masked_fill(~taken.gather(-1, first), -1)
+    return listed.contiguous()
 
 
 def released_order(heads: int, length: int, size: int, count: int, seed: int) -> Tensor:
@@ -131,8 +165,9 @@ def random_edges(order: Tensor, count: int, rules: Rules, most: int, blocks: Ten
     able = able[:, None].expand(-1, len(order), -1, -1).gather(3, within)
     able = able & (listed >= 0) & (listed < most)
     taken = able & (able.long().cumsum(3) <= count)
-    edges = torch.zeros(*taken.shape[:3], most, dtype=torch.long, device=blocks.device)
-    return edges.scatter_add(3, within, taken.long()) > 0
+    edges = torch.zeros(*taken.shape[:3], most + 1, dtype=torch.bool, device=blocks.device)
+    # what is not taken goes to a place of its own, which is cut off
+    return edges.scatter(3, torch.where(taken, within, most), True)[..., :most]
 
 
 def average_path(seen: Tensor) -> tuple[float, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from everyformer.core.bounds import Amount, Count, Part, Positive, Seed, Whole
+from everyformer.core.bounds import Amount, Count, Part, Positive, Real, Seed, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
@@ -43,7 +43,7 @@ class BeamConfig(Options):
 
     beam: Count = 4
     """hypotheses that are followed at a time; 1 is greedy decoding"""
-    alpha: Amount = 0.6
+    alpha: Real = 0.6
     """exponent of the length penalty; 0 ranks by probability alone, more favours longer targets"""
     penalty: Literal["gnmt", "length"] = "gnmt"
     """log P is divided by ((5 + n) / 6)^alpha, or by n^alpha; n tokens, the end token included"""

@@ -54,6 +54,7 @@ from everyformer.engines.random_blocks import (
     fixed_edges,
     random_edges,
     released_order,
+    shortlist,
     uniform_order,
 )
 from everyformer.engines.sparse import Backend, How, sparse_attention
@@ -196,7 +197,8 @@ class BigBird(PatternAttention):
                 self.heads, longest, o.block_size, o.random_blocks, o.seed + self.layer
             )
         blocks = -(-longest // o.block_size)
-        return uniform_order(self.heads, blocks, o.seed + 1_000_003 * self.layer)
+        order = uniform_order(self.heads, blocks, o.seed + 1_000_003 * self.layer)
+        return shortlist(order, o.random_blocks, self.rules)
 
     def blocks(self, length: int) -> int:
         """How many blocks a text of ``length`` tokens has, those in front not counted."""
