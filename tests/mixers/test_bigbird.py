@@ -378,11 +378,11 @@ def test_tokens_in_front_learn_and_are_the_same_in_all_layers():
 
 WRONG = [
     ({"max_length": None}, GeneError, "max_length"),
-    ({"window_blocks": 2}, ConfigError, "as 3"),
+    ({"window_blocks": 2}, ConfigError, "must be odd"),
     ({"block_size": 0}, ConfigError, "block_size"),
     ({"random_blocks": -1}, ConfigError, "random_blocks"),
-    ({"seed": -1}, ConfigError, "seed=-1 must be at least 0"),
-    ({"seed": 2**31, "random": "release"}, ConfigError, "below 2,147,483,648"),
+    ({"seed": -1}, ConfigError, "seed' must be at least 0"),
+    ({"seed": 2**31, "random": "release"}, ConfigError, "at most 2,147,483,647"),
     ({"block_size": 4, "global_blocks": (0, 32)}, GeneError, "32 blocks"),
     ({"block_size": 4, "global_blocks": (-33,)}, GeneError, "block -33"),
     ({"random": "release", "max_length": 130}, GeneError, "multiple of block_size"),

@@ -3,6 +3,7 @@
     width: Count = 128        # at least 1
     dropout: Rate = 0.0       # from 0 to below 1
 
+An option that only one form of its part reads says so beside its type, with `When`.
 `everyformer.core.config` checks them wherever a value comes from (Python, flags, files), refusals
 and `--help` quote them. NaN and infinity are within no bounds.
 """
@@ -47,6 +48,18 @@ class Bounds:
             None if high is None else high + _plain(self.high),
         ]
         return " and ".join(part for part in (self.parity, *ends) if part) or "finite"
+
+
+@dataclass(frozen=True, init=False)
+class When:
+    """Beside a type: the option is read only where another one, ``name``, has one of ``values``."""
+
+    name: str
+    values: tuple[Any, ...]
+
+    def __init__(self, name: str, *values: Any) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "values", values)
 
 
 def bounds_of(kind: Any) -> Bounds | None:

@@ -17,7 +17,7 @@ import numbers
 import textwrap
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import (
     Annotated,
     Any,
@@ -30,7 +30,7 @@ from typing import (
     get_type_hints,
 )
 
-from everyformer.core.bounds import Bounds
+from everyformer.core.bounds import Bounds, When
 from everyformer.core.errors import ConfigError, nearest
 
 C = TypeVar("C")
@@ -55,6 +55,23 @@ class Options:
         for name, kind in field_types(type(self)).items():  # type: ignore[arg-type]
             if (value := getattr(self, name)) is not self.missing:
                 object.__setattr__(self, name, converted(kind, value, name))
+        for name, when in unread(self):
+            forms = " or ".join(map(repr, when.values))
+            raise ConfigError(
+                f"'{name}'={getattr(self, name)!r} is read with {when.name}={forms} alone, and "
+                f"{when.name} is {getattr(self, when.name)!r}: leave '{name}' out"
+            )
+
+
+def unread(options: Any) -> Iterator[tuple[str, When]]:
+    """Options that are given and that their form does not read, each with what reads it."""
+    kinds = field_types(type(options))  # type: ignore[arg-type]
+    for f in dataclasses.fields(options):
+        whens = [mark for mark in get_args(kinds.get(f.name)) if isinstance(mark, When)]
+        for when in whens:
+            given = getattr(options, f.name) != f.default
+            if given and getattr(options, when.name) not in when.values:
+                yield f.name, when
 
 
 @functools.cache

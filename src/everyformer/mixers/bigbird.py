@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.bounds import Bounds, Count, Index, Odd, Rate, Whole
+from everyformer.core.bounds import Bounds, Count, Index, Odd, Rate, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, set_options
@@ -80,7 +80,7 @@ class BigBirdOptions(Options):
     (default: the first and the last, causal the first, with form etc none)"""
     form: Literal["itc", "etc"] = "itc"
     """whether global tokens are of the text, or learned and in front of it"""
-    extra_tokens: Whole = 64
+    extra_tokens: Annotated[Whole, When("form", "etc")] = 64
     """global tokens in front (form etc)"""
     random: Literal["uniform", "release", "zeros"] = "uniform"
     """evenly; the released tables for max_length; r times block 0 (transformers in evaluation)"""

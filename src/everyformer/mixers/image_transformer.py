@@ -24,12 +24,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from everyformer.core.bounds import Count, Rate, Whole
+from everyformer.core.bounds import Count, Rate, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
@@ -56,15 +56,15 @@ Grid = tuple[int, int]
 class ImageTransformerOptions(Options):
     dims: Literal[1, 2] = 1
     """1: blocks of the row of tokens; 2: tiles of the picture"""
-    block_size: Count = 256
+    block_size: Annotated[Count, When("dims", 1)] = 256
     """l_q, queries of a block (1-D)"""
-    memory_size: Whole | None = None
+    memory_size: Annotated[Whole | None, When("dims", 1)] = None
     """l_m, tokens before a block that it sees, and after it if not causal (1-D; default: l_q)"""
-    tile: tuple[Count, Count] | None = None
+    tile: Annotated[tuple[Count, Count] | None, When("dims", 2)] = None
     """q_h, q_w, rows and columns of a tile (2-D; default: that of the model's pixels, or 4, 12)"""
-    flange: tuple[Whole, Whole] = (4, 12)
+    flange: Annotated[tuple[Whole, Whole], When("dims", 2)] = (4, 12)
     """m_h, m_w, rows above a tile and columns on both sides that it sees (2-D)"""
-    grid: tuple[Count, Count] | None = None
+    grid: Annotated[tuple[Count, Count] | None, When("dims", 2)] = None
     """rows and columns of the picture (2-D; default: those of the model's pixels)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""

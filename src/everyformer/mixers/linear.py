@@ -29,13 +29,13 @@ both directions, where Shen et al. normalise each feature over the row.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Count
+from everyformer.core.bounds import Amount, Count, When
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mixer import set_options
 from everyformer.engines.kernel import POSITIVE, Guard, KernelState, ask, kernel_attention, read_all
@@ -62,7 +62,7 @@ class LinearOptions(KernelOptions):
 
     feature_map: FeatureMap = "elu"
     """phi"""
-    nu: Count = 4
+    nu: Annotated[Count, When("feature_map", "dpfp")] = 4
     """products that dpfp makes of each channel"""
     normalise: Literal["sum", "rms"] = "sum"
     """divide by the summed weights, or take the sums as they are and RMS-normalise each head"""

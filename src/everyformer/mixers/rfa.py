@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Between, Count, Positive, Whole
+from everyformer.core.bounds import Between, Count, Positive, When, Whole
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, set_options
@@ -56,7 +56,7 @@ class RFAOptions(KernelOptions):
     """which projections have a bias"""
     gate: bool = False
     """fade the past (causal self-attention only)"""
-    gate_start: Between = 0.95
+    gate_start: Annotated[Between, When("gate", True)] = 0.95
     """the gates before training"""
     feature_map: Literal["fourier", "arccos"] = "fourier"
     """sines and cosines, or rectified products"""

@@ -23,9 +23,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from everyformer.core.bounds import Count, Rate
+from everyformer.core.bounds import Count, Rate, When
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, Picture, set_options
@@ -36,6 +36,8 @@ from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.positions.base import Position
 
+Set = Literal["first", "second", "both"]
+
 
 @dataclass(frozen=True)
 class SparseTransformerOptions(Options):
@@ -43,17 +45,17 @@ class SparseTransformerOptions(Options):
     """which pair of sets"""
     mode: Literal["merged", "heads", "interleave"] = "merged"
     """one softmax over both sets; or those of ``sets``, head by head or layer by layer"""
-    sets: tuple[Literal["first", "second", "both"], ...] = ("first", "second")
+    sets: Annotated[tuple[Set, ...], When("mode", "heads", "interleave")] = ("first", "second")
     """what the heads or the layers see in turn, unless merged"""
     stride: Count | None = None
     """l (default: the tokens in a row of a picture, else sqrt(max_length), rounded up, or 64)"""
-    columns: Count | None = None
+    columns: Annotated[Count | None, When("pattern", "fixed")] = None
     """c, summary columns of the fixed pattern (default: 8, at most l / 4)"""
-    groups: Count = 1
+    groups: Annotated[Count, When("pattern", "fixed")] = 1
     """groups of heads with summary columns of their own"""
-    inclusive: bool = False
+    inclusive: Annotated[bool, When("pattern", "strided")] = False
     """A1 of the strided pattern with l + 1 tokens, as the formula is printed"""
-    include_self: bool = False
+    include_self: Annotated[bool, When("pattern", "fixed")] = False
     """a token always sees itself in A2 of the fixed pattern"""
     key_dim: Count | None = None
     """channels of a head's queries and keys (default: as many as of its values; released networks

@@ -14,7 +14,7 @@ from everyformer.core.mixer import Mixer, Picture, set_options
 from everyformer.memory import MEMORIES, Memory
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
-from everyformer.models.pixel_options import PIXEL_TASKS
+from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
 from everyformer.models.summary_options import SUMMARY_TASKS
 from everyformer.positions import POSITIONS, Position
 
@@ -93,13 +93,13 @@ def encoder_config(config: ModelConfig) -> ModelConfig:
 def source_config(config: ModelConfig) -> ModelConfig:
     """The encoder of a model that enlarges small images: attention both ways, unless told other."""
     assert config.source_image is not None
-    block = dataclasses.replace(config.block, reversible_output="mean")
+    block, drawn = config.block, config.pixels
+    if block.wiring == "reversible":
+        block = dataclasses.replace(block, reversible_output="mean")
     return dataclasses.replace(
         config,
         image=config.source_image,
-        pixels=dataclasses.replace(
-            config.pixels, order="raster", shift="order", output="categorical"
-        ),
+        pixels=PixelOptions(tables=drawn.tables, places=drawn.places),
         causal=False,
         mixer=config.encoder_mixer or "attention",
         mixer_options=config.encoder_options,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from everyformer.core.bounds import Count
+from everyformer.core.bounds import Count, When
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
@@ -17,7 +17,7 @@ PIXEL_TASKS = ("pixels", "super-resolution")
 class PixelOptions(Options):
     order: Literal["raster", "blocks"] = "raster"
     """row by row, or block by block and row by row inside each (Image Transformer, 2-D)"""
-    tile: tuple[Count, Count] = (4, 12)
+    tile: Annotated[tuple[Count, Count], When("order", "blocks")] = (4, 12)
     """rows and columns of a block; columns count tokens, of colours three a pixel (one with
     mixture); those at the edges are cut off"""
     shift: Literal["order", "block"] = "order"
@@ -26,7 +26,7 @@ class PixelOptions(Options):
     output: Literal["categorical", "mixture"] = "categorical"
     """256 numbers for each channel of a pixel; or a token for the whole pixel and a mixture of
     discretised logistics over its channels (PixelCNN++)"""
-    mixtures: Count = 10
+    mixtures: Annotated[Count, When("output", "mixture")] = 10
     """components of a mixture"""
     tables: Literal["shared", "channel"] = "shared"
     """one table of 256 intensities, or one for each channel"""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from everyformer.core.bounds import Amount, Count, Part, Positive, Whole
+from everyformer.core.bounds import Amount, Count, Part, Positive, When, Whole
 from everyformer.core.config import Options
 
 SUMMARY_TASKS = ("mlm", "classify-text")
@@ -16,7 +16,7 @@ SUMMARY_TASKS = ("mlm", "classify-text")
 class SummaryOptions(Options):
     per: Literal["tokens", "sentence"] | None = None
     """a global token for every so many tokens of a text, or for every sentence; none: no such"""
-    every: Count = 16
+    every: Annotated[Count, When("per", "tokens")] = 16
     """how many tokens each stands for (per tokens)"""
     ends: tuple[Whole, ...] = ()
     """tokens that end a sentence, of which several may follow each other (per sentence; default: in

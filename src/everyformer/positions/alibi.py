@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Times
+from everyformer.core.bounds import Amount, Times, When
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
@@ -44,7 +44,7 @@ class AlibiOptions(Options):
     0 leaves a head without positions"""
     sides: Literal["symmetric", "asymmetric", "split"] = "symmetric"
     """of a bidirectional mixer: one slope for both sides, one a side, or half the heads a side"""
-    right_slopes: tuple[Amount, ...] | None = None
+    right_slopes: Annotated[tuple[Amount, ...] | None, When("sides", "asymmetric")] = None
     """slopes of keys to the right (sides=asymmetric; default: as to the left, and learned)"""
     learned: bool = False
     """whether the slopes are trained (as logarithms), from these at the start"""

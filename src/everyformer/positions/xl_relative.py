@@ -23,13 +23,13 @@ calls without gradients. The paper's memory of segments is no part of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Count, Rate, Whole
+from everyformer.core.bounds import Amount, Count, Rate, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
@@ -46,13 +46,13 @@ from everyformer.positions.sinusoidal import sinusoid
 class XlRelativeOptions(Options):
     untie: bool = True
     """u and v of its own for each layer, or one pair for all layers of a stack, as published"""
-    clamp: Whole | None = None
+    clamp: Annotated[Whole | None, When("distances", "waves")] = None
     """waves of farther distances are those of this one (default: of each its own)"""
-    wave_dropout: Rate = 0.0
+    wave_dropout: Annotated[Rate, When("distances", "waves")] = 0.0
     """dropout on the waves in training"""
     distances: Literal["waves", "learned"] = "waves"
     """what a distance is known by: waves through W_R, or a vector and a number learned for each"""
-    reach: Count | None = None
+    reach: Annotated[Count | None, When("distances", "learned")] = None
     """of learned distances: the largest with an entry of its own (default: max_length - 1)"""
     start_std: Amount = 0.02
     """standard deviation of u and v, and of learned distances, at the start"""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from everyformer.core.bounds import Amount, Between, Count, Positive, Rate, Seed, Share
+from everyformer.core.bounds import Amount, Between, Count, Positive, Rate, Seed, Share, When
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
@@ -33,8 +33,8 @@ class TrainingConfig(Options):
     schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
     """how the learning rate falls after the warm-up; noam falls as one over the square root of the
     step: lr(step) = lr * min(step / W, sqrt(W / step)), W being `warmup_steps`"""
-    min_lr_ratio: Share = 0.1
-    """where the warm-up starts and the schedule ends, as a fraction of `lr`"""
+    min_lr_ratio: Annotated[Share, When("schedule", "cosine", "linear", "constant")] = 0.1
+    """where the warm-up starts and the schedule ends, as a fraction of `lr` (noam has no floor)"""
     warmup: Share = 0.05
     """fraction of the budget over which the learning rate rises"""
     warmup_steps: Count | None = None
