@@ -16,6 +16,8 @@ SEGMENTS = (
     ([2, 3], [0, 2, 3, 5]),
     ([], [0, 1, 2, 3, 4, 5]),
     ([1], [3, 4]),
+    ([0, 1, 2, 3, 4, 5], [0, 5]),
+    ([5], [1, 2, 3]),
 )
 """where the real tokens of each of two rows stand in segments of six"""
 
@@ -58,7 +60,7 @@ def test_rows_of_unequal_length_overflow_as_each_alone(function, distance, train
                 own = made(text, state=alone[row])
                 alone[row] = own.state
                 assert_close(out.y[row, keep[row]], own.y[0], **CLOSE)
-    assert [len(held.packed.x[0]) for held in alone] == [3, 4]
+    assert [len(held.packed.x[0]) for held in alone] == [4, 4]
 
 
 @pytest.mark.parametrize("norm", ["mean", "sum"])

@@ -56,7 +56,8 @@ def recur(attention: Attention, x: Tensor, mask: Mask | None, state: State) -> M
     places = Places.of(here, slots, regular=regular, causal=True, farthest=far)
 
     def received() -> Tensor:
-        return attention.received(q, new.keys, visible, places, keep)
+        got = attention.weighing.weights(q, new.keys, visible, places)
+        return (got if keep is None else got.masked_fill(~keep[:, None, :, None], 0)).sum((1, 2))
 
     if tracing():
         record(attention, "received", received)

@@ -214,9 +214,8 @@ class Attention(Mixer):
             position.check_sizes(self.name, self.key_dim, self.value_dim)
         self._sight = Sight(causal, windows)
         self.position, self.memory = position, memory
-        self.packs_with_state = memory is not None
         if memory is not None:
-            self.states = (KeyValueState, memory.holds)
+            self.packs_with_state, self.states = True, (KeyValueState, memory.holds)
         if memory is not None and not (causal and windows == (None,)):
             raise GeneError(
                 f"memory '{memory.name}' carries the past of causal attention without a window, "
@@ -378,7 +377,7 @@ class Attention(Mixer):
         self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility, places: Places | None = None
     ) -> Tensor:
         """Mixed values through the output layer; without ``places`` nothing depends on order."""
-        position, weighing = self.position, self._weighing
+        position, weighing = self.position, self.weighing
         if tracing():
             record(self, "weights", lambda: weighing.weights(q, k, visible, places))
             if isinstance(position, ScorePosition) and position.additive and places is not None:
@@ -387,15 +386,9 @@ class Attention(Mixer):
         heads = weighing.heads(q, k, v, visible, places, dropout)
         return self.out(heads.transpose(1, 2).flatten(2))
 
-    def received(
-        self, q: Tensor, k: Tensor, visible: Visibility, places: Places, real: Tensor | None
-    ) -> Tensor:
-        """Attention that keys get, over heads and queries, ``real`` (B, L) ones alone: (B, S)."""
-        got = self._weighing.weights(q, k, visible, places)
-        return (got if real is None else got.masked_fill(~real[:, None, :, None], 0)).sum((1, 2))
-
     @property
-    def _weighing(self) -> Weighing:
+    def weighing(self) -> Weighing:
+        """How scores of queries and keys become weights."""
         o, position = self.options, self.position
         scorer = position if isinstance(position, ScorePosition) else None
         return Weighing(self.scale, o.softcap, self.sink, scorer, self.causal)

@@ -118,7 +118,7 @@ class Linformer(ByText):
     """
 
     name = "linformer"
-    states = (LinformerState,)
+    states = (LinformerState, ContextState)
     honours = frozenset({"keep", "documents"})
     crosses = True
     Options = LinformerOptions

@@ -86,6 +86,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         {"stride": 6, "mode": "interleave", "backend": "blocked"},
         {"mode": "heads", "sets": ("second", "both"), "key_dim": 3, "backend": "blocked"},
         {"pattern": "fixed", "key_dim": 6},
+        {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "sets": ("second",)},
     ),
     "longformer": (
         {},
@@ -185,6 +186,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         },
         {},
     ),
+    "learned-per-layer": ({}, {"align": "end"}),
     "amlp": ({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
 }
 

@@ -8,7 +8,6 @@ tried, on a case, sizes and places that are drawn from a seed.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 import zlib
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import UnsupportedError
+from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
 from everyformer.core.state import StackState
@@ -38,8 +37,8 @@ from everyformer.verification.result import Check
 
 WHOLE = ("left", "right", "between", "packed", "scaled", "layers", "long")
 """conditions of texts that are read at once"""
-CARRIED = ("stream", "reset")
-"""conditions that need a state"""
+CARRIED = ("left", "right", "between", "packed", "reset", "layers", "long")
+"""conditions of texts that come in pieces of any size, each continuing the state"""
 SCALED = {"kind": "dynamic", "factor": 3.0, "original_length": 4}
 JUNK = 1e3
 """what stands in padding"""
@@ -76,6 +75,10 @@ class Row:
     places: tuple[int, ...]
     """where in the row the tokens of the texts stand"""
 
+    def to(self, like: Tensor) -> Row:
+        """With texts on the device and in the dtype of ``like``."""
+        return Row(tuple(text.to(like) for text in self.texts), self.ids, self.places)
+
     def of_slots(self, size: int) -> list[int | None]:
         """Which text each slot of the row belongs to; None: padding."""
         owners = [n for n, text in enumerate(self.texts) for _ in range(text.shape[1])]
@@ -86,22 +89,35 @@ class Row:
 
 
 def together(member: Member, check: Check, device: str, carried: bool) -> None:
-    """Every pair of conditions, in float64 where there is such; ``carried``: those with a state."""
+    """Every pair of conditions and every case, in float64 where there is such.
+
+    ``carried``: in pieces, with a state.
+    """
     dtype = torch.float32 if device.startswith("mps") else torch.float64
     chance = random.Random(zlib.crc32(member.name.encode()))
     known = [case for case in cases(member) if not carried or _carries(case)]
-    for pair in itertools.combinations((*WHOLE, *CARRIED), 2):
-        if carried != bool({*pair} & {*CARRIED}):
-            continue
-        for case in chance.sample(known, len(known)):
+    check.true(bool(known), f"{member.name}: no case can be tried")
+    pairs = list(itertools.combinations(CARRIED if carried else WHOLE, 2))
+    chance.shuffle(known)
+    chance.shuffle(pairs)
+    for n in range(max(len(pairs), len(known))):
+        pair = pairs[n % len(pairs)]
+        for case in (*known[n % len(known) :], *known):
             layers = _layers(case, pair, chance)
             if layers is not None:
-                _try(layers.to(device, dtype).eval(), case, pair, chance, check)
+                trial = Trial(layers.to(device, dtype).eval(), case, pair, carried)
+                trial.run(chance, check)
                 break
 
 
 def _carries(case: Case) -> bool:
-    return case.causal and case.mixer(torch.float64).leaks is None
+    if not case.causal or case.mixer(torch.float64).leaks is not None:
+        return False
+    try:
+        Layers(case, 1, {}).model.init_state(1)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers | None:
@@ -110,42 +126,94 @@ def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers 
     if "scaled" not in pair:
         made = Layers(case, count, {})
         return None if "packed" in pair and made.model.stack.lead is not None else made
-    genes, options = case.member.genes, case.options
-    free = genes.position in (None, "rope") and "position" not in options
-    if {*pair} & {*CARRIED} or not free or options.get("random") == "zeros":
+    own = case.member.genes.memory is not None or "position" in case.options
+    if own or case.options.get("random") == "zeros":
         return None
     if not case.mixer(torch.float64).accepts_positions:
         return None
-    return Layers(case, count, {"position": "rope", "position_options": {"scaling": SCALED}})
+    try:
+        return Layers(case, count, {"position": "rope", "position_options": {"scaling": SCALED}})
+    except ConfigError:
+        # an option of the position that rope stands in for
+        return None
 
 
-def _try(
-    layers: Layers, case: Case, pair: tuple[str, ...], chance: random.Random, check: Check
-) -> None:
-    weight = next(layers.parameters())
-    size, seed = chance.randint(6, 9), chance.randrange(10**6)
-    if "long" in pair:
-        size = chance.randint(17, 23)
-    where = f"{case} under {' and '.join(pair)} (seed {seed})"
-    rows = [_row(size, pair, chance, seed + n) for n in range(2)]
-    rows = [dataclasses.replace(row, texts=tuple(t.to(weight) for t in row.texts)) for row in rows]
-    cuts = [0, size]
-    if {*pair} & {*CARRIED}:
-        cuts = sorted({0, size, *chance.sample(range(1, size), chance.randint(2, 4))})
-    memory = case.member.genes.memory is not None
-    if "packed" in pair and {*pair} & {*CARRIED} and not memory:
-        try:
-            layers(*_batch(rows, size, pair), layers.model.init_state(2))
-        except UnsupportedError:
-            return
-        check.true(False, f"{where}: documents and a state were taken")
-    before = draw(2, 3, WIDTH, seed=seed + 7).to(weight) if "reset" in pair else None
-    got = _fed(layers, rows, cuts, before, pair)
-    for row, own in enumerate(rows):
-        earlier = None if before is None or row == 0 else before[row : row + 1]
-        for n, expected in enumerate(_alone(layers, own, cuts, earlier, pair, memory)):
-            stand = [at for at, owner in enumerate(own.of_slots(size)) if owner == n]
-            check.close(got[row, stand], expected[0], CLOSE, f"{where}: row {row}, text {n}")
+@dataclass(frozen=True)
+class Trial:
+    """One pair of conditions on one case."""
+
+    layers: Layers
+    case: Case
+    pair: tuple[str, ...]
+    carried: bool
+
+    @property
+    def remembers(self) -> bool:
+        """Whether outputs depend on where pieces end."""
+        return self.carried and self.case.member.genes.memory is not None
+
+    def run(self, chance: random.Random, check: Check) -> None:
+        """Draw rows and pieces, and hold every text against the text alone."""
+        weight = next(self.layers.parameters())
+        long, seed = "long" in self.pair, chance.randrange(10**6)
+        size = chance.randint(17, 23) if long else chance.randint(6, 9)
+        where = f"{self.case} under {' and '.join(self.pair)} carried={self.carried} seed={seed}"
+        rows = [_row(size, self.pair, chance, seed + n).to(weight) for n in range(2)]
+        cuts = [0, size]
+        if self.carried:
+            cuts = sorted({0, size, *chance.sample(range(1, size), chance.randint(2, 4))})
+        if self.carried and "packed" in self.pair and not self.remembers:
+            try:
+                self.layers(*_batch(rows, size, self.pair), self.layers.model.init_state(2))
+            except UnsupportedError:
+                return
+            check.true(False, f"{where}: documents and a state were taken")
+        before = draw(2, 3, WIDTH, seed=seed + 7).to(weight) if "reset" in self.pair else None
+        got = self.fed(rows, cuts, before)
+        for row, own in enumerate(rows):
+            earlier = None if before is None or row == 0 else before[row : row + 1]
+            for n, expected in enumerate(self.alone(own, cuts, earlier)):
+                stand = [at for at, owner in enumerate(own.of_slots(size)) if owner == n]
+                check.close(got[row, stand], expected[0], CLOSE, f"{where}: row {row}, text {n}")
+
+    def fed(self, rows: list[Row], cuts: list[int], before: Tensor | None) -> Tensor:
+        """Outputs of the batch; row 0 is reset behind ``before``."""
+        x, mask = _batch(rows, cuts[-1], self.pair)
+        if not self.carried:
+            return self.layers(x, mask)[0]
+        state: Any = self.layers.model.init_state(len(rows))
+        if before is not None:
+            _, state = self.layers(before, None, state)
+            state = state.reset(torch.tensor([True, False], device=x.device))
+        parts, slots = [], [row.of_slots(cuts[-1]) for row in rows]
+        for a, b in itertools.pairwise(cuts):
+            piece = None if mask is None else _piece(mask, slots, a, b)
+            y, state = self.layers(x[:, a:b], piece, state)
+            parts.append(y)
+        return torch.cat(parts, 1)
+
+    def alone(self, row: Row, cuts: list[int], before: Tensor | None) -> Iterator[Tensor]:
+        """Outputs of every text of a row by itself, the first behind ``before``, in one pass.
+
+        What a memory holds depends on where segments end, so there the pieces are the batch's.
+        """
+        slots = row.of_slots(cuts[-1])
+        for n, text in enumerate(row.texts):
+            earlier = before if n == 0 else None
+            if not self.remembers:
+                whole = text if earlier is None else torch.cat((earlier, text), 1)
+                yield self.layers(whole)[0][:, whole.shape[1] - text.shape[1] :]
+                continue
+            state, parts, begun = self.layers.model.init_state(1), [], 0
+            if earlier is not None:
+                _, state = self.layers(earlier, None, state)
+            for a, b in itertools.pairwise(cuts):
+                count = slots[a:b].count(n)
+                if count:
+                    y, state = self.layers(text[:, begun : begun + count], None, state)
+                    parts.append(y)
+                    begun += count
+            yield torch.cat(parts, 1)
 
 
 def _row(size: int, pair: tuple[str, ...], chance: random.Random, seed: int) -> Row:
@@ -155,7 +223,7 @@ def _row(size: int, pair: tuple[str, ...], chance: random.Random, seed: int) -> 
         for _ in range(chance.randint(1, 2) if side in pair else 0):
             take()
     for _ in range(chance.randint(1, 2) if "between" in pair else 0):
-        free.pop(chance.randint(1, len(free) - 2))
+        free.pop(chance.choice((1, chance.randint(1, len(free) - 2))))
     lengths, ids = [len(free)], [chance.randint(0, 3)]
     if "packed" in pair:
         # one token alone, first, in the middle or last, and an id that comes again
@@ -185,25 +253,6 @@ def _batch(rows: list[Row], size: int, pair: tuple[str, ...]) -> tuple[Tensor, M
     return x, mask if mask.parts() else None
 
 
-def _fed(
-    layers: Layers, rows: list[Row], cuts: list[int], before: Tensor | None, pair: tuple[str, ...]
-) -> Tensor:
-    """Outputs of the batch, in pieces where a state carries it; row 0 is reset after ``before``."""
-    x, mask = _batch(rows, cuts[-1], pair)
-    if not {*pair} & {*CARRIED}:
-        return layers(x, mask)[0]
-    state: Any = layers.model.init_state(len(rows))
-    if before is not None:
-        _, state = layers(before, None, state)
-        state = state.reset(torch.tensor([True, False], device=x.device))
-    parts, slots = [], [row.of_slots(cuts[-1]) for row in rows]
-    for a, b in itertools.pairwise(cuts):
-        piece = None if mask is None else _piece(mask, slots, a, b)
-        y, state = layers(x[:, a:b], piece, state)
-        parts.append(y)
-    return torch.cat(parts, 1)
-
-
 def _piece(mask: Mask, slots: list[list[int | None]], a: int, b: int) -> Mask:
     """The mask of the slots from a to b; id 0 goes on with the text that came before."""
     keep = None if mask.keep is None else mask.keep[:, a:b]
@@ -216,30 +265,3 @@ def _piece(mask: Mask, slots: list[list[int | None]], a: int, b: int) -> Mask:
             if owner is not None and (owner == earlier[-1] if earlier else owner == 0):
                 ids[n, at] = 0
     return Mask(keep=keep, documents=ids)
-
-
-def _alone(
-    layers: Layers, row: Row, cuts: list[int], before: Tensor | None, pair: tuple[str, ...],
-    memory: bool,
-) -> Iterator[Tensor]:  # fmt: skip
-    """Outputs of every text of a row by itself, behind ``before``, in one pass.
-
-    What a memory holds depends on where segments end, so there the pieces are those of the batch.
-    """
-    slots = row.of_slots(cuts[-1])
-    for n, text in enumerate(row.texts):
-        earlier = before if n == 0 else None
-        if not (memory and {*pair} & {*CARRIED}):
-            whole = text if earlier is None else torch.cat((earlier, text), 1)
-            yield layers(whole)[0][:, whole.shape[1] - text.shape[1] :]
-            continue
-        state, parts, begun = layers.model.init_state(1), [], 0
-        if earlier is not None:
-            _, state = layers(earlier, None, state)
-        for a, b in itertools.pairwise(cuts):
-            count = slots[a:b].count(n)
-            if count:
-                y, state = layers(text[:, begun : begun + count], None, state)
-                parts.append(y)
-                begun += count
-        yield torch.cat(parts, 1)

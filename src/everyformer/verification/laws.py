@@ -136,6 +136,8 @@ def padding(member: Member, check: Check, device: str, dtype: torch.dtype) -> No
         ids = torch.tensor([[4] * 5 + [9] * 3], device=device)
         y = mixer(packed, mask=Mask(documents=ids)).y
         check.close(y[0], torch.cat(expected), TOLERANCE[dtype], f"{case}: packed documents mix")
+        literal = reference(mixer)(packed, mask=Mask(documents=ids))
+        check.close(literal[0], y[0], TOLERANCE[dtype], f"{case}: the reference of documents")
     together(member, check, device, carried=False)
     if member.genes.memory is not None:
         # a member that may not be cut anywhere is still the same beside padding
