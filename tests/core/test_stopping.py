@@ -109,6 +109,22 @@ def test_several_signals_are_one_sentence_and_no_traceback(busy: str, start: Sta
     assert ended(child) == (130, ["everyformer: interrupted"])
 
 
+def test_more_signals_do_not_disturb_what_lets_go(start: Start) -> None:
+    child = start(
+        "def run(words):\n"
+        "    try:\n"
+        "        ready(); time.sleep(60)\n"
+        "    finally:\n"
+        "        ready(); time.sleep(0.3); print('let go', flush=True)\n"
+    )
+    child.send_signal(signal.SIGINT)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=LATEST)
+    assert (child.returncode, out, err) == (130, "let go\n", "everyformer: interrupted\n")
+
+
 def in_steps(step: str, before: str = "") -> str:
     return f"""
 def run(words):
@@ -125,7 +141,7 @@ def run(words):
 def test_work_in_steps_is_told_at_once_and_finishes_its_step(
     number: int, code: int, start: Start
 ) -> None:
-    child = start(in_steps("ready(); deaf(5 * 10**6)"))
+    child = start(in_steps("ready(); deaf(3 * 10**6)"))
     begun = time.monotonic()
     child.send_signal(number)
     assert child.stderr is not None

@@ -33,6 +33,7 @@ def test_any_flipped_bit_is_noticed_and_made_anew(tmp_path: Path, name: str) -> 
     folder, facts = cached(tmp_path, "text-1", build)
     whole = (folder / name).read_bytes()
     damaging = [place for place, byte in enumerate(whole) if byte not in b" \n" or name[0] != "f"]
+    damaging = damaging[:: max(1, len(damaging) // 40)]
     for place in damaging:
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8

@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-GRACE = 1.5
+GRACE = 1.0
 """seconds between a signal and the end of a process that has not ended by itself"""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
