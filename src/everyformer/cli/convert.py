@@ -12,7 +12,7 @@ import tyro
 
 from everyformer.cli.console import emit, facts
 from everyformer.cli.parsing import parse
-from everyformer.core.bounds import Count, Whole
+from everyformer.core.bounds import Count, Even
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
@@ -56,7 +56,7 @@ class ConvertOptions(Options):
     length: Count | None = None
     """with --to longformer, bigbird or etc: tokens that it shall read (default: 4096; etc: as
     before)"""
-    window: Whole | None = None
+    window: Even | None = None
     """with --to longformer: W, tokens of its window (default: 512)"""
     block_size: Count | None = None
     """with --to bigbird: tokens of a block (default: 64)"""
