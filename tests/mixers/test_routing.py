@@ -217,9 +217,9 @@ def test_averages_have_their_closed_form_after_equal_batches():
     x, labels = draw(2, 2, 11, 4), torch.randint(0, 3, (2, 2, 11))
     keep = torch.ones(2, 11, dtype=torch.bool)
     keep[1, 6:] = False
-    for step in range(7):
+    for _ in range(7):
         counted(centroids, x, labels, keep)
-        centroids.settle(step)
+        centroids.settle()
     one = F.one_hot(labels, 3).double() * keep[:, None, :, None]
     left = 0.9**7
     sums = left * start + (1 - left) * torch.einsum("bhlk,bhld->hkd", one, x)
@@ -236,11 +236,11 @@ def test_centroids_go_to_the_centres_of_a_mixture():
     centroids = Centroids(1, 5, 16, decay=0.9)
     centroids.means[0] = centres + 1.0 * torch.randn(5, 16)
     centroids.sums.copy_(centroids.means)
-    for step in range(100):
+    for _ in range(100):
         x = centres[torch.randint(5, (200,))] + 0.3 * torch.randn(200, 16)
         x = F.layer_norm(x, (16,))[None, None]
         counted(centroids, x, centroids.scores(x).argmax(-1))
-        centroids.settle(step)
+        centroids.settle()
     assert (centroids.means[0] - centres).norm(dim=-1).max() < 0.15 * 16**0.5
 
 

@@ -41,6 +41,7 @@ from torch.func import functional_call
 from everyformer.blocks.block import Block, Part
 from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.errors import EveryformerError
+from everyformer.core.fingerprint import fingerprint, unchanged
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State
@@ -246,7 +247,7 @@ class _Reversible(torch.autograd.Function):
             # casts made without a graph must not be found by what runs with one
             "cache_enabled": False,
         }
-        ctx.versions = [t._version for t in tensors]
+        ctx.versions, ctx.numbers = [t._version for t in tensors], _numbers(tensors)
         found: list[Tensor] = []
         terms: list[Tensor] = []
         context, mask = run.around(tensors[i] for i in run.outside)
@@ -275,7 +276,8 @@ class _Reversible(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         run: Run = ctx.run
-        if ctx.versions != [t._version for t in run.tensors]:
+        same = ctx.versions == [t._version for t in run.tensors]
+        if not (same and unchanged(ctx.numbers, _numbers(run.tensors))):
             raise EveryformerError(
                 "a weight of a reversible stack was changed in place between its forward and its "
                 "backward pass, which computes the layers again: step the optimiser afterwards"
@@ -323,6 +325,11 @@ class _Reversible(torch.autograd.Function):
                     if wanted[place]:
                         found[place] = (da + db).sum_to_size(moved.shape).to(moved.dtype)
         return None, da, db, *found
+
+
+def _numbers(tensors: Iterable[Tensor]) -> Tensor:
+    """Of those that an optimiser may move: a fused one leaves no trace in their versions."""
+    return fingerprint(t for t in tensors if t.is_leaf and t.requires_grad)
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

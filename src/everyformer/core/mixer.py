@@ -115,6 +115,12 @@ class Mixer(nn.Module):
         """Take over what all layers of a stack hold together from the first layer's mixer of the
         same kind."""
 
+    def begin_step(self) -> None:
+        """Told before every step of a training: what moves once a step, not by gradients, moves.
+
+        A mixer that has such parts also finds out by itself, since not every loop tells.
+        """
+
     def narrow(self, by: int) -> None:
         """See only a ``by``-th of what the windows show, until told otherwise; 1 is all of it.
 

@@ -5,10 +5,12 @@
     mu_c = m_c / n'_c,    n'_c = n (n_c + eps) / (n + K eps),    n = sum_c n_c
 
 Averages begin at n_c = 1 and m_c = mu_c. They move once a training step, whatever the number of
-passes in it: sums wait (and are saved) until the weights have changed, so that all passes of a
-step, and those that repeat one for its backward pass, meet the same centroids. A pass is counted
-when its gradient arrives, hence once, and not at all where there is none; processes that train
-together add up their sums. Everything is kept in float32 at least, also where the weights are not.
+passes in it: sums wait (and are saved) until the step is over, so that all passes of a step, and
+those that repeat one for its backward pass, meet the same centroids. It is over when the training
+loop says so (`Model.set_progress`), or, where no one does, when the weights beside them are found
+changed (`everyformer.core.fingerprint`: by any optimiser). A pass is counted when its gradient
+arrives, hence once, and not at all where there is none; processes that train together add up their
+sums. Everything is kept in float32 at least, also where the weights are not.
 
 Sources: van den Oord et al. 2017, arXiv 1711.00937, appendix A.1 (averages, smoothing); Roy et al.
 2020, arXiv 2003.05997, section 4.1, which writes the step without the counts that its code keeps.
@@ -17,7 +19,7 @@ Sources: van den Oord et al. 2017, arXiv 1711.00937, appendix A.1 (averages, smo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Self
 
 import torch
@@ -25,6 +27,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.fingerprint import fingerprint, unchanged
 from everyformer.engines.ranges import full_precision, widened
 
 Update = Literal["ema", "gradient", "none"]
@@ -62,7 +65,7 @@ class Centroids(nn.Module):
             self.register_buffer("counts", torch.ones(heads, clusters))
             self.register_buffer("new_sums", torch.zeros_like(drawn))
             self.register_buffer("new_counts", torch.zeros(heads, clusters))
-        self._step: int | None = None
+        self._known: Tensor | None = None
 
     def scores(self, x: Tensor) -> Tensor:
         """x . mu_c (B, H, L, K) of normed vectors (B, H, L, D), no gradient, float32 at least.
@@ -112,13 +115,20 @@ class Centroids(nn.Module):
         y.register_hook(take)
 
     @torch.compiler.disable
-    @torch.no_grad()
-    def settle(self, step: int) -> None:
-        """Move the centroids by what was counted, if ``step`` is not that of the last call."""
-        if self.update != "ema" or step == self._step:
+    def watch(self, weights: Iterable[Tensor]) -> None:
+        """Settle if ``weights``, which learn beside the centroids, are not those of the last call."""
+        if self.update != "ema":
             return
-        self._step = step
-        if not self.new_counts.any():
+        now = fingerprint(weights)
+        if not unchanged(self._known, now):
+            self._known = now
+            self.settle()
+
+    @torch.compiler.disable
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Move the centroids by what was counted: a step is over."""
+        if self.update != "ema" or not self.new_counts.any():
             return
         self.sums.lerp_(self.new_sums, 1 - self.decay)
         self.counts.lerp_(self.new_counts, 1 - self.decay)

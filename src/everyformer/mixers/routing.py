@@ -182,7 +182,7 @@ class RoutingAttention(ByText):
             # not even a NaN in the padding is read
             x = x.masked_fill(~keep[..., None], 0)
         if self.training:
-            self.centroids.settle(self._steps())
+            self.centroids.watch(self.parameters())
         near, far, asked, shown = self._project(x)
         if tracing():
             record(self, "clusters", lambda: hidden(asked.argmax(-1), self.clusters, keep))
@@ -221,12 +221,11 @@ class RoutingAttention(ByText):
     def train(self, mode: bool = True) -> Self:
         """As in every module; evaluation begins with centroids that all steps have moved."""
         if not mode:
-            self.centroids.settle(self._steps())
+            self.centroids.watch(self.parameters())
         return super().train(mode)
 
-    def _steps(self) -> int:
-        """Another number after every step of an optimiser, which writes weights in place."""
-        return sum(parameter._version for parameter in self.parameters())
+    def begin_step(self) -> None:
+        self.centroids.settle()
 
     def _routing(self, training: bool) -> Routing | None:
         o = self.options

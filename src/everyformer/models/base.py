@@ -13,6 +13,7 @@ from everyformer.blocks.feedforward import drop, make_norm
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
+from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState, State
 from everyformer.models.config import ModelConfig
@@ -72,8 +73,12 @@ class Model(nn.Module):
     def set_progress(self, done: float) -> None:
         """Told before every training step what share of the training is over (0 before the first).
 
-        Models with losses that end before the training does change them by it.
+        Models with losses that end before the training does change them by it, and mixers learn
+        that the step before is over (`Mixer.begin_step`).
         """
+        for part in self.modules():
+            if isinstance(part, Mixer):
+                part.begin_step()
 
     def enable_checkpointing(self, on: bool = True) -> None:
         """Keep only each layer's input for the backward pass and compute the rest again."""

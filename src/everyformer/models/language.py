@@ -51,6 +51,7 @@ class LanguageModel(Model):
                 nn.init.zeros_(head.bias)
 
     def set_progress(self, done: float) -> None:
+        super().set_progress(done)
         layers = self.config.layers if self.config.layer_losses else 0
         self.predicting = tuple(n for n in range(1, layers) if done < n / (2 * layers))
 
