@@ -32,12 +32,44 @@ def test_any_length_up_to_the_product_is_a_slice():
         model(torch.zeros(1, 31, dtype=torch.long))
 
 
-def test_tables_start_with_unit_variance():
+STARTS = [
+    ("axial", {}, 0.02),
+    ("axial", {"combine": "sum"}, 0.02),
+    ("axial", {"scale_embedding": True}, 1.0),
+    ("axial", {"init": "bert"}, 0.02),
+    ("axial", {"tie": False, "init": "sparse-transformer"}, 0.01),
+    ("axial", {"combine": "sum", "tie": False, "init": "sparse-transformer"}, 0.01),
+    ("reformer", {}, 1.0),
+]
+
+
+@pytest.mark.parametrize(("member", "options", "std"), STARTS, ids=str)
+def test_places_start_at_the_scale_of_the_tokens_they_are_added_to(member, options, std):
     torch.manual_seed(0)
-    axial = Axial(width=128, max_length=4096)
-    assert [tuple(t.shape) for t in axial.tables] == [(64, 64), (64, 64)]
-    for table in axial.tables:
-        assert abs(table.std() - 1) < 0.05
+    made = ef.create_model(member, width=128, max_length=4096, layers=1, vocabulary=500, **options)
+    assert [len(t) for t in made.position.tables] == [64, 64]
+    tokens = made.embed(made.embedding, torch.arange(500)[None])
+    places = made.position.embed(torch.arange(4096)[None])
+    assert tokens.std().item() == pytest.approx(std, rel=0.05)
+    assert places.std().item() == pytest.approx(std, rel=0.05)
+
+
+INITS = ["member", "bert", "gpt2", "sparse-transformer", "image-transformer"]
+TABLES = {"learned": "std", "axial": "std", "learned-per-layer": "std", "shaw": "std",
+          "t5-relative": "std", "xl-relative": "start_std"}  # fmt: skip
+
+
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("position", TABLES)
+def test_a_scale_that_is_asked_for_stands_beside_every_init(position, init):
+    torch.manual_seed(0)
+    made = ef.create_model(
+        "attention", width=128, heads=2, layers=2, max_length=256, tie=False, init=init,
+        position=position, position_options={TABLES[position]: 0.5},
+    )  # fmt: skip
+    tables = [p for p in made.parameters() if getattr(p, "no_decay", False)]
+    assert tables
+    assert torch.cat([t.flatten() for t in tables]).std().item() == pytest.approx(0.5, rel=0.2)
 
 
 REFUSED = [

@@ -20,6 +20,10 @@ from everyformer.models.build import build_model, configure
 from everyformer.models.config import Architecture, ModelConfig
 from everyformer.training.config import TrainingConfig
 
+GENES_AND_SIZES = frozenset(
+    {"width", "layers", "heads", "max_length", "decoder_layers", "patch", "position", "memory"}
+)
+"""what a comparison sets for all, and what it is about"""
 TOLERANCE = 0.10
 """how far a matched parameter count may be off"""
 
@@ -115,6 +119,21 @@ def count_parameters(config: ModelConfig) -> int:
     with torch.device("meta"):
         model = build_model(config)
     return sum(p.numel() for p in model.parameters())
+
+
+def preset_changes(config: ModelConfig) -> dict[str, Any]:
+    """Choices besides sizes and the genes themselves that are not everybody's: init, dropout ..."""
+    neutral, chosen = to_dict(Architecture()), to_dict(config)
+    told = {
+        name: chosen[name]
+        for name, usual in neutral.items()
+        if name not in GENES_AND_SIZES and chosen[name] != usual
+    }
+    parts = ("block", "pixels", "summaries")
+    inner = {part: told.pop(part) for part in parts if part in told}
+    for part, values in inner.items():
+        told |= {key: v for key, v in values.items() if v != neutral[part][key]}
+    return told
 
 
 def match_parameters(config: ModelConfig, target: int) -> tuple[ModelConfig, int]:

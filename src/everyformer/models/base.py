@@ -18,7 +18,13 @@ from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState, State
 from everyformer.models.config import ModelConfig
 from everyformer.models.deep import deep_weights, residual_outputs
-from everyformer.models.genes import build_before, build_mixers, build_position
+from everyformer.models.genes import (
+    build_before,
+    build_mixers,
+    build_position,
+    embedding_scale,
+    embedding_std,
+)
 from everyformer.models.summaries import Parts, Summaries, Summarised
 from everyformer.positions.base import Position
 
@@ -142,15 +148,26 @@ class Model(nn.Module):
     def start_weights(self, embeddings: Sequence[nn.Module]) -> None:
         """Apply ``config.init``; called by concrete models when all their parts stand.
 
+        A scale that was asked for by an option of the position stands, whatever the init.
         ``embeddings`` are modules with one matrix each, ``weight``, that is read as a table is.
         """
+        told = {"std", "start_std"} & self.config.position_options.keys()
+        places = [part for part in self.modules() if isinstance(part, Position) and told]
+        tables = [p for place in places for p in place.parameters() if hasattr(p, "no_decay")]
+        drawn = [table.detach().clone() for table in tables]
+        self._start(embeddings)
+        with torch.no_grad():
+            for table, before in zip(tables, drawn, strict=True):
+                table.copy_(before)
+
+    def _start(self, embeddings: Sequence[nn.Module]) -> None:
         config = self.config
         if config.init == "sparse-transformer":
             deep_weights(self, [*embeddings])
             return
         if config.init == "image-transformer":
             _even_weights(self)
-        std = config.width**-0.5 if self.embedding_scale != 1.0 else 0.02
+        std = embedding_std(config)
         tables = list(embeddings) if self.types is None else [*embeddings, self.types]
         if self.summaries is not None:
             tables.append(self.summaries.vector)
@@ -165,11 +182,8 @@ class Model(nn.Module):
 
     @property
     def embedding_scale(self) -> float:
-        """sqrt(width) where fixed waves are added (2017 paper), so that they do not dominate."""
-        scaled = self.config.scale_embedding
-        if scaled is None:
-            scaled = self.config.position == "sinusoidal"
-        return math.sqrt(self.config.width) if scaled else 1.0
+        """What token embeddings are multiplied by."""
+        return embedding_scale(self.config)
 
 
 def refuse_state(model: Model, state: StackState | None) -> None:

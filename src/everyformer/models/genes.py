@@ -6,6 +6,7 @@ Every refusal names both genes and says why, when the model is built and never l
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from everyformer.core.config import from_dict
@@ -14,12 +15,29 @@ from everyformer.core.mixer import Mixer, Picture, set_options
 from everyformer.memory import MEMORIES, Memory
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
+from everyformer.models.deep import TABLE
 from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
 from everyformer.models.summary_options import SUMMARY_TASKS
 from everyformer.positions import POSITIONS, Position
+from everyformer.positions.base import EMBEDDING_STD
 
 GLOBALS = frozenset({"keep", "global_tokens"})
 """parts of a mask by which a mixer is told of global tokens"""
+
+
+def embedding_scale(config: ModelConfig) -> float:
+    """sqrt(width) where fixed waves are added (2017 paper), so that they do not dominate."""
+    scaled = config.scale_embedding
+    if scaled is None:
+        scaled = config.position == "sinusoidal"
+    return math.sqrt(config.width) if scaled else 1.0
+
+
+def embedding_std(config: ModelConfig) -> float:
+    """Of token embeddings at the start, before they are scaled."""
+    if config.init == "sparse-transformer":
+        return TABLE
+    return EMBEDDING_STD if embedding_scale(config) == 1.0 else config.width**-0.5
 
 
 def build_position(config: ModelConfig) -> Position | None:
@@ -36,12 +54,15 @@ def build_before(config: ModelConfig) -> list[Position] | None:
     return [_position(config) for _ in range(config.layers)]
 
 
-def make_position(name: str, options: dict[str, Any], **sizes: Any) -> Position:
-    """The position called ``name``; ``sizes`` are those of `Position`'s constructor."""
+def make_position(
+    name: str, options: dict[str, Any], beside: float = EMBEDDING_STD, **sizes: Any
+) -> Position:
+    """The position called ``name``; ``sizes`` are those of `Position`'s constructor, ``beside`` the
+    standard deviation of the token embeddings at the start."""
     cls: Any = POSITIONS.get(name)
     if not cls.adds_to_values:
         sizes.pop("value_dim", None)
-    return cls(options=from_dict(cls.Options, options, f"{name}."), **sizes)
+    return cls(options=cls.beside(from_dict(cls.Options, options, f"{name}."), beside), **sizes)
 
 
 def make_memory(name: str, options: dict[str, Any], width: int) -> Memory:
@@ -217,6 +238,7 @@ def _position(config: ModelConfig, options: Any = None) -> Position:
     return make_position(
         str(config.position),
         config.position_options,
+        embedding_std(config) * embedding_scale(config),
         width=config.width,
         heads=config.heads,
         **head_sizes(options, config.width, config.heads),

@@ -7,12 +7,16 @@ one rule makes every position right with states, left padding, chunks and packed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+
+
+EMBEDDING_STD = 0.02
+"""of token embeddings at the start, where they are not scaled"""
 
 
 class Position(nn.Module):
@@ -40,6 +44,12 @@ class Position(nn.Module):
     """whether all layers of a stack hold this one module"""
     streams: str | None = None
     """why there is no exact state with it; None: there is"""
+
+    @classmethod
+    def beside(cls, options: Any, std: float) -> Any:
+        """``options`` as they are beside token embeddings of this standard deviation at the start:
+        scales that they leave open are filled in."""
+        return options
 
     def embed(self, positions: Tensor) -> Tensor:
         """What is added to the embeddings, or to a layer's input, at ``positions`` (B or 1, L):

@@ -1,0 +1,198 @@
+"""How every member trains at its defaults: `python -m everyformer.experiments.defaults`.
+
+Each member of each task is trained as `everyformer compare` would train it, preset and all, for the
+same few steps on built-in data with seeds 0, 1, ... The table shows who learns as the others do and
+who stays behind, beside what its preset changes beyond its gene. It is no ranking: 150 steps favour
+what begins quickly.
+
+Results are kept in ``defaults.json`` as each training ends, and what is there is not trained again:
+stop it at any time and give the same command. Several processes may share the work, task by task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.plan import Entrant, entrants, preset_changes
+from everyformer.comparison.summary import mean_interval
+from everyformer.core.errors import EveryformerError
+from everyformer.data import load_dataset
+from everyformer.data.base import Dataset
+from everyformer.data.config import DataConfig
+from everyformer.family import ALL_TASKS, list_members
+from everyformer.models.build import build_model
+from everyformer.models.config import Architecture
+from everyformer.training import train
+from everyformer.training.config import TrainingConfig
+from everyformer.training.run import environment
+
+NAME = "defaults"
+BEHIND = 1.1
+"""losses over this times the median of their task are pointed out"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all members of a task are trained on."""
+
+    data: DataConfig
+    batch: int
+    width: int = 64
+    steps: int = 150
+    patch: int = 4
+
+    def compared(self, members: Sequence[str], task: str) -> CompareConfig:
+        """The comparison that these trainings are those of."""
+        model = Architecture(width=self.width, layers=2, patch=self.patch, position="member")
+        training = TrainingConfig(
+            steps=self.steps, batch=self.batch, evaluate_every=None, evaluate_sequences=128,
+            checkpoint_every=None, threads=1, device="cpu",
+        )  # fmt: skip
+        return CompareConfig(
+            members=tuple(members), task=task, data=self.data, model=model, training=training
+        )
+
+    def __str__(self) -> str:
+        o = self.data
+        return (
+            f"`{o.source}`, width {self.width}, 2 layers, 4 heads, batches of {self.batch}, "
+            f"{self.steps} steps"
+        )
+
+
+SETTINGS = {
+    "lm": Setting(DataConfig(source="stdlib", length=256), batch=8, width=128),
+    "mlm": Setting(DataConfig(source="stdlib", length=128), batch=8),
+    "classify-text": Setting(DataConfig(source="listops", length=64, depth=2), batch=16),
+    "classify-image": Setting(DataConfig(source="digits"), batch=32, patch=2),
+    "seq2seq": Setting(DataConfig(source="copy", symbols=16), batch=16),
+    "pixels": Setting(DataConfig(source="digits"), batch=8),
+    "super-resolution": Setting(DataConfig(source="digits", small=4), batch=8),
+}
+
+
+def ready(task: str, setting: Setting) -> tuple[Dataset, list[Entrant]]:
+    """The data of a task, and its members as they will be trained."""
+    config = setting.compared([member.name for member in list_members(task=task)], task)
+    data = load_dataset(config.data, task)
+    return data, entrants(config, data)
+
+
+def one(task: str, setting: Setting, data: Dataset, entrant: Entrant, seed: int) -> dict[str, Any]:
+    """One training: what its evaluation found, or why there is none."""
+    row: dict[str, Any] = {"task": task, "member": entrant.member, "seed": seed}
+    if entrant.config is None:
+        return row | {"error": entrant.error}
+    training = replace(setting.compared([entrant.member], task).training, seed=seed)
+    torch.manual_seed(seed)
+    try:
+        found = train(build_model(entrant.config), data, training, show=False)
+    except EveryformerError as error:
+        return row | {"error": str(error)}
+    assert found.evaluation is not None
+    values = {
+        name: found.evaluation[name] for name in ("loss", "accuracy") & found.evaluation.keys()
+    }
+    return row | values | {"changes": preset_changes(entrant.config)}
+
+
+def work(folder: Path, tasks: Sequence[str], seeds: int) -> None:
+    """Train all that is missing in ``folder``, seed by seed, and keep the table up to date."""
+    for seed in range(seeds):
+        for task in tasks:
+            setting = SETTINGS[task]
+            held = {(r["task"], r["member"], r["seed"]) for r in read(folder)}
+            missing = {m.name for m in list_members(task=task)}
+            missing -= {member for t, member, s in held if (t, s) == (task, seed)}
+            if not missing:
+                continue
+            data, found = ready(task, setting)
+            for entrant in (e for e in found if e.member in missing):
+                row = one(task, setting, data, entrant, seed)
+                keep(folder, row)
+                print(f"{task}, seed {seed}: {entrant.member} {row.get('loss', row)}", flush=True)
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The rows that are recorded."""
+    path = folder / f"{NAME}.json"
+    rows: list[dict[str, Any]] = []
+    if path.exists():
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def keep(folder: Path, row: dict[str, Any]) -> None:
+    """Add a row to the files in ``folder``, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f".{NAME}.lock"):
+        rows = [*read(folder), row]
+        record = {
+            "experiment": NAME,
+            "command": "python -m everyformer.experiments.defaults",
+            "settings": {task: str(setting) for task, setting in SETTINGS.items()},
+            "environment": {key: environment()[key] for key in ("packages", "python", "platform")},
+            "rows": rows,
+        }
+        for name, text in (
+            (f"{NAME}.json", json.dumps(record, indent=1) + "\n"),
+            (f"{NAME}.md", "\n".join(page(rows)) + "\n"),
+        ):
+            written = folder / f".writing-{name}"
+            written.write_text(text, encoding="utf-8")
+            written.replace(folder / name)
+
+
+def page(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """The table of every task, best first."""
+    yield "# Every member at its defaults"
+    yield ""
+    yield "Losses in nats on held-out data after a short training, mean and 95% interval over"
+    yield "seeds; not a ranking. `python -m everyformer.experiments.defaults` makes and resumes it."
+    for task in ALL_TASKS:
+        own = [row for row in rows if row["task"] == task]
+        if not own:
+            continue
+        losses: dict[str, list[float]] = {}
+        for row in own:
+            losses.setdefault(row["member"], []).extend([row["loss"]] if "loss" in row else [])
+        changes = {row["member"]: row.get("changes", row.get("error")) for row in own}
+        means = {name: statistics.mean(values) for name, values in losses.items() if values}
+        middle = statistics.median(means.values())
+        yield from ("", f"## {task}", "", f"{SETTINGS[task]}. Median {middle:.3f}.", "")
+        yield "| member | loss | 95% interval | seeds | its preset changes besides its gene |"
+        yield "|---|---|---|---|---|"
+        for name in sorted(losses, key=lambda n: means.get(n, float("inf"))):
+            values, told = losses[name], changes[name]
+            span = "-"
+            if len(values) > 1:
+                span = "{:.3f} to {:.3f}".format(*mean_interval(values))
+            if isinstance(told, dict):
+                told = ", ".join(f"{key} {value}" for key, value in told.items())
+            shown = f"{means[name]:.3f}" if values else "failed"
+            behind = " (behind)" if values and means[name] > BEHIND * middle else ""
+            yield f"| {name} | {shown}{behind} | {span} | {len(values)} | {told or '-'} |"
+
+
+def main() -> None:
+    """As a command."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--tasks", nargs="+", choices=ALL_TASKS, default=list(ALL_TASKS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    given = parser.parse_args()
+    work(given.out, given.tasks, given.seeds)
+
+
+if __name__ == "__main__":
+    main()
