@@ -243,7 +243,7 @@ FAMILY: tuple[Member, ...] = (
         Genes(mixer="sparse-transformer", position="axial", position_options={"combine": "sum"},
               block={"feedforward": "gelu-sigmoid", "feedforward_dropout": 0.0,
                      "final_norm_eps": 1e-6},
-              model={"tie": False, "init": "sparse-transformer"},
+              model={"tie": False},
               tasks={PIXELS: {"position": None}}),
         (LM, MLM, TEXT, IMAGE, PIXELS),
         Cost(1.5, 1, "O(L s d + L^2 d / s) time, O(L^1.5 d) with s = sqrt(L); O(L d) memory",

@@ -13,7 +13,6 @@ from everyformer.core.mask import Mask
 from everyformer.engines.flops import count_flops
 from everyformer.engines.plan import reached
 from everyformer.models.build import configure
-from everyformer.models.deep import SCALE, TABLE
 from everyformer.models.genes import build_mixers
 from everyformer.positions.axial import Axial, axial_reference
 
@@ -230,11 +229,14 @@ def test_scores_grow_like_the_power_of_three_halves():
 
 # the start of deep networks
 
+PUBLISHED = "sparse-transformer"
+SCALE, TABLE = 0.125, 0.01
+
 
 def model(**options):
     torch.manual_seed(0)
     sizes = {"width": 64, "heads": 4, "layers": 3, "max_length": 1024, "vocabulary": 500}
-    return ef.create_model("sparse-transformer", **{**sizes, **options})
+    return ef.create_model("sparse-transformer", init=PUBLISHED, **{**sizes, **options})
 
 
 def test_every_matrix_starts_with_its_published_deviation():
@@ -262,7 +264,7 @@ def test_every_matrix_starts_with_its_published_deviation():
 
 def test_places_of_pictures_are_rows_columns_and_channels_whose_tables_share_one_deviation():
     sizes = {"width": 512, "heads": 2, "layers": 1, "image": (3, 16, 16)}
-    made = ef.create_model("sparse-transformer", "pixels", **sizes)
+    made = ef.create_model("sparse-transformer", "pixels", init=PUBLISHED, **sizes)
     assert made.position is None
     for table in (made.embedding.row, made.embedding.column, made.embedding.channel):
         assert table.weight.std().item() == pytest.approx(TABLE / math.sqrt(3), rel=0.1)
@@ -274,9 +276,11 @@ def test_the_first_loss_is_the_logarithm_of_the_number_of_tokens(task):
     made, count = model(), 500
     inputs = targets = torch.randint(0, 500, (2, 30))
     if task == "mlm":
-        made = ef.create_model("sparse-transformer", task, width=64, max_length=64, vocabulary=500)
+        sizes = {"width": 64, "max_length": 64, "vocabulary": 500}
+        made = ef.create_model("sparse-transformer", task, init=PUBLISHED, **sizes)
     if task == "pixels":
-        made = ef.create_model("sparse-transformer", task, width=64, image=(3, 4, 4))
+        sizes = {"width": 64, "image": (3, 4, 4)}
+        made = ef.create_model("sparse-transformer", task, init=PUBLISHED, **sizes)
         inputs, count = torch.randint(0, 256, (2, 3, 4, 4)).to(torch.uint8), 256
         targets = inputs.permute(0, 2, 3, 1).flatten(1).long()
     assert made(inputs, targets=targets).loss.item() == pytest.approx(math.log(count), rel=1e-6)

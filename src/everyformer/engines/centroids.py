@@ -116,7 +116,7 @@ class Centroids(nn.Module):
 
     @torch.compiler.disable
     def watch(self, weights: Iterable[Tensor]) -> None:
-        """Settle if ``weights``, which learn beside the centroids, are not those of the last call."""
+        """Settle if ``weights``, which learn beside the centroids, have changed since last time."""
         if self.update != "ema":
             return
         now = fingerprint(weights)
