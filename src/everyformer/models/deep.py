@@ -73,7 +73,7 @@ def _places(model: nn.Module) -> list[list[Tensor]]:
         if isinstance(part, PixelEmbedding):
             groups.append([table.weight for table in part.places()])
         elif isinstance(part, Position) and part.acts_on in ("embeddings", "layers"):
-            tables = [weight for weight in part.parameters() if weight.dim() == 2]
+            tables: list[Tensor] = [weight for weight in part.parameters() if weight.dim() == 2]
             beside = getattr(part.options, "combine", "sum") == "concat"
             groups += [[table] for table in tables] if beside else [tables]
     return groups
