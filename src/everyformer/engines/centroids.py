@@ -117,7 +117,7 @@ class Centroids(nn.Module):
     @torch.compiler.disable
     def watch(self, weights: Iterable[Tensor]) -> None:
         """Settle if ``weights``, which learn beside the centroids, have changed since last time."""
-        if self.update != "ema":
+        if self.update != "ema" or self.means.is_meta:
             return
         now = fingerprint(weights)
         if not unchanged(self._known, now):
@@ -128,7 +128,8 @@ class Centroids(nn.Module):
     @torch.no_grad()
     def settle(self) -> None:
         """Move the centroids by what was counted: a step is over."""
-        if self.update != "ema" or not self.new_counts.any():
+        # models are also built where nothing is computed
+        if self.update != "ema" or self.means.is_meta or not self.new_counts.any():
             return
         self.sums.lerp_(self.new_sums, 1 - self.decay)
         self.counts.lerp_(self.new_counts, 1 - self.decay)
