@@ -266,11 +266,35 @@ def test_accumulation_and_hooks_of_weights():
         torch.testing.assert_close(w.grad, whole[name], rtol=0, atol=1e-10)
 
 
-def test_a_weight_changed_before_the_backward_pass_is_an_error():
+def changed_in_place(weights):
+    with torch.no_grad():
+        weights[-1][..., 3:4].add_(1.0)
+
+
+def changed_behind_autograd(weights):
+    weights[0].data = weights[0].data * 1.01
+
+
+def stepped(weights, **how):
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    torch.optim.AdamW(weights, **how).step()
+
+
+CHANGES = {
+    "in place": changed_in_place,
+    "data": changed_behind_autograd,
+    "fused": lambda weights: stepped(weights, fused=True),
+    "fused, one weight": lambda weights: stepped(weights[4:5], fused=True, lr=1e-5),
+    "foreach": lambda weights: stepped(weights, foreach=True),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_weight_changed_before_the_backward_pass_is_an_error(change):
     stack = make_stack("attention")
     y = stack(draw(2, 6, WIDTH)).y
-    with torch.no_grad():
-        stack.blocks[0].mixer.out.weight.add_(1.0)
+    CHANGES[change](list(stack.blocks.parameters()))
     with pytest.raises(EveryformerError, match="changed in place"):
         y.sum().backward()
 
