@@ -48,3 +48,33 @@ def test_the_compiler_takes_checkpoints():
     got = torch.autograd.grad(compiled(tokens, targets=tokens).loss, list(model.parameters()))
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("memory", ["segment", "compressive"])
+def test_layers_that_read_a_memory_keep_their_inputs_alone(memory):
+    torch.manual_seed(0)
+    sizes = {"width": 12, "heads": 3, "layers": 4, "vocabulary": 50, "position": "alibi"}
+    plain = ef.create_model("attention", memory=memory, slots=6, dropout=0.2, **sizes).double()
+    thrifty = copy.deepcopy(plain)
+    thrifty.enable_checkpointing()
+    tokens, found, kept = torch.randint(0, 50, (2, 33)), [], []
+    for model in (plain, thrifty):
+        torch.manual_seed(3)
+        state, sizes_kept = model.init_state(2), []
+
+        def pack(t, into=sizes_kept):
+            into.append(t.untyped_storage().nbytes())
+            return t
+
+        parts = []
+        for piece in tokens.split(11, 1):
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+                out = model(piece, targets=piece, state=state)
+            state = out.state.detach()
+            grads = torch.autograd.grad(out.loss, list(model.parameters()), allow_unused=True)
+            parts += [g for g in grads if g is not None]
+        found.append([*parts, *state.tensors()])
+        kept.append(sum(sizes_kept))
+    assert kept[1] < kept[0] / 3
+    for expected, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)

@@ -139,8 +139,8 @@ class Stack(nn.Module):
                 x = x + added[n]
             before = None if state is None else state.layers[n]
             read = None if context is None else context[n]
-            if self.checkpointing and self.training and state is None:
-                out = self._checkpointed(block, x, context=read, mask=mask)
+            if self.checkpointing and self.training:
+                out = self._checkpointed(block, x, context=read, mask=mask, state=before)
             else:
                 out = block(x, context=read, mask=mask, state=before)
             x = out.y
