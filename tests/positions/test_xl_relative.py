@@ -197,3 +197,26 @@ def test_options_without_meaning_are_refused(options, said):
         ef.create_mixer(
             "attention", width=8, position="xl-relative", position_options={"distances": "learned"}
         )
+
+
+def permuted(weight):
+    weight.data = weight.data.flip(1).clone()
+
+
+def stepped(weight):
+    weight.grad = torch.randn_like(weight)
+    torch.optim.AdamW([weight], lr=0.1, fused=True).step()
+
+
+def swapped_in_place(weight):
+    weight.data[[0, 1]] = weight.data[[1, 0]]
+
+
+@pytest.mark.parametrize("change", [permuted, stepped, swapped_in_place])
+def test_what_is_kept_follows_weights_whose_sum_stays(change):
+    made, x = mixer(True), torch.randn(1, 9, 12).double()
+    with torch.no_grad():
+        made(x)
+    change(made.position.encode.weight)
+    with torch.no_grad():
+        torch.testing.assert_close(made(x).y, made.reference(x), rtol=1e-10, atol=1e-10)

@@ -23,7 +23,7 @@ calls without gradients. The paper's memory of segments is no part of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +56,17 @@ class XlRelativeOptions(Options):
     """of learned distances: the largest with an entry of its own (default: max_length - 1)"""
     start_std: Amount = 0.02
     """standard deviation of u and v, and of learned distances, at the start"""
+
+
+class Kept(NamedTuple):
+    """What one call leaves to the next."""
+
+    weight: Tensor
+    """W_R as it was"""
+    of: tuple[torch.dtype, int]
+    """what it was made in, and the nearest distance"""
+    known: Tensor
+    """W_R r of that distance and those beyond, the nearest last: (H, distances, D)"""
 
 
 @POSITIONS.register("xl-relative")
@@ -104,7 +115,7 @@ class XlRelative(ScorePosition):
             if part is not None:
                 nn.init.normal_(part, std=o.start_std)
                 part.no_decay = True  # type: ignore[attr-defined]
-        self._kept: tuple[tuple[Any, ...], Tensor] | None = None
+        self._kept: Kept | None = None
 
     def join(self, first: Position) -> None:
         if self.options.untie:
@@ -179,13 +190,15 @@ class XlRelative(ScorePosition):
             waves = self._waves(distances, dtype)
             waves = F.dropout(waves, self.options.wave_dropout, self.training)
             return self._project(waves).transpose(0, 1)
-        # the sum notices weights that were changed behind autograd's back
-        key = (weight.data_ptr(), float(weight.sum()), dtype, nearest)
-        if self._kept is None or self._kept[0] != key or self._kept[1].shape[1] < count:
+        held = self._kept
+        fits = held is not None and held.of == (dtype, nearest) and held.known.shape[1] >= count
+        # weights may be changed behind autograd's back, so they are compared number by number
+        if held is None or not fits or not torch.equal(held.weight, weight):
             room = 1 << (count - 1).bit_length()
             far = nearest + room - torch.arange(1, room + 1)
-            self._kept = key, self._project(self._waves(far, dtype)).transpose(0, 1).contiguous()
-        return self._kept[1][:, -count:]
+            known = self._project(self._waves(far, dtype)).transpose(0, 1).contiguous()
+            held = self._kept = Kept(weight.detach().clone(), (dtype, nearest), known)
+        return held.known[:, -count:]
 
     def _waves(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
         """r of distances of any shape: (..., width)."""
