@@ -140,3 +140,13 @@ def test_left_padded_rows_equal_the_rows_alone():
         keep = torch.tensor([[False] * 3 + [True] * 5])
         got = model(padded, mask=ef.Mask(keep=keep)).logits[:, 3:]
         torch.testing.assert_close(got, model(tokens).logits)
+
+
+@pytest.mark.parametrize("first", [0, 10**6, 10**7, 2**24 - 7])
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_rotations_are_exact_at_far_positions(first, layout):
+    x = torch.randn(1, 2, 7, 64)
+    where = first + torch.arange(7)[None]
+    exact = ef.reference.rotate(x.double(), where, layout=layout)
+    got = ef.functional.rotate(x, where, layout=layout)
+    torch.testing.assert_close(got.double(), exact, rtol=0, atol=1e-6)

@@ -12,11 +12,13 @@ each head's channels.
 ``learned`` trains them (not in the paper), a set for each layer.
 
 Source: Su et al. 2021, arXiv 2104.09864, eq. 15 and 34. Cost: O(L D) a head, no parameters. A
-stream caches rotated keys with their absolute positions. Angles are built in float32.
+stream caches rotated keys with their absolute positions. Angles are built in float64 (float32 where
+a device has no other), so that they are right at any position.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -107,7 +109,10 @@ def _turn(x: Tensor, where: Tensor, theta: Tensor, size: float, layout: PairLayo
     """``x`` turned by ``theta`` (pairs,) or (B or 1, 1, L, pairs) a token, times ``size``."""
     half = x.shape[-1] // 2
     wide = torch.promote_types(x.dtype, torch.float32)
-    angles = where[:, None, :, None].to(wide) * theta.to(wide)
+    # an angle of a thousand turns has no digits left for the part of a turn in float32
+    exact = torch.float32 if x.device.type == "mps" else torch.float64
+    angles = where[:, None, :, None].to(exact) * theta.to(exact)
+    angles = torch.remainder(angles, 2 * math.pi).to(wide)
     cosine, sine = angles.cos(), angles.sin()
     if size != 1:
         cosine, sine = cosine * size, sine * size
