@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -9,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.training.logging import read_metrics
-
-# Student's t at 97.5% for 1, 2, ... degrees of freedom; beyond, the normal value.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
 """said of the loss of a model that leaks"""
@@ -63,9 +61,34 @@ def member_row(
 def mean_interval(values: Sequence[float]) -> list[float]:
     """Student's 95% interval of the mean of at least two values."""
     n, mean = len(values), statistics.mean(values)
-    t = _T[n - 2] if n - 2 < len(_T) else 1.96
-    half = t * statistics.stdev(values) / math.sqrt(n)
+    half = student_quantile(n - 1) * statistics.stdev(values) / math.sqrt(n)
     return [mean - half, mean + half]
+
+
+@functools.cache
+def student_quantile(degrees: int) -> float:
+    """The t that Student's distribution leaves 95% between -t and t, for 1, 2, ... degrees.
+
+    With angle a = atan(t / sqrt(n)) the share between is, of odd n,
+    2 / pi (a + sin a (cos a + 2/3 cos^3 a + ... up to cos^(n-2))), and of even n
+    sin a (1 + 1/2 cos^2 a + 1 3 / (2 4) cos^4 a + ...): Abramowitz and Stegun 26.7.3 and 26.7.4.
+    """
+
+    def between(angle: float) -> float:
+        cosine, odd = math.cos(angle), degrees % 2
+        term = cosine if odd else 1.0
+        total = term if degrees > 1 else 0.0
+        for k in range(2 + odd, degrees - 1, 2):
+            term *= (k - 1) / k * cosine * cosine
+            total += term
+        total *= math.sin(angle)
+        return 2 / math.pi * (angle + total) if odd else total
+
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if between(middle) < 0.95 else (low, middle)
+    return math.sqrt(degrees) * math.tan(low)
 
 
 def curve(run: Path) -> dict[str, list[dict[str, Any]]]:
