@@ -16,7 +16,9 @@ from small_comparisons import SMALL
 from everyformer.benchmark.bench import Point
 from everyformer.comparison import compare as comparing
 from everyformer.comparison import worker
+from everyformer.comparison.summary import mean_interval, student_quantile
 from everyformer.data.base import Dataset
+from everyformer.report.words import notes
 
 Compare = Callable[..., Any]
 MEMBERS = ("attention", "aft-local", "gmlp")
@@ -219,3 +221,22 @@ def test_the_python_call_gives_what_the_files_hold(
     assert done.rows == done.results["rows"]
     held = json.loads((tree / "made" / "results.json").read_text(encoding="utf-8"))
     assert held["rows"] == json.loads(json.dumps(done.rows))
+
+
+@pytest.mark.parametrize("degrees", [*range(1, 40), 99, 100, 999, 1000])
+def test_quantiles_are_students(degrees: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    assert student_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-10)
+
+
+def test_an_interval_over_twelve_seeds_is_students() -> None:
+    low, high = mean_interval([0.0, 1.0] * 6)
+    assert (high - low) / 2 == pytest.approx(2.200985 * (12 / 11 / 4) ** 0.5 / 12**0.5, rel=1e-6)
+
+
+def test_presets_that_differ_in_more_than_their_gene_are_named(compare: Compare) -> None:
+    made = compare("gpt", "attention", "reformer", "--steps", "2")
+    (told,) = [note for note in notes(made.results) if "more than their gene" in note]
+    for part in ("gpt (", "init gpt2", "dropout 0.1", "reformer (", "tie False"):
+        assert part in told
+    assert "attention (" not in told

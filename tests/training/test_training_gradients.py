@@ -14,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from training_stand_ins import TinyBatch, TinyConfig, TinyData, TinyModel, train_tiny
 
+import everyformer as ef
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.mask import Mask
+from everyformer.data.batch import Batch
 from everyformer.training.distributed import World, join
 from everyformer.training.logging import read_metrics
 from everyformer.training.step import backward, seed_step
@@ -54,6 +56,68 @@ def test_slices_give_the_gradient_of_the_batch(slices: int, extra: bool) -> None
     assert set(gradients(model)) - set(expected) == set()
     for name, gradient in gradients(model).items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-10, atol=1e-12)
+
+
+OWN_TERMS = [
+    ("learned-per-layer", {"layer_losses": True, "lookahead": 0.5}, {"layers", "ahead"}),
+    ("routing", {"commitment": 0.5, "clusters": 2, "window": 4}, {"commitment"}),
+    (
+        "routing",
+        {"commitment": 0.5, "clusters": 2, "window": 4, "update": "gradient"},
+        {"commitment", "codebook"},
+    ),
+]
+
+
+def uneven_text() -> Batch:
+    """Six rows with 9, 2, 7, 1, 0 and 5 scored targets; padding on the right of some."""
+    generator = torch.Generator().manual_seed(4)
+    tokens = torch.randint(0, 11, (6, 10), generator=generator)
+    keep = torch.arange(9) < torch.tensor([9, 3, 9, 2, 4, 6])[:, None]
+    scored = torch.arange(9) < torch.tensor([9, 2, 7, 1, 0, 5])[:, None]
+    return Batch(tokens[:, :-1], tokens[:, 1:].masked_fill(~scored, -100), keep)
+
+
+def with_own_terms(member: str, options: dict[str, Any]) -> torch.nn.Module:
+    torch.manual_seed(0)
+    sizes = {"width": 8, "layers": 3, "heads": 2, "vocabulary": 11, "max_length": 9}
+    return ef.create_model(member, **sizes, **options).double().train()
+
+
+@pytest.mark.parametrize(("member", "options", "names"), OWN_TERMS)
+@pytest.mark.parametrize("slices", [2, 3, 6])
+def test_slices_weigh_terms_by_what_they_are_means_over(
+    member: str, options: dict[str, Any], names: set[str], slices: int
+) -> None:
+    plain = with_own_terms(member, options)
+    batch = uneven_text()
+    out = plain(batch.inputs, targets=batch.targets, mask=batch.mask)
+    out.loss.backward()
+    model = with_own_terms(member, options)
+    found = backward(model, batch, ALONE, slices=slices)
+    assert names <= set(found)
+    assert found == pytest.approx({n: t.item() for n, t in out.losses.items()}, rel=1e-12)
+    for (name, a), (_, b) in zip(plain.named_parameters(), model.named_parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def write_own_terms(folder: Path) -> None:
+    with join("cpu") as world:
+        model = with_own_terms(*OWN_TERMS[0][:2])
+        backward(world.wrap(model), uneven_text(), world, slices=3)
+        if world.first:
+            save_file(gradients(model), folder / "gradient.safetensors")
+
+
+def test_two_processes_weigh_terms_by_what_they_are_means_over(
+    children: ForkServerContext, tmp_path: Path
+) -> None:
+    plain, batch = with_own_terms(*OWN_TERMS[0][:2]), uneven_text()
+    plain(batch.inputs, targets=batch.targets, mask=batch.mask).loss.backward()
+    two_processes(children, write_own_terms, tmp_path)
+    found = load_file(tmp_path / "gradient.safetensors")
+    for name, gradient in gradients(plain).items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_a_batch_without_scored_targets_is_refused() -> None:

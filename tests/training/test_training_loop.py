@@ -11,13 +11,17 @@ import pytest
 import torch
 from training_stand_ins import TinyData, TinyModel, tiny_training, train_tiny
 
+import everyformer as ef
+from everyformer.blocks.stack import Stack
 from everyformer.core.errors import CheckpointError, ConfigError, DivergedError, UnsupportedError
 from everyformer.core.outputs import ModelOutput
+from everyformer.data.batch import Batch
 from everyformer.training import RunDirectory, train
 from everyformer.training.checkpoint import checkpoints
 from everyformer.training.evaluate import evaluate
 from everyformer.training.logging import read_metrics
 from everyformer.training.schedule import schedule_factor
+from everyformer.training.step import positions
 
 pytestmark = pytest.mark.usefixtures("without_tensorboard")
 
@@ -181,3 +185,39 @@ def test_compiled_steps_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled.evaluation is not None
     assert compiled.evaluation["loss"] == pytest.approx(plain.evaluation["loss"], rel=1e-5)
     assert compiled.flops == plain.flops
+
+
+READ = [
+    # 1 + (24 / 4)^2 patches of 27,648 / 16 = 1,728 channel values each row; 8 x 8 / 16 and a class
+    ("vit", "classify-image", {"image": (3, 24, 24), "patch": 4}, 37),
+    ("attention", "classify-image", {"image": (3, 24, 24), "patch": 4}, 36),
+    ("attention", "pixels", {"image": (3, 4, 4)}, 48),
+    ("attention", "pixels", {"image": (3, 4, 4), "pixels": {"output": "mixture"}}, 16),
+    ("attention", "super-resolution", {"image": (1, 4, 4), "source_image": (1, 2, 2)}, 20),
+]
+
+
+@pytest.mark.parametrize(("member", "task", "options", "expected"), READ)
+def test_of_pictures_the_positions_that_layers_read_are_counted(
+    member: str, task: str, options: dict[str, Any], expected: int
+) -> None:
+    sizes = {"width": 8, "heads": 2, "layers": 1}
+    model = ef.create_model(member, task, **sizes, **options)
+    channels, rows, columns = options.get("source_image", options["image"])
+    batch = Batch(torch.zeros(5, channels, rows, columns), torch.zeros(5))
+    assert positions(model, batch) == 5 * expected
+    seen: list[int] = []
+    for stack in (part for part in model.modules() if isinstance(part, Stack)):
+        stack.register_forward_hook(lambda _, given, out: seen.append(out.y.shape[1]))
+    image = torch.zeros(5, *options["image"], dtype=torch.uint8)
+    if task == "super-resolution":
+        image = torch.zeros(5, *options["source_image"], dtype=torch.uint8)
+    count = options["image"][0] * options["image"][1] * options["image"][2]
+    goals = torch.zeros(5, dtype=torch.long) if "class" in task else torch.zeros(5, count).long()
+    model(image, targets=goals)
+    assert sum(seen) == expected
+
+
+def test_the_speed_says_which_steps_it_leaves_out() -> None:
+    assert train_tiny(None, steps=3).left_out == 0
+    assert train_tiny(None, steps=8).left_out == 3

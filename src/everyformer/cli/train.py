@@ -77,6 +77,8 @@ def run(words: Sequence[str]) -> int:
             )
     if not result.interrupted:
         speed = f", {result.tokens_per_second:,.0f} tokens/s" if result.tokens_per_second else ""
+        if result.left_out:
+            speed += f" after the first {result.left_out} steps"
         rows: dict[str, Any] = {"run": folder}
         found = (result.evaluation or {}).items()
         rows |= {name: value for name, value in found if isinstance(value, int | float)}

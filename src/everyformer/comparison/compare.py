@@ -16,7 +16,7 @@ from typing import Any
 from everyformer.benchmark.bench import Point, bench, crossover
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.folder import check_folder, opened
-from everyformer.comparison.plan import Entrant, entrants, own_options
+from everyformer.comparison.plan import Entrant, entrants, own_options, preset_changes
 from everyformer.comparison.summary import (
     BETTER,
     curve,
@@ -135,6 +135,8 @@ def collect(
             row["seconds_to_slowest"] = time_to(qualities[-1], own_runs[0]["evaluations"], metric)
             row["parameter_ratio"] = row["parameters"] / base if base else None
             row["beats_attention_from"] = crossover(points, row["member"])
+            config_of = next(e.config for e in ready if e.member == row["member"])
+            row["preset"] = {} if config_of is None else preset_changes(config_of)
     return {
         "format": FORMAT,
         "command": command,

@@ -59,7 +59,8 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Positions computed, padding included; of pictures every channel value counts."""
+        """Tokens of texts, padding included; of pictures every channel value (see
+        `Model.positions_read` for what a model reads of them)."""
         return self.inputs.numel() + (self.targets.numel() if self.separate else 0)
 
     @property

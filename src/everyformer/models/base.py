@@ -86,6 +86,31 @@ class Model(nn.Module):
             if isinstance(part, Mixer):
                 part.begin_step()
 
+    def positions_read(self, rows: int) -> int | None:
+        """Positions of so many pictures that layers read; None of texts, whose tokens are counted.
+
+        Of a picture that is enlarged those of the small one too.
+        """
+        config = self.config
+        if config.image is None:
+            return None
+        return rows * (config.tokens + math.prod(config.source_image or (0,)))
+
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
+        """Over how many tokens or targets of these rows each of its further losses is a mean.
+
+        0 says that a loss is a sum. Those that are not named are means over rows.
+        """
+        counts: dict[str, int] = {}
+        if self.config.image is None:
+            keep = None if mask is None else mask.keep
+            real = inputs.numel() if keep is None else int(keep.sum())
+            real += len(inputs) * (self.config.pooling == "class")
+            counts = {"commitment": real, "codebook": real}
+        if self.config.memory_options.get("reconstruction_norm") == "sum":
+            counts["compression"] = 0
+        return counts
+
     def enable_checkpointing(self, on: bool = True) -> None:
         """Keep only each layer's input for the backward pass and compute the rest again."""
         self.stack.checkpointing = on

@@ -55,6 +55,12 @@ class LanguageModel(Model):
         layers = self.config.layers if self.config.layer_losses else 0
         self.predicting = tuple(n for n in range(1, layers) if done < n / (2 * layers))
 
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
+        later = _moved(targets, mask)
+        own = {"layers": targets, "ahead": later}
+        scored = {name: int((goals != -100).sum()) for name, goals in own.items()}
+        return super().term_counts(inputs, targets, mask) | scored
+
     def forward(
         self,
         inputs: Tensor,

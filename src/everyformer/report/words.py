@@ -131,6 +131,7 @@ def notes(results: dict[str, Any]) -> list[str]:
     """What a reader must know before deciding from the table."""
     rows, config = finished(results), results["config"]
     made = [*_leak_notes(rows), *_interval_notes(rows), *_fairness_notes(rows, config)]
+    made += _preset_notes(rows)
     unfinished = _still_learning(results)
     if unfinished:
         made.append(
@@ -201,6 +202,25 @@ def _fairness_notes(rows: list[dict[str, Any]], config: dict[str, Any]) -> list[
             "do better with its own (--lr-grid)."
         )
     return made
+
+
+def _preset_notes(rows: list[dict[str, Any]]) -> list[str]:
+    """What presets change besides their genes, where not all of them do."""
+    own = {row["member"]: row.get("preset", {}) for row in rows}
+    names = {name for preset in own.values() for name in preset}
+    alike = {n for n in names if all(own[m].get(n) == next(iter(own.values())).get(n) for m in own)}
+    told = {
+        member: [f"{name} {value}" for name, value in preset.items() if name not in alike]
+        for member, preset in own.items()
+    }
+    differing = [f"{member} ({listed(what)})" for member, what in told.items() if what]
+    if not differing:
+        return []
+    return [
+        f"Published presets differ in more than their gene: {'; '.join(differing)}. Give such an "
+        "option for all (--block.dropout 0), or for one member with --options, to compare genes "
+        "alone."
+    ]
 
 
 def _still_learning(results: dict[str, Any]) -> list[str]:

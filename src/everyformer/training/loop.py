@@ -36,7 +36,7 @@ from everyformer.training.run import RunDirectory
 from everyformer.training.schedule import learning_rate
 from everyformer.training.signals import StopSignals
 from everyformer.training.stages import check_stages, narrowed, pieces_of
-from everyformer.training.step import backward, count_operations, seed_step
+from everyformer.training.step import backward, count_operations, positions, seed_step
 
 if TYPE_CHECKING:
     from everyformer.data.base import Dataset
@@ -134,6 +134,7 @@ class _Job:
         records.open(self.state, values)
         self.first = self.state.steps
         self.begun = self.logged = self.state.tokens, self.state.seconds
+        self.left_out = 0
         self.module = self.world.wrap(self.model)
         self.compiled: Any = torch.compile(self.module) if self.config.compile else self.module
         # a comparison's trainings lie in MEMBER-seedN/run
@@ -180,6 +181,7 @@ class _Job:
             peak_device=torch.cuda.max_memory_allocated(self.world.device) if cuda else None,
             path=self.records.path,
             signal=self.signal,
+            left_out=self.left_out,
         )
 
     def _step(self) -> None:
@@ -199,13 +201,14 @@ class _Job:
         if self.average is not None:
             self.average.update(self.model)
         state.steps += 1
-        state.tokens += batch.tokens
-        state.flops += round((state.flops_per_position or 0) * batch.tokens)
+        read = positions(self.model, batch)
+        state.tokens += read
+        state.flops += round((state.flops_per_position or 0) * read)
         state.seconds += self.world.from_first([time.perf_counter() - start])[0]
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
             self._report(losses, lr, norm)
         if state.steps - self.first == WARM_UP_STEPS and self._done() < 1:
-            self.begun = state.tokens, state.seconds
+            self.begun, self.left_out = (state.tokens, state.seconds), WARM_UP_STEPS
 
     def _staged(self, batch: Batch) -> Batch:
         """The batch as the stage reads it; operations are counted anew where one begins."""

@@ -33,6 +33,8 @@ class TrainResult:
     """the run's directory"""
     signal: int | None = None
     """number of the signal that stopped the run before its end"""
+    left_out: int = 0
+    """first steps of this sitting that the speed leaves out"""
 
     @property
     def interrupted(self) -> bool:

@@ -55,8 +55,8 @@ def backward(
 ) -> dict[str, float]:
     """Add the gradient of the batch's loss to the parameters; the loss's terms by name.
 
-    The task's loss is the mean over the scored targets of the whole batch. The members' own terms
-    have no targets to count, so slices weigh in them by their rows.
+    The task's loss is the mean over the scored targets of the whole batch. Of the other terms each
+    slice weighs in by what the term is a mean over (`Model.term_counts`), or else by its rows.
 
     Args:
         model: as `World.wrap` gave it back.
@@ -80,15 +80,18 @@ def backward(
     start, stop = world.share(rows)
     cuts = [start + (stop - start) * i // slices for i in range(slices + 1)]
     sums: dict[str, Tensor] = {}
+    totals = _term_counts(model, batch)
     for i in range(slices):
         part = batch.rows(cuts[i], cuts[i + 1])
         weights = part.scored / scored, (cuts[i + 1] - cuts[i]) / rows
+        own = _term_counts(model, part)
+        shares = {name: own[name] / total if total else 1.0 for name, total in totals.items()}
         part = part.to(world.device)
         with without_averaging(model, last=i == slices - 1):
             state = None if carry is None else carry.of(i, len(part.targets))
             with autocast(world.device, precision):
                 out = forward(model, part, state)
-                terms = _weighted(out, *weights)
+                terms = _weighted(out, *weights, shares)
             if carry is not None:
                 carry.take(i, out.state)
             # averaging divides by the number of processes, the weights already have
@@ -106,14 +109,31 @@ def count_operations(
     losses: dict[str, float] = {}
     counted = count_flops(lambda: losses.update(backward(model, batch, world, **options)))
     start, stop = world.share(len(batch.targets))
-    [per_position] = world.from_first([counted / batch.rows(start, stop).tokens])
+    [per_position] = world.from_first([counted / positions(model, batch.rows(start, stop))])
     return losses, per_position
 
 
-def _weighted(out: ModelOutput, of_targets: float, of_rows: float) -> dict[str, Tensor]:
+def positions(model: nn.Module, batch: Batch) -> int:
+    """Positions that a pass over the batch computes, padding included: what speed and budgets of
+    tokens count. Of pictures a model says how many it reads, as patches or pixels."""
+    tell: Any = getattr(getattr(model, "module", model), "positions_read", None)
+    read: int | None = None if tell is None else tell(len(batch.inputs))
+    return batch.tokens if read is None else read
+
+
+def _term_counts(model: nn.Module, batch: Batch) -> dict[str, int]:
+    """What `Model.term_counts` says of these rows; nothing of modules of other kinds."""
+    tell: Any = getattr(getattr(model, "module", model), "term_counts", None)
+    return {} if tell is None else tell(batch.inputs, batch.targets, batch.mask)
+
+
+def _weighted(
+    out: ModelOutput, of_targets: float, of_rows: float, shares: dict[str, float]
+) -> dict[str, Tensor]:
     task = out.losses["task"]
     if of_targets == 0:
         # a mean over no targets may be 0/0; the graph must still reach every parameter
         task = out.logits.sum() * 0
-    terms = {name: term * of_rows for name, term in out.losses.items() if name != "task"}
+    others = (name for name in out.losses if name != "task")
+    terms = {name: out.losses[name] * shares.get(name, of_rows) for name in others}
     return {"task": task * of_targets, **terms}
