@@ -279,3 +279,17 @@ def test_combinations_without_meaning_are_refused_with_the_reason():
     made = with_alibi(False)
     with pytest.raises(UnsupportedError, match="between tokens of one sequence"):
         made(torch.zeros(1, 3, 12).double(), context=torch.zeros(1, 4, 12).double())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_distances_beyond_the_range_of_float16_fall_on(dtype):
+    """Keys 70,000 back, farther than float16 counts, by slopes that leave them some weight."""
+    torch.manual_seed(0)
+    keys, slopes = 70_000, torch.tensor([2.0**-14, 2.0**-16])
+    q, k, v = (torch.randn(1, 2, n, 16).to(dtype) for n in (2, keys, keys))
+    got = softmax_attention(q, k, v, Visibility(causal=True, slopes=slopes))
+    behind = torch.arange(keys - 2, keys).double()[:, None] - torch.arange(keys)
+    scores = q.double() @ k.double().mT / 4 - slopes.double().view(2, 1, 1) * behind
+    weights = scores.masked_fill(behind < 0, -float("inf")).softmax(-1)
+    error = (got.double() - weights @ v.double()).abs().max()
+    assert error < {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-6}[dtype]

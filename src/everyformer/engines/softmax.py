@@ -114,19 +114,21 @@ def attention_weights(
 
 
 def with_slopes_in(q: Tensor, k: Tensor, v: Tensor, rates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Two channels more whose product is -rate (S - 1 - j); all padded to one width.
+    """Three channels more whose product is -rate (S - 1 - j); all padded to one width.
 
-    Distances are split at 256, below which integers are exact in every dtype. Fused kernels want
-    the same number of channels in all three, a multiple of 8.
+    Distances are split into digits of base 256, integers that are exact in every dtype; the third
+    is times 256 in keys and in queries, so that float16 holds it up to 2^24. Fused kernels want the
+    same number of channels in all three, a multiple of 8.
     """
     (batch, heads, queries, size), keys = q.shape, k.shape[2]
-    width = -(-max(size + 2, v.shape[-1]) // 8) * 8
+    width = -(-max(size + 3, v.shape[-1]) // 8) * 8
     ago = keys - 1 - torch.arange(keys, device=k.device)
-    parts = torch.stack((ago // 256 * 256, ago % 256), -1).to(k.dtype)
-    falling = -rates.to(q.dtype).view(1, -1, 1, 1).expand(batch, heads, queries, 2)
-    q = F.pad(torch.cat((q, falling), -1), (0, width - size - 2))
-    k = torch.cat((k, parts.expand(*k.shape[:2], keys, 2)), -1)
-    return q, F.pad(k, (0, width - size - 2)), F.pad(v, (0, width - v.shape[-1]))
+    parts = torch.stack((ago // 65536 * 256, ago // 256 % 256 * 256, ago % 256), -1).to(k.dtype)
+    falling = -rates.to(q.dtype).view(1, -1, 1, 1) * parts.new_tensor((256, 1, 1))
+    q = torch.cat((q, falling.expand(batch, heads, queries, 3)), -1)
+    k = torch.cat((k, parts.expand(*k.shape[:2], keys, 3)), -1)
+    q, k = (F.pad(t, (0, width - size - 3)) for t in (q, k))
+    return q, k, F.pad(v, (0, width - v.shape[-1]))
 
 
 def _with_bias(visible: Visibility, queries: int, keys: int) -> Visibility:
