@@ -280,7 +280,11 @@ def test_segments_know_no_longest_text():
         ({"k": 0}, ConfigError, "at least 1"),
         ({"k": LONGEST + 1}, GeneError, "k of at most 20, or a larger max_length"),
         ({"causal": True, "causal_chunk": 4, "k": 5}, GeneError, "larger causal_chunk"),
-        ({"attention_dropout": 1.0}, ConfigError, "attention_dropout' must be at least 0 and below 1"),
+        (
+            {"attention_dropout": 1.0},
+            ConfigError,
+            "attention_dropout' must be at least 0 and below 1",
+        ),
         ({"projection": "mean", "sharing": "layerwise"}, ConfigError, "no weights"),
         ({"projection": "max", "frozen": True}, ConfigError, "no weights"),
     ],
