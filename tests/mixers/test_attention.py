@@ -189,5 +189,5 @@ def test_what_cannot_be_done_is_refused():
         mixer(torch.randn(1, 3, 9))
     with pytest.raises(UnsupportedError, match="bidirectional"):
         mixer.init_state(1)
-    with pytest.raises(ShapeError, match="no token"):
+    with pytest.raises(ShapeError, match="one token"):
         mixer(torch.randn(1, 0, 8))

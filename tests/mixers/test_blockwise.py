@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import everyformer as ef
-from everyformer.core.errors import GeneError, ShapeError
+from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.plan import reached
 
@@ -123,7 +123,7 @@ def test_most_heads_stay_in_their_block():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"blocks": 0}, "at least 1 block"),
+        ({"blocks": 0}, "blocks' must be at least 1"),
         ({"groups": (1, 1)}, "heads=3"),
         ({"blocks": 2, "groups": (1, 1, 1)}, "0 to 1 blocks"),
         ({"permutations": ((0, 1), (1, 0))}, "2 permutations"),
@@ -135,7 +135,7 @@ def test_most_heads_stay_in_their_block():
     ],
 )
 def test_what_cannot_be_is_refused(options, says):
-    with pytest.raises(GeneError, match=says):
+    with pytest.raises(ConfigError, match=says):
         make(**options)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import everyformer as ef
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.mixers import etc
 
@@ -374,13 +374,13 @@ def test_without_sentences_only_open_masks_have_a_meaning():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"radius": -1}, "radius=-1"),
-        ({"clip": 0}, "clip=0"),
+        ({"radius": -1}, "radius' must be at least 0"),
+        ({"clip": 0}, "clip' must be at least 1"),
         ({"causal": True}, "no causal form"),
     ],
 )
 def test_what_cannot_be_is_refused_when_it_is_built(options, says):
-    with pytest.raises(GeneError, match=says):
+    with pytest.raises(ConfigError, match=says):
         ef.create_mixer("etc", width=WIDTH, heads=HEADS, **options)
 
 

@@ -372,7 +372,7 @@ def test_heads_of_a_layer_are_shared_with_other_mixers():
         ("rfa", {"causal": False}, {"gate": True}, GeneError, "gate=True.*causal"),
         ("rfa", {"causal": False}, {"compat_clamp": True}, GeneError, "compat_clamp=True.*causal"),
         ("rfa", {}, {"compat_clamp": True, "gate": True}, ConfigError, "no gate"),
-        ("rfa", {}, {"gate_start": 1.0}, ConfigError, "gate_start=1.0"),
+        ("rfa", {}, {"gate_start": 1.0}, ConfigError, "gate_start' must be above 0 and below 1"),
         ("rfa", {}, {"pool": 2}, ConfigError, "pool=2"),
         ("rfa", {}, {"draw": "gauss"}, ConfigError, "draw"),
         ("rfa", {}, {"position": "alibi"}, GeneError, "never forms"),

@@ -8,7 +8,7 @@ from transformers.models.led.modeling_led import LEDEncoderAttention
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 import everyformer as ef
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.engines.plan import reached
@@ -319,20 +319,20 @@ def test_the_token_that_a_classifier_reads_is_global(pooling):
 # refused, and what is not
 
 WRONG = [
-    ({"window": 7}, "8"),
+    ({"window": 7}, "must be even"),
     ({"window": -2}, "even"),
     ({"window": (4, 4)}, "heads=3"),
     ({"dilation": 0}, "dilation"),
     ({"dilation": (1, 2)}, "heads=3"),
     ({"global_tokens": -1}, "at least 0"),
-    ({"global_tokens": (2, -3)}, "position -3"),
+    ({"global_tokens": (2, -3)}, "must be at least 0"),
     ({"global_tokens": (2, 40), "max_length": 40}, "max_length=40"),
 ]
 
 
 @pytest.mark.parametrize(("options", "said"), WRONG)
 def test_what_cannot_be_is_refused(options, said):
-    with pytest.raises(GeneError, match=said):
+    with pytest.raises(ConfigError, match=said):
         build(**options)
 
 

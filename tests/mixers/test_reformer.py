@@ -392,9 +392,9 @@ def test_it_generates_and_learns_a_little():
 REFUSED = [
     ({"buckets": 5}, GeneError, "even numbers"),
     ({"buckets": None}, GeneError, "give max_length"),
-    ({"chunk": 0}, GeneError, "chunk=0 must be at least 1"),
-    ({"rounds": 0}, GeneError, "rounds=0"),
-    ({"look_back": -1}, GeneError, "look_back=-1"),
+    ({"chunk": 0}, ConfigError, "chunk' must be at least 1"),
+    ({"rounds": 0}, ConfigError, "rounds' must be at least 1"),
+    ({"look_back": -1}, ConfigError, "look_back' must be at least 0"),
     ({"wrap": "round"}, ConfigError, "did you mean|must be one of"),
 ]
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import everyformer as ef
 from everyformer import functional, reference
 from everyformer.core.choices import keep_choices, repeat_choices
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.engines.centroids import Centroids
@@ -446,18 +446,18 @@ def test_a_trace_shows_clusters_and_weights():
     [
         ({}, {}, "max_length"),
         ({}, {"clusters": 4}, "max_length"),
-        ({"max_length": 64}, {"clusters": 0}, "clusters=0"),
-        ({"max_length": 64}, {"window": -1}, "window=-1"),
+        ({"max_length": 64}, {"clusters": 0}, "clusters' must be at least 1"),
+        ({"max_length": 64}, {"window": -1}, "window' must be at least 1"),
         ({"max_length": 64}, {"local_heads": 2}, "at least one routed"),
         ({"max_length": 64}, {"share_qk": False}, "share_qk=False.*paper"),
         ({"max_length": 64}, {"share_qk": False, "routing": "prefix"}, "prefix.*share_qk=False"),
         ({"max_length": 64, "causal": False}, {"rank_bias": 3}, "one list"),
-        ({"max_length": 64}, {"rank_bias": 0}, "rank_bias=0"),
+        ({"max_length": 64}, {"rank_bias": 0}, "rank_bias' must be at least 1"),
         ({"max_length": 64, "width": 2}, {}, "at least 2"),
     ],
 )
 def test_what_cannot_be_is_refused(sizes, options, match):
-    with pytest.raises(GeneError, match=match):
+    with pytest.raises(ConfigError, match=match):
         ef.create_mixer("routing", **{"width": 8, "heads": 2, "causal": True, **sizes}, **options)
 
 

@@ -349,7 +349,7 @@ def test_p_learns_through_the_softness_of_its_blocks():
         ({"max_length": None}, GeneError, "bilinear"),
         ({"block_size": 0}, ConfigError, "at least 1"),
         ({"iterations": 0}, ConfigError, "at least 1"),
-        ({"tau": 0.0}, ConfigError, "positive"),
+        ({"tau": 0.0}, ConfigError, "tau' must be above 0"),
         ({"sortcut": 2, "combine": "sum-out"}, ConfigError, "no own block"),
         ({"sort_net": "bilinear", "shared_sort": True}, ConfigError, "no weights"),
     ],

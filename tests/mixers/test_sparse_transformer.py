@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 import everyformer as ef
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
 from everyformer.engines.flops import count_flops
 from everyformer.engines.plan import reached
@@ -20,7 +20,10 @@ WIDTH, HEADS, LENGTH = 12, 2, 64
 
 
 def build(*, causal=True, heads=HEADS, max_length=LENGTH, member="sparse-transformer", **options):
+    """A mixer; summary columns are given to the pattern that has some."""
     torch.manual_seed(0)
+    if options.get("pattern") != "fixed":
+        options.pop("columns", None)
     sizes = {"width": WIDTH, "heads": heads, "causal": causal, "max_length": max_length}
     return ef.create_mixer(member, **sizes, **options).double().eval()
 
@@ -357,16 +360,16 @@ def test_places_of_text_are_its_row_and_column_of_the_stride():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"stride": 0}, "stride=0"),
-        ({"stride": 4, "columns": 5}, "columns=5"),
-        ({"stride": 8, "columns": 3, "groups": 3}, "groups=3"),
-        ({"columns": 0}, "at least 1"),
-        ({"sets": ()}, "sets="),
-        ({"key_dim": 0}, "key_dim=0"),
+        ({"stride": 0}, "stride' must be at least 1"),
+        ({"pattern": "fixed", "stride": 4, "columns": 5}, "columns=5"),
+        ({"pattern": "fixed", "stride": 8, "columns": 3, "groups": 3}, "groups=3"),
+        ({"pattern": "fixed", "columns": 0}, "at least 1"),
+        ({"mode": "heads", "sets": ()}, "sets="),
+        ({"key_dim": 0}, "key_dim' must be at least 1"),
     ],
 )
 def test_sets_that_cannot_be_are_refused(options, says):
-    with pytest.raises(GeneError, match=says):
+    with pytest.raises(ConfigError, match=says):
         build(**options)
 
 

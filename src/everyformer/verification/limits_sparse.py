@@ -19,9 +19,8 @@ def _sparse_transformer(make: Make) -> list[Pair]:
     pairs: list[Pair] = []
     for stride, mode in ((LONGEST, "merged"), (1, "merged")):
         for pattern in ("strided", "fixed"):
-            sparse = make(
-                "sparse-transformer", stride=stride, columns=1, pattern=pattern, mode=mode
-            )
+            own = {"columns": 1} if pattern == "fixed" else {}
+            sparse = make("sparse-transformer", stride=stride, pattern=pattern, mode=mode, **own)
             sparse.load_state_dict(plain.state_dict())
             what = f"{pattern} sets with a stride of {stride} are attention"
             pairs.append((what, partial(mixed, sparse), partial(mixed, plain)))
