@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from small_comparisons import Compared
 
 from everyformer.cli import main
+from everyformer.core.sealed import read_json
 from everyformer.family import ALL_TASKS, list_members
 from everyformer.report import comparison as report
 from everyformer.report import learned
 from everyformer.report.learned import rebuilt
 from everyformer.training.checkpoint import RUN_FORMAT, load_model
-from everyformer.training.storage import read_json
 
 DATA = {
     "lm": ("--data", "text.txt", "--length", "16"),
