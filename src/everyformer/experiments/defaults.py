@@ -26,6 +26,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import Entrant, entrants, preset_changes
 from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import EveryformerError
+from everyformer.core.files import file_written_whole
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
@@ -149,9 +150,8 @@ def keep(folder: Path, row: dict[str, Any]) -> None:
             (f"{NAME}.json", json.dumps(record, indent=1) + "\n"),
             (f"{NAME}.md", "\n".join(page(rows)) + "\n"),
         ):
-            written = folder / f".writing-{name}"
-            written.write_text(text, encoding="utf-8")
-            written.replace(folder / name)
+            with file_written_whole(folder / name) as made:
+                made.write_text(text, encoding="utf-8")
 
 
 def page(rows: list[dict[str, Any]]) -> Iterator[str]:
