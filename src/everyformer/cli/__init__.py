@@ -18,6 +18,7 @@ from typing import Any
 
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.errors import EveryformerError, refused_by_system, unknown
+from everyformer.core.memory import is_out_of_memory, out_of_memory
 from everyformer.core.stopping import Guard, Stopped
 
 VERBS: dict[str, str] = {
@@ -83,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
+        if is_out_of_memory(error):
+            return _fail(str(out_of_memory("what this needs", error)), 1)
         told = f"{type(error).__name__}: {error}".rstrip(": ")
         return _fail(f"{told} (a fault of everyformer or of this machine; --debug shows where)", 1)
 
