@@ -10,7 +10,7 @@ import tyro
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import parse, say
-from everyformer.core.bounds import Count, Positive
+from everyformer.core.bounds import Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded, require_no_file
@@ -22,7 +22,7 @@ class ReproduceOptions(Options):
 
     name: tyro.conf.Positional[str]
     """a member, or one experiment by its name"""
-    seeds: Count = 3
+    seeds: Repeats = 3
     """repetitions"""
     data: str | None = None
     """real data, for the experiments that want some"""
