@@ -35,7 +35,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from everyformer.blocks.block import Block, Part
@@ -46,6 +45,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State
 from everyformer.core.trace import untraced
+from everyformer.engines.once import once_differentiable
 
 Halves = tuple[Tensor, Tensor]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.errors import EveryformerError, refused_by_system, unknown
+from everyformer.core.memory import is_out_of_memory, out_of_memory
 from everyformer.core.stopping import Guard, Stopped
 
 VERBS: dict[str, str] = {
@@ -54,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # not list(...): once the verb of that name is imported, it stands in this module as `list`
     words = [*(sys.argv[1:] if arguments is None else arguments)]
     debug = "--debug" in words
+    if arguments is None:
+        _require_streams()
     words = [word for word in words if word != "--debug"]
     try:
         with Guard(watch=arguments is None), warnings.catch_warnings():
@@ -83,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
+        if is_out_of_memory(error):
+            return _fail(str(out_of_memory("what this needs", error)), 1)
         told = f"{type(error).__name__}: {error}".rstrip(": ")
         return _fail(f"{told} (a fault of everyformer or of this machine; --debug shows where)", 1)
 
@@ -107,6 +113,22 @@ def _run(words: Sequence[str]) -> int:
         # after --help and --print-config, and where a value was refused
         return stop.code if isinstance(stop.code, int) else 0
     return code
+
+
+def _require_streams() -> None:
+    """Streams that were closed (`>&-`) lead nowhere, lest the next file that is opened takes their
+    place, and a character that the terminal cannot show ends nothing."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:

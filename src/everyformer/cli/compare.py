@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 import tyro
 
@@ -16,6 +15,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.core.files import expanded
 from everyformer.core.words import size
 from everyformer.family import list_members
 
@@ -56,7 +56,7 @@ def run(words: Sequence[str]) -> int:
     try:
         done = run_comparison(config, say=say, command=command)
     except KeyboardInterrupt:
-        if begun_with(Path(config.out)) is not None:
+        if begun_with(expanded(config.out)) is not None:
             say(hint)
         raise
     if done.interrupted:
@@ -81,7 +81,7 @@ def _held(words: Sequence[str]) -> CompareOptions | None:
     from everyformer.comparison.folder import begun_with
 
     out = peek(words, "--out") or CompareOptions.out
-    values = begun_with(Path(out))
+    values = begun_with(expanded(out))
     if values is not None:
         begun = {**values, "out": out, "resume": False, "overwrite": False}
         return from_dict(CompareOptions, begun)

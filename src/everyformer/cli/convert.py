@@ -15,6 +15,7 @@ from everyformer.cli.parsing import parse
 from everyformer.core.bounds import Count, Even
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
+from everyformer.core.files import expanded
 
 if TYPE_CHECKING:
     from everyformer.interop.convert.rules import Report
@@ -93,7 +94,7 @@ def run(words: Sequence[str]) -> int:
             "everyformer convert runs/gpt --to hf --out exported/gpt",
         ),
     )
-    out = Path(options.out).absolute()
+    out = expanded(options.out).absolute()
     if out.exists() and (not out.is_dir() or options.to in FILES or any(out.iterdir())):
         raise ConfigError(f"{options.out} exists and is not replaced: choose another --out")
     from everyformer.interop.convert.source import find_source, open_source

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import tyro
@@ -16,7 +15,7 @@ from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, say
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
-from everyformer.core.files import write_text
+from everyformer.core.files import expanded, named_as, write_text
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from everyformer.data.base import Dataset
     from everyformer.models.base import Model
 
+FIGURES = (".png", ".svg")
+"""what figures are written as"""
 UNSAID = "to be said"
 """stands where no source of data is known"""
 
@@ -84,6 +85,9 @@ def run(words: Sequence[str]) -> int:
         ),
         default=None if place is None else EvalOptions(run=place, data=known or DataConfig()),
     )
+    if options.out is not None:
+        # before it is measured
+        named_as(options.out, FIGURES)
     from everyformer.cli.trained import open_run
     from everyformer.comparison.summary import NOT_WRITING
     from everyformer.core.mixer import leak_of
@@ -165,7 +169,7 @@ def _laid(
     )
     assert found is not None
     _require_finite(found, options.run)
-    out = Path(options.out) if options.out is not None else trained.path / f"{mode}.png"
+    out = expanded(options.out) if options.out is not None else trained.path / f"{mode}.png"
     draw_places(found, out)
     say(f"loss by place and by context: {out}")
     return found
@@ -192,7 +196,7 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
         _require_finite(one, options.run)
         found.append(one)
         say(f"{length:,} tokens a window: loss {one['loss']:.4f}")
-    out = Path(options.out) if options.out is not None else trained.path / "lengths.png"
+    out = expanded(options.out) if options.out is not None else trained.path / "lengths.png"
     known = None if trained.saved else int(trained.values["data"]["length"])
     draw_lengths(found, known, out)
     if options.json:
@@ -237,7 +241,7 @@ def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[
     sources, references = dataset.held_out(options.sequences)
     made = translate_all(model, dataset.tokenizer, sources, options.search, batch=options.batch)
     if options.translations is not None:
-        write_text(Path(options.translations), "".join(f"{line}\n" for line in made))
+        write_text(expanded(options.translations), "".join(f"{line}\n" for line in made))
         say(f"{len(made):,} translations in {options.translations}")
     return quality(made, references) if options.bleu else {}
 
@@ -246,7 +250,7 @@ def _data_of(place: str) -> DataConfig | None:
     """The data of a run; of a saved model, sequences that it takes, from no source yet."""
     from everyformer.cli.trained import data_config, open_run
 
-    if not Path(place).is_dir():
+    if not expanded(place).is_dir():
         raise ConfigError(f"there is no run at {place}: give the directory that `train` made")
     found = open_run(place)
     if not found.saved:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import tyro
@@ -18,6 +17,7 @@ import tyro
 from everyformer.cli.parsing import parse, say
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.files import expanded
 from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.models.pixel_options import PIXEL_TASKS
 
@@ -77,7 +77,7 @@ class GenerateOptions(Sampling, BeamConfig):
         if self.prompt:
             raise ConfigError("--prompt and --prompts are both given: leave one of them out")
         try:
-            return _lines(Path(self.prompts).read_bytes(), self.prompts)
+            return _lines(expanded(self.prompts).read_bytes(), self.prompts)
         except OSError as error:
             raise ConfigError(
                 f"cannot read the prompts {self.prompts}: {error.strerror}"
@@ -142,7 +142,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
                 "--state keeps one text of a member with an exact state: leave it out"
                 + (", or give one prompt" if exact else "")
             )
-        if Path(options.state).exists():
+        if expanded(options.state).exists():
             rules["state"], last = load_state(options.state, model)
             texts = texts if options.prompts or options.prompt else [""]
     ids = [encode_prompt(tokenizer, text)[0].tolist() if text else [] for text in texts]

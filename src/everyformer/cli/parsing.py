@@ -10,7 +10,6 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
@@ -26,6 +25,7 @@ from everyformer.cli.flags import (
 )
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError
+from everyformer.core.files import expanded
 from everyformer.core.plain import from_json, from_toml
 
 C = TypeVar("C")
@@ -124,8 +124,9 @@ def _is_rule(line: str) -> bool:
 
 def read_config(path: str) -> dict[str, Any]:
     """The options in a TOML or JSON file; 'none' stands for no value, which TOML cannot say."""
+    file = expanded(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
         values = from_json(text) if path.endswith(".json") else from_toml(text)
     except OSError as error:
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from error

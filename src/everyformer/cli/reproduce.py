@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import tyro
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import parse, say
-from everyformer.core.bounds import Count, Positive
+from everyformer.core.bounds import Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
+from everyformer.core.files import expanded, require_no_file
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ReproduceOptions(Options):
 
     name: tyro.conf.Positional[str]
     """a member, or one experiment by its name"""
-    seeds: Count = 3
+    seeds: Repeats = 3
     """repetitions"""
     data: str | None = None
     """real data, for the experiments that want some"""
@@ -45,6 +45,7 @@ def run(words: Sequence[str]) -> int:
     )
     from everyformer.experiments.base import Setting, find, perform
 
+    require_no_file(expanded(options.out))
     found = find(options.name)
     if not found:
         raise ConfigError(f"no experiment of '{options.name}' is built yet")
@@ -58,7 +59,7 @@ def run(words: Sequence[str]) -> int:
     for experiment in ready:
         say(f"{experiment.name}: about {experiment.minutes:g} minutes; {experiment.claim}")
         setting = Setting(options.seeds, options.scale, options.data, say)
-        results.append(perform(experiment, setting, Path(options.out)))
+        results.append(perform(experiment, setting, expanded(options.out)))
     if options.json:
         emit(results)
     for result in results if not options.json else []:
@@ -71,5 +72,5 @@ def run(words: Sequence[str]) -> int:
             rows.append((name, values["mean"], span))
         print(table(("measured", "mean", "95% interval over seeds"), rows))
         for figure in result["figures"]:
-            print(f"figure  {Path(options.out) / figure}")
+            print(f"figure  {expanded(options.out) / figure}")
     return 0 if all(result["holds"] for result in results) else 1

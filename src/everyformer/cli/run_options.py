@@ -15,6 +15,7 @@ from everyformer.cli.flags import NONE, arrange, flags_of
 from everyformer.cli.parsing import parse, peek, read_config
 from everyformer.core.config import Options, from_dict, to_dict
 from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.files import expanded
 from everyformer.core.plain import from_json
 from everyformer.data.config import DataConfig
 from everyformer.family import info, list_members
@@ -247,7 +248,7 @@ def _mixer(run: RunConfig) -> str:
 
 def run_folder(run: RunConfig) -> Path:
     """Where the run is kept."""
-    return Path(run.out) if run.out is not None else Path("runs") / run.member
+    return expanded(run.out) if run.out is not None else Path("runs") / run.member
 
 
 def _schedule(item: str) -> tuple[str, list[Any]]:

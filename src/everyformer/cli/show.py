@@ -14,6 +14,7 @@ from everyformer.cli.parsing import parse, say
 from everyformer.core.bounds import Bounds
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
+from everyformer.core.files import expanded, require_no_file
 from everyformer.family import IMAGE, LM, PIXELS, info, list_members
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def run(words: Sequence[str]) -> int:
     )
     if options.what not in WHAT:
         raise ConfigError(f"unknown picture '{options.what}'; {nearest(options.what, WHAT)}")
+    if options.out is not None:
+        require_no_file(expanded(options.out))
     from everyformer.report.pictures import applicable, draw_pictures
     from everyformer.report.style import save_figure
 
@@ -102,7 +105,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _open(options: ShowOptions) -> Subject:
-    place = Path(options.target)
+    place = expanded(options.target)
     if place.is_dir() and options.task is not None:
         raise ConfigError(f"{place} has the task that it was trained for: leave --task out")
     names = [member.name for member in list_members()]
@@ -115,7 +118,7 @@ def _open(options: ShowOptions) -> Subject:
             f"'{options.target}' is neither the directory of a run or saved model nor a member; "
             f"{nearest(options.target, names)}"
         )
-    return subject if options.out is None else subject._replace(folder=Path(options.out))
+    return subject if options.out is None else subject._replace(folder=expanded(options.out))
 
 
 def _trained(place: Path, options: ShowOptions) -> Subject:

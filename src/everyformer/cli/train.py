@@ -19,6 +19,7 @@ from everyformer.cli.run_options import (
 )
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.core.files import expanded
 from everyformer.family import LM, MLM, info
 from everyformer.models.pixel_options import PIXEL_TASKS
 
@@ -154,7 +155,7 @@ def _saved_config(out: str) -> dict[str, Any] | None:
     from everyformer.core.sealed import read_json
     from everyformer.training.run import RUN_FORMAT
 
-    path = Path(out) / "config.json"
+    path = expanded(out) / "config.json"
     if not path.exists():
         return None
     config = read_json(path, RUN_FORMAT)

@@ -8,6 +8,7 @@ from typing import Any
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, DataError
+from everyformer.core.files import expanded
 from everyformer.core.sealed import read_json
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
@@ -118,7 +119,7 @@ def open_run(place: str) -> TrainedRun:
     Raises:
         CheckpointError: neither is there, or it is damaged.
     """
-    path = Path(place)
+    path = expanded(place)
     if not path.is_dir():
         raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
     if is_model(path):

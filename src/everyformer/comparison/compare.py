@@ -87,7 +87,8 @@ def run_comparison(config: CompareConfig, *, say: Say = print, command: str = ""
         if stop.received:
             return Comparison([], {}, folder, stop.received)
         # from here on a stop loses nothing that was trained, so it may come at once
-        points = _bench(config, say)
+        trained = any(found["status"] == "done" for _, found in finished)
+        points = _bench(config, say) if trained else []
         results = collect(config, dataset, ready, finished, points, folder, command)
         write(results, folder)
         return Comparison(results["rows"], results, folder)

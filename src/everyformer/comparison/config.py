@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from everyformer.core.bounds import Count, Positive
+from everyformer.core.bounds import Count, Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
@@ -34,7 +34,7 @@ class CompareConfig(Options):
     """the same budget and optimiser for all"""
     options: tuple[str, ...] = ()
     """a member's own options, as member.option=value (aft-local.window=64)"""
-    seeds: Count = 1
+    seeds: Repeats = 1
     """trainings of each member, with this many seeds from `training.seed` on"""
     match: Literal["width", "parameters"] = "width"
     """what is equal: width, or parameters to within 10% of the first member's"""

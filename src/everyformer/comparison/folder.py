@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError
+from everyformer.core.files import expanded
 from everyformer.core.sealed import read_json, write_json
 from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.records import differences
@@ -40,7 +41,7 @@ def check_folder(config: CompareConfig) -> None:
     Raises:
         ConfigError: it is filled and neither resumed nor overwritten, or by other options.
     """
-    folder = Path(config.out)
+    folder = expanded(config.out)
     held = _held(folder)
     if not held:
         return
@@ -68,7 +69,7 @@ def opened(config: CompareConfig, fingerprint: str) -> Iterator[Path]:
     Raises:
         ConfigError: it is in use, cannot be written, or was begun on other data.
     """
-    folder = Path(config.out)
+    folder = expanded(config.out)
     lock = FileLock(folder / LOCK)
     try:
         folder.mkdir(parents=True, exist_ok=True)

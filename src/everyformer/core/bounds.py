@@ -78,6 +78,8 @@ Count = Annotated[int, Bounds(1)]
 """how many there are, of what there is at least one"""
 Layers = Annotated[int, Bounds(1, 1024)]
 """how many blocks stand on one another"""
+Repeats = Annotated[int, Bounds(1, 1000)]
+"""how often something is done anew, to know how much it varies"""
 Whole = Annotated[int, Bounds(0)]
 """how many there are, of what there may be none"""
 Several = Annotated[int, Bounds(2)]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from everyformer.core.errors import CheckpointError, unwritable
+from everyformer.core.errors import CheckpointError, ConfigError, unwritable
 
 try:
     import fcntl
@@ -137,6 +137,44 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def expanded(path: str | Path) -> Path:
+    """A path that a person wrote, with ``~`` and ``~user`` as the folders that they stand for.
+
+    Raises:
+        ConfigError: there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{path} begins with the home of a user that this machine does not know: write the "
+            "path in full, or ./ before a name that begins with ~"
+        ) from error
+
+
+def named_as(path: str | Path, ends: tuple[str, ...]) -> Path:
+    """The path of a file whose form its name's end says.
+
+    Raises:
+        ConfigError: it ends in none of ``ends``.
+    """
+    path = expanded(path)
+    if path.suffix.lower() not in ends:
+        raise ConfigError(f"cannot write {path}: give a name that ends in {' or '.join(ends)}")
+    return path
+
+
+def require_no_file(folder: Path) -> None:
+    """Refuse a folder to write into that is a file, or below one, before work is done for it.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), folder)
+    if there.exists() and not there.is_dir():
+        raise ConfigError(f"cannot write into {folder}: {there} is a file; choose another --out")
 
 
 def require_regular(path: Path) -> None:

@@ -1,42 +1,61 @@
 """Sizes against the memory there is: what cannot fit is refused before it is claimed.
 
 A machine that runs out of memory does not raise: it swaps, or ends the process without a word. So
-modules are built inside `within_memory`, which looks at every large tensor before it is made, and
-whoever can tell beforehand what a job takes asks `check_memory`.
+whoever can tell beforehand what a job takes asks `check_memory`, and modules are built inside
+`everyformer.core.claims.within_memory`. What an allocator refuses after all, `out_of_memory` puts
+into the library's words.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from everyformer.core.errors import ResourceError
+from everyformer.core.errors import EveryformerError, ResourceError
 from everyformer.core.words import size
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
 
 LARGE = 1 << 26
 """bytes from which on a tensor is worth a look at what is free"""
-FACTORIES = (
-    "empty",
-    "empty_strided",
-    "full",
-    "normal",
-    "ones",
-    "rand",
-    "randint",
-    "randn",
-    "zeros",
+_NO_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "Overflow when unpacking",
+    "Storage size calculation overflowed",
+    "negative dimension",
+    "array is too big",
 )
-"""operations of torch that make a tensor of a size that is given"""
+"""words of allocators, and of what computes sizes for them"""
 
 
-def free_memory() -> int:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator refused: Python's, numpy's, or torch's on any device."""
+    if isinstance(error, EveryformerError):
+        return False
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    taken = isinstance(error, RuntimeError | TypeError | ValueError)
+    return taken and any(words in str(error) for words in _NO_MEMORY)
+
+
+def out_of_memory(what: str, error: BaseException) -> ResourceError:
+    """What to tell of an allocator that refused ``what``, with both numbers."""
+    asked = re.search(r"allocate ([\d.]+ ?(?:bytes|[KMG]iB))", str(error))
+    claimed = f"{int(asked[1].split()[0]):,} bytes" if asked and "bytes" in asked[1] else ""
+    claimed = claimed or (asked[1] if asked else "more")
+    return ResourceError(
+        f"{what} does not fit into memory: {claimed} at once were asked for, but "
+        f"{size(free_memory())} are free: choose smaller sizes"
+    )
+
+
+def free_memory() -> float:
     """Bytes that this process may still claim: free on the machine, and in its control group."""
     free = _machine_free()
     for limit, used in (
@@ -50,7 +69,7 @@ def free_memory() -> int:
         except (OSError, ValueError):
             # no such group, or "max": no limit of its own
             continue
-    return max(0, free)
+    return max(0, min(free, _own_limit()))
 
 
 def check_memory(needed: float, what: str, mend: str) -> None:
@@ -65,53 +84,6 @@ def check_memory(needed: float, what: str, mend: str) -> None:
         )
 
 
-@contextmanager
-def within_memory(what: str) -> Iterator[None]:
-    """Refuse tensors made inside that do not fit into the memory that is free.
-
-    Raises:
-        ResourceError: with the size that was asked for and the one there is.
-    """
-    try:
-        with _Watch(what):
-            yield
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        raise ResourceError(f"{what} does not fit into memory: choose smaller sizes") from error
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator refused: Python's, numpy's, or torch's on any device."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    said = ("can't allocate memory", "Storage size calculation overflowed", "negative dimension")
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
-
-
-class _Watch(TorchDispatchMode):
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self.what = what
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func.overloadpacket.__name__ in FACTORIES and not _is_meta(kwargs.get("device")):
-            shape = next((part for part in args if isinstance(part, list | tuple)), ())
-            item = (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
-            sides = " x ".join(map(str, shape))
-            check_memory(
-                math.prod(shape) * item, f"{self.what}: a tensor of {sides}", "choose smaller sizes"
-            )
-        return func(*args, **kwargs)
-
-
-def _is_meta(device: Any) -> bool:
-    return device is not None and torch.device(device).type != "cpu"
-
-
 def _machine_free() -> int:
     try:
         rows = Path("/proc/meminfo").read_text().splitlines()
@@ -120,3 +92,17 @@ def _machine_free() -> int:
     except (OSError, StopIteration):
         pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 62
         return pages * (os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1)
+
+
+def _own_limit() -> float:
+    """Bytes that `ulimit -v` leaves to this process."""
+    if resource is None:
+        return math.inf
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most == resource.RLIM_INFINITY:
+        return math.inf
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return most
+    return most - pages * resource.getpagesize()

@@ -12,6 +12,7 @@ from typing import Any
 
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import require_regular, write_text
+from everyformer.core.plain import from_json
 
 VERSION = 1
 """of the layout of saved models and runs; raised when an older library could not read it"""
@@ -37,10 +38,10 @@ def read_json(path: Path, expected_format: str) -> dict[str, Any]:
     """
     require_regular(path)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DamagedError(f"{path} is missing") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
     if not isinstance(values, dict) or "format" not in values:
         raise DamagedError(f"{path} was not written by everyformer, or is damaged")

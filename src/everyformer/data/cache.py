@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import CheckpointError, DataError, UnsavedError
-from everyformer.core.files import settle, workspace
+from everyformer.core.files import expanded, settle, workspace
 from everyformer.core.sealed import check_sums, checksums, read_json, write_json
 
 FORMAT = 1
@@ -19,9 +19,9 @@ FACTS, KIND = "facts.json", "everyformer-data"
 def cache_root(chosen: str | None) -> Path:
     """The folder for encoded corpora: the chosen one, else the environment's, else the user's."""
     if chosen:
-        return Path(chosen).expanduser()
+        return expanded(chosen)
     if given := os.environ.get("EVERYFORMER_CACHE"):
-        return Path(given).expanduser()
+        return expanded(given)
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "everyformer"
 

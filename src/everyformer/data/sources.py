@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from everyformer.core.errors import DataError
+from everyformer.core.files import expanded
 from everyformer.data.base import digest
 
 CHUNK = 1 << 20
@@ -164,7 +165,7 @@ def open_source(given: str) -> Source:
     Raises:
         DataError: missing, empty, unreadable, a loop of links, an unsafe zip.
     """
-    path = Path(given).expanduser()
+    path = expanded(given)
     with reading(f"'{given}'"):
         exists = path.exists()
     if not exists and any(c in given for c in "*?["):
@@ -236,7 +237,7 @@ def _is_litter(name: str) -> bool:
 
 
 def _glob(given: str) -> Source:
-    matches = glob.glob(str(Path(given).expanduser()), recursive=True)
+    matches = glob.glob(str(expanded(given)), recursive=True)
     paths = sorted(Path(match) for match in matches if Path(match).is_file())
     if not paths:
         raise DataError(f"no file matches '{given}'; quote it, and use ** to reach into folders")

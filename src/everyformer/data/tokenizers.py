@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError
-from everyformer.core.files import require_regular, write_text
+from everyformer.core.files import expanded, require_regular, write_text
 from everyformer.core.plain import from_json
 from everyformer.data.config import tokenizer_parts
 
@@ -92,7 +92,7 @@ class Tokenizer(ABC):
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` into ``folder``, which exists."""
         text = json.dumps(self.to_dict(), ensure_ascii=False)
-        write_text(Path(folder) / "tokenizer.json", text)
+        write_text(expanded(folder) / "tokenizer.json", text)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tokenizer) and self.to_dict() == other.to_dict()
@@ -298,7 +298,7 @@ def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
     """
     where = "the tokenizer"
     if not isinstance(saved, dict):
-        path = Path(saved) / "tokenizer.json"
+        path = expanded(saved) / "tokenizer.json"
         where = str(path)
         require_regular(path)
         try:

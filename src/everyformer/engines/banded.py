@@ -22,6 +22,7 @@ from torch.nn.functional import pad
 from torch.utils.flop_counter import register_flop_formula
 
 from everyformer.engines.offsets import exact_backward, exact_forward
+from everyformer.engines.once import without_second
 from everyformer.engines.ranges import (
     bias_limit,
     fake,
@@ -94,6 +95,7 @@ def _banded_average(
     return returned(o, v), total.contiguous()
 
 
+@without_second
 @torch.library.custom_op("everyformer::banded_average_backward", mutates_args=())
 def _banded_average_backward(
     k: Tensor, v: Tensor, bias: Tensor, o: Tensor, total: Tensor, g: Tensor, causal: bool, lead: int

@@ -76,7 +76,9 @@ def latest(
     if torch.compiler.is_exporting():
         return _latest_dense(heads, labels, window, clusters, both, bias)
     batch, _, length, _ = heads.q.shape
-    chunk = max(window, _CHUNK)
+    # a window longer than the row shows all of it; a graph has to serve longer rows too
+    reach = window if torch.compiler.is_compiling() else min(window, length)
+    chunk = max(reach, _CHUNK)
     more = -length % chunk
     labels = F.pad(labels.flatten(0, 1), (0, more), value=clusters)
     order = _by_label(labels)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from everyformer.engines.once import without_second
 from everyformer.engines.ranges import (
     bias_limit,
     fake,
@@ -192,6 +193,7 @@ def _dense_average(
     return returned(o, v), total, kept
 
 
+@without_second
 @torch.library.custom_op("everyformer::dense_average_backward", mutates_args=())
 def _dense_average_backward(
     k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.flop_counter import register_flop_formula
 
+from everyformer.engines.once import without_second
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 
 
@@ -39,6 +40,7 @@ def _band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
     return band.reshape(u.shape[0], -1, count)[:, : u.shape[1]].contiguous()
 
 
+@without_second
 @torch.library.custom_op("everyformer::band_product_backward", mutates_args=())
 def _band_product_backward(u: Tensor, v: Tensor, g: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """dU = G V and, block by block into overlapping places, dV = G^T U."""

@@ -33,6 +33,7 @@ from everyformer.engines.kernel_chunks import (
     segment_count,
     segment_length,
 )
+from everyformer.engines.once import without_second
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 
 _EMPTY = {torch.float32: 1e-28, torch.float64: 1e-280}
@@ -251,6 +252,7 @@ def _kernel_attention(
     )
 
 
+@without_second
 @torch.library.custom_op("everyformer::kernel_attention_backward", mutates_args=())
 def _kernel_attention_backward(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,

@@ -20,6 +20,7 @@ from torch.nn.grad import conv2d_weight
 from torch.utils.flop_counter import register_flop_formula
 
 from everyformer.engines.dense import _dense_average, _dense_average_backward
+from everyformer.engines.once import without_second
 from everyformer.engines.ranges import (
     bias_limit,
     fake,
@@ -65,6 +66,7 @@ def _planar_average(k: Tensor, v: Tensor, kernel: Tensor, lines: int) -> tuple[T
         return returned(y[..., :values] / total, v), total.contiguous()
 
 
+@without_second
 @torch.library.custom_op("everyformer::planar_average_backward", mutates_args=())
 def _planar_average_backward(
     k: Tensor, v: Tensor, kernel: Tensor, o: Tensor, total: Tensor, g: Tensor, lines: int

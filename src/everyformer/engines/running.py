@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from everyformer.engines.once import without_second
 from everyformer.engines.ranges import (
     fake,
     full_precision,
@@ -69,6 +70,7 @@ def _running_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return lse.contiguous(), returned(o, v)
 
 
+@without_second
 @torch.library.custom_op("everyformer::running_average_backward", mutates_args=())
 def _running_average_backward(
     k: Tensor, v: Tensor, lse: Tensor, o: Tensor, grad_lse: Tensor | None, grad_o: Tensor

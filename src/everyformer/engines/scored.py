@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.engines.once import once_differentiable
 from everyformer.engines.places import Places
 from everyformer.engines.softmax import Visibility
 
@@ -158,7 +159,7 @@ class _Blocks(torch.autograd.Function):
         return o
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         how: How = ctx.how
         tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]

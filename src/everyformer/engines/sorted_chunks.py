@@ -36,6 +36,7 @@ from everyformer.engines.chunk_lists import (
     lay_out,
     windows_of,
 )
+from everyformer.engines.once import without_second
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 
 _BITS = math.log2(math.e)
@@ -208,6 +209,7 @@ def _forward(
     return returned(o[:, : v.shape[1]], v), z
 
 
+@without_second
 @torch.library.custom_op("everyformer::sorted_chunks_backward", mutates_args=())
 def _backward(
     q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from everyformer.engines.once import without_second
 from everyformer.engines.plan import Branch, SparsePlan
 from everyformer.engines.ranges import fake
 
@@ -152,6 +153,7 @@ def _at(task: _Task) -> tuple[Any, ...]:
     return task.row, rows[:, None], task.heads[None]
 
 
+@without_second
 @torch.library.custom_op("everyformer::sparse_softmax_backward", mutates_args=())
 def _sparse_softmax_backward(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, logsum: Tensor, grad: Tensor,

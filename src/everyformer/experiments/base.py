@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.comparison.summary import mean_interval
-from everyformer.core.bounds import Count, Positive
+from everyformer.core.bounds import Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import file_written_whole, write_text
@@ -34,7 +34,7 @@ Batches = Callable[[torch.Generator], tuple[Tensor, Tensor]]
 class Setting(Options):
     """How an experiment is run."""
 
-    seeds: Count = 3
+    seeds: Repeats = 3
     """repetitions with seeds 0, 1, ..."""
     scale: Positive = 1.0
     """steps and samples times this; below 1 only tries whether it runs"""

@@ -37,7 +37,7 @@ from everyformer.core.errors import (
     MissingExtraError,
     UnsupportedError,
 )
-from everyformer.core.files import file_written_whole
+from everyformer.core.files import expanded, file_written_whole
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer
 from everyformer.core.outputs import MixerOutput
@@ -172,7 +172,7 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
 
 
 def _ending(path: str | Path, suffix: str) -> Path:
-    path = Path(path)
+    path = expanded(path)
     if path.suffix != suffix:
         raise ConfigError(f"{path} must end in '{suffix}'")
     return path

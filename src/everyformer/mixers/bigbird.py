@@ -63,6 +63,8 @@ from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions.base import Position
 
+MOST_GLOBAL = 1 << 20
+"""global tokens, which plans list one by one"""
 SEEDS = 2**31
 """how many there are: a layer's number is added, and NumPy takes 32 bits"""
 
@@ -130,6 +132,8 @@ class BigBird(PatternAttention):
             always = () if o.form == "etc" else (0,) if causal else (0, -1)
         self.rules = Rules(o.window_blocks // 2, tuple(dict.fromkeys(always)), causal)
         drawn = o.random_blocks > 0 and o.random != "zeros"
+        # of a block that is longer than any text, no more than that is in plans
+        self._size = min(o.block_size, max_length) if drawn and max_length else o.block_size
         self.max_length = max_length if drawn else None
         self._check(max_length, drawn)
         self.order: Tensor | None
@@ -153,6 +157,12 @@ class BigBird(PatternAttention):
                     f"global_blocks={self.rules.always} names block {block}, but max_length="
                     f"{longest} has {blocks} blocks of block_size={o.block_size}"
                 )
+        if (tokens := len(self.rules.always) * self._size) > MOST_GLOBAL:
+            raise GeneError(
+                f"bigbird lists its global tokens, {tokens:,} in global_blocks={self.rules.always} "
+                f"of block_size={o.block_size}, and {MOST_GLOBAL:,} at most: choose a smaller "
+                "block_size, or global_blocks=()"
+            )
         if o.random == "release" and longest is not None and longest % o.block_size:
             raise GeneError(
                 f"random='release' has tables for whole blocks: max_length={longest} is no "
@@ -227,7 +237,7 @@ class BigBird(PatternAttention):
 
     def _planned(self, count: int) -> SparsePlan:
         """The plan of a text of ``count`` blocks."""
-        o, causal, size = self.options, self.causal, self.options.block_size
+        o, causal, size = self.options, self.causal, self._size
         blocks = torch.tensor([count])
         near, always = fixed_edges(self.rules, count, blocks)
         seen = near | always[:, None] | always[:, :, None]

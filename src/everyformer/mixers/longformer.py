@@ -24,12 +24,12 @@ texts and wider windows: ``--training.stages 430 50 50 35 5`` (`everyformer.trai
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from everyformer.core.bounds import Count, Even, Rate, Whole
+from everyformer.core.bounds import Bounds, Count, Even, Rate, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mixer import set_options
@@ -52,7 +52,7 @@ class LongformerOptions(Options):
     one number or one a head"""
     dilation: Count | tuple[Count, ...] = 1
     """step between the tokens of a window (1: none is left out); one number or one a head"""
-    global_tokens: Whole | tuple[Whole, ...] = 0
+    global_tokens: Annotated[int, Bounds(0, 65536)] | tuple[Whole, ...] = 0
     """the first so many tokens of a text, or those at these positions, are global where the mask
     names none"""
     global_projections: bool | None = None

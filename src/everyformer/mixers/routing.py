@@ -53,6 +53,7 @@ from everyformer.core.bounds import Amount, Count, Rate, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
+from everyformer.core.memory import check_memory
 from everyformer.core.mixer import Context, heads_divide, set_options
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State, state
@@ -143,6 +144,13 @@ class RoutingAttention(ByText):
         self.size = heads_divide(channels or width, heads, self.name)
         self.clusters, self.window = _sizes(o, max_length)
         self.local_window = o.local_window or self.window
+        members = self.clusters * self.window + self.local_window
+        check_memory(
+            2.0 * members * width * torch.get_default_dtype().itemsize,
+            f"routing: {self.clusters:,} clusters of {self.window:,} members, and "
+            f"{self.local_window:,} last tokens,",
+            "choose a smaller window, local_window or clusters",
+        )
         self.local = (0 if channels else heads // 2) if o.local_heads is None else o.local_heads
         self.share = causal if o.share_qk is None else o.share_qk
         _check(self)

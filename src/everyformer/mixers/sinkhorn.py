@@ -32,16 +32,17 @@ sums, which grow with the text where causal.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Count, Positive, Rate
+from everyformer.core.bounds import Bounds, Count, Positive, Rate
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
+from everyformer.core.memory import check_memory
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
@@ -87,7 +88,7 @@ class SinkhornOptions(Options):
     """what makes the logits of P"""
     pool: Literal["sum", "mean"] = "sum"
     """what stands for a block in a linear or mlp net"""
-    iterations: Count | None = None
+    iterations: Annotated[int, Bounds(1, 1000)] | None = None
     """of the balancing of rows and columns (default: 8, causal 1)"""
     tau: Positive = 0.75
     """temperature of P"""
@@ -158,6 +159,12 @@ class Sinkhorn(ByText):
         self.max_length = None if o.sort_net == "bilinear" else max_length
         self.iterations = o.iterations or (1 if causal else 8)
         self.most = 0 if self.max_length is None else -(-self.max_length // o.block_size)
+        # keys, values and those that are sorted in
+        check_memory(
+            4.0 * o.block_size * width * torch.get_default_dtype().itemsize,
+            f"sinkhorn: a block of block_size={o.block_size:,} tokens",
+            "choose a smaller block_size",
+        )
         self.project = HeadProjections(
             (width,) * 3, (heads, heads), (self.head_dim, self.head_dim), o.bias
         )

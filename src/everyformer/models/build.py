@@ -7,9 +7,9 @@ from typing import Any
 
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.bounds import Count
+from everyformer.core.claims import within_memory
 from everyformer.core.config import converted, from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
-from everyformer.core.memory import within_memory
 from everyformer.core.mixer import DROPOUT, Mixer, no_weights, set_options
 from everyformer.core.registry import Registry
 from everyformer.family import (

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
-from everyformer.core.files import file_written_whole
+from everyformer.core.errors import ShapeError, UnsupportedError
+from everyformer.core.files import file_written_whole, named_as
 from everyformer.core.trace import Trace, trace
 from everyformer.generation.pixels import draw_images
 from everyformer.models.base import Model
@@ -145,10 +145,7 @@ def save_images(images: Tensor, path: str | Path, columns: int | None = None) ->
 
 def picture_path(path: str | Path) -> Path:
     """``path``, of a picture that can be written; else a `ConfigError`."""
-    path = Path(path)
-    if path.suffix.lower() != ".png":
-        raise ConfigError(f"cannot write {path}: give a name that ends in .png")
-    return path
+    return named_as(path, (".png",))
 
 
 @styled

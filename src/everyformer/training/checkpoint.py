@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.files import require_regular, written_whole
+from everyformer.core.files import expanded, require_regular, written_whole
 from everyformer.core.sealed import DamagedError, check_sums, checksums, read_json, write_json
 from everyformer.data.tokenizers import Tokenizer
 from everyformer.training.optimiser import WeightAverage
@@ -206,7 +206,7 @@ def save_model(model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | Non
         CheckpointError: the folder holds something else, or cannot be written; the tokenizer has
             more tokens than the model.
     """
-    path = Path(path).absolute()
+    path = expanded(path).absolute()
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not is_model(path))):
         raise CheckpointError(
             f"{path} exists and is not a saved model, so it is not replaced: choose another path"
@@ -250,7 +250,7 @@ def load_model(
     Raises:
         CheckpointError: nothing is there, it is damaged, too new, or does not fit its config.
     """
-    path, build = Path(path), build or build_from_values
+    path, build = expanded(path), build or build_from_values
     if not (path / "config.json").is_file():
         raise CheckpointError(f"{path} holds no saved model and no run: config.json is missing")
     if average is not None and average < 1:

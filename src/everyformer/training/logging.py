@@ -12,6 +12,7 @@ from typing import Any
 
 from everyformer.core.errors import unwritable
 from everyformer.core.files import require_regular, write_text
+from everyformer.core.plain import from_json
 from everyformer.core.sealed import DamagedError
 
 SEALED = re.compile(rb'(.*), "crc": "([0-9a-f]{8})"\}')
@@ -103,7 +104,7 @@ def _row(line: bytes) -> tuple[dict[str, Any], bool] | None:
     if parts is not None and zlib.crc32(parts[1]) != int(parts[2], 16):
         return None
     try:
-        row = json.loads(line if parts is None else parts[1] + b"}")
+        row = from_json(line if parts is None else parts[1] + b"}")
     except ValueError:
         return None
     whole = isinstance(row, dict) and isinstance(row.get("step"), int)

@@ -19,6 +19,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
+from everyformer.core.files import expanded
 from everyformer.core.sealed import read_json, write_json
 from everyformer.training.checkpoint import RUN_FORMAT
 from everyformer.training.distributed import place_of_process
@@ -41,7 +42,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | Path, *, resume: bool = False) -> None:
-        self.path = Path(path).absolute()
+        self.path = expanded(path).absolute()
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
         self.writes = place_of_process().rank == 0

@@ -12,8 +12,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, DivergedError
 from everyformer.core.files import require_regular
+from everyformer.core.plain import from_json
 from everyformer.core.sealed import DamagedError
 
 
@@ -68,9 +70,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = file.metadata() or {}
-        aliases = json.loads(metadata.get("aliases", "{}"))
+        aliases = converted(dict[str, str], from_json(metadata.get("aliases", "{}")), "aliases")
         further = {name: tensors[source] for name, source in aliases.items()}
-    except (OSError, ValueError, KeyError, AttributeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
     held = metadata.get("digest")
     if held is not None and held != _digest(tensors, metadata.get("aliases", "")):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.core.files import expanded
 from everyformer.core.sealed import read_json
 from everyformer.data.tokenizers import Tokenizer, load_tokenizer, require_same
 from everyformer.models.base import Model
@@ -83,22 +84,24 @@ def read_start(path: str | Path) -> Start:
     Raises:
         CheckpointError: nothing is there, or it is damaged.
     """
-    file = Path(path) / "config.json"
+    file = expanded(path) / "config.json"
     if not file.is_file():
         raise CheckpointError(f"{path} holds no saved model and no run: config.json is missing")
     try:
         values = read_json(file, RUN_FORMAT)
     except CheckpointError:
         values = read_json(file, MODEL_FORMAT)
-        return Start(Path(path), from_dict(ModelConfig, values["config"]), saved_tokenizer(path))
+        return Start(
+            expanded(path), from_dict(ModelConfig, values["config"]), saved_tokenizer(path)
+        )
     held = values.get("tokenizer")
     tokenizer = None if held is None else load_tokenizer(held)
-    return Start(Path(path), from_dict(ModelConfig, values["model"]), tokenizer)
+    return Start(expanded(path), from_dict(ModelConfig, values["model"]), tokenizer)
 
 
 def saved_tokenizer(path: str | Path) -> Tokenizer | None:
     """The tokenizer beside the model that `save_model` saved at ``path``."""
-    return load_tokenizer(path) if (Path(path) / "tokenizer.json").exists() else None
+    return load_tokenizer(path) if (expanded(path) / "tokenizer.json").exists() else None
 
 
 def warm_start(model: Model, path: str | Path, tokenizer: Tokenizer | None = None) -> WarmStart:

@@ -22,7 +22,7 @@ from everyformer.core.errors import (
     UnsupportedError,
     nearest,
 )
-from everyformer.core.files import require_regular, write_text, written_whole
+from everyformer.core.files import expanded, require_regular, write_text, written_whole
 from everyformer.core.plain import from_json
 from everyformer.core.sealed import DamagedError
 from everyformer.data.tokenizers import Tokenizer
@@ -118,7 +118,7 @@ def export_checkpoint(
         UnsupportedError: none can; says what the nearest cannot.
         CheckpointError: the folder holds something, which is not replaced.
     """
-    folder = Path(folder).absolute()
+    folder = expanded(folder).absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(f"{folder} exists and is not replaced: choose another path")
     known = _counterpart(model.config, model_type)
@@ -245,7 +245,7 @@ def find_folder(source: str | Path) -> Path:
         CheckpointError: there is neither.
         MissingExtraError: a name on the hub needs huggingface_hub.
     """
-    path = Path(source)
+    path = expanded(source)
     if path.is_dir():
         return path
     if path.exists() or str(source).count("/") != 1 or str(source).startswith((".", "/")):

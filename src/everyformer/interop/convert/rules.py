@@ -39,11 +39,17 @@ class Rule:
             CheckpointError: sizes that do not agree; names both sides.
         """
         parts = [theirs[name] for name in self.theirs]
-        parts = [part[0] if self.lead else part for part in parts]
-        joined = torch.cat([part.t() if self.transposed else part for part in parts])[self.skip :]
         wanted = [shapes[name] for name in self.ours]
         rows = [shape[0] for shape in wanted]
-        if sum(rows) != joined.shape[0] or any(shape[1:] != joined.shape[1:] for shape in wanted):
+        try:
+            parts = [part[0] if self.lead else part for part in parts]
+            parts = [part.t() if self.transposed else part for part in parts]
+            joined = torch.cat(parts)[self.skip :]
+            fits = sum(rows) == joined.shape[0]
+            fits = fits and all(shape[1:] == joined.shape[1:] for shape in wanted)
+        except (RuntimeError, IndexError):  # not even a matrix, or not as wide as each other
+            fits = False
+        if not fits:
             shown = ", ".join(f"{name} {tuple(theirs[name].shape)}" for name in self.theirs)
             here = ", ".join(f"{name} {tuple(shapes[name])}" for name in self.ours)
             raise CheckpointError(

@@ -7,13 +7,16 @@ from their shapes. The number of heads cannot be read off; released ViTs have he
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
+from everyformer.core.files import expanded
 from everyformer.interop.convert.checkpoint import Imported, fill, read_config, read_folder
 from everyformer.interop.convert.rules import Rule, same, take_all
 from everyformer.models.build import build_model, configure
@@ -44,7 +47,7 @@ def import_timm(
     elif isinstance(source, Mapping):
         tensors = dict(source)
     else:
-        tensors = read_folder(Path(source))
+        tensors = read_folder(expanded(source))
     if "pos_embed" in tensors:
         options, rules = _vit(tensors, heads)
     elif "blocks.0.mlp_channels.gate.proj.weight" in tensors:
@@ -72,9 +75,22 @@ def is_timm(folder: Path) -> bool:
     return "architecture" in held and "model_type" not in held
 
 
+def _shape(tensors: dict[str, Tensor], name: str, dims: int) -> torch.Size:
+    """The shape of a tensor of ``dims`` dimensions, none of them empty."""
+    if name not in tensors:
+        raise CheckpointError(f"the checkpoint lacks {name}: it is cut short, or of another kind")
+    shape = tensors[name].shape
+    if len(shape) != dims or min(shape) < 1:
+        raise CheckpointError(
+            f"the checkpoint's {name} is {tuple(shape)}, where timm has {dims} dimensions"
+        )
+    return shape
+
+
 def _image(tensors: dict[str, Tensor], stem: str, patches: int) -> dict[str, Any]:
     """Options that patches and head say."""
-    width, channels, patch, _ = tensors[f"{stem}.weight"].shape
+    width, channels, patch, _ = _shape(tensors, f"{stem}.weight", 4)
+    blocks = [re.match(r"blocks\.(\d{1,9})\.", name) for name in tensors]
     side = math.isqrt(patches)
     if side * side != patches:
         raise UnsupportedError(f"{patches} patches are not those of a square image")
@@ -82,16 +98,16 @@ def _image(tensors: dict[str, Tensor], stem: str, patches: int) -> dict[str, Any
         raise CheckpointError("the checkpoint lacks head.weight: it classifies nothing")
     return {
         "width": width,
-        "layers": 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blocks")),
+        "layers": 1 + max((int(found[1]) for found in blocks if found), default=0),
         "image": (channels, side * patch, side * patch),
         "patch": patch,
-        "classes": tensors["head.weight"].shape[0],
+        "classes": _shape(tensors, "head.weight", 2)[0],
         "norm_eps": 1e-6,
     }
 
 
 def _vit(tensors: dict[str, Tensor], heads: int | None) -> tuple[dict[str, Any], list[Rule]]:
-    _, tokens, width = tensors["pos_embed"].shape
+    _, tokens, width = _shape(tensors, "pos_embed", 3)
     options = _image(tensors, "patch_embed.proj", tokens - ("cls_token" in tensors))
     if heads is None and width % HEAD_DIM:
         raise ConfigError(
@@ -102,7 +118,7 @@ def _vit(tensors: dict[str, Tensor], heads: int | None) -> tuple[dict[str, Any],
     options |= {
         "member": "vit",
         "heads": heads or width // HEAD_DIM,
-        "expansion": tensors["blocks.0.mlp.fc1.weight"].shape[0] / width,
+        "expansion": _shape(tensors, "blocks.0.mlp.fc1.weight", 2)[0] / width,
         "bias": (*biases, "output"),
         "pooling": "class" if "cls_token" in tensors else "mean",
     }
@@ -134,9 +150,9 @@ def _gmlp(tensors: dict[str, Tensor]) -> tuple[dict[str, Any], list[Rule]]:
     """Their W and b are (L, L) and (L); ours have a dimension of heads in front."""
     gates = [name for name in tensors if ".mlp_channels.gate.proj." in name]
     tensors |= {name: tensors[name][None] for name in gates}
-    tokens = tensors[gates[0]].shape[-1]
+    tokens = _shape(tensors, "blocks.0.mlp_channels.gate.proj.weight", 3)[-1]
     options = _image(tensors, "stem.proj", tokens)
-    hidden = tensors["blocks.0.mlp_channels.fc1.weight"].shape[0]
+    hidden = _shape(tensors, "blocks.0.mlp_channels.fc1.weight", 2)[0]
     options |= {"member": "gmlp", "mlp_ratio": hidden / options["width"], "heads": 1}
     rules = [
         *same("patches", "stem.proj"),

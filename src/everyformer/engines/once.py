@@ -1,0 +1,61 @@
+"""Derivatives that exist once: a backward pass by hand has no graph to be derived again.
+
+torch's own `once_differentiable` looks at the incoming gradient alone: where that is a constant, as
+of a sum, second derivatives through the saved tensors would be left out without a word.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.library import CustomOpDef
+
+from everyformer.core.errors import UnsupportedError
+
+Backward = Callable[..., tuple[Tensor | None, ...]]
+
+
+def once_differentiable(backward: Backward) -> Backward:
+    """Decorator of a `backward`: whoever derives its results again gets an `UnsupportedError`."""
+
+    @functools.wraps(backward)
+    def wrapped(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        again = torch.is_grad_enabled()
+        with torch.no_grad():
+            found = backward(ctx, *gradients)
+        if not again:
+            return found
+        return tuple(
+            None if t is None else _Final.apply(t.detach().requires_grad_()) for t in found
+        )
+
+    return wrapped
+
+
+def without_second(operation: CustomOpDef) -> CustomOpDef:
+    """Decorator of an operation that is a backward pass, and so is not derived again."""
+    operation.register_autograd(_refuse)
+    return operation
+
+
+class _Final(torch.autograd.Function):
+    """What it is given; it has no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> NoReturn:
+        _refuse(ctx, gradient)
+
+
+def _refuse(ctx: Any, *gradients: Tensor | None) -> NoReturn:
+    raise UnsupportedError(
+        "second derivatives are not supported here: this gradient was computed by hand. Leave "
+        "out create_graph=True, or differentiate .reference(x), which is autograd's own"
+    )
