@@ -13,8 +13,9 @@ from typing import Any
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import require_regular, write_text
 
-VERSION = 1
-"""of the layout of saved models and runs; raised when an older library could not read it"""
+VERSION = 2
+"""of the layout of saved models and runs; raised when an older library could not read it, together
+with a step in `everyformer.training.upgrades`"""
 
 
 class DamagedError(CheckpointError):

@@ -18,15 +18,15 @@ from torch import Tensor
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.sealed import read_json
 from everyformer.data.tokenizers import Tokenizer, load_tokenizer, require_same
 from everyformer.models.base import Model
 from everyformer.models.build import settled
 from everyformer.models.config import ModelConfig
 from everyformer.positions.learned import resize_grid
-from everyformer.training.checkpoint import MODEL_FORMAT, RUN_FORMAT, load_model
+from everyformer.training.checkpoint import load_model
 from everyformer.training.records import differences
 from everyformer.training.storage import weights_of
+from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved
 
 SAME = (
     "member", "width", "layers", "heads", "patch", "mixer", "mixer_options", "schedule", "position",
@@ -87,9 +87,9 @@ def read_start(path: str | Path) -> Start:
     if not file.is_file():
         raise CheckpointError(f"{path} holds no saved model and no run: config.json is missing")
     try:
-        values = read_json(file, RUN_FORMAT)
+        values = read_saved(file, RUN_FORMAT)
     except CheckpointError:
-        values = read_json(file, MODEL_FORMAT)
+        values = read_saved(file, MODEL_FORMAT)
         return Start(Path(path), from_dict(ModelConfig, values["config"]), saved_tokenizer(path))
     held = values.get("tokenizer")
     tokenizer = None if held is None else load_tokenizer(held)
