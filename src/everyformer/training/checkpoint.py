@@ -247,7 +247,8 @@ def load_model(
         path: folder of a saved model, or of a run.
         build: makes the model from its config as plain values; default: this library's models.
         average: of a run, take the mean of the weights in its newest so many checkpoints instead
-            ("Attention is all you need", section 6.1, averages 5).
+            ("Attention is all you need", section 6.1, averages 5); a best one that is older than
+            those which ``keep`` asks for is none of them.
 
     Raises:
         CheckpointError: nothing is there, it is damaged, too new, or does not fit its config.
@@ -271,7 +272,7 @@ def load_model(
     if average is None:
         _load_best(path / "checkpoints", model)
     else:
-        _load_mean(path / "checkpoints", model, average)
+        _load_mean(path / "checkpoints", model, average, values["training"]["keep"])
     return model.eval()
 
 
@@ -296,13 +297,16 @@ def _load_best(folder: Path, model: nn.Module) -> None:
                 weights[name].copy_(value)
 
 
-def _load_mean(folder: Path, model: nn.Module, count: int) -> None:
-    """The mean over the newest ``count`` checkpoints, summed in float64."""
-    paths = checkpoints(folder)[-count:]
+def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
+    """The mean over the newest ``count`` of the last ``keep`` checkpoints, summed in float64."""
+    there = checkpoints(folder)
+    paths = there[-keep:][-count:]
     if len(paths) < count:
+        older = len(there) > keep
         raise CheckpointError(
-            f"{folder} holds {len(paths)} checkpoints, {count} are to be averaged: ask for fewer, "
-            "or train with 'keep' (and 'checkpoint_every') set to have more"
+            f"{folder} holds the newest {len(paths)} checkpoints{' and an older best' if older else ''}, "
+            f"{count} are to be averaged: ask for at most {len(paths)}, or train with 'keep' (and "
+            "'checkpoint_every') set to have more"
         )
     total: dict[str, Tensor] = {}
     kinds: dict[str, torch.dtype] = {}
