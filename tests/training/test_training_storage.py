@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from everyformer.training.checkpoint import (
 )
 from everyformer.training.optimiser import build_optimiser
 from everyformer.training.run import RunDirectory
-from everyformer.training.storage import load_weights
+from everyformer.training.storage import load_weights, write_tensors
 
 pytestmark = pytest.mark.usefixtures("without_tensorboard")
 
@@ -88,7 +89,7 @@ def test_a_damaged_model_is_named(tmp_path: Path, name: str, harm: Any) -> None:
 def test_a_newer_model_asks_for_an_upgrade(tmp_path: Path) -> None:
     save_model(TinyModel(), tmp_path / "m")
     path = tmp_path / "m" / "config.json"
-    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    path.write_text(path.read_text().replace('"version": 2', '"version": 3'))
     with pytest.raises(CheckpointError, match="upgrade"):
         load_model(tmp_path / "m", build)
 
@@ -178,10 +179,10 @@ def test_a_newer_checkpoint_asks_for_an_upgrade(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_checkpoints(tmp_path, [1])
-    monkeypatch.setattr("everyformer.core.sealed.VERSION", 2)
+    monkeypatch.setattr("everyformer.core.sealed.VERSION", 3)
     make_checkpoints(tmp_path, [2])
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=r"version 2.*upgrade"):
+    with pytest.raises(CheckpointError, match=r"version 3.*upgrade"):
         newest_checkpoint(tmp_path)
 
 
@@ -247,10 +248,28 @@ def test_a_run_loads_the_mean_of_its_newest_checkpoints(tmp_path: Path) -> None:
     for name, first in weights[0].items():
         expected = (first.double() + weights[1][name].double()) / 2
         assert torch.equal(mean[name], expected.to(first.dtype)), name
-    with pytest.raises(CheckpointError, match="holds 3 checkpoints, 4 are to be averaged"):
+    with pytest.raises(CheckpointError, match="the newest 3 checkpoints, 4 are to be averaged"):
         load_model(run, build, average=4)
     with pytest.raises(CheckpointError, match="at least 1"):
         load_model(run, build, average=0)
+
+
+def test_a_best_checkpoint_that_is_older_is_not_averaged(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train_tiny(run, steps=8, checkpoint_every=2, evaluate_every=None, keep=2)
+    kept = checkpoints(run / "checkpoints")
+    mean = load_model(run, build, average=2).state_dict()
+    # of a run whose loss was lowest early, that checkpoint stays beside the newest
+    shutil.copytree(kept[0], run / "checkpoints" / "step-00000002")
+    weights = dict.fromkeys(mean, torch.zeros(()))
+    older = run / "checkpoints" / "step-00000002"
+    write_tensors(older / "model.safetensors", weights)
+    for name, value in load_model(run, build, average=2).state_dict().items():
+        assert torch.equal(value, mean[name]), name
+    with pytest.raises(
+        CheckpointError, match=r"newest 2 checkpoints and an older best, 3 are .*at most 2"
+    ):
+        load_model(run, build, average=3)
 
 
 def test_a_run_directory_in_use_or_filled_is_refused(tmp_path: Path) -> None:

@@ -152,13 +152,12 @@ def _options(words: list[str]) -> RunConfig:
 
 
 def _saved_config(out: str) -> dict[str, Any] | None:
-    from everyformer.core.sealed import read_json
-    from everyformer.training.run import RUN_FORMAT
+    from everyformer.training.upgrades import RUN_FORMAT, read_saved
 
     path = expanded(out) / "config.json"
     if not path.exists():
         return None
-    config = read_json(path, RUN_FORMAT)
+    config = read_saved(path, RUN_FORMAT)
     if not isinstance(config.get("run"), dict):
         raise CheckpointError(f"{out} was not made by `everyformer train`: name the member again")
     return config

@@ -9,7 +9,6 @@ from typing import Any
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.core.files import expanded
-from everyformer.core.sealed import read_json
 from everyformer.data import load_dataset
 from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
@@ -17,9 +16,9 @@ from everyformer.data.tokenizers import Tokenizer, load_tokenizer
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.models.pixel_options import PIXEL_TASKS
-from everyformer.training.checkpoint import MODEL_FORMAT, is_model, load_model
-from everyformer.training.run import RUN_FORMAT
+from everyformer.training.checkpoint import is_model, load_model
 from everyformer.training.storage import check_finite
+from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved
 from everyformer.training.warmstart import saved_tokenizer
 
 
@@ -123,9 +122,9 @@ def open_run(place: str) -> TrainedRun:
     if not path.is_dir():
         raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
     if is_model(path):
-        values = read_json(path / "config.json", MODEL_FORMAT)
+        values = read_saved(path / "config.json", MODEL_FORMAT)
         return TrainedRun(path, {"model": values["config"]}, saved=True)
-    return TrainedRun(path, read_json(path / "config.json", RUN_FORMAT))
+    return TrainedRun(path, read_saved(path / "config.json", RUN_FORMAT))
 
 
 def data_config(run: TrainedRun) -> DataConfig | None:

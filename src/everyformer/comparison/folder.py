@@ -15,9 +15,10 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
-from everyformer.core.sealed import read_json, write_json
+from everyformer.core.sealed import write_json
 from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.records import differences
+from everyformer.training.upgrades import read_saved
 
 RECORD = "comparison.json"
 FORMAT = "everyformer-comparison-options"
@@ -31,7 +32,7 @@ def begun_with(folder: Path) -> dict[str, Any] | None:
     record = folder / RECORD
     if not record.exists():
         return None
-    options: dict[str, Any] = read_json(record, FORMAT)["options"]
+    options: dict[str, Any] = read_saved(record, FORMAT)["options"]
     return options
 
 
@@ -95,7 +96,7 @@ def opened(config: CompareConfig, fingerprint: str) -> Iterator[Path]:
 
 def _settle(folder: Path, config: CompareConfig, fingerprint: str) -> None:
     record = folder / RECORD
-    if record.exists() and read_json(record, FORMAT)["data"] != fingerprint:
+    if record.exists() and read_saved(record, FORMAT)["data"] != fingerprint:
         raise ConfigError(
             f"the data has changed since the comparison in {folder} was begun, so its members "
             "would not be compared on equal footing: give --overwrite, or choose another --out"

@@ -23,6 +23,7 @@ from everyformer.core.errors import CheckpointError, MissingExtraError
 from everyformer.core.sealed import read_json, write_json
 from everyformer.data.base import Dataset
 from everyformer.training.signals import StopSignals
+from everyformer.training.upgrades import read_saved
 
 Say = Callable[[str], None]
 Finished = list[tuple[Job, dict[str, Any]]]
@@ -115,7 +116,7 @@ class Trainings:
         held = read_result(place)
         if held is None:
             return None
-        done: Any = read_json(place / JOB, JOB_FORMAT)["training"]
+        done: Any = read_saved(place / JOB, JOB_FORMAT)["training"]
         return held if done == json.loads(json.dumps(to_dict(planned.training))) else None
 
     def _on_ray(self, ready: list[Entrant]) -> None:

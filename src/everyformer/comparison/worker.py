@@ -26,7 +26,6 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
 from everyformer.core.files import write_text
 from everyformer.core.mixer import leak_of
-from everyformer.core.sealed import read_json
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.models.build import build_model
@@ -34,6 +33,7 @@ from everyformer.models.config import Architecture, ModelConfig
 from everyformer.training import RunDirectory, train
 from everyformer.training.config import TrainingConfig
 from everyformer.training.result import peak_rss
+from everyformer.training.upgrades import read_saved
 
 LONGEST_STEP = 600.0
 """seconds"""
@@ -42,7 +42,7 @@ LONGEST_STEP = 600.0
 def main(folder: Path) -> int:
     """Train the job in ``folder``; 143 if a signal stopped it, else 0, however it ended."""
     keep_freed_memory()
-    job = read_json(folder / JOB, JOB_FORMAT)
+    job = read_saved(folder / JOB, JOB_FORMAT)
     # a comparison that was killed leaves its process behind for as long as one step takes
     with FileLock(folder / ".lock", timeout=LONGEST_STEP):
         try:

@@ -17,7 +17,7 @@ import numbers
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import (
     Annotated,
     Any,
@@ -55,7 +55,7 @@ class Options:
         for name, kind in field_types(type(self)).items():  # type: ignore[arg-type]
             if (value := getattr(self, name)) is not self.missing:
                 object.__setattr__(self, name, converted(kind, value, name))
-        for name, when in unread(self):
+        for name, when in unread(type(self), vars(self)):
             forms = " or ".join(map(repr, when.values))
             raise ConfigError(
                 f"'{name}'={getattr(self, name)!r} is read with {when.name}={forms} alone, and "
@@ -63,15 +63,18 @@ class Options:
             )
 
 
-def unread(options: Any) -> Iterator[tuple[str, When]]:
-    """Options that are given and that their form does not read, each with what reads it."""
-    kinds = field_types(type(options))  # type: ignore[arg-type]
-    for f in dataclasses.fields(options):
-        whens = [mark for mark in get_args(kinds.get(f.name)) if isinstance(mark, When)]
-        for when in whens:
-            given = getattr(options, f.name) != f.default
-            if given and getattr(options, when.name) not in when.values:
-                yield f.name, when
+def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, When]]:
+    """Which of an options class's ``values`` their form does not read, each with what reads it.
+
+    Those that are not among ``values``, or have their default, are not given.
+    """
+    kinds, defaults = field_types(options), field_defaults(options)
+    for name in filter(values.__contains__, kinds):
+        whens = [mark for mark in get_args(kinds[name]) if isinstance(mark, When)]
+        if whens and to_dict(values[name]) != to_dict(defaults[name]):
+            for when in whens:
+                if values.get(when.name, defaults[when.name]) not in when.values:
+                    yield name, when
 
 
 @functools.cache
@@ -79,6 +82,12 @@ def field_types(cls: Any) -> dict[str, Any]:
     """The type of each field of a dataclass that its constructor takes, bounds included."""
     hints = get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
+
+
+@functools.cache
+def field_defaults(cls: Any) -> dict[str, Any]:
+    """The default of each field of a dataclass."""
+    return {f.name: f.default for f in dataclasses.fields(cls)}
 
 
 def to_dict(config: Any) -> Any:

@@ -14,8 +14,9 @@ from everyformer.core.errors import CheckpointError
 from everyformer.core.files import require_regular, write_text
 from everyformer.core.plain import from_json
 
-VERSION = 1
-"""of the layout of saved models and runs; raised when an older library could not read it"""
+VERSION = 2
+"""of the layout of saved models and runs; raised when an older library could not read it, together
+with a step in `everyformer.training.upgrades`"""
 
 
 class DamagedError(CheckpointError):

@@ -52,6 +52,8 @@ class Dataset(ABC):
     """One sentence: how training and validation were separated, with their sizes."""
     fingerprint: str
     """Hash of content, split and tokenizer; equal data on another machine has the same."""
+    known_as: tuple[str, ...] = ()
+    """Fingerprints that earlier versions gave the same data."""
     tokenizer: Tokenizer | None = None
     """What made the tokens of text; None for pictures and generated tasks."""
 
@@ -99,6 +101,7 @@ class Dataset(ABC):
             "bytes_per_token": self.bytes_per_token,
             "split": self.split,
             "fingerprint": self.fingerprint,
+            "known_as": list(self.known_as),
             "tokenizer": None if self.tokenizer is None else self.tokenizer.name,
         }
 

@@ -124,13 +124,16 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
     labels = found.target.astype(np.int64)
     held_out = np.zeros(len(labels), dtype=bool)
     held_out[held_out_draw(labels, config.validation, config.seed)] = True
+    told = task == "classify-image" or config.labels
+    names: tuple[tuple[str, ...], ...] = (tuple("0123456789"), ())
     return image_dataset(
         _shaped(pixels, config),
         labels,
         held_out,
         name="digits",
         task=cast(Task, task),
-        classes=tuple("0123456789") if task == "classify-image" or config.labels else (),
+        classes=names[not told],
+        untold=names[told or task != "pixels"],
         split=f"a draw of {config.validation:.0%} within each class (seed {config.seed}): COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),
         small=config.small,

@@ -106,12 +106,14 @@ def image_dataset(
     split: str,
     checksum: str,
     small: int | None = None,
+    untold: tuple[str, ...] = (),
 ) -> ImageDataset:
     """Pictures (N, C, H, W), class ids (N,) and flags (N,) of those held out, as a dataset.
 
     Args:
         classes: names, where the class is a target or is told; else ().
         small: `DataConfig.small`.
+        untold: names of classes that earlier versions counted to the data although nobody is told.
 
     Raises:
         ConfigError: small pictures that are no smaller, or for another task than super-resolution.
@@ -141,6 +143,7 @@ def image_dataset(
         bytes_per_token=None if classify else 1.0,
         split=split.replace("COUNTS", counts),
         fingerprint=digest(*facts),
+        known_as=(digest(*facts[:3], untold),) if untold else (),
         pixels=pixels,
         labels=labels,
         train_rows=np.flatnonzero(~held_out),

@@ -72,16 +72,16 @@ def _example(results: dict[str, Any]) -> tuple[Tensor, list[str] | None]:
 def _one(
     results: dict[str, Any], member: str, folder: Path, inputs: Tensor, labels: list[str] | None
 ) -> Learned:
-    from everyformer.core.sealed import read_json
     from everyformer.models.pixels import PixelModel
     from everyformer.report.pictures import drawn_images, learned_pictures
-    from everyformer.training.checkpoint import RUN_FORMAT, load_model
+    from everyformer.training.checkpoint import load_model
+    from everyformer.training.upgrades import RUN_FORMAT, read_saved
 
     run = next(r for r in results["runs"] if r["member"] == member)
     place = folder / run.get("folder", f"runs/{member}-seed{run['seed']}") / "run"
     try:
         model: Any = load_model(place)
-        start = rebuilt(read_json(place / "config.json", RUN_FORMAT))
+        start = rebuilt(read_saved(place / "config.json", RUN_FORMAT))
         found = learned_pictures(model, inputs, start=start, labels=labels, most=MOST)
         if isinstance(model, PixelModel) and model.config.tokens <= MOST_PIXELS:
             small = None if model.config.source_image is None else inputs

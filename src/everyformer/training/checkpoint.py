@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded, require_regular, written_whole
-from everyformer.core.sealed import DamagedError, check_sums, checksums, read_json, write_json
+from everyformer.core.sealed import DamagedError, check_sums, checksums, write_json
 from everyformer.data.tokenizers import Tokenizer
 from everyformer.training.optimiser import WeightAverage
 from everyformer.training.storage import (
@@ -34,13 +34,16 @@ from everyformer.training.storage import (
     weights_of,
     write_tensors,
 )
+from everyformer.training.upgrades import (
+    CHECKPOINT_FORMAT,
+    MODEL_FORMAT,
+    RUN_FORMAT,
+    read_saved,
+    saved_tensors,
+)
 
 if TYPE_CHECKING:
     from everyformer.training.carry import Carry
-
-MODEL_FORMAT = "everyformer-model"
-RUN_FORMAT = "everyformer-run"
-CHECKPOINT_FORMAT = "everyformer-checkpoint"
 
 
 @dataclass
@@ -97,7 +100,7 @@ def save_checkpoint(folder: Path, state: TrainingState, parts: Parts, keep: int 
 
 def save_state(path: Path, state: TrainingState) -> None:
     """Bring the state of the checkpoint ``path`` up to date; its tensors stay."""
-    values = read_json(path / "state.json", CHECKPOINT_FORMAT)
+    values = read_saved(path / "state.json", CHECKPOINT_FORMAT)
     write_json(path / "state.json", values | asdict(state))
 
 
@@ -136,11 +139,10 @@ def newest_checkpoint(folder: Path) -> tuple[Path, TrainingState] | None:
 
 def read_state(path: Path) -> TrainingState:
     """The state in the checkpoint ``path``; raises `DamagedError` unless all its sums hold."""
-    values = read_json(path / "state.json", CHECKPOINT_FORMAT)
+    values = read_saved(path / "state.json", CHECKPOINT_FORMAT)
     check_sums(path, values["files"])
     own = {name: value for name, value in values.items() if name not in ("format", "version")}
     del own["files"]
-    own.pop("flops_per_row", None)  # of older runs, whose batches were all alike: counted anew
     return from_dict(TrainingState, own)
 
 
@@ -151,11 +153,11 @@ def load_checkpoint(path: Path, parts: Parts) -> None:
         CheckpointError: names or shapes differ from the model's.
     """
     weights = path / "model.safetensors"
-    load_weights(parts.model, read_tensors(weights), weights)
+    load_weights(parts.model, saved_tensors(weights, parts.model), weights)
     if parts.optimiser is not None:
         _fill_optimiser(parts.model, parts.optimiser, path / "optimiser.safetensors")
     if parts.average is not None:
-        _fill_average(parts.average, path / "ema.safetensors")
+        _fill_average(parts.average, parts.model, path / "ema.safetensors")
     if parts.carry is not None:
         parts.carry.fill(read_tensors(path / "memory.safetensors"))
 
@@ -172,7 +174,7 @@ def _fill_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, path: Pa
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     held = [names[id(p)] for group in optimiser.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
-    for full, value in read_tensors(path).items():
+    for full, value in saved_tensors(path, model).items():
         key, _, name = full.partition(":")
         if name not in held:
             raise CheckpointError(
@@ -183,12 +185,12 @@ def _fill_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, path: Pa
     optimiser.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _fill_average(average: WeightAverage, path: Path) -> None:
+def _fill_average(average: WeightAverage, model: nn.Module, path: Path) -> None:
     if not path.exists():
         raise CheckpointError(
             f"{path} is missing: the run was begun without 'ema', so it cannot go on with it"
         )
-    tensors = read_tensors(path)
+    tensors = saved_tensors(path, model)
     check_fit({name: value.shape for name, value in average.values.items()}, tensors, path)
     for name, value in average.values.items():
         value.copy_(tensors[name])
@@ -245,7 +247,8 @@ def load_model(
         path: folder of a saved model, or of a run.
         build: makes the model from its config as plain values; default: this library's models.
         average: of a run, take the mean of the weights in its newest so many checkpoints instead
-            ("Attention is all you need", section 6.1, averages 5).
+            ("Attention is all you need", section 6.1, averages 5); a best one that is older than
+            those which ``keep`` asks for is none of them.
 
     Raises:
         CheckpointError: nothing is there, it is damaged, too new, or does not fit its config.
@@ -258,17 +261,18 @@ def load_model(
     if is_model(path):
         if average is not None:
             raise CheckpointError(f"{path} is a saved model, no run: there is nothing to average")
-        values = read_json(path / "config.json", MODEL_FORMAT)
+        values = read_saved(path / "config.json", MODEL_FORMAT)
         check_sums(path, values["sha256"])
         model = build(values["config"])
-        load_weights(model, read_tensors(path / "model.safetensors"), path / "model.safetensors")
+        weights = path / "model.safetensors"
+        load_weights(model, saved_tensors(weights, model), weights)
         return model.eval()
-    values = read_json(path / "config.json", RUN_FORMAT)
+    values = read_saved(path / "config.json", RUN_FORMAT)
     model = build(values["model"])
     if average is None:
         _load_best(path / "checkpoints", model)
     else:
-        _load_mean(path / "checkpoints", model, average)
+        _load_mean(path / "checkpoints", model, average, values["training"]["keep"])
     return model.eval()
 
 
@@ -286,26 +290,29 @@ def _load_best(folder: Path, model: nn.Module) -> None:
             warnings.warn(f"the best checkpoint is skipped for {path.name}: {error}", stacklevel=3)
     load_checkpoint(path, Parts(model))
     if (path / "ema.safetensors").exists():
-        tensors = read_tensors(path / "ema.safetensors")
+        tensors = saved_tensors(path / "ema.safetensors", model)
         weights = dict(model.named_parameters())
         with torch.no_grad():
             for name, value in tensors.items():
                 weights[name].copy_(value)
 
 
-def _load_mean(folder: Path, model: nn.Module, count: int) -> None:
-    """The mean over the newest ``count`` checkpoints, summed in float64."""
-    paths = checkpoints(folder)[-count:]
+def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
+    """The mean over the newest ``count`` of the last ``keep`` checkpoints, summed in float64."""
+    there = checkpoints(folder)
+    paths = there[-keep:][-count:]
     if len(paths) < count:
+        older = len(there) > keep
         raise CheckpointError(
-            f"{folder} holds {len(paths)} checkpoints, {count} are to be averaged: ask for fewer, "
-            "or train with 'keep' (and 'checkpoint_every') set to have more"
+            f"{folder} holds the newest {len(paths)} checkpoints{' and an older best' if older else ''}, "
+            f"{count} are to be averaged: ask for at most {len(paths)}, or train with 'keep' (and "
+            "'checkpoint_every') set to have more"
         )
     total: dict[str, Tensor] = {}
     kinds: dict[str, torch.dtype] = {}
     for path in paths:
         read_state(path)
-        for name, value in read_tensors(path / "model.safetensors").items():
+        for name, value in saved_tensors(path / "model.safetensors", model).items():
             kinds[name] = value.dtype
             total[name] = total[name] + value.double() if name in total else value.double()
     mean = {name: (value / count).to(kinds[name]) for name, value in total.items()}

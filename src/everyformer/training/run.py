@@ -20,9 +20,10 @@ from filelock import FileLock, Timeout
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
 from everyformer.core.files import expanded
-from everyformer.core.sealed import read_json, write_json
+from everyformer.core.sealed import write_json
 from everyformer.training.checkpoint import RUN_FORMAT
 from everyformer.training.distributed import place_of_process
+from everyformer.training.upgrades import RUN_FORMAT, read_saved
 
 LOCK = ".lock"
 
@@ -107,7 +108,7 @@ class RunDirectory:
     def config(self) -> dict[str, Any] | None:
         """What config.json holds; None if the run was killed before it was written."""
         path = self.path / "config.json"
-        return read_json(path, RUN_FORMAT) if path.exists() else None
+        return read_saved(path, RUN_FORMAT) if path.exists() else None
 
     def write_config(self, values: dict[str, Any]) -> None:
         """Write config.json, and environment.json about this machine."""

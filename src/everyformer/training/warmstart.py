@@ -25,9 +25,10 @@ from everyformer.models.base import Model
 from everyformer.models.build import settled
 from everyformer.models.config import ModelConfig
 from everyformer.positions.learned import resize_grid
-from everyformer.training.checkpoint import MODEL_FORMAT, RUN_FORMAT, load_model
+from everyformer.training.checkpoint import load_model
 from everyformer.training.records import differences
 from everyformer.training.storage import weights_of
+from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved
 
 SAME = (
     "member", "width", "layers", "heads", "patch", "mixer", "mixer_options", "schedule", "position",
@@ -88,12 +89,17 @@ def read_start(path: str | Path) -> Start:
     if not file.is_file():
         raise CheckpointError(f"{path} holds no saved model and no run: config.json is missing")
     try:
-        values = read_json(file, RUN_FORMAT)
+        values = read_saved(file, RUN_FORMAT)
     except CheckpointError:
+<<<<<<< HEAD
         values = read_json(file, MODEL_FORMAT)
         return Start(
             expanded(path), from_dict(ModelConfig, values["config"]), saved_tokenizer(path)
         )
+=======
+        values = read_saved(file, MODEL_FORMAT)
+        return Start(Path(path), from_dict(ModelConfig, values["config"]), saved_tokenizer(path))
+>>>>>>> 56d6984bd9a1be0e915a318dd6910d6acbcee094
     held = values.get("tokenizer")
     tokenizer = None if held is None else load_tokenizer(held)
     return Start(expanded(path), from_dict(ModelConfig, values["model"]), tokenizer)

@@ -19,8 +19,9 @@ from everyformer.interop.convert.timm import import_timm, is_timm
 from everyformer.interop.convert.tokenizer import Found, import_tokenizer
 from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
-from everyformer.training.checkpoint import MODEL_FORMAT, RUN_FORMAT, load_model
+from everyformer.training.checkpoint import load_model
 from everyformer.training.storage import check_finite
+from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT
 from everyformer.training.warmstart import read_start
 
 OURS = {RUN_FORMAT: "a run of everyformer", MODEL_FORMAT: "a saved model of everyformer"}

@@ -1,0 +1,182 @@
+"""What earlier versions saved, brought to today's form in small named steps.
+
+Whoever changes what a saved file holds raises `everyformer.core.sealed.VERSION`, adds a step here
+and, under tests/formats, files that were saved before. `read_saved` is the one way to the plain
+values of a model, a run or a checkpoint, `saved_tensors` the one way to what is held by the names
+of a model's tensors. Weights tell by their names and shapes what they are, for a run that goes on
+keeps its older checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from everyformer.blocks.options import BlockOptions
+from everyformer.core.config import field_defaults, to_dict, unread
+from everyformer.core.registry import Registry
+from everyformer.core.sealed import read_json
+from everyformer.engines.random_blocks import shortlist
+from everyformer.family import info
+from everyformer.memory import MEMORIES
+from everyformer.mixers import MIXERS
+from everyformer.mixers.bigbird import BigBird
+from everyformer.mixers.gmlp import GMLPOptions
+from everyformer.models.pixel_options import PixelOptions
+from everyformer.models.summary_options import SummaryOptions
+from everyformer.positions import POSITIONS
+from everyformer.training.config import TrainingConfig
+from everyformer.training.storage import read_tensors
+
+MODEL_FORMAT = "everyformer-model"
+RUN_FORMAT = "everyformer-run"
+CHECKPOINT_FORMAT = "everyformer-checkpoint"
+
+Table = dict[str, Any]
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """One change of what is saved, and how older files are read."""
+
+    name: str
+    before: int
+    """files of an earlier version than this are meant"""
+    values: Callable[[Table], None] | None = None
+    """changes in place what a JSON file of any format holds"""
+    tensors: Callable[[Tensors, nn.Module], Tensors] | None = None
+    """what a file of tensors holds as the model names and shapes it: its weights, their averages,
+    or the optimiser's ``key:name``"""
+
+
+def read_saved(path: Path, expected_format: str) -> Table:
+    """What `write_json` wrote, now or in an earlier version, in today's form.
+
+    Raises:
+        CheckpointError: as `everyformer.core.sealed.read_json` does.
+    """
+    values = read_json(path, expected_format)
+    for upgrade in UPGRADES:
+        if upgrade.values is not None and values.get("version", 1) < upgrade.before:
+            upgrade.values(values)
+    return values
+
+
+def saved_tensors(path: Path, model: nn.Module) -> Tensors:
+    """The tensors in ``path`` by the names that ``model`` has for them today.
+
+    Raises:
+        DamagedError: it cannot be read.
+    """
+    tensors = read_tensors(path)
+    for upgrade in UPGRADES:
+        if upgrade.tensors is not None:
+            tensors = upgrade.tensors(tensors, model)
+    return tensors
+
+
+def _tables_of_pixels(tensors: Tensors, model: nn.Module) -> Tensors:
+    """The four tables of a pixel model moved into its embedding."""
+    expected = model.state_dict().keys()
+    moved = {"embedding.weight": "embedding.values.weight"}
+    moved |= {f"{name}.weight": f"embedding.{name}.weight" for name in ("row", "column", "channel")}
+    made = {}
+    for full, tensor in tensors.items():
+        key, colon, name = full.rpartition(":")
+        new = moved.get(name, name)
+        made[key + colon + (new if name not in expected and new in expected else name)] = tensor
+    return made
+
+
+def _random_blocks(tensors: Tensors, model: nn.Module) -> Tensors:
+    """BigBird's orders of all blocks without those that no length takes."""
+    made = dict(tensors)
+    for place, module in model.named_modules():
+        if not isinstance(module, BigBird) or module.order is None:
+            continue
+        held, (heads, blocks, _) = made.get(f"{place}.order"), module.order.shape
+        if held is None or held.shape == module.order.shape:
+            continue
+        if module.options.random == "uniform" and held.shape == (heads, blocks, blocks):
+            made[f"{place}.order"] = shortlist(held, module.options.random_blocks, module.rules)
+    return made
+
+
+def _rows_counted(values: Table) -> None:
+    """FLOPs were counted by the row; they are counted anew, by the position."""
+    values.pop("flops_per_row", None)
+
+
+def _channels_of_gmlp(values: Table) -> None:
+    """`mlp_ratio` was called as what it replaces in other members' blocks."""
+    for options, table, _ in _tables(values):
+        if issubclass(options, GMLPOptions) and "expansion" in table:
+            table["mlp_ratio"] = table.pop("expansion")
+
+
+def _unread_options(values: Table) -> None:
+    """Options that their form does not read were taken and had no effect: back to the default."""
+    for options, table, by_layer in _tables(values):
+        for name, when in list(unread(options, table)):
+            # where layers differ in form, some may read it
+            if when.name not in by_layer:
+                table[name] = to_dict(field_defaults(options)[name])
+
+
+def _tables(values: Table) -> Iterator[tuple[type, Table, Collection[str]]]:
+    """Every table of options in a file, with its class and those of them that differ by layer."""
+    for model in (values.get("config"), values.get("model")):
+        if isinstance(model, dict) and "mixer_options" in model:
+            yield from _tables_of_model(model)
+    run, comparison = values.get("run"), values.get("options")
+    if isinstance(comparison, dict):
+        yield from _tables_of_shape(comparison["model"])
+    if isinstance(run, dict):
+        shape, mixer = run["model"], str(values["model"]["mixer"])
+        yield from _tables_of_shape(shape)
+        mixer = info(run["member"]).genes.mixer if mixer == "by-head" else mixer
+        yield from _tables_of_gene(MIXERS, mixer, run["mixer"], values["model"]["schedule"])
+        yield from _tables_of_gene(POSITIONS, shape["position"], run["place"])
+        yield from _tables_of_gene(MEMORIES, shape.get("memory"), run.get("memory", {}))
+    for part in (values, run, comparison):
+        if isinstance(part, dict) and isinstance(part.get("training"), dict):
+            yield TrainingConfig, part["training"], ()
+
+
+def _tables_of_model(model: Table) -> Iterator[tuple[type, Table, Collection[str]]]:
+    yield from _tables_of_shape(model)
+    own, reads = model["mixer_options"], model.get("encoder_mixer") or model["mixer"]
+    yield from _tables_of_gene(MIXERS, model["mixer"], own, model.get("schedule", {}))
+    yield from _tables_of_gene(MIXERS, reads, model.get("encoder_options", {}))
+    yield from _tables_of_gene(MIXERS, model.get("cross_mixer"), model.get("cross_options", {}))
+    yield from _tables_of_gene(POSITIONS, model["position"], model["position_options"])
+    yield from _tables_of_gene(MEMORIES, model.get("memory"), model.get("memory_options", {}))
+    for mixer, options in own.get("own", {}).items():
+        yield from _tables_of_gene(MIXERS, mixer, options)
+
+
+def _tables_of_shape(model: Table) -> Iterator[tuple[type, Table, Collection[str]]]:
+    parts = {"block": BlockOptions, "pixels": PixelOptions, "summaries": SummaryOptions}
+    yield from ((options, model.get(name, {}), ()) for name, options in parts.items())
+
+
+def _tables_of_gene(
+    genes: Registry[Any], name: str | None, table: Table, by_layer: Collection[str] = ()
+) -> Iterator[tuple[type, Table, Collection[str]]]:
+    if name is not None:
+        yield genes.get(name).Options, table, by_layer
+
+
+UPGRADES = (
+    Upgrade("rows that were counted", 2, values=_rows_counted),
+    Upgrade("channels of gmlp", 2, values=_channels_of_gmlp),
+    Upgrade("options that their form does not read", 2, values=_unread_options),
+    Upgrade("tables of pixel models", 2, tensors=_tables_of_pixels),
+    Upgrade("random blocks of bigbird", 2, tensors=_random_blocks),
+)
+"""oldest first: each makes what the next one expects"""

@@ -1,0 +1,96 @@
+"""Writes what a commit's own code saves; run by that code, in the folder of the commit (README)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import everyformer as ef
+from everyformer.cli import main
+
+SIZES = ("--model.width", "8", "--model.layers", "1", "--model.heads", "2")
+RHYTHM = ("--training.batch", "2", "--training.device", "cpu", "--training.threads", "1")
+
+
+def example(config: Any) -> torch.Tensor:
+    """Two texts or pictures of small numbers that follow from their places alone."""
+    shape = config.image if config.image is not None else (config.max_length - 5,)
+    count = torch.Size(shape).numel()
+    most = 256 if config.image is not None else config.vocabulary - 1
+    numbers = (torch.arange(2 * count) * 37 % most).view(2, *shape)
+    return numbers if config.image is None else numbers.to(torch.uint8)
+
+
+def saved(name: str, member: str, task: str, **options: Any) -> None:
+    """A model by itself, and its outputs."""
+    torch.manual_seed(0)
+    model = ef.create_model(member, task, width=8, layers=1, heads=2, **options).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    ef.save(model, name)
+    told(name, model)
+
+
+def trained(name: str, member: str, *words: str) -> None:
+    """A run of two steps, the outputs and the loss of its model, and the loss of one of four."""
+    run = ("train", member, *SIZES, *RHYTHM, *words, "--training.checkpoint-every", "none",
+           "--training.evaluate-every", "none", "--training.log-every", "1")  # fmt: skip
+    losses = []
+    for steps in ("4", "2"):
+        sys.argv = ["everyformer", *run, "--training.steps", steps, "--out", name]
+        assert main(sys.argv[1:]) == 0
+        state = Path(name, "checkpoints", f"step-0000000{steps}", "state.json")
+        losses.append(json.loads(state.read_text())["evaluation"]["loss"])
+        if steps == "4":
+            shutil.rmtree(name)
+    Path(name, "environment.json").unlink()
+    Path(name, ".lock").unlink(missing_ok=True)
+    shutil.rmtree(Path(name, "tensorboard"), ignore_errors=True)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main(["eval", name, "--json"]) == 0
+    loss = json.loads(said.getvalue())["evaluation"]["loss"]
+    told(name, ef.load(name), {"loss": loss, "loss of four steps": losses[0]})
+
+
+def told(name: str, model: Any, more: dict[str, Any] | None = None) -> None:
+    """``NAME.json``: the outputs for `example`, and what else there is to know."""
+    with torch.no_grad():
+        logits = model(example(model.config)).logits
+    # enough to tell them from others
+    shown = logits.flatten()[:: max(1, logits.numel() // 64)].tolist()
+    values = {"logits": [round(x, 6) for x in shown], **(more or {})}
+    Path(f"{name}.json").write_text(json.dumps(values) + "\n")
+
+
+def text() -> tuple[str, ...]:
+    lines = (f"{n} and {n * n} are {n + n * n}.\n" for n in range(150))
+    Path("text.txt").write_text("".join(lines))
+    return ("--data", "text.txt", "--tokenizer", "chars", "--data.length", "32")
+
+
+if __name__ == "__main__":
+    even = ("--training.schedule", "constant", "--training.warmup", "0")
+    if sys.argv[1] == "652fd9f":
+        saved("pixels", "attention", "pixels", image=(3, 4, 4))
+        trained("pixels-run", "attention", "--data", "digits", "--task", "pixels", *even,
+                "--training.ema", "0.5")  # fmt: skip
+    else:
+        sparse = {"block_size": 2, "random_blocks": 1}
+        saved("bigbird", "bigbird", "mlm", max_length=80, vocabulary=101, **sparse)
+        saved("image-transformer", "image-transformer", "pixels", image=(3, 4, 4), block_size=8,
+              tile=(2, 2))  # fmt: skip
+        data = text()
+        idle = ("--training.schedule", "noam", "--training.min-lr-ratio", "0.2")
+        trained("attention-run", "attention", *data, *idle, "--training.warmup-steps", "1",
+                "--training.ema", "0.5")  # fmt: skip
+        trained("routing-run", "routing", *data, *even)
+        trained("compressive-run", "compressive", *data, *even)
+        trained("bigbird-run", "bigbird", *data, *even, "--task", "mlm", "--mixer.block-size", "1",
+                "--mixer.random-blocks", "1")  # fmt: skip
