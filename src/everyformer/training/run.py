@@ -21,7 +21,6 @@ from filelock import FileLock, Timeout
 from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
 from everyformer.core.files import expanded
 from everyformer.core.sealed import write_json
-from everyformer.training.checkpoint import RUN_FORMAT
 from everyformer.training.distributed import place_of_process
 from everyformer.training.upgrades import RUN_FORMAT, read_saved
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
-from everyformer.core.sealed import read_json
 from everyformer.data.tokenizers import Tokenizer, load_tokenizer, require_same
 from everyformer.models.base import Model
 from everyformer.models.build import settled
@@ -91,15 +90,10 @@ def read_start(path: str | Path) -> Start:
     try:
         values = read_saved(file, RUN_FORMAT)
     except CheckpointError:
-<<<<<<< HEAD
-        values = read_json(file, MODEL_FORMAT)
+        values = read_saved(file, MODEL_FORMAT)
         return Start(
             expanded(path), from_dict(ModelConfig, values["config"]), saved_tokenizer(path)
         )
-=======
-        values = read_saved(file, MODEL_FORMAT)
-        return Start(Path(path), from_dict(ModelConfig, values["config"]), saved_tokenizer(path))
->>>>>>> 56d6984bd9a1be0e915a318dd6910d6acbcee094
     held = values.get("tokenizer")
     tokenizer = None if held is None else load_tokenizer(held)
     return Start(expanded(path), from_dict(ModelConfig, values["model"]), tokenizer)
