@@ -53,7 +53,7 @@ def test_every_option_is_explained_and_survives_a_file() -> None:
         ({"steps": 0}, ("steps",)),
         ({"clip": 0.0}, ("clip",)),
         ({"ema": 1.0}, ("ema",)),
-        ({"betas": (0.9, 1.0)}, ("betas",)),
+        ({"betas": (0.9, 1.0)}, ("betas[1]",)),
         ({"warmup": 1.5}, ("warmup",)),
         ({"budget_flops": -1.0}, ("budget_flops",)),
         ({"lr": math.nan}, ("lr",)),

@@ -248,7 +248,7 @@ def test_a_run_loads_the_mean_of_its_newest_checkpoints(tmp_path: Path) -> None:
     for name, first in weights[0].items():
         expected = (first.double() + weights[1][name].double()) / 2
         assert torch.equal(mean[name], expected.to(first.dtype)), name
-    with pytest.raises(CheckpointError, match="the newest 3 checkpoints, 4 are to be averaged"):
+    with pytest.raises(CheckpointError, match="the newest 3 checkpoints, of which 4 are wanted"):
         load_model(run, build, average=4)
     with pytest.raises(CheckpointError, match="at least 1"):
         load_model(run, build, average=0)

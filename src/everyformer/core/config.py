@@ -246,10 +246,12 @@ def field_docs(cls: type) -> dict[str, str]:
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
         assert isinstance(body, ast.ClassDef)
+        own = {f.name for f in dataclasses.fields(owner)}
         for field, text in zip(body.body, body.body[1:], strict=False):
             if (
                 isinstance(field, ast.AnnAssign)
                 and isinstance(field.target, ast.Name)
+                and field.target.id in own
                 and isinstance(text, ast.Expr)
                 and isinstance(text.value, ast.Constant)
             ):

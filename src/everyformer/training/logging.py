@@ -7,6 +7,7 @@ import json
 import os
 import re
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,9 @@ class MetricsLog:
         """Write what is left and let go of the files."""
         self._file.close()
         if self._board is not None:
-            self._board.close()
+            # its rows stand in the metrics too, whose refusal is told
+            with suppress(OSError):
+                self._board.close()
 
 
 def read_metrics(path: Path, step: int | None = None) -> list[dict[str, Any]]:
