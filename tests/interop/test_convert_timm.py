@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedError
 from everyformer.interop.convert import import_timm
 
 WIDTH, HIDDEN, CLASSES, PATCHES = 8, 32, 5, 4
@@ -107,3 +107,15 @@ def test_what_has_no_counterpart_is_refused():
     }
     with pytest.raises(ConfigError, match=r"24 channels.*heads="):
         import_timm(vit)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3), (1, 2, 3, 4, 5), (70_000, 1, 1)])
+@pytest.mark.parametrize("name", gmlp_tensors())
+def test_tensors_of_any_shape_are_refused_in_one_sentence(name, shape):
+    forged = gmlp_tensors() | {name: torch.zeros(shape)}
+    missing = {key: value for key, value in gmlp_tensors().items() if key != name}
+    named = gmlp_tensors() | {"blocks": torch.zeros(1), f"blocks.x.{name}": torch.zeros(1)}
+    for tensors in (forged, missing, named):
+        with pytest.raises(EveryformerError) as caught:
+            import_timm(tensors)
+        assert "\n" not in str(caught.value)

@@ -24,14 +24,13 @@ def once_differentiable(backward: Backward) -> Backward:
 
     @functools.wraps(backward)
     def wrapped(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        again = torch.is_grad_enabled()
+        if not torch.is_grad_enabled():
+            return backward(ctx, *gradients)
+        # what the results depend on, by which whoever derives them comes here
+        read = [t for t in (*gradients, *ctx.saved_tensors) if t is not None]
         with torch.no_grad():
             found = backward(ctx, *gradients)
-        if not again:
-            return found
-        return tuple(
-            None if t is None else _Final.apply(t.detach().requires_grad_()) for t in found
-        )
+        return tuple(None if t is None else _Final.apply(t, *read) for t in found)
 
     return wrapped
 
@@ -43,10 +42,10 @@ def without_second(operation: CustomOpDef) -> CustomOpDef:
 
 
 class _Final(torch.autograd.Function):
-    """What it is given; it has no derivative."""
+    """The first of what it is given; it has no derivative by the others."""
 
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+    def forward(ctx: Any, gradient: Tensor, *read: Tensor) -> Tensor:
         return gradient.view_as(gradient)
 
     @staticmethod

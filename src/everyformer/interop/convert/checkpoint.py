@@ -82,6 +82,8 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     theirs = read_config(folder)
     known = architecture(theirs.get("model_type"))
     known.check(theirs)
+    # what says nothing is as good as left out
+    theirs = {name: value for name, value in theirs.items() if value is not None}
     task = known.task(theirs)
     described = known.options(theirs, task)
     own = {f.name for f in dataclasses.fields(AttentionOptions)}

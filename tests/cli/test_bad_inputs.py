@@ -1,0 +1,289 @@
+"""Bad inputs, one a line: a command line, and the one sentence that answers it.
+
+Every command runs in this process, on a run of three steps; nothing may be written but what is said
+to be, and no line may take long. Python calls that the command line cannot make stand below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import everyformer as ef
+from everyformer.cli import main
+from everyformer.core.errors import EveryformerError
+from everyformer.generation.sampling import stream
+from everyformer.generation.state_file import load_state, save_state
+
+Refused = Callable[..., str]
+
+SIZES = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--batch", "4")
+TRAIN = ("--data", "text.txt", "--steps", "3", "--training.threads", "1")
+HUGE = str(10**12)
+NOBODY = "~nosuch-user/x"
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with text.txt and two runs in it."""
+    made = tmp_path_factory.mktemp("bad")
+    (made / "text.txt").write_text("a warm tree and the quick brown fox sleep " * 60)
+    (made / "deep.json").write_text("[" * 100_000)
+    (made / "deep.toml").write_text("a = " + "[" * 100_000)
+    (made / "deep.jsonl").write_text('{"text": ' + "[" * 100_000 + "\n")
+    (made / "nan.json").write_text('{"member": "gmlp", "training": {"lr": NaN}}')
+    (made / "class.json").write_text('{"member": "gmlp", "training": {"__class__": 1}}')
+    (made / "member.toml").write_text('member = "attention"\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        patch.setenv("EVERYFORMER_CACHE", str(made / "cache"))
+        for member in ("attention", "aft-local"):
+            run = ("train", member, *TRAIN, *SIZES, "--out", f"runs/{member}")
+            assert main(run) == 0
+    return made
+
+
+@pytest.fixture
+def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("EVERYFORMER_CACHE", str(home / "cache"))
+    return home
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """No more than a gigabyte beside what this process holds, as `ulimit -v` has it."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("limits of memory are Linux's")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + 1024 * MIB
+    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def train(words: str) -> str:
+    member, _, rest = words.partition(" ")
+    return f"train {member} {' '.join((*TRAIN, *SIZES))} --out made {rest}"
+
+
+RANGES = [
+    (train("gmlp --lr=inf"), "'--training.lr' must be above 0, not inf"),
+    (train("gmlp --lr=nan"), "'--training.lr' must be above 0, not nan"),
+    (train("gmlp --model.block.dropout=1.5"), "must be at least 0 and below 1, not 1.5"),
+    (train("gmlp --model.block.drop-path 1.5"), "must be at least 0 and below 1, not 1.5"),
+    (train("gmlp --model.max-length=-1"), "'--model.max-length' must be at least 1, not -1"),
+    (train("vit --model.patch 0"), "'--model.patch' must be at least 1, not 0"),
+    (train("attention --mixer.widths.key-dim=-8"), "must be at least 1, not -8"),
+    (train("gmlp --model.block.norm-eps=nan"), "not nan"),
+    (train("attention --mixer.softcap=-1"), "'--mixer.softcap' must be above 0, not -1.0"),
+    (train(f"gmlp --seed {2**64}"), "'--training.seed' must be at least 0 and at most"),
+    (train("gmlp --model.label-smoothing 2"), "'--model.label-smoothing' must be"),
+    ("bench attention --width 0", "'--width' must be at least 1, not 0"),
+    (f"compare attention --seeds {HUGE}", "'--seeds' must be at least 1 and at most 1,000"),
+    (f"reproduce attention --seeds {HUGE}", "'--seeds' must be at least 1 and at most 1,000"),
+    ("show attention --length 10000000", "'--length' must be at least 1 and at most 65,536"),
+    ("train gmlp --tokenizer bpe:1000000000000", "a vocabulary has at most 1,000,000 tokens"),
+    (train("sinkhorn --mixer.iterations 10000000"), "must be at least 1 and at most 1,000"),
+    (train("longformer --mixer.global-tokens 10000000"), "at least 0 and at most 65,536"),
+    (train("attention --layers 10000000"), "must be at least 1 and at most 1,024"),
+    (train("reformer --mixer.rounds 1000000000"), "must be at least 1 and at most 1,024"),
+]
+LARGE = [
+    (train("attention --width 10000000"), "TiB of memory, but"),
+    (train("learned --model.max-length 1000000000000"), "TiB of memory, but"),
+    (train("attention --model.token-types 1000000000000"), "TiB of memory, but"),
+    (
+        train("attention --batch 1000000000"),
+        "a batch of 1,000,000,000 sequences of 16 tokens",
+    ),
+    (train("performer --mixer.features 1000000000"), "of memory, but"),
+    (train("routing --mixer.clusters 1000000000"), "routing: 1,000,000,000 clusters of"),
+    (train(f"routing --mixer.window {HUGE}"), "TiB of memory, but"),
+    (train(f"sinkhorn --mixer.block-size {HUGE}"), f"block_size={10**12:,} tokens needs at least"),
+    (train(f"bigbird --mixer.block-size {HUGE} --mixer.random-blocks 0"), "global tokens"),
+    (train(f"attention --length {HUGE}"), "'text.txt' is too short"),
+    (f"eval runs/attention --mode recurrent --streams {HUGE}", "bytes at once were asked for, but"),
+    (f"eval runs/attention --mode sliding --stride {HUGE}", "'stride' must be 1 to 16 tokens"),
+    (f"eval runs/attention --lengths {HUGE}", "is too short"),
+    (f"generate runs/aft-local --tokens 1 --prompt {'ab' * 50_000}", "max_length=16"),
+]
+FILES = [
+    ("train --config deep.json", "deep.json is not valid JSON: its tables and lists are nested"),
+    ("train --config deep.toml", "deep.toml is not valid TOML: its tables and lists are nested"),
+    ("train gmlp --data deep.jsonl --out made", "nested too deeply"),
+    ("train --config nan.json", "NaN is no number of JSON"),
+    ("train --config class.json", "unknown option 'training.__class__'"),
+    ("train gmpl --config member.toml", "unknown member 'gmpl'; did you mean 'gmlp'"),
+    ("train gmlp --training.__class__ 3", "unknown option '--training.__class__'"),
+]
+PLACES = [
+    (f"train gmlp --data {NOBODY} --out made", "a user that this machine does not know"),
+    (f"train gmlp --data text.txt --out {NOBODY}", "a user that this machine does not know"),
+    (f"train gmlp --config {NOBODY}", "a user that this machine does not know"),
+    (f"train gmlp --from {NOBODY}", "a user that this machine does not know"),
+    (f"train gmlp --resume --out {NOBODY}", "a user that this machine does not know"),
+    (f"eval {NOBODY}", "a user that this machine does not know"),
+    (f"generate {NOBODY}", "a user that this machine does not know"),
+    (f"generate runs/attention --prompts {NOBODY}", "a user that this machine does not know"),
+    (f"generate runs/attention --state {NOBODY}", "a user that this machine does not know"),
+    (f"show {NOBODY}", "a user that this machine does not know"),
+    (f"show attention --out {NOBODY}", "a user that this machine does not know"),
+    (f"convert {NOBODY} --out made", "a user that this machine does not know"),
+    (f"convert runs/attention --to hf-model --out {NOBODY}", "a user that this machine does not"),
+    (f"compare --out {NOBODY}", "a user that this machine does not know"),
+    (f"reproduce attention --out {NOBODY}", "a user that this machine does not know"),
+    ("compare --resume --out nowhere", "there is no comparison in nowhere to resume"),
+    ("eval runs/attention --mode sliding --out x.unknown", "give a name that ends in .png or .svg"),
+    ("eval runs/attention --lengths 8 --out x", "give a name that ends in .png or .svg"),
+    ("show attention --out text.txt", "cannot write into text.txt: text.txt is a file"),
+    ("show attention --out text.txt/x", "text.txt is a file; choose another --out"),
+    ("reproduce attention --out text.txt", "text.txt is a file; choose another --out"),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"), [*RANGES, *FILES, *PLACES], ids=lambda value: str(value)[:60]
+)
+def test_bad_inputs_are_answered_in_one_sentence(
+    line: str, said: str, at_home: Path, refused: Refused
+) -> None:
+    before = sorted(path.name for path in at_home.iterdir())
+    assert said in refused(*line.split())
+    assert sorted(path.name for path in at_home.iterdir()) == before
+
+
+@pytest.mark.parametrize(("line", "said"), LARGE, ids=lambda value: str(value)[:60])
+def test_what_cannot_fit_is_refused_with_both_numbers(
+    line: str, said: str, at_home: Path, little_memory: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) in (1, 2)
+    told = capsys.readouterr().err
+    assert "Traceback" not in told
+    assert said in told.strip().splitlines()[-1]
+
+
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("bigbird", {"block_size": 10**12}),
+    ("blockwise", {"block_size": 10**12}),
+    ("reformer", {"chunk": 10**12}),
+    ("attention", {"window": 10**12}),
+    ("longformer", {"window": 10**12}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS, ids=[name for name, _ in OPTIONS])
+def test_blocks_longer_than_any_text_cost_one_block(
+    name: str, options: dict[str, Any], little_memory: None
+) -> None:
+    def made(size: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        own = dict.fromkeys(options, size)
+        model = ef.create_model(
+            name, width=16, heads=2, layers=1, max_length=32, vocabulary=9, **own
+        )
+        ids = torch.arange(23)[None] % 9
+        return model.eval()(ids).logits
+
+    whole, huge = made(64), made(10**12)
+    torch.testing.assert_close(huge, whole)
+
+
+def test_windows_longer_than_the_text_show_all_of_it() -> None:
+    def made(window: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        mixer = ef.create_mixer(
+            "routing", width=16, heads=2, causal=True, clusters=3, window=window
+        )
+        return mixer.double().eval()(torch.ones(1, 40, 16).double().cumsum(1).sin()).y
+
+    torch.testing.assert_close(made(5000), made(40))
+
+
+@pytest.mark.parametrize(
+    ("words", "closing", "code"),
+    [
+        (["list"], ">&-", 0),
+        (["list"], "2>&-", 0),
+        (["info", "gmpl"], "2>&-", 2),
+        (["generate", "runs/attention", "--tokens", "3", "--prompt", "-"], "<&-", 2),
+        (["generate", "runs/attention", "--tokens", "30", "--prompt", "h\u00e4"], "", 0),
+    ],
+)
+def test_streams_that_are_closed_or_narrow_end_nothing(
+    words: list[str], closing: str, code: int, at_home: Path
+) -> None:
+    line = " ".join([sys.executable, "-m", "everyformer", *words, closing])
+    own = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(["sh", "-c", line], env=own, capture_output=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert b"fault" not in done.stderr + done.stdout
+
+
+STATES: dict[str, tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = {
+    "no tokens": (lambda t: t.pop("next"), "holds no state of a text"),
+    "tokens of no row": (lambda t: t.update(next=t["next"][:0]), "one int64 token a row"),
+    "one token for all": (lambda t: t.update(next=t["next"][0]), "one int64 token a row"),
+    "tokens in a table": (lambda t: t.update(next=t["next"][None]), "one int64 token a row"),
+    "halves of tokens": (lambda t: t.update(next=t["next"] / 2), "one int64 token a row"),
+    "tokens below none": (lambda t: t.update(next=t["next"] - 999), "not all below this one's"),
+    "tokens beyond all": (lambda t: t.update(next=t["next"] + 10**9), "not all below this one's"),
+    "negative": (lambda t: t.update(seen=t["seen"] - 99), "'seen' must be a number of tokens"),
+    "endless": (lambda t: t.update(seen=t["seen"] + 2**60), "'seen' must be a number of tokens"),
+    "real": (lambda t: t.update(seen=t["seen"].float()), "'seen' must be a number of tokens"),
+    "rows": (lambda t: t.update(seen=t["seen"].repeat(2)), "'seen' must be a number of tokens"),
+    "without": (lambda t: t.pop("layers.0.keys"), "'layers.0.keys' is nothing"),
+    "more": (lambda t: t.update(other=t["seen"].clone()), "it holds 'other'"),
+    "short": (
+        lambda t: t.update({"layers.0.keys": t["layers.0.keys"][:, :, 1:].clone()}),
+        "do not fit",
+    ),
+    "flat": (
+        lambda t: t.update({"layers.0.keys": t["layers.0.keys"][0].clone()}),
+        "'layers.0.keys' is",
+    ),
+    "halved": (lambda t: t.update({"layers.0.keys": t["layers.0.keys"].half()}), "float16"),
+}
+
+
+@pytest.mark.parametrize("change", STATES)
+def test_forged_states_are_refused(change: str, tmp_path: Path) -> None:
+    model = ef.create_model("attention", width=16, heads=2, layers=1, vocabulary=11).eval()
+    drawn = stream(model, [1, 2, 3], tokens=4)
+    last = list(drawn)[-1]
+    assert drawn.state is not None
+    file = save_state(tmp_path / "state", drawn.state, last)
+    tensors = load_file(file)
+    forge, said = STATES[change]
+    forge(tensors)
+    save_file(tensors, file)
+    with pytest.raises(EveryformerError) as caught:
+        load_state(file, model)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("aliases", ["{", "[1]", '{"a": [1]}', '{"a": "b"}', "[" * 100_000, "NaN"])
+def test_forged_names_of_a_state_are_refused(aliases: str, tmp_path: Path) -> None:
+    model = ef.create_model("attention", width=16, heads=2, layers=1, vocabulary=11).eval()
+    save_file({"next": torch.tensor([1])}, tmp_path / "state", metadata={"aliases": aliases})
+    with pytest.raises(EveryformerError, match="cannot be read"):
+        load_state(tmp_path / "state", model)
+
+
+def test_keys_of_python_are_no_options() -> None:
+    for key in ("__class__", "__init__", "training.__class__"):
+        with pytest.raises(EveryformerError, match="unknown option"):
+            ef.create_model("attention", **{key: json})

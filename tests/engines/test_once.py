@@ -1,0 +1,62 @@
+"""Second derivatives: those of the reference, or one sentence that there are none; never wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from everyformer import create_mixer
+from everyformer.core.errors import UnsupportedError
+from everyformer.engines.once import once_differentiable
+
+HANDMADE = ("aft-full", "aft-local", "aft-simple", "aft-conv", "linear", "performer", "rfa")
+
+
+def second(f: Callable[[Tensor], Tensor], x: Tensor, weights: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad((f(x) * weights).sum(), x, create_graph=True)
+    return torch.autograd.grad(first.square().sum() + x.pow(3).sum(), x)[0]
+
+
+@pytest.mark.parametrize("name", HANDMADE)
+def test_gradients_made_by_hand_are_not_differentiated_again(name: str) -> None:
+    torch.manual_seed(0)
+    mixer = create_mixer(name, width=8, heads=2, causal=True, max_length=16).double().eval()
+    x, weights = torch.randn(2, 1, 9, 8, dtype=torch.float64)
+    with pytest.raises(UnsupportedError, match="second derivatives are not supported"):
+        second(lambda t: mixer(t).y, x, weights)
+
+
+@pytest.mark.parametrize("name", ["gmlp", "etc", "linear"])
+def test_where_there_are_second_derivatives_they_are_right(name: str) -> None:
+    torch.manual_seed(0)
+    mixer = create_mixer(name, width=8, heads=2, causal=False, max_length=16).double().eval()
+    x, weights = torch.randn(2, 1, 9, 8, dtype=torch.float64)
+    torch.testing.assert_close(
+        second(lambda t: mixer(t).y, x, weights), second(mixer.reference, x, weights)
+    )
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return (2 * gradient * ctx.saved_tensors[0],)
+
+
+def test_a_constant_gradient_does_not_hide_that_there_is_no_second() -> None:
+    """torch's own decorator leaves the second term out without a word."""
+    x = torch.randn(5, dtype=torch.float64)
+    with pytest.raises(UnsupportedError, match="second derivatives"):
+        second(Square.apply, x, torch.ones(5, dtype=torch.float64))
+    x.requires_grad_()
+    Square.apply(x).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach())
