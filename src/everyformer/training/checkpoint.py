@@ -304,9 +304,9 @@ def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
     if len(paths) < count:
         older = " and an older best" if len(there) > keep else ""
         raise CheckpointError(
-            f"{folder} holds the newest {len(paths)} checkpoints{older}, {count} are to be averaged: "
-            f"ask for at most {len(paths)}, or train with 'keep' (and 'checkpoint_every') set to "
-            "have more"
+            f"{folder} holds the newest {len(paths)} checkpoints{older}, {count} are to be "
+            f"averaged: ask for at most {len(paths)}, or train with 'keep' (and "
+            "'checkpoint_every') set to have more"
         )
     total: dict[str, Tensor] = {}
     kinds: dict[str, torch.dtype] = {}
