@@ -1,5 +1,7 @@
 """Pictures: channels, sizes, splits, pixels as targets, and what is refused."""
 
+import io
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ import torch
 from data_files import Files, Load, corpus, pack, picture, write
 
 from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.data.images import read_images
 
 SHADES = {f"{c}/{n}.png": picture(100 * i + n) for i, c in enumerate("ab") for n in range(10)}
 
@@ -99,6 +102,57 @@ def test_transparent_palettes_become_colours(tmp_path: Path, load: Load) -> None
         assert "transparency" in written.info
     inputs = load(tmp_path).train_batch(0, 1, 0).inputs[0]
     assert inputs.flatten(1).amin(1).tolist() == inputs.flatten(1).amax(1).tolist() == [200, 0, 0]
+
+
+def held(orientation: int, mode: str = "RGB", kind: str = "jpeg") -> bytes:
+    """A picture of 8 columns and 16 rows, its upper left quarter white, as a camera keeps it that
+    was held so: pillow writes both the pixels and what EXIF says of them."""
+    from PIL import Image
+
+    upright = np.zeros((16, 8), dtype=np.uint8)
+    upright[:8, :4] = 255
+    kept = {1: upright, 3: upright[::-1, ::-1], 6: np.rot90(upright), 8: np.rot90(upright, -1)}
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    Image.fromarray(kept[orientation].copy()).convert(mode).save(file, kind, exif=exif)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "tiff"])
+def test_pictures_are_upright_however_the_camera_was_held(
+    kind: str, tmp_path: Path, load: Load
+) -> None:
+    files = {f"{n}.{kind}": held(n, kind=kind) for n in (1, 3, 6, 8)}
+    source = write(tmp_path / "x", files)
+    data = load(source, validation=0.25)
+    assert data.image == (3, 16, 8)
+    assert "resized" not in data.split
+    for images in (torch.from_numpy(np.array(data.pixels)), read_images(source, [(3, 16, 8)], 4)):
+        assert (images[:, :, :8, :4] > 200).all()
+        assert (images[:, :, 8:] < 50).all()
+        assert (images[:, :, :, 4:] < 50).all()
+
+
+def test_a_picture_is_whole_although_its_exif_is_not(tmp_path: Path, load: Load) -> None:
+    whole = held(6)
+    at = whole.index(b"Exif\0\0") + 6
+    files = {f"{n}.jpg": whole[:at] + b"XX*\0" + whole[at + 4 :] for n in range(2)}
+    assert load(write(tmp_path / "x", files)).image == (3, 8, 16)
+
+
+@pytest.mark.parametrize("faded", [0, 1, 3])
+def test_colours_that_a_grey_model_does_not_take_are_told_of(faded: int, tmp_path: Path) -> None:
+    red = np.tile(np.array([200, 0, 0], dtype=np.uint8), (4, 4, 1))
+    grey = np.full((4, 4, 3), 7, dtype=np.uint8)
+    files = {f"{n}.png": picture(red if n < faded else grey) for n in range(3)}
+    source = write(tmp_path / "x", files)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        read_images(str(source), [(1, 4, 4)], 3)
+        read_images(str(source), [(3, 4, 4)], 3)
+    expected = {0: [], 1: ["1 of the 3 pictures in"], 3: ["3 of the 3 pictures in"]}[faded]
+    assert [str(one.message)[:22] for one in told] == expected
 
 
 def test_pictures_of_fractions_are_refused(tmp_path: Path, load: Load) -> None:

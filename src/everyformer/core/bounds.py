@@ -3,7 +3,8 @@
     width: Count = 128        # at least 1
     dropout: Rate = 0.0       # from 0 to below 1
 
-An option that only one form of its part reads says so beside its type, with `When`.
+An option that only one form of its part reads says so beside its type, with `When` or
+`Unless`.
 `everyformer.core.config` checks them wherever a value comes from (Python, flags, files), refusals
 and `--help` quote them. NaN and infinity are within no bounds.
 """
@@ -60,6 +61,24 @@ class When:
     def __init__(self, name: str, *values: Any) -> None:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "values", values)
+
+    def reads(self, value: Any) -> bool:
+        """Whether the option is read where the other one has ``value``."""
+        return value in self.values
+
+    def __str__(self) -> str:
+        """In words: "form='etc'", "update='ema' or 'gradient'"."""
+        return f"{self.name}={' or '.join(map(repr, self.values))}"
+
+
+class Unless(When):
+    """Beside a type: the option is read only where another one has none of ``values``."""
+
+    def reads(self, value: Any) -> bool:
+        return value not in self.values
+
+    def __str__(self) -> str:
+        return f"another {self.name} than {' or '.join(map(repr, self.values))}"
 
 
 def bounds_of(kind: Any) -> Bounds | None:

@@ -56,10 +56,9 @@ class Options:
             if (value := getattr(self, name)) is not self.missing:
                 object.__setattr__(self, name, converted(kind, value, name))
         for name, when in unread(type(self), vars(self)):
-            forms = " or ".join(map(repr, when.values))
             raise ConfigError(
-                f"'{name}'={getattr(self, name)!r} is read with {when.name}={forms} alone, and "
-                f"{when.name} is {getattr(self, when.name)!r}: leave '{name}' out"
+                f"'{name}'={getattr(self, name)!r} is read with {when} alone, and {when.name} is "
+                f"{getattr(self, when.name)!r}: leave '{name}' out"
             )
 
 
@@ -73,7 +72,7 @@ def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, When
         whens = [mark for mark in get_args(kinds[name]) if isinstance(mark, When)]
         if whens and to_dict(values[name]) != to_dict(defaults[name]):
             for when in whens:
-                if values.get(when.name, defaults[when.name]) not in when.values:
+                if not when.reads(values.get(when.name, defaults[when.name])):
                     yield name, when
 
 

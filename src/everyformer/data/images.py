@@ -1,15 +1,14 @@
 """Pictures in folders for their classes, or without: decoded once into a row of bytes on disk.
 
 Every picture becomes (channels, height, width) uint8. Palettes become colours, transparency is
-dropped, 16-bit greys keep their upper eight bits; a picture of another size is stretched. For
-super-resolution the small pictures are means over the areas of the large ones' pixels.
+dropped, 16-bit greys keep their upper eight bits; a picture that its camera held sideways is turned
+as its EXIF says; one of another size is stretched. For super-resolution the small pictures are
+means over the areas of the large ones' pixels.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError
 from everyformer.data.base import Dataset, Task, digest, epoch_rows, held_out_draw, spread
@@ -28,11 +26,10 @@ from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached
 from everyformer.data.config import DataConfig
 from everyformer.data.layout import class_entries, class_names, find_layout
+from everyformer.data.pictures import opened, pixels_of, survey
 from everyformer.data.sources import Entry, Source, open_source
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
-GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B"}
-DEEP_MODES = {"I", "I;16", "I;16B"}
 IMAGE_TASKS = ("classify-image", "pixels", "super-resolution")
 """what pictures serve"""
 
@@ -244,6 +241,8 @@ def read_images(place: str, shapes: Sequence[tuple[int, int, int]], most: int) -
     Args:
         shapes: (channels, height, width) that they may have; the first picture decides for all.
 
+    Pictures in colour of which the greys are taken are told of in a warning.
+
     Raises:
         DataError: there are no pictures, or one has another size.
     """
@@ -252,8 +251,9 @@ def read_images(place: str, shapes: Sequence[tuple[int, int, int]], most: int) -
         if not entries:
             raise DataError(f"'{place}' holds no pictures; give a .png or .jpg, a folder or a zip")
         read: list[np.ndarray] = []
-        opened = _opened(source, entries, "reading pictures")
-        for entry, picture in zip(entries, opened, strict=True):
+        faded = 0
+        pictures = opened(source, entries, "reading pictures")
+        for entry, picture in zip(entries, pictures, strict=True):
             fit = [s for s in shapes if s[1:] == (picture.height, picture.width)]
             if not fit:
                 known = " or ".join(f"{width}x{height}" for _, height, width in shapes)
@@ -262,8 +262,16 @@ def read_images(place: str, shapes: Sequence[tuple[int, int, int]], most: int) -
                     f"{known} is needed: give pictures of one such size"
                 )
             shapes = fit[:1]
+            coloured = pixels_of(picture, picture.size, grey=False)
             grey = fit[0][0] == 1
-            read.append(_pixels(picture, (picture.width, picture.height), grey))
+            faded += grey and bool((coloured != coloured[:1]).any())
+            read.append(pixels_of(picture, picture.size, grey) if grey else coloured)
+    if faded:
+        warnings.warn(
+            f"{faded} of the {len(read)} pictures in '{place}' {'is' if faded == 1 else 'are'} in "
+            "colour, but grey ones are needed: only how bright they are is read",
+            stacklevel=2,
+        )
     return torch.from_numpy(np.stack(read))
 
 
@@ -272,16 +280,16 @@ def _decoded(
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """The pixels of ``entries``, from the cache or decoded into it."""
     names = [entry.name for entry in entries]
-    key = digest(FORMAT, "images", source.stamp(), names, config.size, config.colour)
+    key = digest(FORMAT, "upright images", source.stamp(), names, config.size, config.colour)
 
     def build(folder: Path) -> dict[str, Any]:
-        sizes, grey = _survey(source, entries)
+        sizes, grey = survey(source, entries)
         height, width, resized = _target_size(sizes, config, source.given)
         grey = grey if config.colour == "auto" else config.colour == "grey"
         made = hashlib.blake2b(digest_size=16)
         with (folder / "pixels.bin").open("wb") as file:
-            for picture in _opened(source, entries, "decoding pictures"):
-                raw = _pixels(picture, (width, height), grey).tobytes()
+            for picture in opened(source, entries, "decoding pictures"):
+                raw = pixels_of(picture, (width, height), grey).tobytes()
                 made.update(raw)
                 file.write(raw)
         shape = [len(entries), 1 if grey else 3, height, width]
@@ -290,16 +298,6 @@ def _decoded(
     folder, facts = cached(cache_root(config.cache), f"images-{key}", build, source.stamp)
     shape = tuple(facts["shape"])
     return np.memmap(folder / "pixels.bin", np.uint8, mode="r", shape=shape), facts
-
-
-def _survey(source: Source, entries: Sequence[Entry]) -> tuple[Counter[tuple[int, int]], bool]:
-    """How many pictures have each (height, width), and whether all are grey; headers only."""
-    sizes: Counter[tuple[int, int]] = Counter()
-    grey = True
-    for picture in _opened(source, entries, "looking at pictures", decode=False):
-        sizes[picture.height, picture.width] += 1
-        grey = grey and picture.mode in GREY_MODES
-    return sizes, grey
 
 
 def _target_size(
@@ -321,59 +319,3 @@ def _target_size(
     if not changed:
         return height, width, ""
     return height, width, f"; {changed:,} pictures resized to {width}x{height}"
-
-
-def _opened(
-    source: Source, entries: Sequence[Entry], doing: str, decode: bool = True
-) -> Iterator[Any]:
-    """Each picture, opened by pillow and, unless told otherwise, decoded.
-
-    Raises:
-        DataError: no picture, cut short, of fractions, or too large to be one in good faith.
-    """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("pillow", "images", "reading pictures") from error
-    for entry in tqdm(entries, desc=doing, unit="pictures", disable=None):
-        raw = source.read(entry)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-                picture = Image.open(io.BytesIO(raw))
-                if decode:
-                    picture.load()
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise DataError(f"the picture {source.where(entry)} is too large: {error}") from error
-        except (OSError, SyntaxError, ValueError, EOFError) as error:
-            # pillow names the buffer, of which nobody has heard
-            told = re.sub(r" <_io\.\w+ object at \w+>", "", str(error))
-            raise DataError(
-                f"the picture {source.where(entry)} is damaged or no picture ({told}); replace or "
-                "remove it"
-            ) from error
-        if picture.mode == "F":
-            raise DataError(
-                f"the picture {source.where(entry)} holds fractions, of which nothing says "
-                "how large they may be; save it with 8 or 16 bits a value"
-            )
-        yield picture
-
-
-def _pixels(picture: Any, size: tuple[int, int], grey: bool) -> np.ndarray:
-    """(channels, height, width) uint8 of a decoded picture; ``size`` is (width, height)."""
-    from PIL import Image
-
-    if picture.mode in DEEP_MODES:
-        picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
-    if picture.mode == "P":
-        # by way of its transparency, of which pillow warns else
-        picture = picture.convert("RGBA")
-    mode = "L" if grey else "RGB"
-    if picture.mode != mode:
-        picture = picture.convert(mode)
-    if picture.size != size:
-        picture = picture.resize(size, Image.Resampling.BICUBIC)
-    array = np.asarray(picture)
-    return array[None] if grey else array.transpose(2, 0, 1)

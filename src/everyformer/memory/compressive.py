@@ -30,13 +30,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Count, Whole
+from everyformer.core.bounds import Amount, Count, Unless, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
@@ -49,6 +49,7 @@ from everyformer.memory import MEMORIES
 from everyformer.memory.base import Memory, Recalled, Segment, no_rows, with_segment
 
 Function = Literal["conv", "mean", "max", "dilated", "most-used"]
+Norm = Literal["mean", "sum"]
 LEARNED = ("conv", "dilated")
 
 
@@ -64,9 +65,11 @@ class CompressiveOptions(Options):
     """how rows are compressed"""
     reconstruction: Literal["attention", "auto-encoding", "none"] = "attention"
     """what a function that learns is to keep: attention's outputs, or the rows themselves"""
-    reconstruction_weight: Amount = 1.0
+    reconstruction_weight: Annotated[Amount, Unless("reconstruction", "none")] = 1.0
     """factor on that loss"""
-    reconstruction_norm: Literal["mean", "sum"] = "mean"
+    reconstruction_norm: Annotated[Literal["mean", "sum"], Unless("reconstruction", "none")] = (
+        "mean"
+    )
     """squared differences averaged over all numbers, or added up as printed"""
     gradient: Literal["none", "one-segment"] = "none"
     """whether the model's own loss reaches the function through what it compressed last"""

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from everyformer.core.bounds import Amount, Count, Whole
+from everyformer.core.bounds import Amount, Count, Unless, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.mixer import set_options
 from everyformer.engines.features import (
@@ -57,11 +57,11 @@ class PerformerOptions(KernelOptions):
     features: Whole | None = None
     """rows w; hyperbolic and trigonometric features are two of each (default: D ln D; 0: relu of
     the channels themselves)"""
-    draw: Draw = "orthogonal"
+    draw: Annotated[Draw, Unless("features", 0)] = "orthogonal"
     """"orthogonal" or "iid" rows, or "regularised": orthogonal, all of norm sqrt(D), biased"""
-    per_head: bool = False
+    per_head: Annotated[bool, Unless("features", 0)] = False
     """draw for each head, not once for all"""
-    redraw: Count | None = 1000
+    redraw: Annotated[Count | None, Unless("features", 0)] = 1000
     """training calls after which rows are drawn anew; None never"""
     eps: Amount | None = None
     """added to features over their largest (default: 0; relu: 0.001, as it is)"""

@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Between, Count, Positive, When, Whole
+from everyformer.core.bounds import Between, Count, Positive, Unless, When, Whole
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, set_options
@@ -70,7 +70,7 @@ class RFAOptions(KernelOptions):
     """"iid" or "orthogonal" rows, or "regularised": orthogonal, all of norm sqrt(D), biased"""
     redraw: Count | None = 1
     """training calls after which rows are drawn anew; None never, as states in training need it"""
-    pool: Whole = 0
+    pool: Annotated[Whole, Unless("redraw", None)] = 0
     """draws held, from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
     compat_clamp: bool = False
     """scale and denominators of the published causal code"""

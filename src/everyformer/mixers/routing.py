@@ -43,13 +43,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Count, Rate, Whole
+from everyformer.core.bounds import Amount, Count, Rate, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
@@ -92,9 +92,9 @@ class RoutingOptions(Options):
     """whether keys are the queries in routed heads (default: when causal)"""
     update: Update = "ema"
     """what moves centroids: averages, their own loss (gradient), or nothing"""
-    decay: Rate = 0.999
+    decay: Annotated[Rate, When("update", "ema")] = 0.999
     """of the averages"""
-    commitment: Amount = 1e-4
+    commitment: Annotated[Amount, When("update", "ema", "gradient")] = 1e-4
     """beta, weight of the loss that draws queries to their centroids; of the codebook's it is 1"""
     rank_bias: Count | None = None
     """learned scores by how many members lie between, all beyond this alike (default: none)"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from everyformer.core.bounds import Amount, Count, Part, Positive, When, Whole
+from everyformer.core.bounds import Amount, Count, Part, Positive, Unless, When, Whole
 from everyformer.core.config import Options
 
 SUMMARY_TASKS = ("mlm", "classify-text")
@@ -26,11 +26,11 @@ class SummaryOptions(Options):
     """in training, weight of the loss by which the global tokens of hidden sentences foretell those
     of the same sentences in full, beside 1 of the hidden tokens (mlm; as far as is recalled, 0.25
     is the paper's 0.8 to 0.2)"""
-    cpc_share: Part = 0.15
+    cpc_share: Annotated[Part, Unless("cpc", 0)] = 0.15
     """probability that a sentence is hidden for it"""
-    cpc_temperature: Positive = 1.0
+    cpc_temperature: Annotated[Positive, Unless("cpc", 0)] = 1.0
     """what its inner products are divided by"""
-    cpc_stop: bool = False
+    cpc_stop: Annotated[bool, Unless("cpc", 0)] = False
     """whether no gradient goes through the sentences in full"""
     mask_token: Whole | None = None
     """the token that stands for hidden ones (default: in a run the data's, else the last)"""

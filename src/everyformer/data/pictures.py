@@ -1,0 +1,108 @@
+"""Files of pictures, opened: each upright, its sizes, and its pixels as bytes."""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.data.sources import Entry, Source
+
+GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B"}
+DEEP_MODES = {"I", "I;16", "I;16B"}
+UPRIGHT = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
+           6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"}  # fmt: skip
+"""what pillow calls that which sets upright a picture of an EXIF orientation"""
+SIDEWAYS = (5, 6, 7, 8)
+"""orientations whose rows are columns"""
+
+
+def survey(source: Source, entries: Sequence[Entry]) -> tuple[Counter[tuple[int, int]], bool]:
+    """How many pictures have each (height, width), and whether all are grey; headers only."""
+    sizes: Counter[tuple[int, int]] = Counter()
+    grey = True
+    for picture in opened(source, entries, "looking at pictures", decode=False):
+        sides = (picture.height, picture.width)
+        sizes[sides[::-1] if _orientation(picture) in SIDEWAYS else sides] += 1
+        grey = grey and picture.mode in GREY_MODES
+    return sizes, grey
+
+
+def opened(
+    source: Source, entries: Sequence[Entry], doing: str, decode: bool = True
+) -> Iterator[Any]:
+    """Each picture, opened by pillow and, unless told otherwise, decoded and set upright.
+
+    Raises:
+        DataError: no picture, cut short, of fractions, or too large to be one in good faith.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError("pillow", "images", "reading pictures") from error
+    for entry in tqdm(entries, desc=doing, unit="pictures", disable=None):
+        raw = source.read(entry)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                picture: Image.Image = Image.open(io.BytesIO(raw))
+                if decode:
+                    turn = UPRIGHT.get(_orientation(picture))
+                    picture.load()
+                    if turn is not None:
+                        picture = picture.transpose(Image.Transpose[turn])
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise DataError(f"the picture {source.where(entry)} is too large: {error}") from error
+        except (OSError, SyntaxError, ValueError, EOFError) as error:
+            # pillow names the buffer, of which nobody has heard
+            told = re.sub(r" <_io\.\w+ object at \w+>", "", str(error))
+            raise DataError(
+                f"the picture {source.where(entry)} is damaged or no picture ({told}); replace or "
+                "remove it"
+            ) from error
+        if picture.mode == "F":
+            raise DataError(
+                f"the picture {source.where(entry)} holds fractions, of which nothing says "
+                "how large they may be; save it with 8 or 16 bits a value"
+            )
+        yield picture
+
+
+def _orientation(picture: Any) -> int:
+    """How a picture that is not decoded yet was held, as EXIF numbers it; 1: upright."""
+    from PIL import Image
+
+    if picture.format == "TIFF":
+        return 1  # pillow turns these itself
+    try:
+        # not the method of PNGs, which decodes them
+        return int(Image.Image.getexif(picture).get(0x0112, 1))
+    except (OSError, KeyError, SyntaxError, TypeError, ValueError, struct.error):
+        return 1  # what is said about a picture may be damaged while the picture is whole
+
+
+def pixels_of(picture: Any, size: tuple[int, int], grey: bool) -> np.ndarray:
+    """(channels, height, width) uint8 of a decoded picture; ``size`` is (width, height)."""
+    from PIL import Image
+
+    if picture.mode in DEEP_MODES:
+        picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
+    if picture.mode == "P":
+        # by way of its transparency, of which pillow warns else
+        picture = picture.convert("RGBA")
+    mode = "L" if grey else "RGB"
+    if picture.mode != mode:
+        picture = picture.convert(mode)
+    if picture.size != size:
+        picture = picture.resize(size, Image.Resampling.BICUBIC)
+    array = np.asarray(picture)
+    return array[None] if grey else array.transpose(2, 0, 1)
