@@ -49,7 +49,7 @@ Refused = Callable[..., str]
         (("generate", "runs/none", "--temperature", "nan"), "'--temperature' must be at least 0"),
         (("compare", "gmpl"), "unknown member 'gmpl'; did you mean 'gmlp'"),
         (("compare", "gmlp", "gmlp"), "members named twice: gmlp"),
-        (("compare", "gmlp", "--seeds", "0"), "'--seeds' must be at least 1, not 0"),
+        (("compare", "gmlp", "--seeds", "0"), "'--seeds' must be at least 1 and at most 1,000"),
         (("compare", "gmlp", "--resume", "--overwrite"), "contradict each other"),
         (("compare", "gmlp", "--lr-grid", "0.1", "-1"), "'--lr-grid[1]' must be above 0"),
         (("compare", "gmlp", "--options", "gpt.dropout=0"), "member.option=value"),
