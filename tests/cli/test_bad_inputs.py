@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import EveryformerError
+from everyformer.core.memory import free_memory
 from everyformer.generation.sampling import stream
 from everyformer.generation.state_file import load_state, save_state
 
@@ -173,6 +174,12 @@ def test_what_cannot_fit_is_refused_with_both_numbers(
     told = capsys.readouterr().err
     assert "Traceback" not in told
     assert said in told.strip().splitlines()[-1]
+
+
+def test_what_ulimit_leaves_is_all_there_is(little_memory: None) -> None:
+    assert free_memory() <= 1024 * MIB
+    with pytest.raises(EveryformerError, match=r"at least 3.7 GiB of memory, but [\d.,]+ [MG]iB"):
+        ef.create_model("learned", width=1000, heads=2, max_length=10**6)
 
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
