@@ -54,5 +54,5 @@ def corpus(path: str) -> str:
     """A real corpus beside the checkout; the test is skipped where it is absent."""
     found = CORPORA / path
     if not found.exists():
-        pytest.skip(f"no {found}")
+        pytest.skip(f"the corpus {path} is not in shared/data beside the checkout")
     return str(found)

@@ -180,7 +180,7 @@ def test_contradictions_are_refused():
     with pytest.raises(ConfigError, match="slots' must be at least 0"):
         model(slots=-1)
     made = model(slots=4)
-    with pytest.raises(ShapeError, match="holds 2 rows, but x has 1"):
+    with pytest.raises(ShapeError, match="the state has 2 rows and x has 1"):
         made(IDS[:1], state=made.init_state(2))
     wider = ef.create_model(
         "attention", position="alibi", memory="segment", width=30, heads=3, layers=3, vocabulary=20
@@ -188,5 +188,5 @@ def test_contradictions_are_refused():
     with pytest.raises(ShapeError, match="30 channels, but this layer's have 24"):
         made.train()(IDS, state=wider.double().init_state(2))
     other = ef.create_model("aft-simple", width=24, heads=3, layers=3, vocabulary=20)
-    with pytest.raises(ShapeError, match="state of another model"):
+    with pytest.raises(ShapeError, match="attention goes on from its own state"):
         made(IDS, state=other.double().init_state(2))

@@ -79,11 +79,17 @@ SIZES = [(64, 4, 3), (48, 4, 3), (92, 4, 9), (4096, 64, 3), (96, 4, 2)]
 """length, block size, random blocks: from a prefix, from two halves, as published"""
 
 
-@pytest.mark.parametrize("backend", ["dense", "blocked"])
-@pytest.mark.parametrize(("length", "size", "count"), SIZES)
+# the square of a long text is left out
+BACKENDS = [
+    (*sizes, how)
+    for how in ("dense", "blocked")
+    for sizes in SIZES
+    if how != "dense" or sizes[0] < 1000
+]
+
+
+@pytest.mark.parametrize(("length", "size", "count", "backend"), BACKENDS)
 def test_hugging_faces_layer_in_training(length, size, count, backend):
-    if backend == "dense" and length > 1000:
-        pytest.skip("the square of a long text")
     theirs = their_layer(length, size, count, seed=5).train()
     mixer = copied(
         theirs, random="release", random_blocks=count, seed=5, max_length=length, backend=backend,

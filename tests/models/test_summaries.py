@@ -256,7 +256,7 @@ def test_hidden_sentences_are_foretold_from_the_rest_and_compared_with_the_full_
 
 
 def test_a_sentence_is_hidden_as_often_as_told():
-    summaries = Summaries(4, SummaryOptions(**SENTENCES, cpc_share=0.2), True)
+    summaries = Summaries(4, SummaryOptions(**SENTENCES, cpc=0.5, cpc_share=0.2), True)
     parts = summaries.divide(torch.tensor([[1, STOP] * 4000 + [0, 0]]), None)
     assert float(summaries.choose(parts).float().mean()) == pytest.approx(0.2, abs=0.03)
 

@@ -267,7 +267,7 @@ def test_a_best_checkpoint_that_is_older_is_not_averaged(tmp_path: Path) -> None
     for name, value in load_model(run, build, average=2).state_dict().items():
         assert torch.equal(value, mean[name]), name
     with pytest.raises(
-        CheckpointError, match=r"newest 2 checkpoints and an older best, 3 are .*at most 2"
+        CheckpointError, match=r"newest 2 checkpoints and an older best, of which 3 are .*at most 2"
     ):
         load_model(run, build, average=3)
 
