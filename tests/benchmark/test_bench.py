@@ -197,7 +197,7 @@ def test_the_crossover_is_where_a_member_stays_faster() -> None:
 def test_wrong_questions_are_refused_before_any_process() -> None:
     with pytest.raises(ConfigError, match="did you mean 'gmlp'"):
         bench(["gmpl"], [8])
-    with pytest.raises(ConfigError, match="lengths must be positive"):
+    with pytest.raises(ConfigError, match=r"lengths\[1\]' must be at least 1"):
         bench(["gmlp"], [8, 0])
     with pytest.raises(ConfigError, match="nothing to measure"):
         bench(["gmlp"], [])

@@ -117,7 +117,7 @@ def test_several_numbers_or_none_follow_a_flag_that_takes_both(say: Say) -> None
         (("--mixer.tile", "2", "6", "image-transformer"), [2, 6]),
         (("--mixer.tile", "none", "image-transformer"), None),
     ):
-        out = say("train", *words, "--print-config")[1]
+        out = say("train", *words, "--mixer.dims", "2", "--print-config")[1]
         assert json.loads(out)["mixer"]["tile"] == tile
     words = ("bigbird", "--mixer.global-blocks", "0", "2", "-1", "--task", "mlm")
     out = say("train", *words, "--print-config")[1]
