@@ -213,6 +213,7 @@ def test_a_damaged_cache_is_made_anew(tmp_path: Path, load: Load) -> None:
         ({"a.jsonl": '{"text": "\\u0000"}'}, "a.jsonl", {}, "line 1.*U\\+0000"),
         ({"a.jsonl": '{"text": "\\ud800"}'}, "a.jsonl", {}, "line 1.*surrogate"),
         ({"a.jsonl": "\n\n"}, "a.jsonl", {}, "holds no document"),
+        ({"a.jsonl": '{"text": ""}\n' * 900}, "a.jsonl", {}, "every text .* is empty; give some"),
         ({"a.txt": LETTERS}, "a.txt", {"task": "pixels"}, "holds no pictures"),
     ],
 )
