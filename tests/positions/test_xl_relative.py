@@ -186,8 +186,8 @@ def test_what_is_kept_between_calls_follows_the_weights():
 
 @pytest.mark.parametrize(("options", "said"), [
     ({"clamp": -1}, "clamp' must be at least 0"),
-    ({"reach": 3}, "waves have no end"),
-    ({"distances": "learned", "clamp": 3}, "has no waves"),
+    ({"reach": 3}, "reach.* is read with distances='learned' alone"),
+    ({"distances": "learned", "clamp": 3}, "clamp.* is read with distances='waves' alone"),
     ({"distances": "learned", "reach": -1}, "reach' must be at least 1"),
 ])  # fmt: skip
 def test_options_without_meaning_are_refused(options, said):

@@ -87,7 +87,7 @@ def test_what_does_not_apply_names_what_does(what: str) -> None:
 
 def test_the_six_panels_of_the_sparse_transformer() -> None:
     """Figure 3 of its paper: 6 x 6 tokens, all, strided and fixed, as matrices and as pictures."""
-    model = tiny("sparse-transformer", stride=6, columns=1)
+    model = tiny("sparse-transformer", stride=6)
     panels = shown(draw_pictures(model, IDS, "masks")["masks"])
     assert [panel.shape for panel in panels] == [(36, 36)] * 3 + [(6, 6)] * 3
     i, j = np.arange(36)[:, None], np.arange(36)

@@ -6,7 +6,8 @@ import pytest
 from report_results import made_up
 
 from everyformer.cli.compare import render
-from everyformer.report.words import answer, brief, listed, notes, question, size
+from everyformer.core.words import size
+from everyformer.report.words import answer, brief, listed, notes, question
 
 
 def test_distinct_intervals_name_a_winner() -> None:

@@ -239,6 +239,8 @@ class Moved(TinyData):
         return super().train_batch(step, size, seed)
 
 
+# the thread of tensorboard's writer ends with a refusal of its own
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("log_every", [1, 1000])
 @pytest.mark.parametrize("harm", ["removed", "renamed", "made anew", "without its config"])
 def test_a_run_whose_folder_goes_says_so(tmp_path: Path, harm: str, log_every: int) -> None:

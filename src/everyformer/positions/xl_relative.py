@@ -213,19 +213,8 @@ class XlRelative(ScorePosition):
         return made.unflatten(-1, (-1, self.u.shape[-1]))
 
     def _check(self, max_length: int | None) -> None:
-        o = self.options
-        if o.clamp is not None and o.clamp < 0:
-            raise GeneError(f"clamp={o.clamp} must be a distance, 0 or more")
-        if o.distances == "waves":
-            if o.reach is not None:
-                raise GeneError("'reach' is read with distances='learned' alone: waves have no end")
-            return
-        if o.clamp is not None or o.wave_dropout:
-            raise GeneError("distances='learned' has no waves: 'clamp', 'wave_dropout' are unread")
-        if o.reach is None and max_length is None:
+        if self.options.distances == "learned" and self.options.reach is None and not max_length:
             raise GeneError(
                 "position 'xl-relative' with distances='learned' holds an entry a distance: give "
                 "reach=..., the largest, or max_length=..."
             )
-        if o.reach is not None and o.reach < 0:
-            raise GeneError(f"reach={o.reach} must be a distance, 0 or more")
