@@ -47,7 +47,7 @@ def factorised(setting: Setting) -> Outcome:
             torch.manual_seed(seed)
             model = create_model(
                 "sparse-transformer", "pixels", width=64, layers=2, heads=4, init="member",
-                image=(1, ROWS, COLUMNS), pattern=pattern, columns=2,
+                image=(1, ROWS, COLUMNS), pattern=pattern, **summaries(pattern, 2),
             )  # fmt: skip
             name = f"pictures, {pattern}"
             curves[name] = fit(model, drawn, steps=setting.steps(300), lr=3e-3, seed=seed)
@@ -58,7 +58,7 @@ def factorised(setting: Setting) -> Outcome:
             model = create_model(
                 "sparse-transformer", "lm", width=64, layers=3, heads=4, init="member",
                 max_length=LENGTH, vocabulary=text.vocabulary, pattern=pattern,
-                stride=STRIDE, columns=SUMMARIES,
+                stride=STRIDE, **summaries(pattern, SUMMARIES),
             )  # fmt: skip
             name, batches = f"text, {pattern}", dataset_batches(text, 2, seed)
             curves[name] = fit(model, batches, steps=setting.steps(1000), lr=3e-3, seed=seed)
@@ -82,6 +82,11 @@ def factorised(setting: Setting) -> Outcome:
     near = all(abs(means[f"exponent, {pattern}"] - 1.5) < 0.1 for pattern in PATTERNS)
     holds = pictures > PICTURES_AHEAD and words > TEXT_AHEAD and near
     return Outcome(numbers, holds, sentence, {"loss": _figure(curves)})
+
+
+def summaries(pattern: str, columns: int) -> dict[str, int]:
+    """Summary columns, for the pattern that has some."""
+    return {"columns": columns} if pattern == "fixed" else {}
 
 
 def exponent(pattern: str) -> float:

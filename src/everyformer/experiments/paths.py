@@ -86,7 +86,7 @@ def reach_by_layer() -> dict[str, list[float]]:
     """Share of all pairs (i, j), j <= i, that some layers connect, after 0, 1, ... layers."""
     sparse = create_mixer(
         "sparse-transformer", width=8, heads=1, causal=True, max_length=SIZE,
-        stride=STRIDE, columns=COLUMNS,
+        pattern="fixed", stride=STRIDE, columns=COLUMNS,
     )  # fmt: skip
     assert isinstance(sparse, SparseTransformer)
     strided, fixed = (
