@@ -105,18 +105,57 @@ def test_one_more_channel_equals_the_bias_written_out(heads, groups, values, lea
     torch.testing.assert_close(weights @ v.repeat_interleave(heads // groups, 1), expected)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
 def test_long_texts_lose_no_distance_in_small_dtypes(dtype, bound):
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 8, 4096, 8).to(dtype) for _ in range(3))
-    slopes = torch.tensor(alibi_slopes(8), dtype=torch.float64)
+    length = 16_401
+    q, k, v = (torch.randn(1, 3, length, 8).to(dtype) for _ in range(3))
+    slopes = torch.tensor([2**-1, 2**-5, 2**-8], dtype=torch.float64)
     visible = Visibility(causal=True, slopes=slopes)
-    late = [4000, 4095]
-    behind = torch.tensor(late)[:, None] - torch.arange(4096)
+    late = [4000, 16_384, 16_400]
+    behind = torch.tensor(late)[:, None] - torch.arange(length)
     bias = (-slopes[:, None, None] * behind).masked_fill(behind < 0, -math.inf)[None]
     exact = softmax_attention(q[:, :, late].double(), k.double(), v.double(), Visibility(mask=bias))
     got = softmax_attention(q, k, v, visible)[:, :, late].double()
     torch.testing.assert_close(got, exact, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("length", "source"), [(2, 2), (256, 256), (257, 257), (1025, 1025), (1300, 1300), (300, 901)]
+)
+def test_triangles_and_squares_cover_every_pair_once(length, source, dtype):
+    """Outputs and gradients are those of the bias written out in float64, in every digit."""
+    torch.manual_seed(0)
+    sizes = ((4, length, 5), (2, source, 5), (2, source, 7))
+    q, k, v = (torch.randn(2, *size).to(dtype).requires_grad_() for size in sizes)
+    slopes = torch.tensor([2**-1, 2**-3, 2**-6, 0.0])
+    got = softmax_attention(q, k, v, Visibility(causal=True, slopes=slopes), scale=0.6)
+    wide = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    behind = torch.arange(source - length, source)[:, None] - torch.arange(source)
+    scores = 0.6 * wide[0] @ wide[1].repeat_interleave(2, 1).mT
+    scores = (scores - slopes[:, None, None] * behind).masked_fill(behind < 0, -math.inf)
+    expected = scores.softmax(-1) @ wide[2].repeat_interleave(2, 1)
+    close = {"rtol": 0.0, "atol": 2e-6 if dtype == torch.float32 else 1e-13}
+    torch.testing.assert_close(got.double(), expected, **close)
+    weight = torch.randn_like(expected)
+    found = torch.autograd.grad(got, (q, k, v), weight.to(dtype))
+    for one, other in zip(found, torch.autograd.grad(expected, wide, weight.double()), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=close["atol"] * 4)
+
+
+def test_windows_lose_no_distance_in_long_texts():
+    """ALiBi inside a plan of windows, far from the start, against the same window alone."""
+    torch.manual_seed(0)
+    length, window = 9000, 64
+    made = ef.create_mixer(
+        "longformer", width=12, heads=3, causal=True, position="alibi", window=window
+    )
+    x = torch.randn(1, length, 12)
+    with torch.no_grad():
+        got = made(x).y[:, -5:]
+        exact = made.double()(x[:, -2 * window :].double()).y[:, -5:]
+    torch.testing.assert_close(got.double(), exact, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

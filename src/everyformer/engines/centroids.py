@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.fingerprint import fingerprint, unchanged
-from everyformer.engines.ranges import full_precision, widened
+from everyformer.engines.ranges import HALF, full_precision, widened
 
 Update = Literal["ema", "gradient", "none"]
 
@@ -159,7 +159,7 @@ class Centroids(nn.Module):
         super()._apply(fn, recurse)
         for name, before in held.items():
             moved = getattr(self, name)
-            if moved.dtype in (torch.float16, torch.bfloat16):
+            if moved.dtype in HALF:
                 # sums of small steps would stand still in half precision
                 setattr(self, name, before.to(moved.device))
         return self

@@ -19,9 +19,13 @@ _KEY_LIMIT = {torch.float32: 40.0, torch.float64: 400.0}
 _BIAS_LIMIT = {torch.float32: 20.0, torch.float64: 200.0}
 
 
+HALF = (torch.float16, torch.bfloat16)
+"""dtypes whose sums are taken in float32"""
+
+
 def widened(t: Tensor) -> Tensor:
     """``t`` in the precision that sums are taken in: float32 at least."""
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+    return t.float() if t.dtype in HALF else t
 
 
 def returned(t: Tensor, like: Tensor) -> Tensor:

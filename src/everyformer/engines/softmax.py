@@ -7,8 +7,9 @@ sink, weights to look at) is computed by the formula. Query i of L stands at sou
 i + (S - L), so a causal call with a cache never sees too little (torch's own ``is_causal`` aligns
 the other corner).
 
-A bias that is linear in distance, -m (i - j), needs no (L, S) tensor: a row of softmax does not
-change when m i is added to all its scores, and m j is a product of one more channel of q and k.
+A bias that is linear in distance, -m (i - j), needs no (L, S) tensor. In float32 and float64
+`everyformer.engines.slopes` adds it to squares of pairs; in half precision m j is the product of
+more channels of q and k, since a row of softmax does not change when m i is added to its scores.
 
 Source: Vaswani et al. 2017, arXiv 1706.03762, eq. 1.
 """
@@ -17,10 +18,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from everyformer.engines.ranges import HALF
+from everyformer.engines.slopes import able, sloped_attention
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,14 @@ def softmax_attention(
     if softcap is None and sink is None and k.shape[2] > 0:
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         size = v.shape[-1]
-        if visible.slopes is not None and q.shape[2] > 1 and scale != 0:
-            q, k, v = with_slopes_in(q, k, v, visible.slopes / scale)
-        elif visible.slopes is not None:
-            visible = _with_bias(visible, q.shape[2], k.shape[2])
+        if visible.slopes is not None:
+            kind = sloped(q, k, visible, dropout)
+            if kind == "squares":
+                return sloped_attention(q, k, v, visible.slopes, scale)
+            if kind == "channels" and scale != 0:
+                q, k, v = with_slopes_in(q, k, v, visible.slopes / scale)
+            else:
+                visible = _with_bias(visible, q.shape[2], k.shape[2])
         mask, causal = visible.mask, visible.causal
         if causal and q.shape[2] != k.shape[2]:
             causal = False
@@ -81,6 +90,19 @@ def softmax_attention(
     weights = attention_weights(q, k, visible, scale=scale, softcap=softcap, sink=sink)
     groups = q.shape[1] // v.shape[1]
     return F.dropout(weights, dropout).to(v.dtype) @ v.repeat_interleave(groups, dim=1)
+
+
+def sloped(
+    q: Tensor, k: Tensor, visible: Visibility, dropout: float = 0.0
+) -> Literal["squares", "channels", "written"]:
+    """How `softmax_attention` adds its slopes: written out it costs an (L, S) tensor a head."""
+    assert visible.slopes is not None
+    if q.shape[2] == 1:
+        return "written"
+    if q.dtype in HALF:
+        return "channels"
+    alone = visible.causal and not dropout and able(q, k, visible.slopes)
+    return "squares" if alone else "written"
 
 
 def attention_weights(
@@ -116,6 +138,7 @@ def attention_weights(
 def with_slopes_in(q: Tensor, k: Tensor, v: Tensor, rates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Three channels more whose product is -rate (S - 1 - j); all padded to one width.
 
+    For half precision: sums of thousands lose digits of float32 that these dtypes do not have.
     Distances are split into digits of base 256, integers that are exact in every dtype; the third
     is times 256 in keys and in queries, so that float16 holds it up to 2^24. Fused kernels want the
     same number of channels in all three, a multiple of 8.

@@ -24,6 +24,7 @@ from everyformer.engines import flex
 from everyformer.engines.layouts import Tables
 from everyformer.engines.places import Places
 from everyformer.engines.plan import SparsePlan
+from everyformer.engines.ranges import HALF
 from everyformer.engines.scored import Scorer
 from everyformer.engines.softmax import Visibility, with_slopes_in
 from everyformer.engines.sparse_parts import Scores, by_parts
@@ -163,8 +164,8 @@ def choose(plan: SparsePlan, q: Tensor, how: How) -> str:
 
 
 def _slopes(plan: SparsePlan, q: Tensor, how: How) -> Tensor | None:
-    """m of a bias -m (i - j), if that is all that a position does."""
-    if how.scorer is None or not plan.causal:
+    """m of a bias -m (i - j), if that is all that a position does and channels may hold it."""
+    if how.scorer is None or not plan.causal or q.dtype not in HALF:
         return None
     return how.scorer.slopes_of(torch.promote_types(q.dtype, torch.float32), q.device)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from everyformer.engines.places import Places
 from everyformer.engines.scored import How, Scorer, scored_attention, scored_weights
-from everyformer.engines.softmax import Visibility, attention_weights, softmax_attention
+from everyformer.engines.softmax import Visibility, attention_weights, sloped, softmax_attention
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Weighing:
 
         Without ``places`` nothing depends on order.
         """
-        visible, how = self._settled(q, visible, places)
+        visible, how = self._settled(q, k, visible, places, dropout)
         if how is None:
             return softmax_attention(
                 q, k, v, visible,
@@ -44,7 +44,7 @@ class Weighing:
 
     def weights(self, q: Tensor, k: Tensor, visible: Visibility, places: Places | None) -> Tensor:
         """The matrix A (B, H, L, S) itself; rows that see nothing are zero."""
-        visible, how = self._settled(q, visible, places)
+        visible, how = self._settled(q, k, visible, places)
         if how is None:
             return attention_weights(
                 q, k, visible, scale=self.scale, softcap=self.softcap, sink=self.sink
@@ -54,7 +54,7 @@ class Weighing:
         return scored_weights(q, k, held, how, self.sink)
 
     def _settled(
-        self, q: Tensor, visible: Visibility, places: Places | None
+        self, q: Tensor, k: Tensor, visible: Visibility, places: Places | None, dropout: float = 0.0
     ) -> tuple[Visibility, How | None]:
         """What plain softmax needs, or how scores are made where it does not do."""
         scorer = self.scorer
@@ -65,7 +65,9 @@ class Weighing:
         if self.causal and places.regular and bare:
             slopes = scorer.slopes_of(_wide(q.dtype), q.device)
             if slopes is not None:
-                return replace(visible, slopes=slopes), None
+                falling = replace(visible, slopes=slopes)
+                if q.shape[2] == 1 or sloped(q, k, falling, dropout) != "written":
+                    return falling, None
         return visible, How(scorer, places, visible, self.scale, self.softcap)
 
 

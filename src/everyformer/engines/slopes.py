@@ -1,0 +1,207 @@
+"""Causal attention whose scores fall with distance, with no digit lost at any length, on a CPU.
+
+    A_ij ~ exp(scale q_i . k_j - m_h (i - j)),   j <= i
+
+A row of softmax stays when one number is added to all its scores, so that a kernel could take
+m_h j for the whole bias; but beside thousands a score has no digits left. Here pairs are cut into
+triangles of `CHUNK` tokens on the diagonal, where the bias is written out, and squares of CHUNK,
+2 CHUNK, 4 CHUNK ... tokens whose keys end where the queries begin, at r:
+
+    -m (i - j) = -m (i - r) - m (r - j)
+
+The second part is a bias of keys alone and small where weights are large; the first is a constant
+of the row, which its log-sum takes when squares are merged:
+
+    o_i = sum_b e^(l_ib - l_i) o_ib,   l_i = log sum_b e^(l_ib)
+
+The backward pass asks the same kernels with the merged outputs and log-sums. Memory is linear in L.
+
+Sources: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3 (the bias); Milakov & Gimelshein
+2018, arXiv 1805.02867 (the merge).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from everyformer.engines.once import without_second
+from everyformer.engines.ranges import fake
+
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+CHUNK = 256
+"""tokens of a triangle"""
+
+
+def able(q: Tensor, k: Tensor, slopes: Tensor) -> bool:
+    """Whether `sloped_attention` can take a causal call of these."""
+    exact = q.dtype in (torch.float32, torch.float64) and q.shape[2] <= k.shape[2]
+    plain = q.device.type == "cpu" and not torch.compiler.is_exporting()
+    return exact and plain and not slopes.requires_grad
+
+
+def sloped_attention(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float) -> Tensor:
+    """Outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...), S >= L.
+
+    ``slopes`` (H,) are m_h. Queries are the last L of the S tokens.
+    """
+    groups, size = q.shape[1] // k.shape[1], v.shape[-1]
+    k, v = (t if groups == 1 else t.repeat_interleave(groups, dim=1) for t in (k, v))
+    # kernels take heads of one size
+    most = max(q.shape[-1], size)
+    q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
+    o, _ = _sloped_softmax(q, k, v, slopes.to(q.dtype), scale)
+    return o[..., :size]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """``count`` units of ``rows`` queries with ``keys`` keys each, ``step`` tokens apart."""
+
+    query: int
+    key: int
+    """the first unit's first query and key"""
+    count: int
+    rows: int
+    keys: int
+    step: int = 1
+    triangle: bool = False
+    """whether keys are the queries, later ones hidden; else they end where the queries begin"""
+
+    def queries(self, t: Tensor) -> Tensor:
+        """Of a row's (H, L, ...), views (count, H, rows, ...)."""
+        return _units(t, self.query, self.count, self.rows, self.step)
+
+    def read(self, t: Tensor) -> Tensor:
+        """Of a row's (H, S, D), views (count, H, keys, D)."""
+        return _units(t, self.key, self.count, self.keys, self.step)
+
+    def fallen(self, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """The bias of scores (1, H, rows or 1, keys), and what rows (H, rows or 1) add to it."""
+        m, row, key = slopes[:, None], torch.arange(self.rows), torch.arange(self.keys)
+        if not self.triangle:
+            return (-m * (self.keys - key))[None, :, None], -m * row
+        distance = row[:, None] - key
+        bias = (-m[..., None] * distance).masked_fill_(distance < 0, -math.inf)
+        return bias[None], torch.zeros_like(m)
+
+
+def _units(t: Tensor, first: int, count: int, size: int, step: int) -> Tensor:
+    whole = t[:, first : first + step * (count - 1) + size]
+    return whole.unfold(1, size, step).movedim(-1, 2).transpose(0, 1)
+
+
+def _parts(length: int, past: int) -> Iterator[_Part]:
+    """Triangles, so that every query has a log-sum; squares by size; all keys that stood before."""
+    count, rest = divmod(length, CHUNK)
+    if count:
+        yield _Part(0, past, count, CHUNK, CHUNK, CHUNK, triangle=True)
+    if rest:
+        yield _Part(length - rest, past + length - rest, 1, rest, rest, triangle=True)
+    size = CHUNK
+    while size < length:
+        count, rest = divmod(length, 2 * size)
+        if count:
+            yield _Part(size, past, count, size, size, 2 * size)
+        if rest > size:
+            first = length - rest
+            yield _Part(first + size, past + first, 1, rest - size, size)
+        size *= 2
+    if past:
+        yield _Part(0, 0, 1, length, past)
+
+
+@torch.library.custom_op("everyformer::sloped_softmax", mutates_args=())
+def _sloped_softmax(
+    q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """o (B, H, L, D) and log-sums (B, H, L)."""
+    o, logsum = torch.empty_like(q), q.new_empty(q.shape[:3])
+    for part in _parts(q.shape[2], k.shape[2] - q.shape[2]):
+        bias, beside = part.fallen(slopes)
+        for b in range(len(q)):
+            own, total = _forward(
+                part.queries(q[b]), part.read(k[b]), part.read(v[b]),
+                attn_mask=bias, scale=scale,
+            )  # fmt: skip
+            total = total + beside
+            merged, sums = part.queries(o[b]), part.queries(logsum[b])
+            if part.triangle:
+                merged.copy_(own)
+                sums.copy_(total)
+            else:
+                merged.lerp_(own, (total - sums).sigmoid()[..., None])
+                sums.copy_(torch.logaddexp(sums, total))
+    return o, logsum
+
+
+@without_second
+@torch.library.custom_op("everyformer::sloped_softmax_backward", mutates_args=())
+def _sloped_softmax_backward(
+    q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, o: Tensor, logsum: Tensor, grad: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dq, dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
+    for part in _parts(q.shape[2], k.shape[2] - q.shape[2]):
+        bias, beside = part.fallen(slopes)
+        for b in range(len(q)):
+            found = _backward(
+                part.queries(grad[b]), part.queries(q[b]), part.read(k[b]), part.read(v[b]),
+                part.queries(o[b]), (part.queries(logsum[b]) - beside).contiguous(), 0.0, False,
+                attn_mask=bias, scale=scale,
+            )  # fmt: skip
+            part.queries(dq[b]).add_(found[0])
+            part.read(dk[b]).add_(found[1])
+            part.read(dv[b]).add_(found[2])
+    return dq, dk, dv
+
+
+@_sloped_softmax.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float) -> Any:
+    return torch.empty_like(q), q.new_empty(q.shape[:3])
+
+
+@_sloped_softmax_backward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Any:
+    return fake(q), fake(k), fake(v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, slopes, ctx.scale = inputs
+    ctx.save_for_backward(q, k, v, slopes, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, g: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    if g is None:
+        return (None,) * 5
+    return *_sloped_softmax_backward(*ctx.saved_tensors, g, ctx.scale), None, None
+
+
+_sloped_softmax.register_autograd(_differentiate, setup_context=_save)
+
+
+def _pairs(q: Any, k: Any) -> int:
+    """Scores computed, times channels of all heads."""
+    batch, heads, length, size = q
+    parts = _parts(length, k[2] - length)
+    return batch * heads * size * sum(part.count * part.rows * part.keys for part in parts)
+
+
+@register_flop_formula(torch.ops.everyformer.sloped_softmax)
+def _(q: Any, k: Any, *_: Any, **__: Any) -> int:
+    return 4 * _pairs(q, k)
+
+
+@register_flop_formula(torch.ops.everyformer.sloped_softmax_backward)
+def _(q: Any, k: Any, *_: Any, **__: Any) -> int:
+    return 10 * _pairs(q, k)
