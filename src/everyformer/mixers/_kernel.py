@@ -119,6 +119,10 @@ class KernelAttention(ByText):
         """log g and log(1 - g), (B, H, L) each, if the member has gates and is causal."""
         return None
 
+    def literal_gates(self, x: Tensor) -> Tensor | None:
+        """g itself (B, H, L), by its equation."""
+        return None
+
     def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
         """fq(q) . fk(k) (B, H, L, S) by the equations as they stand in the paper."""
         raise NotImplementedError
@@ -195,9 +199,9 @@ class KernelAttention(ByText):
         keep = None if mask is None else mask.keep
         shown = visibility(mask, here, there, causal=causal, windows=(None,), keep=keep).mask
         scores = self.literal(q, k, self.draw(carried=False, again=False))
-        gates = None if context is not None else self.gates(x)
+        gates = None if context is not None else self.literal_gates(x)
         if gates is not None:
-            scores = scores * gate_weights(*gates, keep)
+            scores = scores * gate_weights(gates, keep)
         return self.finish(dense_average(scores, self._summed(v), shown, self.guard))
 
     def init_state(
@@ -287,20 +291,22 @@ class KernelAttention(ByText):
         return visibility(None, places, places, causal=self.causal, windows=(None,), keep=keep).mask
 
 
-def gate_weights(gate: Tensor, written: Tensor, keep: Tensor | None) -> Tensor:
-    """(1 - g_s) prod_{s < u <= t} g_u (B, H, L, L), 0 above the diagonal, over its row's largest.
+def gate_weights(gate: Tensor, keep: Tensor | None) -> Tensor:
+    """(1 - g_s) prod_{s < u <= t} g_u (B, H, L, L) of g (B, H, L), each row over its largest.
 
     The factor of a row cancels in the average. Padding has g = 1 and writes nothing.
     """
+    written = 1 - gate
     if keep is not None:
-        gate = gate.masked_fill(~keep[:, None], 0)
-        written = written.masked_fill(~keep[:, None], -math.inf)
-    past = gate.cumsum(2)
-    logs = past[..., None] - past[:, :, None] + written[:, :, None]
-    future = torch.ones_like(logs, dtype=torch.bool).triu(1)
-    logs = logs.masked_fill(future, -math.inf)
-    top = logs.amax(-1, keepdim=True).detach().clamp(min=torch.finfo(logs.dtype).min)
-    return torch.exp(logs - top)
+        gate = gate.masked_fill(~keep[:, None], 1)
+        written = written.masked_fill(~keep[:, None], 0)
+    here = torch.eye(gate.shape[-1], dtype=gate.dtype, device=gate.device)
+    row, rows = torch.zeros_like(gate), []
+    for t in range(gate.shape[-1]):
+        row = row * gate[..., t, None] + written[..., t, None] * here[t]
+        top = row.amax(-1, keepdim=True).detach()
+        rows.append(row / top.masked_fill(top == 0, 1))
+    return torch.stack(rows, -2)
 
 
 def dense_average(scores: Tensor, v: Tensor, shown: Tensor | None, guard: Guard) -> Tensor:

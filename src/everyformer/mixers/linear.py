@@ -103,7 +103,7 @@ def linear_attention_reference(
     shown = shown if keep is None else shown & keep[:, None, None, :]
     scores = q @ k.mT
     if gate is not None:
-        scores = scores * gate_weights(gate, torch.log1p(-gate.exp()), keep)
+        scores = scores * gate_weights(gate.exp(), keep)
     return dense_average(scores, v, shown, guard)
 
 

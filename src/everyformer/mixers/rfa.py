@@ -190,6 +190,12 @@ class RFA(KernelAttention):
         logits = widened(self.gate(x)).transpose(1, 2)
         return F.logsigmoid(logits), F.logsigmoid(-logits)
 
+    def literal_gates(self, x: Tensor) -> Tensor | None:
+        if self.gate is None:
+            return None
+        logits = x @ self.gate.weight.mT + self.gate.bias
+        return (1 / (1 + (-logits).exp())).transpose(1, 2)
+
     def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
         assert drawn is not None
         o = self.options
