@@ -81,6 +81,9 @@ if __name__ == "__main__":
         saved("pixels", "attention", "pixels", image=(3, 4, 4))
         trained("pixels-run", "attention", "--data", "digits", "--task", "pixels", *even,
                 "--training.ema", "0.5")  # fmt: skip
+    elif sys.argv[1] == "bf02051":
+        trained("rope-run", "rope", *text(), *even)
+        saved("alibi", "alibi", "lm", max_length=20, vocabulary=11)
     else:
         sparse = {"block_size": 2, "random_blocks": 1}
         saved("bigbird", "bigbird", "mlm", max_length=80, vocabulary=101, **sparse)

@@ -21,10 +21,11 @@ from everyformer.core.sealed import DamagedError, write_json
 from everyformer.training.upgrades import MODEL_FORMAT, UPGRADES, read_saved
 
 HERE = Path(__file__).parent
-MODELS = ("652fd9f/pixels", "9018ed0/bigbird", "9018ed0/image-transformer")
+MODELS = ("652fd9f/pixels", "9018ed0/bigbird", "9018ed0/image-transformer", "bf02051/alibi")
 RUNS = (
     "652fd9f/pixels-run",
     *(f"9018ed0/{member}-run" for member in ("attention", "routing", "compressive", "bigbird")),
+    "bf02051/rope-run",
 )
 
 
@@ -67,7 +68,7 @@ def test_what_was_loaded_is_saved_in_the_form_of_today(place: str, tmp_path: Pat
     assert again.config == model.config
     for name, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
-    assert json.loads((tmp_path / "again" / "config.json").read_text())["version"] == 2
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["version"] == 3
 
 
 @pytest.mark.parametrize("place", RUNS)
@@ -182,3 +183,23 @@ def test_a_comparison_of_version_1_keeps_what_its_forms_read(tmp_path: Path) -> 
     assert found is not None
     assert found["training"] == training | {"min_lr_ratio": 0.1}
     assert found["model"]["block"] == {"reversible_output": "concat"}
+
+
+def test_a_comparison_of_version_2_goes_on_with_its_scales_of_embeddings(tmp_path: Path) -> None:
+    """Members that were not yet trained start as those that were."""
+    from everyformer.comparison.folder import FORMAT, begun_with
+
+    members = ["attention", "rope", "transformer-xl", "alibi", "shaw"]
+    options = {"members": members, "model": {"scale_embedding": None, "position": "member"},
+               "options": ["alibi.position=sinusoidal", "shaw.scale_embedding=true"],
+               "training": {}}  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("everyformer.core.sealed.VERSION", 2)
+        write_json(tmp_path / "comparison.json", {"format": FORMAT, "options": options, "data": ""})
+    found = begun_with(tmp_path)
+    assert found is not None
+    assert found["options"] == [
+        *("alibi.position=sinusoidal", "shaw.scale_embedding=true"),
+        *("attention.scale_embedding=true", "rope.scale_embedding=false"),
+        "alibi.scale_embedding=true",
+    ]

@@ -33,9 +33,9 @@ def test_any_length_up_to_the_product_is_a_slice():
 
 
 STARTS = [
-    ("axial", {}, 0.02),
-    ("axial", {"combine": "sum"}, 0.02),
-    ("axial", {"scale_embedding": True}, 1.0),
+    ("axial", {}, 1.0),
+    ("axial", {"combine": "sum"}, 1.0),
+    ("axial", {"scale_embedding": False}, 0.02),
     ("axial", {"init": "bert"}, 0.02),
     ("axial", {"tie": False, "init": "sparse-transformer"}, 0.01),
     ("axial", {"combine": "sum", "tie": False, "init": "sparse-transformer"}, 0.01),

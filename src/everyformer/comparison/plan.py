@@ -18,6 +18,7 @@ from everyformer.data.base import Dataset
 from everyformer.data.sentences import told
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import Architecture, ModelConfig
+from everyformer.models.genes import scales_embedding
 from everyformer.training.config import TrainingConfig
 
 GENES_AND_SIZES = frozenset(
@@ -124,6 +125,7 @@ def count_parameters(config: ModelConfig) -> int:
 def preset_changes(config: ModelConfig) -> dict[str, Any]:
     """Choices besides sizes and the genes themselves that are not everybody's: init, dropout ..."""
     neutral, chosen = to_dict(Architecture()), to_dict(config)
+    neutral["scale_embedding"] = scales_embedding("sinusoidal", config.task, neutral["init"])
     told = {
         name: chosen[name]
         for name, usual in neutral.items()

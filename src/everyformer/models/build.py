@@ -36,6 +36,7 @@ from everyformer.models.genes import (
     head_sizes,
     make_memory,
     make_position,
+    scales_embedding,
 )
 from everyformer.models.language import LanguageModel
 from everyformer.models.masked import MaskedLanguageModel
@@ -187,7 +188,10 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
     for key in sorted(options, key=lambda name: name not in GENES):
         _place(preset, key, options[key])
     config = from_dict(ModelConfig, to_dict(preset))
-    return dataclasses.replace(config, causal=_causal(member, config))
+    scaled = config.scale_embedding
+    if scaled is None:
+        scaled = scales_embedding(config.position, task, config.init)
+    return dataclasses.replace(config, causal=_causal(member, config), scale_embedding=scaled)
 
 
 def configure_layers(name: str, causal: bool, length: int, **options: Any) -> ModelConfig:

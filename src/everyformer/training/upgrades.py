@@ -128,6 +128,36 @@ def _unread_options(values: Table) -> None:
                 table[name] = to_dict(field_defaults(options)[name])
 
 
+def _scale_of_embeddings(values: Table) -> None:
+    """Where nothing was said, embeddings were scaled beside sinusoidal positions alone."""
+    if isinstance(values.get("options"), dict):
+        _scale_in_comparison(values["options"])
+    model = values.get("config", values.get("model"))
+    if not isinstance(model, dict) or "position" not in model:
+        return
+    waves = model["position"] == "sinusoidal"
+    run = values.get("run")
+    for table in (model, run["model"] if isinstance(run, dict) else model):
+        if table.get("scale_embedding") is None:
+            table["scale_embedding"] = waves
+
+
+def _scale_in_comparison(options: Table) -> None:
+    """The same said of every member that does not say it."""
+    model, given = options["model"], list(options.get("options", ()))
+    if model.get("scale_embedding") is not None:
+        return
+    own = dict(option.partition("=")[::2] for option in given)
+    for member in options.get("members", ()):
+        genes = info(member).genes
+        position = model.get("position", "member")
+        position = genes.position if position == "member" else position
+        position = own.get(f"{member}.position", position)
+        if f"{member}.scale_embedding" not in own and "scale_embedding" not in genes.model:
+            given.append(f"{member}.scale_embedding={str(position == 'sinusoidal').lower()}")
+    options["options"] = given
+
+
 def _tables(values: Table) -> Iterator[tuple[type, Table, Collection[str]]]:
     """Every table of options in a file, with its class and those of them that differ by layer."""
     for model in (values.get("config"), values.get("model")):
@@ -178,5 +208,6 @@ UPGRADES = (
     Upgrade("options that their form does not read", 2, values=_unread_options),
     Upgrade("tables of pixel models", 2, tensors=_tables_of_pixels),
     Upgrade("random blocks of bigbird", 2, tensors=_random_blocks),
+    Upgrade("scale of embeddings", 3, values=_scale_of_embeddings),
 )
 """oldest first: each makes what the next one expects"""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,7 +90,7 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     own = {f.name for f in dataclasses.fields(AttentionOptions)}
     if mixer is not None:
         described = {k: v for k, v in described.items() if k not in own} | {"mixer": mixer}
-    config = configure(described.pop("member"), task, **{**described, **options})
+    config = _configured(described, task, options)
     model = build_model(config)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     tensors = _with_prefix(read_folder(folder), known)
@@ -188,11 +189,17 @@ def _counterpart(config: ModelConfig, model_type: str | None) -> Architecture:
     )
 
 
+def _configured(described: Mapping[str, Any], task: str, options: Mapping[str, Any]) -> ModelConfig:
+    """The config of what they describe; embeddings are scaled where they say so."""
+    values = {"scale_embedding": False, **described, **options}
+    return configure(values.pop("member"), task, **values)
+
+
 def _lost(config: ModelConfig, known: Architecture) -> list[str]:
     """What their config would lose: options that do not come back from it as they were."""
     there = {"model_type": known.model_type, **known.describe(config)}
     described = known.options(there, config.task)
-    back = _plain(configure(described.pop("member"), config.task, **described))
+    back = _plain(_configured(described, config.task, {}))
     ours = _plain(config)
     return [
         f"{name}={ours.get(name)!r} (only {back.get(name)!r})"
