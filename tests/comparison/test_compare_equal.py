@@ -129,7 +129,7 @@ def test_options_of_one_member_reach_that_member_alone(compare: Compare) -> None
 def test_intervals_over_seeds_are_students(compare: Compare) -> None:
     row = compare("gmlp", "--steps", "1", "--seeds", "3").row("gmlp")
     mean, spread = statistics.mean(row["values"]), statistics.stdev(row["values"])
-    half = 4.303 * spread / 3**0.5
+    half = 4.302653 * spread / 3**0.5
     assert row["interval"] == pytest.approx([mean - half, mean + half])
     assert row["interval_of"] == "seeds"
     assert row["quality"] == pytest.approx(mean)

@@ -144,6 +144,29 @@ def test_triangles_and_squares_cover_every_pair_once(length, source, dtype):
         torch.testing.assert_close(one.double(), other, rtol=0, atol=close["atol"] * 4)
 
 
+@pytest.mark.parametrize(
+    ("large", "dtype", "bound"),
+    [(1.0, torch.float32, 1e-6), (1.0, torch.float64, 1e-13), (12.0, torch.float64, 1e-12)],
+)
+def test_what_is_left_out_of_squares_has_no_weight(large, dtype, bound):
+    """Steep heads beside flat ones; large queries and keys outweigh many steps of distance."""
+    torch.manual_seed(0)
+    slopes, length = torch.tensor([4.0, 0.0, 2**-1, 200.0, 2.0, 2**-7]).double(), 2100
+    made = [torch.randn(1, 6, length, 4).double() for _ in range(4)]
+    weight = made.pop()
+    behind = torch.arange(length)[:, None] - torch.arange(length)
+    q, k, v = wide = [t.requires_grad_() for t in made]
+    scores = large**2 * q @ k.mT / 2 - slopes[:, None, None] * behind
+    expected = scores.masked_fill(behind < 0, -math.inf).softmax(-1) @ v
+    exact = (expected, *torch.autograd.grad(expected, wide, weight))
+    q, k, v = own = [t.detach().to(dtype).requires_grad_() for t in made]
+    got = softmax_attention(q * large, k * large, v, Visibility(causal=True, slopes=slopes))
+    found = (got, *torch.autograd.grad(got, own, weight.to(dtype)))
+    for one, other in zip(found, exact, strict=True):
+        error = (one.double() - other).abs().max() / other.abs().max()
+        assert error < bound
+
+
 def test_windows_lose_no_distance_in_long_texts():
     """ALiBi inside a plan of windows, far from the start, against the same window alone."""
     torch.manual_seed(0)

@@ -16,6 +16,11 @@ of the row, which its log-sum takes when squares are merged:
 
 The backward pass asks the same kernels with the merged outputs and log-sums. Memory is linear in L.
 
+No score of contents is beyond c = scale max|q| max|k|. So a key that lies d behind, m d > 2 c + e,
+has less than exp(-e) of the weight that the query gives itself. With e = -2 log(eps) all such keys
+together are far below the last digit: they are left out, and of steep heads a square is only its
+corner at r. What is left out would be numbers below the normal ones, on which CPUs are slow.
+
 Sources: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3 (the bias); Milakov & Gimelshein
 2018, arXiv 1805.02867 (the merge).
 """
@@ -24,7 +29,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -85,14 +91,23 @@ class _Part:
         """Of a row's (H, S, D), views (count, H, keys, D)."""
         return _units(t, self.key, self.count, self.keys, self.step)
 
-    def fallen(self, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        """The bias of scores (1, H, rows or 1, keys), and what rows (H, rows or 1) add to it."""
+    def corner(self, reach: int) -> _Part:
+        """Of squares, the pairs that are no farther apart than ``reach``, and a few more."""
+        rows, keys = min(self.rows, reach), min(self.keys, reach)
+        return replace(self, key=self.key + self.keys - keys, rows=rows, keys=keys)
+
+    def fallen(self, slopes: Tensor, lowest: Tensor) -> tuple[Tensor, Tensor]:
+        """The bias of scores (1, H, rows or 1, keys), and what rows (H, rows or 1) add to it.
+
+        Keys whose bias is below ``lowest`` (H,) are left out, but for the nearest.
+        """
         m, row, key = slopes[:, None], torch.arange(self.rows), torch.arange(self.keys)
-        if not self.triangle:
-            return (-m * (self.keys - key))[None, :, None], -m * row
-        distance = row[:, None] - key
-        bias = (-m[..., None] * distance).masked_fill_(distance < 0, -math.inf)
-        return bias[None], torch.zeros_like(m)
+        distance, beside = (self.keys - key)[None], -m * row
+        if self.triangle:
+            distance, beside = row[:, None] - key, torch.zeros_like(m)
+        bias = -m[..., None] * distance
+        out = (bias < lowest[:, None, None]) & (distance > 1)
+        return bias.masked_fill_(out | (distance < 0), -math.inf)[None], beside
 
 
 def _units(t: Tensor, first: int, count: int, size: int, step: int) -> Tensor:
@@ -120,27 +135,54 @@ def _parts(length: int, past: int) -> Iterator[_Part]:
         yield _Part(0, 0, 1, length, past)
 
 
+def _lowest(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """(H,) the bias below which a key has no weight, whatever it holds."""
+    longest = [t.detach().norm(dim=-1).amax((0, 2)) for t in (q, k)]
+    most = abs(scale) * longest[0] * longest[1]
+    return 2 * math.log(torch.finfo(q.dtype).eps) - 2.01 * most
+
+
+def _cut(part: _Part, reach: Tensor) -> Iterator[tuple[slice, _Part]]:
+    """The part for stretches of heads that need as much of it."""
+    needed, first = [max(part.rows, part.keys)] * len(reach), 0
+    if not part.triangle:
+        needed = [CHUNK * int(n) for n in (reach / CHUNK).ceil().clamp(1, max(needed) // CHUNK + 1)]
+    for far, heads in groupby(needed):
+        last = first + len(list(heads))
+        yield slice(first, last), part if part.triangle else part.corner(far)
+        first = last
+
+
+def _calls(
+    q: Tensor, k: Tensor, slopes: Tensor, scale: float
+) -> Iterator[tuple[int, slice, _Part, Tensor, Tensor]]:
+    """Row, heads and pairs of every call of a kernel, with what `_Part.fallen` says."""
+    lowest = _lowest(q, k, scale)
+    reach = (-lowest / slopes).nan_to_num(math.inf)
+    for whole in _parts(q.shape[2], k.shape[2] - q.shape[2]):
+        for heads, part in _cut(whole, reach):
+            bias, beside = part.fallen(slopes[heads], lowest[heads])
+            yield from ((row, heads, part, bias, beside) for row in range(len(q)))
+
+
 @torch.library.custom_op("everyformer::sloped_softmax", mutates_args=())
 def _sloped_softmax(
     q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
     """o (B, H, L, D) and log-sums (B, H, L)."""
     o, logsum = torch.empty_like(q), q.new_empty(q.shape[:3])
-    for part in _parts(q.shape[2], k.shape[2] - q.shape[2]):
-        bias, beside = part.fallen(slopes)
-        for b in range(len(q)):
-            own, total = _forward(
-                part.queries(q[b]), part.read(k[b]), part.read(v[b]),
-                attn_mask=bias, scale=scale,
-            )  # fmt: skip
-            total = total + beside
-            merged, sums = part.queries(o[b]), part.queries(logsum[b])
-            if part.triangle:
-                merged.copy_(own)
-                sums.copy_(total)
-            else:
-                merged.lerp_(own, (total - sums).sigmoid()[..., None])
-                sums.copy_(torch.logaddexp(sums, total))
+    for row, heads, part, bias, beside in _calls(q, k, slopes, scale):
+        read, held = (part.read(t[row, heads]) for t in (k, v))
+        asked = part.queries(q[row, heads])
+        own, total = _forward(asked, read, held, attn_mask=bias, scale=scale)
+        total = total + beside
+        merged, sums = part.queries(o[row, heads]), part.queries(logsum[row, heads])
+        if part.triangle:
+            merged.copy_(own)
+            sums.copy_(total)
+        else:
+            merged.lerp_(own, (total - sums).sigmoid()[..., None])
+            sums.copy_(torch.logaddexp(sums, total))
     return o, logsum
 
 
@@ -151,17 +193,16 @@ def _sloped_softmax_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dq, dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
-    for part in _parts(q.shape[2], k.shape[2] - q.shape[2]):
-        bias, beside = part.fallen(slopes)
-        for b in range(len(q)):
-            found = _backward(
-                part.queries(grad[b]), part.queries(q[b]), part.read(k[b]), part.read(v[b]),
-                part.queries(o[b]), (part.queries(logsum[b]) - beside).contiguous(), 0.0, False,
-                attn_mask=bias, scale=scale,
-            )  # fmt: skip
-            part.queries(dq[b]).add_(found[0])
-            part.read(dk[b]).add_(found[1])
-            part.read(dv[b]).add_(found[2])
+    for row, heads, part, bias, beside in _calls(q, k, slopes, scale):
+        above, asked, made = (part.queries(t[row, heads]) for t in (grad, q, o))
+        read, held = (part.read(t[row, heads]) for t in (k, v))
+        total = (part.queries(logsum[row, heads]) - beside).contiguous()
+        found = _backward(
+            above, asked, read, held, made, total, 0.0, False, attn_mask=bias, scale=scale
+        )
+        part.queries(dq[row, heads]).add_(found[0])
+        part.read(dk[row, heads]).add_(found[1])
+        part.read(dv[row, heads]).add_(found[2])
     return dq, dk, dv
 
 
@@ -191,7 +232,7 @@ _sloped_softmax.register_autograd(_differentiate, setup_context=_save)
 
 
 def _pairs(q: Any, k: Any) -> int:
-    """Scores computed, times channels of all heads."""
+    """Scores computed, times channels of all heads; fewer where slopes are steep."""
     batch, heads, length, size = q
     parts = _parts(length, k[2] - length)
     return batch * heads * size * sum(part.count * part.rows * part.keys for part in parts)

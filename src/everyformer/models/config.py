@@ -58,7 +58,8 @@ class Architecture(Options):
     """dropout on the sum of embeddings and positions"""
     scale_embedding: bool | None = None
     """token embeddings times sqrt(width) (default: with sinusoidal positions, as in 2017, and in
-    lm and mlm with init=member: beside layers of usual size small embeddings learn late)"""
+    lm, mlm and classify-text with init=member: before layers of usual size small embeddings
+    learn late)"""
     embedding_norm: bool = False
     """a norm over the sum of embeddings and positions (BERT)"""
     token_types: Whole = 0

@@ -12,7 +12,7 @@ from typing import Any
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, nearest
 from everyformer.core.mixer import Mixer, Picture, set_options
-from everyformer.family import LM, MLM
+from everyformer.family import LM, MLM, TEXT
 from everyformer.memory import MEMORIES, Memory
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
@@ -29,7 +29,7 @@ GLOBALS = frozenset({"keep", "global_tokens"})
 def scales_embedding(position: str | None, task: str, init: str) -> bool:
     """What `configure` chooses: fixed waves of unit size must not dominate (2017 paper), and text
     that is to be foretold learns late from embeddings of 0.02 before layers of usual size."""
-    return position == "sinusoidal" or (task in (LM, MLM) and init == "member")
+    return position == "sinusoidal" or (task in (LM, MLM, TEXT) and init == "member")
 
 
 def embedding_scale(config: ModelConfig) -> float:
