@@ -98,7 +98,8 @@ def translation(say: Say, run: str, task: str) -> None:
 
 def pictures(say: Say, run: str, task: str) -> None:
     """Two drawn beside each other; or one row of the small one, the drawn and the large one."""
-    words, columns, name = ("--images", "2"), 2, "samples"
+    columns, name = 2, "samples"
+    words: tuple[str, ...] = ("--images", "2")
     if task == "super-resolution":
         words, columns, name = ("--images", "1", "--draws", "1"), 3, "enlarged"
     code, out, err = say("generate", run, *words)
