@@ -3,6 +3,9 @@
 The first column is what the paper, or the code that its authors left, fixes; the second is this
 library's own choice. Together they are all options, so that a new one, or another default, needs a
 row that says where it comes from.
+
+Not as published: GPT-2 and BERT also drop 0.1 of their attention weights, and neither they nor the
+Transformer of 2017 drop anything inside the feed-forward.
 """
 
 from __future__ import annotations

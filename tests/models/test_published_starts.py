@@ -3,6 +3,10 @@
 Width 128, 4 heads of 32 channels, texts of 256 tokens. Where papers and their code leave a start
 open, it is that of a linear layer: U(-1/sqrt(n), 1/sqrt(n)), or Glorot's U(-a, a) with
 a = sqrt(6 / (n + m)), for n inputs and m outputs.
+
+Not as in the authors' code, but as every member: projections of the Transformer and ViT and RFA's
+output (Glorot of each there), matrices of Transformer-XL (N(0, 0.02^2)) and ETC (the same, cut),
+ViT's feed-forward biases (N(0, 1e-12)), the Image Transformer (``init="image-transformer"``).
 """
 
 from __future__ import annotations
