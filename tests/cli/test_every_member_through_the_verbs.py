@@ -28,7 +28,9 @@ DATA = {
     "classify-image": ("--data", "pictures", "--model.patch", "2"),
     "seq2seq": ("--data", "pairs", "--tokenizer", "chars", "--length", "16"),
     "pixels": ("--data", "pictures"),
-    "super-resolution": ("--data", "pictures", "--data.small", "2"),
+    "super-resolution": (
+        *("--data", "pictures", "--data.small", "2", "--data.validation", "0.34"),
+    ),
 }
 SIZES = (
     *("--width", "8", "--layers", "1", "--heads", "2", "--batch", "2", "--steps", "2"),
@@ -97,7 +99,7 @@ def translation(say: Say, run: str, task: str) -> None:
 
 
 def pictures(say: Say, run: str, task: str) -> None:
-    """Two drawn beside each other; or one row of the small one, the drawn and the large one."""
+    """Two drawn beside each other; or one of several rows: the small, the drawn and the large."""
     columns, name = 2, "samples"
     words: tuple[str, ...] = ("--images", "2")
     if task == "super-resolution":
