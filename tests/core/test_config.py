@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from everyformer import create_model
+from everyformer import create_mixer, create_model
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import field_docs, from_dict, to_dict
 from everyformer.core.errors import ConfigError
@@ -37,6 +37,12 @@ WRONG = [
 def test_wrong_values_say_what_was_expected(values, message):
     with pytest.raises(ConfigError, match=message):
         from_dict(AttentionOptions, values)
+
+
+def test_none_is_refused_where_it_is_no_choice():
+    with pytest.raises(ConfigError, match=r"'longformer.window' must be int \| tuple.*, not None"):
+        create_mixer("longformer", width=16, heads=2, window=None)
+    assert create_mixer("attention", width=16, heads=2, window=None).options.window is None
 
 
 def test_every_option_is_explained():

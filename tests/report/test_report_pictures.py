@@ -220,6 +220,19 @@ def test_learned_pictures_draw_what_training_changes() -> None:
     assert "The first 1 of 2 layers" in str(few.get_label())
 
 
+@pytest.mark.parametrize(("member", "before"), [("attention", 0), ("gmlp", 1), ("aft-full", 1)])
+def test_all_pictures_are_of_one_pass_each(member: str, before: int) -> None:
+    """Of the model before training too, where something is drawn beside it."""
+    model, start = tiny(member), tiny(member)
+    passes: list[Model] = []
+    for one in (model, start):
+        one.register_forward_hook(lambda read, given, out: passes.append(read))
+    assert learned_pictures(model, IDS, start=start)
+    assert passes == [model, *[start] * before]
+    assert len(applicable(model, IDS)) > 1
+    assert passes[1 + before :] == [model]
+
+
 def test_labels_stand_at_the_tokens_in_any_script() -> None:
     labels = list("a b\n$日x^_\\{}")
     figure = learned_pictures(tiny("attention"), IDS, labels=labels)["weights"]

@@ -144,7 +144,9 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
             return from_dict(type(base), value, where + ".", base)
         return value
     if origin in (Union, types.UnionType):
-        refused: ConfigError = _mismatch(where, kind, value)
+        if value is None and type(None) in arguments:
+            return None
+        refused: ConfigError | None = None
         for choice in arguments:
             try:
                 return converted(choice, value, where, base)
@@ -152,7 +154,7 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
                 refused = error
             except ConfigError:
                 continue
-        raise refused
+        raise refused or _mismatch(where, kind, value)
     if origin is Literal:
         # compared with their types, since True == 1
         for argument in arguments:

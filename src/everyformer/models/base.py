@@ -17,7 +17,7 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState, State
 from everyformer.models.config import ModelConfig
-from everyformer.models.deep import deep_weights, residual_outputs
+from everyformer.models.deep import deep_weights, linear_parts, residual_outputs
 from everyformer.models.genes import (
     build_before,
     build_mixers,
@@ -222,19 +222,18 @@ def refuse_state(model: Model, state: StackState | None) -> None:
 
 def _normal_weights(model: Model) -> None:
     """All matrices N(0, 0.02^2)."""
-    for name, weight in model.named_parameters():
-        if weight.dim() >= 2 and "norm" not in name:
-            nn.init.normal_(weight, std=0.02)
+    for weight in linear_parts(model)[0]:
+        nn.init.normal_(weight, std=0.02)
 
 
 def _even_weights(model: Model) -> None:
     """All matrices U(-a, a) with a = 0.2 sqrt(3 / inputs): unit scaling by a gain of 0.2."""
-    for name, weight in model.named_parameters():
-        if weight.dim() >= 2 and "norm" not in name:
-            bound = UNIT_GAIN * math.sqrt(3 / weight[0].numel())
-            nn.init.uniform_(weight, -bound, bound)
-        elif name.endswith("bias") or ".biases." in name:
-            nn.init.zeros_(weight)
+    matrices, biases = linear_parts(model)
+    for weight in matrices:
+        bound = UNIT_GAIN * math.sqrt(3 / weight[0].numel())
+        nn.init.uniform_(weight, -bound, bound)
+    for bias in biases:
+        nn.init.zeros_(bias)
 
 
 def _scale_outputs(model: Model, layers: int) -> None:

@@ -51,9 +51,10 @@ class Architecture(Options):
     tie: bool = True
     """whether the output layer shares the token embedding's matrix"""
     init: Literal["member", "bert", "gpt2", "sparse-transformer", "image-transformer"] = "member"
-    """weights at the start: each part's own rule; N(0, 0.02^2); that with residual outputs divided
-    by sqrt(2 layers); N(0, 0.125 / inputs), those outputs smaller, small tables and an output layer
-    of 0; or even ones of variance 0.04 / inputs, and biases of 0 (tensor2tensor's image models)"""
+    """linear layers and tables at the start: their own rule; N(0, 0.02^2); that with residual
+    outputs divided by sqrt(2 layers); N(0, 0.125 / inputs), those outputs smaller, small tables and
+    an output layer of 0; or even ones of variance 0.04 / inputs, and biases of 0 (tensor2tensor's
+    image models)"""
     embedding_dropout: Rate = 0.0
     """dropout on the sum of embeddings and positions"""
     scale_embedding: bool | None = None

@@ -19,24 +19,51 @@ from torch import Tensor, nn
 from everyformer.blocks.block import Block
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import UnsupportedError
+from everyformer.engines.projections import HeadProjections
 from everyformer.models.pixel_sequence import PixelEmbedding
 from everyformer.positions.base import Position
 
 SCALE, TABLE = 0.125, 0.01
+LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.Embedding, HeadProjections)
+
+
+def linear_parts(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """What an initialisation of a whole model draws anew, and what it sets to 0.
+
+    All else starts as its own part says, whatever the model's init: gains, gates, slopes, scales.
+
+    Returns:
+        Matrices of linear layers, of tables and of positions that are added to vectors; and biases.
+    """
+    held: set[int] = set()
+    matrices: list[Tensor] = []
+    biases: list[Tensor] = []
+    for part in model.modules():
+        added = isinstance(part, Position) and part.acts_on in ("embeddings", "layers")
+        if isinstance(part, LINEAR) or added:
+            held |= {id(parameter) for parameter in part.parameters()}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in held and parameter.dim() >= 2:
+            matrices.append(parameter)
+        elif id(parameter) in held and (name.endswith("bias") or ".biases." in name):
+            biases.append(parameter)
+    return matrices, biases
 
 
 def deep_weights(model: nn.Module, embeddings: Sequence[nn.Module]) -> None:
     """All matrices of a model; ``embeddings`` are its tables. A classifier's head keeps its own."""
     tables = {id(table.weight) for table in embeddings}
-    for name, weight in model.named_parameters():
-        if name.startswith("pool.") or "norm" in name:
-            continue
-        if weight.dim() >= 2:
+    pool = getattr(model, "pool", None)
+    classifier = set() if pool is None else {id(parameter) for parameter in pool.parameters()}
+    matrices, biases = linear_parts(model)
+    for weight in matrices:
+        if id(weight) not in classifier:
             inputs = weight[0].numel()
             std = TABLE if id(weight) in tables else math.sqrt(SCALE / inputs)
             nn.init.normal_(weight, std=std)
-        elif name.endswith("bias") or ".biases." in name:
-            nn.init.zeros_(weight)
+    for bias in biases:
+        if id(bias) not in classifier:
+            nn.init.zeros_(bias)
     for places in _places(model):
         for table in places:
             nn.init.normal_(table, std=TABLE / math.sqrt(len(places)))

@@ -7,6 +7,7 @@ changes. Each figure carries its caption as its label (``figure.get_label()``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +44,66 @@ TRACED = (
     "weights", "features", "sort", "position-bias", "spatial", "buckets", "clusters", "terms",
 )  # fmt: skip
 """what mixers offer while they run"""
+COMPARED = ("position-bias", "spatial")
+"""those that are drawn beside what they were before training"""
 PICTURES = (*TRACED, "encodings", "rotary", "distances", "masks")
 
 ENCODING = (EncoderDecoder, SuperResolution)
 """models of which the encoder is shown"""
+
+
+class Look:
+    """A model, the same before training if it is known, and what both show as they read.
+
+    Args:
+        inputs: what the model reads, one row or more; the first is drawn (of an encoder-decoder,
+            how its encoder reads the source).
+        start: the model before training.
+    """
+
+    def __init__(self, model: Model, inputs: Tensor, start: Model | None = None) -> None:
+        self.model, self.inputs, self.start = model, inputs, start
+
+    @cached_property
+    def traced(self) -> Trace:
+        """What the model's mixers offer, all of it in one pass."""
+        return _traced(self.model, self.inputs)
+
+    @cached_property
+    def before(self) -> Trace | None:
+        """The same before training."""
+        return None if self.start is None else _traced(self.start, self.inputs)
+
+    def draw(
+        self, what: str, labels: Sequence[str] | None, length: int | None, most: int | None
+    ) -> dict[str, Figure]:
+        """The figures of one kind of picture, by name; none where there is no such thing."""
+        if what not in TRACED:
+            own: dict[str, Callable[[Model, int | None], dict[str, Figure]]] = {
+                "encodings": draw_encodings,
+                "rotary": draw_rotary,
+                "distances": draw_distances,
+                "masks": draw_masks,
+            }
+            return own[what](self.model, length)
+        causal = bool(self.model.config.causal) and not isinstance(self.model, ENCODING)
+        if what == "terms":
+            return draw_terms(self.traced, causal, most)
+        before = self.before if what in COMPARED and self.applies(what) else None
+        return draw_traced(self.traced, before, what, causal, labels, most)
+
+    def applies(self, what: str) -> bool:
+        """Whether there is something to draw."""
+        model = self.model
+        if what == "encodings":
+            held = isinstance(model.position, Sinusoidal | Learned | Axial)
+            return held or model.stack.before is not None
+        if what == "rotary":
+            return bool(rotations(model))
+        if what == "distances":
+            nothing = torch.zeros(1, dtype=torch.long, device=next(model.parameters()).device)
+            return any(p.curve(nothing) is not None for p in score_positions(model).values())
+        return what == "masks" or bool(recorded(self.traced, what))
 
 
 def learned_pictures(
@@ -66,14 +123,12 @@ def learned_pictures(
         labels: a text for each token.
         most: at most so many layers and heads of each (default: all).
     """
+    look = Look(model, inputs, start)
     found: dict[str, Figure] = {}
     for what in (*TRACED, "encodings", "distances"):
         if what == "encodings" and isinstance(model.position, Sinusoidal):
             continue
-        try:
-            found |= draw_pictures(model, inputs, what, start=start, labels=labels, most=most)
-        except UnsupportedError:
-            continue
+        found |= look.draw(what, labels, None, most)
     return found
 
 
@@ -97,26 +152,12 @@ def draw_pictures(
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    if what in TRACED:
-        traced = _traced(model, inputs)
-        before = None if start is None else _traced(start, inputs)
-        causal = bool(model.config.causal) and not isinstance(model, ENCODING)
-        if what == "terms":
-            made = draw_terms(traced, causal, most)
-        else:
-            made = draw_traced(traced, before, what, causal, labels, most)
-    else:
-        own: dict[str, Callable[[Model, int | None], dict[str, Figure]]] = {
-            "encodings": draw_encodings,
-            "rotary": draw_rotary,
-            "distances": draw_distances,
-            "masks": draw_masks,
-        }
-        made = own[what](model, length)
+    look = Look(model, inputs, start)
+    made = look.draw(what, labels, length, most)
     if not made:
-        able = [name for name in PICTURES if name != what and _applies(model, inputs, name)]
+        able = [name for name in PICTURES if name != what and look.applies(name)]
         lacks = f"has no {what.replace('-', ' ')} to show"
-        if what == "position-bias" and _traced(model, inputs).find("position_bias"):
+        if what == "position-bias" and look.traced.find("position_bias"):
             lacks = "has position biases that are zero everywhere"
         raise UnsupportedError(f"{model.config.member} {lacks}; it has {listed(able)}")
     return made
@@ -124,7 +165,8 @@ def draw_pictures(
 
 def applicable(model: Model, inputs: Tensor) -> list[str]:
     """The names in `PICTURES` that this model has something to show for."""
-    return [name for name in PICTURES if _applies(model, inputs, name)]
+    look = Look(model, inputs)
+    return [name for name in PICTURES if look.applies(name)]
 
 
 def save_images(images: Tensor, path: str | Path, columns: int | None = None) -> Path:
@@ -194,15 +236,3 @@ def _traced(model: Model, inputs: Tensor) -> Trace:
     finally:
         model.train(training)
     return traced
-
-
-def _applies(model: Model, inputs: Tensor, what: str) -> bool:
-    if what == "encodings":
-        held = isinstance(model.position, Sinusoidal | Learned | Axial)
-        return held or model.stack.before is not None
-    if what == "rotary":
-        return bool(rotations(model))
-    if what == "distances":
-        nothing = torch.zeros(1, dtype=torch.long, device=next(model.parameters()).device)
-        return any(p.curve(nothing) is not None for p in score_positions(model).values())
-    return what == "masks" or bool(recorded(_traced(model, inputs), what))

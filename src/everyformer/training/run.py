@@ -134,6 +134,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def environment() -> dict[str, Any]:
     """Versions, device, threads, platform, and the git revision of the current folder, if any."""
     packages = ("everyformer", "torch", "numpy", "safetensors", "einops")
+    revision = _git("rev-parse", "HEAD")
+    changed = revision and _git("status", "--porcelain", "--untracked-files=no")
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in packages},
@@ -143,8 +145,8 @@ def environment() -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "folder": os.getcwd(),
-        "git_revision": _git("rev-parse", "HEAD"),
-        "git_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "git_revision": revision,
+        "git_changes": bool(changed),
     }
 
 

@@ -1,0 +1,336 @@
+"""Defaults in plain numbers: a row a mixer, position, memory and member.
+
+The first column is what the paper, or the code that its authors left, fixes; the second is this
+library's own choice. Together they are all options, so that a new one, or another default, needs a
+row that says where it comes from.
+
+Not as published: GPT-2 and BERT also drop 0.1 of their attention weights, and neither they nor the
+Transformer of 2017 drop anything inside the feed-forward.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.config import to_dict
+from everyformer.family import FAMILY
+from everyformer.memory import MEMORIES
+from everyformer.mixers import MIXERS
+from everyformer.models.build import configure
+from everyformer.models.config import Architecture
+from everyformer.models.genes import make_position
+from everyformer.positions import POSITIONS
+
+Values = dict[str, Any]
+WEIGHTS: Values = {"bias": [], "attention_dropout": 0.0}
+SPARSE: Values = {**WEIGHTS, "backend": "auto"}
+SGU: Values = {"taps": None, "sgu_heads": 1, "mask_padding": True, "mlp_ratio": 4.0}
+AFT: Values = {"bias": True}
+
+MIXER_ROWS: dict[str, tuple[Values, Values]] = {
+    # mixer: published, own
+    "attention": (
+        {"scale": None, "kv_heads": None, "window": None, "bias": [], "attention_dropout": 0.0},
+        {"widths": dict.fromkeys(("query", "key", "value", "output", "key_dim", "value_dim")),
+         "qk_norm": False, "softcap": None, "sink": False}),
+    "aft-full": ({"gate": "sigmoid", "rank": 128, "init_std": 0.01}, {**AFT, "per_head": False}),
+    "aft-local": (
+        {"gate": "sigmoid", "rank": 128, "init_std": 0.01, "window": 32},
+        {**AFT, "per_head": False}),
+    "aft-simple": ({"gate": "sigmoid"}, AFT),
+    "aft-conv": (
+        {"gate": "sigmoid", "kernel": 11, "tied": True, "reparameterise": True},
+        {**AFT, "dims": 1}),
+    "gmlp": ({"gate": "split", "spatial": "dense", "spatial_init": "normal"}, SGU),
+    "amlp": (
+        {"gate": "split", "spatial": "dense", "spatial_init": "normal", "attention_dim": 64}, SGU),
+    "linear": ({"feature_map": "elu"}, {"bias": [], "nu": 4, "normalise": "sum", "eps": 0.0}),
+    "performer": (
+        {"feature_map": "positive", "draw": "orthogonal", "redraw": 1000, "per_head": False},
+        {"bias": [], "features": None, "eps": None}),
+    "rfa": (
+        {"feature_map": "fourier", "features": 64, "temperature": 1.0, "learned_scale": True,
+         "draw": "iid", "redraw": 1, "bias": ["query", "key", "value", "output"]},
+        {"gate": False, "gate_start": 0.95, "pool": 0, "compat_clamp": False}),
+    "routing": (
+        {"decay": 0.999, "commitment": 1e-4, "update": "ema", "share_qk": None, "clusters": None,
+         "window": None, "local_heads": None, "local_window": None},
+        {"routing": "strict", "evaluation_routing": None, "rank_bias": None,
+         "attention_dropout": 0.0}),
+    "reformer": (
+        {"chunk": 64, "look_back": 1, "look_ahead": None, "scale": 1.0, "key_eps": 1e-6,
+         "buckets": None, "across_buckets": True, "redraw": True, "attention_dropout": 0.0},
+        {"rounds": 4, "evaluation_rounds": None, "wrap": "none", "once": False, "hash_seed": 0,
+         "decode": "exact"}),
+    "sinkhorn": (
+        {"tau": 0.75, "pool": "sum", "sort_net": "linear", "gumbel": True, "iterations": None,
+         "mixture": False, "sortcut": None},
+        {**WEIGHTS, "block_size": 64, "hard": False, "combine": "concat", "shared_sort": False}),
+    "linformer": (
+        {"projection": "linear", "sharing": "headwise", "frozen": False},
+        {**WEIGHTS, "k": None, "causal_chunk": None}),
+    "image-transformer": (
+        {"block_size": 256, "memory_size": None},
+        {**SPARSE, "dims": 1, "tile": None, "flange": [4, 12], "grid": None}),
+    "sparse-transformer": (
+        {"pattern": "strided", "stride": None, "inclusive": False, "include_self": False,
+         "attention_dropout": 0.0},
+        {"bias": [], "backend": "auto", "mode": "merged", "sets": ["first", "second"],
+         "columns": None, "groups": 1, "key_dim": None}),
+    "longformer": (
+        {"window": 512, "dilation": 1, "global_projections": None},
+        {**SPARSE, "global_tokens": 0}),
+    "bigbird": (
+        {"block_size": 64, "window_blocks": 3, "random_blocks": 3, "global_blocks": None,
+         "form": "itc", "attention_dropout": 0.0},
+        {"bias": [], "backend": "auto", "extra_tokens": 64, "random": "uniform", "seed": 0,
+         "dense_blocks": 0}),
+    "blockwise": (
+        {"blocks": 2, "groups": None},
+        {**SPARSE, "block_size": None, "permutations": None, "wrap": "self"}),
+    "etc": (
+        {"radius": 84, "clip": 12, "direction": True, "ordered": True, "sharing": "all",
+         "share_output": False, "hard_g2l": True, "hard_l2g": False},
+        WEIGHTS),
+    "by-head": ({}, {"mixers": [], "own": {}}),
+}  # fmt: skip
+
+SCALING: Values = {
+    "kind": "none", "factor": None, "original_length": None, "attention_factor": None,
+    "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "low_frequency": 1.0,
+    "high_frequency": 4.0, "short": [], "long": [],
+}  # fmt: skip
+POSITION_ROWS: dict[str, tuple[Values, Values]] = {
+    "sinusoidal": ({"layout": "interleaved", "freq": "paper", "base": 10000.0}, {}),
+    "learned": ({"std": 0.02}, {}),
+    "learned-per-layer": ({}, {"std": 0.02, "align": "start"}),
+    "rope": (
+        {"base": 10000.0, "fraction": 1.0, "scaling": SCALING}, {"layout": "half", "learned": False}
+    ),
+    "alibi": (
+        {"slopes": "alibi", "learned": False, "lowest": None, "stretch": 1.0},
+        {"sides": "symmetric", "right_slopes": None}),
+    "t5-relative": ({"buckets": 32, "max_distance": 128, "shared": True, "std": None}, {}),
+    "shaw": (
+        {"clip": 16, "keys": True, "values": True}, {"queries": False, "per_head": False,
+                                                     "std": None}),
+    "xl-relative": (
+        {"distances": "waves", "start_std": 0.02, "clamp": None},
+        {"untie": True, "wave_dropout": 0.0, "reach": None}),
+    "da-transformer": ({}, {"spread": 0.1, "beta": 1.0, "distance_scale": 1.0}),
+    "axial": ({"combine": "concat"}, {"shape": None, "dims": None, "std": None}),
+}  # fmt: skip
+
+MEMORY_ROWS: dict[str, tuple[Values, Values]] = {
+    "segment": ({"same_length": "evaluation"}, {"slots": 128, "store": "auto"}),
+    "compressive": (
+        {"rate": 4, "function": "conv", "reconstruction": "attention", "gradient": "none"},
+        {"slots": 128, "compressed": 128, "distance": "index", "reconstruction_weight": 1.0,
+         "reconstruction_norm": "mean"}),
+}  # fmt: skip
+
+ARCHITECTURE: Values = {
+    "width": 128, "layers": 4, "heads": 4, "max_length": None, "patch": 4, "pooling": "mean",
+    "head_hidden": None, "head_activation": "gelu", "position": "sinusoidal", "memory": None,
+    "tie": True, "init": "member", "embedding_dropout": 0.0, "scale_embedding": None,
+    "embedding_norm": False, "token_types": 0, "head_transform": False,
+    "transform_activation": "gelu", "head_bias": False, "label_smoothing": 0.0,
+    "smoothing_over": "all", "loss_chunk": None, "layer_losses": False, "lookahead": 0.0,
+    "decoder_layers": None,
+    "block": {
+        "wiring": "pre", "reversible_output": "concat", "norm": "layernorm", "norm_eps": 1e-5,
+        "final_norm_eps": None, "feedforward": "gelu", "expansion": 4.0, "feedforward_bias": True,
+        "feedforward_chunk": None, "dropout": 0.0, "feedforward_dropout": None, "drop_path": 0.0,
+    },
+    "pixels": {
+        "order": "raster", "tile": [4, 12], "shift": "order", "output": "categorical",
+        "mixtures": 10, "tables": "shared", "places": "learned",
+    },
+    "summaries": {
+        "per": None, "every": 16, "ends": [], "cpc": 0.0, "cpc_share": 0.15,
+        "cpc_temperature": 1.0, "cpc_stop": False, "mask_token": None,
+    },
+}  # fmt: skip
+"""what a member has where its own row says nothing"""
+ALL_BIASES = {"bias": ["query", "key", "value", "output"]}
+RECURRENT: Values = {
+    "position": "xl-relative", "block": {"wiring": "post", "dropout": 0.1},
+    "embedding_dropout": 0.1, "scale_embedding": True,
+}  # fmt: skip
+MEMBER_ROWS: dict[str, Values] = {
+    # member: what its preset changes; the mixer is attention where none is named
+    "attention": {},
+    "gpt": {"position": "learned", "block": {"feedforward": "gelu-tanh", "dropout": 0.1},
+            "init": "gpt2", "embedding_dropout": 0.1, "mixer_options": ALL_BIASES},
+    "transformer": {"block": {"wiring": "post", "norm_eps": 1e-6, "feedforward": "relu",
+                              "dropout": 0.1},
+                    "embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"},
+    "bert": {"position": "learned", "block": {"wiring": "post", "norm_eps": 1e-12, "dropout": 0.1},
+             "init": "bert", "embedding_dropout": 0.1, "embedding_norm": True, "token_types": 2,
+             "head_transform": True, "head_bias": True, "mixer_options": ALL_BIASES},
+    "vit": {"position": "learned", "block": {"norm_eps": 1e-6}, "pooling": "class",
+            "mixer_options": ALL_BIASES},
+    "sinusoidal": {},
+    "learned": {"position": "learned"},
+    "rope": {"position": "rope"},
+    "alibi": {"position": "alibi"},
+    "t5-relative": {"position": "t5-relative"},
+    "shaw": {"position": "shaw"},
+    "xl-relative": {"position": "xl-relative"},
+    "da-transformer": {"position": "da-transformer"},
+    "learned-per-layer": {"position": "learned-per-layer", "layer_losses": True, "lookahead": 0.5},
+    "transformer-xl": {**RECURRENT, "memory": "segment"},
+    "compressive": {**RECURRENT, "memory": "compressive"},
+    "aft-full": {"mixer": "aft-full"},
+    "aft-local": {"mixer": "aft-local"},
+    "aft-simple": {"mixer": "aft-simple"},
+    "aft-conv": {"mixer": "aft-conv"},
+    "linear": {"mixer": "linear"},
+    "performer": {"mixer": "performer"},
+    "rfa": {"mixer": "rfa"},
+    "routing": {"mixer": "routing"},
+    "sinkhorn": {"mixer": "sinkhorn"},
+    "image-transformer": {"mixer": "image-transformer", "scale_embedding": True, "head_bias": True,
+                          "block": {"wiring": "post", "feedforward": "relu", "dropout": 0.1},
+                          "pixels": {"tables": "channel", "places": "sinusoids"}},
+    "sparse-transformer": {"mixer": "sparse-transformer", "position": "axial", "tie": False,
+                           "position_options": {"combine": "sum"},
+                           "block": {"feedforward": "gelu-sigmoid", "feedforward_dropout": 0.0,
+                                     "final_norm_eps": 1e-6}},
+    "longformer": {"mixer": "longformer"},
+    "bigbird": {"mixer": "bigbird"},
+    "etc": {"mixer": "etc", "position": None, "block": {"wiring": "post"},
+            "summaries": {"per": "tokens"}},
+    "blockwise": {"mixer": "blockwise"},
+    "linformer": {"mixer": "linformer"},
+    "linformer-chunked": {"mixer": "linformer", "mixer_options": {"causal_chunk": 64}},
+    "gmlp": {"mixer": "gmlp", "position": None},
+    "amlp": {"mixer": "amlp", "position": None},
+    "axial": {"position": "axial"},
+    "reformer": {"mixer": "reformer", "position": "axial", "tie": False, "scale_embedding": True,
+                 "block": {"wiring": "reversible", "feedforward": "relu"}},
+}  # fmt: skip
+BY_TASK = {
+    ("image-transformer", "pixels"): {"position": None},
+    ("image-transformer", "super-resolution"): {"position": None},
+    ("sparse-transformer", "pixels"): {"position": None},
+}
+"""what it changes beside, in one task"""
+
+MADE: list[tuple[str, Values, Any, Any]] = [
+    # mixer, what it is built with, what is asked of it, the number
+    ("attention", {"width": 128}, lambda m: m.scale, 0.1767767),  # 1 / sqrt(32)
+    ("aft-full", {}, lambda m: m.position.u.shape, (1, 4096, 128)),
+    ("gmlp", {"width": 128}, lambda m: m.up.out_features, 512),
+    ("gmlp", {"width": 128}, lambda m: m.norm.eps, 1e-5),
+    ("linformer", {}, lambda m: m.slots, 256),
+    ("linformer", {"causal": True, "causal_chunk": 64}, lambda m: m.slots, 16),
+    ("linformer", {}, lambda m: len(m.length_map), 2),
+    ("performer", {"width": 256}, lambda m: m.random.projection.shape, (1, 266, 64)),  # 64 ln 64
+    ("rfa", {}, lambda m: m.random.projection.shape[1], 64),
+    ("routing", {}, lambda m: (m.clusters, m.window, m.local_window, m.local), (64, 64, 64, 2)),
+    ("routing", {"causal": True}, lambda m: m.share, True),
+    ("routing", {}, lambda m: m.share, False),
+    ("reformer", {}, lambda m: math.prod(m.factors), 128),  # 2 max_length / 64
+    ("reformer", {}, lambda m: (m.pattern.before, m.pattern.after), (1, 1)),
+    ("reformer", {"causal": True}, lambda m: (m.pattern.before, m.pattern.after), (1, 0)),
+    ("sinkhorn", {}, lambda m: m.iterations, 8),
+    ("sinkhorn", {"causal": True}, lambda m: m.iterations, 1),
+    ("sparse-transformer", {}, lambda m: (m.stride, m.columns), (64, 8)),  # sqrt(max_length)
+    ("longformer", {}, lambda m: (m.project_global is None, m._halves[0]), (False, (256, 1))),
+    ("longformer", {"causal": True}, lambda m: m.project_global is None, True),
+    ("bigbird", {}, lambda m: m.rules.always, (0, -1)),
+    ("bigbird", {"causal": True}, lambda m: m.rules.always, (0,)),
+    ("blockwise", {"heads": 12, "width": 12}, lambda m: m._shifts(), [0] * 10 + [1] * 2),
+    ("blockwise", {"heads": 12, "width": 12, "blocks": 3}, lambda m: m._shifts(),
+     [0] * 8 + [1] * 2 + [2] * 2),
+    ("etc", {}, lambda m: len(m.long_labels.vectors), 27),  # 2 12 + 1, and 2 of sentences
+]  # fmt: skip
+
+WAVES = {
+    # 8 channels of position 1, by layout and frequencies
+    ("interleaved", "paper"): [0.84147, 0.54030, 0.09983, 0.99500, 0.01, 0.99995, 0.001, 1.0],
+    ("halves", "paper"): [0.84147, 0.09983, 0.01, 0.001, 0.54030, 0.99500, 0.99995, 1.0],
+    ("halves", "t2t"): [0.84147, 0.04640, 0.00215, 0.0001, 0.54030, 0.99892, 1.0, 1.0],
+}
+
+
+@pytest.mark.parametrize(
+    ("registry", "rows"),
+    [(MIXERS, MIXER_ROWS), (POSITIONS, POSITION_ROWS), (MEMORIES, MEMORY_ROWS)],
+    ids=["mixers", "positions", "memories"],
+)
+def test_every_registered_part_has_a_row_of_all_its_options(
+    registry: Any, rows: dict[str, tuple[Values, Values]]
+) -> None:
+    assert set(rows) == set(registry.names())
+    for name, (published, own) in rows.items():
+        assert not published.keys() & own.keys()
+        assert to_dict(registry.get(name).Options()) == {**published, **own}, name
+
+
+def test_members_have_these_choices_unless_their_rows_say_otherwise() -> None:
+    assert to_dict(Architecture()) == ARCHITECTURE
+
+
+def test_every_member_has_a_row() -> None:
+    assert set(MEMBER_ROWS) == {member.name for member in FAMILY}
+
+
+@pytest.mark.parametrize(
+    ("member", "task"), [(member.name, task) for member in FAMILY for task in member.tasks]
+)
+def test_the_preset_of_a_member_is_as_published(member: str, task: str) -> None:
+    row = {**MEMBER_ROWS[member], **BY_TASK.get((member, task), {})}
+    expected = {"mixer": "attention", "mixer_options": {}, "position_options": {},
+                "memory_options": {}, "schedule": {}, **ARCHITECTURE, **row}  # fmt: skip
+    for part in ("block", "pixels", "summaries"):
+        expected[part] = {**ARCHITECTURE[part], **row.get(part, {})}
+    made = to_dict(configure(member, task))
+    assert {name: made[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(("name", "given", "asked", "number"), MADE)
+def test_defaults_that_follow_from_sizes(name: str, given: Values, asked: Any, number: Any) -> None:
+    sizes = {"width": 16, "heads": 4, "causal": False, "max_length": 4096}
+    found = asked(ef.create_mixer(name, **{**sizes, **given}))
+    expected = pytest.approx(number) if isinstance(number, float) else number
+    assert (tuple(found) if isinstance(found, torch.Size) else found) == expected
+
+
+@pytest.mark.parametrize(
+    ("heads", "slopes"),
+    [
+        (8, [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]),
+        (12, [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256,
+              0.707107, 0.353553, 0.176777, 0.0883883]),
+    ],
+)  # fmt: skip
+def test_slopes_of_alibi(heads: int, slopes: list[float]) -> None:
+    made: Any = make_position("alibi", {}, width=96, heads=heads, causal=True)
+    assert made.slopes == pytest.approx(slopes, rel=1e-5)
+
+
+@pytest.mark.parametrize(("layout", "freq"), WAVES)
+def test_waves_of_sinusoidal_positions(layout: str, freq: str) -> None:
+    options = {"layout": layout, "freq": freq}
+    waves = make_position("sinusoidal", options, width=8).embed(torch.tensor([[1]]))[0, 0]
+    torch.testing.assert_close(waves, torch.tensor(WAVES[layout, freq]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("causal", "rows"), [(False, 33), (True, 17)])
+def test_shaw_has_a_vector_for_each_of_16_distances_to_a_side(causal: bool, rows: int) -> None:
+    made: Any = make_position("shaw", {}, width=16, heads=2, causal=causal)
+    assert made.key_table.shape[1] == made.value_table.shape[1] == rows
+
+
+def test_scalings_of_rope_start_from_the_numbers_of_llama3() -> None:
+    made: Any = make_position("rope", {"scaling": {"kind": "llama3"}}, width=16, heads=2)
+    found = made.options.scaling
+    assert (found.factor, found.original_length) == (8.0, 8192)
+    assert (found.low_frequency, found.high_frequency) == (1.0, 4.0)
