@@ -111,6 +111,8 @@ LARGE = [
         "a batch of 1,000,000,000 sequences of 16 tokens",
     ),
     (train("performer --mixer.features 1000000000"), "of memory, but"),
+    (train("shaw --place.clip 1000000000000"), "TiB of memory, but"),
+    (train("t5-relative --place.max-distance 1000000000000"), "TiB of memory, but"),
     (train("routing --mixer.clusters 1000000000"), "routing: 1,000,000,000 clusters of"),
     (train(f"routing --mixer.window {HUGE}"), "TiB of memory, but"),
     (train(f"sinkhorn --mixer.block-size {HUGE}"), f"block_size={10**12:,} tokens needs at least"),
