@@ -174,7 +174,7 @@ class BPETokenizer(Tokenizer):
 
     def __init__(self, size: int, model: str) -> None:
         self.size, self.model = size, model
-        self._inner = tokenizers_package().Tokenizer.from_str(model)
+        self._inner = _understood(model)
         self._end = np.array(self._inner.encode(SEPARATOR).ids, dtype=self.dtype)
 
     @classmethod
@@ -233,6 +233,10 @@ class HubTokenizer(Tokenizer):
         size: tokens that the model has; those beyond the file's own stand for no text.
         end: ends a document; None: documents follow each other unmarked.
         mask: stands for a hidden token, where there is one for that.
+
+    Raises:
+        DataError: the package cannot read it, or it has more tokens than the model.
+        MissingExtraError: the package tokenizers is not installed.
     """
 
     kind = "hub"
@@ -240,7 +244,15 @@ class HubTokenizer(Tokenizer):
 
     def __init__(self, model: str, size: int, end: int | None, mask: int | None) -> None:
         self.model, self.size, self.end, self.mask = model, size, end, mask
-        self._inner = tokenizers_package().Tokenizer.from_str(model)
+        self._inner = _understood(model)
+        if self.known > size:
+            raise DataError(
+                f"it has {self.known:,} tokens, the model only {size:,}: they do not belong "
+                "together"
+            )
+        for mark in (end, mask):
+            if mark is not None and not 0 <= mark < size:
+                raise DataError(f"its mark {mark} is none of the model's {size:,} tokens")
         # a file may keep how its makers cut and filled their batches
         self._inner.no_truncation()
         self._inner.no_padding()
@@ -316,7 +328,13 @@ def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
             saved = from_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(f"no tokenizer can be read from '{path}': {error}") from error
-    held: Any = saved
+    try:
+        return _restored(saved)
+    except DataError as error:
+        raise DataError(f"{where} cannot be read: {error}") from error
+
+
+def _restored(held: Any) -> Tokenizer:
     match held:
         case {"kind": "bytes"}:
             return ByteTokenizer()
@@ -344,11 +362,8 @@ def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
         }:
             from everyformer.data.marian import restored
 
-            try:
-                return restored(held)
-            except DataError as error:
-                raise DataError(f"{where} cannot be read: {error}") from error
-    raise DataError(f"{where} has not the fields of a tokenizer; restore the run's tokenizer.json")
+            return restored(held)
+    raise DataError("it has not the fields of a tokenizer; restore the run's tokenizer.json")
 
 
 def require_same(run: Tokenizer | None, data: Tokenizer | None) -> None:
@@ -412,6 +427,24 @@ def _encode_each(inner: Any, texts: Sequence[str], dtype: Any) -> list[np.ndarra
         np.concatenate([np.array([], dtype), *(np.array(next(encoded).ids, dtype) for _ in own)])
         for own in parts
     ]
+
+
+def _understood(model: str) -> Any:
+    """The tokenizer that a file of the package is.
+
+    Raises:
+        DataError: it is none, or reads no text.
+    """
+    package = tokenizers_package()
+    try:
+        inner = package.Tokenizer.from_str(model)
+        inner.encode("a")
+    # the package raises nothing more special
+    except Exception as error:
+        raise DataError(
+            f"it is no tokenizer of the package tokenizers that reads text: {error}"
+        ) from error
+    return inner
 
 
 def tokenizers_package() -> Any:
