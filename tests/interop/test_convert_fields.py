@@ -183,3 +183,12 @@ def test_forged_tables_of_marks_mark_nothing(name: str, values: Any, tmp_path: P
     found = import_tokenizer(tmp_path, 30).tokenizer
     assert found is not None
     assert found.separator is None
+
+
+@pytest.mark.parametrize("marks", [{"end": 30}, {"mask": -1}, {"end": 10**12}, {"size": -1}])
+def test_marks_of_a_saved_tokenizer_are_tokens_of_its_model(marks: dict[str, int]) -> None:
+    words = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    held = {"kind": "hub", "size": 30, "end": 0, "mask": 29, "model": {"model": words}}
+    assert load_tokenizer(held).separator == 0
+    with pytest.raises(EveryformerError, match="the tokenizer cannot be read"):
+        load_tokenizer({**held, **marks})
