@@ -19,7 +19,7 @@ from everyformer.benchmark import measure as inside
 from everyformer.benchmark.bench import Point, Setting, bench, crossover, measure
 from everyformer.benchmark.peers import PEERS
 from everyformer.cli import main
-from everyformer.cli.bench import render
+from everyformer.cli.bench import exit_code, render
 from everyformer.core.errors import ConfigError
 from everyformer.family import list_members
 
@@ -98,7 +98,7 @@ def test_a_constant_state_is_constant_and_a_cache_is_not() -> None:
         (Point("vit", 16, work="decode"), {}, {}, "refused", "no exact streaming form"),
         (Point("attention", 16), {"width": 17}, {}, "refused", "heads that fit: 1, 17"),
         (Point("gmlp", 16), {}, {"windw": 3}, "refused", "unknown option 'windw'"),
-        (Point("attention", 10**9), {"width": 4096}, {}, "out of memory", "allocate"),
+        (Point("attention", 10**9), {"width": 4096}, {}, "out of memory", "at once were asked for"),
         (Point("attention", 16), {"device": "nowhere"}, {}, "failed", "nowhere"),
     ],
 )
@@ -229,3 +229,46 @@ def test_the_command_line_measures(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(p["work"], p["length"]) for p in points] == [("pass", 8), ("pass", 16), ("decode", 8)]
     assert all(p["status"] == "ok" for p in points)
     assert len(err.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("--width", "16", "--heads", "2"), 0, "ms"),
+        (("--width", "16", "--heads", "7"), 2, "refused"),
+        (
+            ("--width", "10000000", "--heads", "2"),
+            2,
+            "not fit into memory: 1,200,000,000,000,000 b",
+        ),
+        (
+            ("--width", "16", "--heads", "2", "--batch", "1000000000000"),
+            2,
+            "bytes at once were asked for",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_ends_as_other_refusals_do(
+    words: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixed = ("--lengths", "8", "--seconds", "0.005", "--threads", "1")
+    assert main(["bench", "attention", *fixed, *words]) == code
+    out, err = capsys.readouterr()
+    assert told in out + err
+    assert "enforce fail" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (("ok",), 0),
+        (("ok", "refused"), 2),
+        (("out of memory", "ok"), 2),
+        (("refused", "failed"), 1),
+        (("failed", "out of memory"), 1),
+    ],
+)
+def test_one_point_that_broke_outweighs_those_that_were_refused(
+    found: tuple[Any, ...], code: int
+) -> None:
+    assert exit_code([Point("attention", 8, status=status) for status in found]) == code

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import EveryformerError
 from everyformer.core.memory import free_memory
+from everyformer.data.tokenizers import ByteTokenizer
 from everyformer.generation.sampling import stream
 from everyformer.generation.state_file import load_state, save_state
 
@@ -52,7 +54,35 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for member in ("attention", "aft-local"):
             run = ("train", member, *TRAIN, *SIZES, "--out", f"runs/{member}")
             assert main(run) == 0
+        damage(made)
     return made
+
+
+def damage(home: Path) -> None:
+    """Copies of what was made, each with one thing wrong."""
+    (home / "shrunk.txt").write_text((home / "text.txt").read_text())
+    words = ("train", "gmlp", *TRAIN, *SIZES, "--data", "shrunk.txt", "--out", "runs/shrunk")
+    assert main(words) == 0
+    (home / "shrunk.txt").write_text("a warm tree " * 60)
+    made = "generate", "runs/attention", "--prompt", "a", "--tokens", "3", "--state"
+    assert main((*made, "whole.state")) == 0
+    whole = (home / "whole.state").read_bytes()
+    (home / "cut.state").write_bytes(whole[: len(whole) // 2])
+    (home / "flipped.state").write_bytes(whole[:-3] + bytes([whole[-3] ^ 4]) + whole[-2:])
+    for name, file in {
+        "weights": "checkpoints/step-00000003/model.safetensors",
+        "optimiser": "checkpoints/step-00000003/optimiser.safetensors",
+        "progress": "checkpoints/step-00000003/state.json",
+        "options": "config.json",
+        "metrics": "metrics.jsonl",
+    }.items():
+        shutil.copytree(home / "runs/attention", home / "flipped" / name)
+        content = bytearray((home / "flipped" / name / file).read_bytes())
+        content[len(content) // 2] ^= 1
+        (home / "flipped" / name / file).write_bytes(content)
+    broken = ef.create_model("attention", width=16, heads=2, layers=1, vocabulary=256)
+    torch.nn.init.constant_(broken.embedding.weight, torch.nan)
+    ef.save(broken, home / "diverged", tokenizer=ByteTokenizer())
 
 
 @pytest.fixture
@@ -111,6 +141,8 @@ LARGE = [
         "a batch of 1,000,000,000 sequences of 16 tokens",
     ),
     (train("performer --mixer.features 1000000000"), "of memory, but"),
+    (train("shaw --place.clip 1000000000000"), "TiB of memory, but"),
+    (train("t5-relative --place.max-distance 1000000000000"), "TiB of memory, but"),
     (train("routing --mixer.clusters 1000000000"), "routing: 1,000,000,000 clusters of"),
     (train(f"routing --mixer.window {HUGE}"), "TiB of memory, but"),
     (train(f"sinkhorn --mixer.block-size {HUGE}"), f"block_size={10**12:,} tokens needs at least"),
@@ -155,8 +187,92 @@ PLACES = [
 ]
 
 
+RESUME = "train --resume --steps 5 --out"
+DAMAGED = [
+    ("generate runs/attention --state flipped.state", "flipped.state was changed or damaged after"),
+    ("generate runs/attention --state cut.state", "cut.state cannot be read"),
+    ("generate runs/attention --state text.txt", "text.txt cannot be read"),
+    ("generate runs/aft-local --state whole.state", "whole.state is one of another model"),
+    ("eval flipped/weights", "all 1 checkpoints in flipped/weights/checkpoints are damaged"),
+    ("generate flipped/weights", "all 1 checkpoints in flipped/weights/checkpoints are damaged"),
+    (
+        "convert flipped/weights --to hf --out made",
+        "all 1 checkpoints in flipped/weights/checkpoints are damaged",
+    ),
+    ("eval flipped/options", "config.json was changed or damaged after it was written"),
+    (f"{RESUME} flipped/options", "config.json was changed or damaged after it was written"),
+    (f"{RESUME} flipped/weights", "flipped/weights/checkpoints are damaged: train again"),
+    (f"{RESUME} flipped/optimiser", "flipped/optimiser/checkpoints are damaged: train again"),
+    (f"{RESUME} flipped/progress", "flipped/progress/checkpoints are damaged: train again"),
+    (f"{RESUME} flipped/metrics", "metrics.jsonl was changed or damaged after it was written"),
+    (f"{RESUME} runs/shrunk", "shrunk was begun with another model or other data"),
+    (f"{RESUME} nowhere", "there is no run in nowhere to resume"),
+    (f"{RESUME} text.txt", "there is no run in text.txt to resume"),
+    ("eval nowhere", "there is no run at nowhere"),
+    (
+        "train gmlp --from nowhere --data text.txt --out made",
+        "nowhere holds no saved model and no run",
+    ),
+]
+"""what was lost, cut or changed since it was written"""
+SYSTEM = [
+    (train("gmlp").replace("--out made", "--out /proc/made"), "cannot write into /proc/made: "),
+    (train("gmlp").replace("--out made", "--out /dev/full"), "cannot write into /dev/full: "),
+    ("compare attention --out /proc/made", "cannot write into /proc/made: "),
+    ("reproduce attention --out /proc/made", "cannot write into /proc/made: "),
+    ("convert runs/attention --to hf --out /proc/made", "cannot write into /proc"),
+    ("show attention --out /proc/made", "cannot write /proc/made/weights.png: "),
+]
+DIVERGED = [
+    ("eval diverged --data text.txt --length 16", "diverged are not finite numbers"),
+    ("generate diverged --prompt a", "diverged are not finite numbers"),
+    ("convert diverged --to hf --out made", "diverged are not finite numbers"),
+    ("convert diverged --to onnx --out made.onnx", "diverged are not finite numbers"),
+    ("show diverged --out made", "diverged are not finite numbers"),
+]
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29400"}
+RANKS: list[tuple[dict[str, str], str]] = [
+    ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two' in the environment and no number that"),
+    ({"WORLD_SIZE": ""}, "WORLD_SIZE is '' in the environment and no number that"),
+    ({"WORLD_SIZE": "-1"}, "WORLD_SIZE is '-1' in the environment and no number that"),
+    ({"WORLD_SIZE": "2.0"}, "WORLD_SIZE is '2.0' in the environment and no number that"),
+    ({"WORLD_SIZE": "\u0662"}, "in the environment and no number that"),
+    ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0 and MASTER_PORT=1, which cannot be"),
+    ({"WORLD_SIZE": "2"}, "but nothing of RANK and MASTER_ADDR and MASTER_PORT"),
+    ({**ALONE, "WORLD_SIZE": "2", "RANK": "2"}, "RANK=2, LOCAL_RANK=0, WORLD_SIZE=2"),
+    ({**ALONE, "WORLD_SIZE": "2", "LOCAL_RANK": "x"}, "LOCAL_RANK is 'x' in the environment"),
+    ({**ALONE, "WORLD_SIZE": "2", "MASTER_PORT": "65536"}, "MASTER_PORT=65536, which cannot be"),
+    ({"WORLD_SIZE": "9" * 5000}, "in the environment"),
+]
+
+
+@pytest.mark.parametrize(("environment", "said"), RANKS, ids=lambda value: str(value)[:60])
+def test_a_malformed_world_is_answered_in_one_sentence(
+    environment: dict[str, str],
+    said: str,
+    at_home: Path,
+    refused: Refused,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert said in refused(*train("gmlp").split())
+    assert not (at_home / "made").exists()
+
+
+@pytest.mark.parametrize(("line", "said"), DIVERGED, ids=lambda value: str(value)[:60])
+def test_what_has_diverged_ends_in_one_sentence_and_1(
+    line: str, said: str, at_home: Path, refused: Refused
+) -> None:
+    assert said in refused(*line.split(), code=1)
+    assert not (at_home / "made").exists()
+
+
+@pytest.mark.filterwarnings("ignore:checkpoint step-.* is skipped")
 @pytest.mark.parametrize(
-    ("line", "said"), [*RANGES, *FILES, *PLACES], ids=lambda value: str(value)[:60]
+    ("line", "said"),
+    [*RANGES, *FILES, *PLACES, *DAMAGED, *SYSTEM],
+    ids=lambda value: str(value)[:60],
 )
 def test_bad_inputs_are_answered_in_one_sentence(
     line: str, said: str, at_home: Path, refused: Refused

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from everyformer import functional, reference
-from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, ResourceError, ShapeError, UnsupportedError
 from everyformer.engines.features import (
     DRAWS,
     Projection,
@@ -20,6 +20,17 @@ from everyformer.engines.features import (
 )
 
 SIZE = 8
+
+
+@pytest.mark.parametrize("make", [positive_features, fourier_features, rectified_features])
+def test_features_that_do_not_fit_are_refused_before_they_are_made(make):
+    # a projection of one number, seen as a thousand million rows
+    rows = torch.zeros(1, 1).expand(10**9, SIZE)
+    with pytest.raises(
+        ResourceError,
+        match=r"of 5,000 tokens .* to 1,000,000,000 random features needs at least .* TiB",
+    ):
+        make(torch.zeros(5000, SIZE), rows)
 
 
 def pair(norm):

@@ -16,6 +16,7 @@ import everyformer as ef
 from everyformer.cli import main
 
 SIZES = ("--model.width", "8", "--model.layers", "1", "--model.heads", "2")
+FURTHER = [3, 1, 4, 1, 5]
 RHYTHM = ("--training.batch", "2", "--training.device", "cpu", "--training.threads", "1")
 
 
@@ -28,14 +29,34 @@ def example(config: Any) -> torch.Tensor:
     return numbers if config.image is None else numbers.to(torch.uint8)
 
 
-def saved(name: str, member: str, task: str, **options: Any) -> None:
+def saved(name: str, member: str, task: str, std: float = 0.3, **options: Any) -> None:
     """A model by itself, and its outputs."""
     torch.manual_seed(0)
     model = ef.create_model(member, task, width=8, layers=1, heads=2, **options).eval()
     for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
+        torch.nn.init.normal_(weight, std=std)
     ef.save(model, name)
     told(name, model)
+
+
+def streamed(name: str, member: str, **options: Any) -> None:
+    """A model, the state of its text after 17 tokens, the 13 that it went on with, and what it
+    gives for `FURTHER` instead."""
+    from everyformer.generation.config import Sampling
+    from everyformer.generation.sampling import stream
+    from everyformer.generation.state_file import save_state
+
+    saved(name, member, "lm", std=1.0, vocabulary=11, max_length=32, **options)
+    model, likeliest = ef.load(name), Sampling(temperature=0)
+    first = stream(model, [1, 2, 3], tokens=17, sampling=likeliest)
+    last = list(first)[-1]
+    assert first.state is not None
+    save_state(Path(name, "text.state"), first.state, last)
+    rest = stream(model, last, tokens=13, sampling=likeliest, state=first.state)
+    more = {"then": [int(token) for token in rest]}
+    with torch.no_grad():
+        further = model(torch.tensor([FURTHER]), state=first.state).logits
+    told(name, model, more | {"further": [round(x, 6) for x in further.flatten().tolist()]})
 
 
 def trained(name: str, member: str, *words: str) -> None:
@@ -84,7 +105,15 @@ if __name__ == "__main__":
     elif sys.argv[1] == "bf02051":
         trained("rope-run", "rope", *text(), *even)
         saved("alibi", "alibi", "lm", max_length=20, vocabulary=11)
+    elif sys.argv[1] == "cfe6dd7":
+        for member in ("attention", "gmlp", "aft-simple", "linear", "transformer-xl"):
+            streamed(f"{member}-text", member)
+        streamed("compressive-text", "compressive", slots=4, compressed=3, rate=2)
     else:
+        streamed("reformer-text", "reformer", chunk=4)
+        streamed("routing-text", "routing", clusters=2, window=4)
+        streamed("sinkhorn-text", "sinkhorn", block_size=4)
+        streamed("longformer-text", "longformer", window=4)
         sparse = {"block_size": 2, "random_blocks": 1}
         saved("bigbird", "bigbird", "mlm", max_length=80, vocabulary=101, **sparse)
         saved("image-transformer", "image-transformer", "pixels", image=(3, 4, 4), block_size=8,
@@ -95,5 +124,8 @@ if __name__ == "__main__":
                 "--training.ema", "0.5")  # fmt: skip
         trained("routing-run", "routing", *data, *even)
         trained("compressive-run", "compressive", *data, *even)
+        trained("layers-run", "sparse-transformer", *data, *even, "--model.layers", "2",
+                "--mixer.stride", "4", "--mixer.columns", "2",
+                "--schedule", "pattern=strided,fixed", "inclusive=true,true")  # fmt: skip
         trained("bigbird-run", "bigbird", *data, *even, "--task", "mlm", "--mixer.block-size", "1",
                 "--mixer.random-blocks", "1")  # fmt: skip

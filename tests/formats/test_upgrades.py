@@ -13,18 +13,27 @@ from typing import Any
 
 import pytest
 import torch
-from old_formats import example
+from old_formats import FURTHER, example
 
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.sealed import DamagedError, write_json
-from everyformer.training.upgrades import MODEL_FORMAT, UPGRADES, read_saved
+from everyformer.generation.config import Sampling
+from everyformer.generation.sampling import stream
+from everyformer.generation.state_file import load_state
+from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, UPGRADES, read_saved
 
 HERE = Path(__file__).parent
 MODELS = ("652fd9f/pixels", "9018ed0/bigbird", "9018ed0/image-transformer", "bf02051/alibi")
+TEXTS = (
+    *("cfe6dd7/attention", "cfe6dd7/gmlp", "cfe6dd7/aft-simple", "cfe6dd7/linear"),
+    *("cfe6dd7/transformer-xl", "cfe6dd7/compressive"),
+    *("9018ed0/reformer", "9018ed0/routing", "9018ed0/sinkhorn", "9018ed0/longformer"),
+)
 RUNS = (
     "652fd9f/pixels-run",
-    *(f"9018ed0/{member}-run" for member in ("attention", "routing", "compressive", "bigbird")),
+    *(f"9018ed0/{name}-run" for name in ("attention", "routing", "compressive", "bigbird")),
+    "9018ed0/layers-run",
     "bf02051/rope-run",
 )
 
@@ -58,6 +67,20 @@ def test_what_was_saved_loads_and_gives_the_outputs_of_then(place: str) -> None:
     expected = then(place)["logits"]
     given = logits[:: max(1, len(logits) // 64)].tolist()
     assert given == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("place", [f"{text}-text" for text in TEXTS])
+def test_a_text_goes_on_from_its_state_as_then(place: str) -> None:
+    model, file = ef.load(HERE / place), HERE / place / "text.state"
+    state, last = load_state(file, model)
+    rest = stream(model, last, tokens=13, sampling=Sampling(temperature=0), state=state)
+    assert [int(token) for token in rest] == then(place)["then"]
+    with torch.no_grad():
+        further = model(torch.tensor([FURTHER]), state=load_state(file, model)[0]).logits
+    assert further.flatten().tolist() == pytest.approx(then(place)["further"], abs=2e-5)
+    # it is the state that says so
+    fresh = model(torch.tensor([FURTHER]), state=model.init_state(1)).logits
+    assert further.flatten().tolist() != pytest.approx(fresh.flatten().tolist(), abs=1e-2)
 
 
 @pytest.mark.parametrize("place", MODELS)
@@ -143,6 +166,66 @@ def test_options_that_were_taken_without_effect_are_as_if_never_given(
     tables = [saved["config"][f"{gene}_options"] for gene in ("mixer", "position", "memory")]
     tables += tables[0].get("own", {}).values()
     assert [table[name] for table in tables if name in table] == [value]
+
+
+LAYERS = [
+    ("linear", {}, {"feature_map": ["elu", "dpfp"], "nu": [7, 8]}, {}, {"nu": [4, 8]}),
+    ("linear", {"nu": 7}, {"feature_map": ["elu", "dpfp"]}, {}, {"nu": [4, 7]}),
+    ("linear", {"nu": 7}, {"feature_map": ["elu", "relu"]}, {"nu": 4}, {}),
+    ("linear", {"nu": 7}, {"feature_map": ["dpfp", "dpfp"]}, {"nu": 7}, {}),
+    ("linear", {"feature_map": "relu"}, {"nu": [7, 8]}, {"nu": 4}, {}),
+    ("linear", {"feature_map": "dpfp"}, {"nu": [7, 8]}, {}, {"nu": [7, 8]}),
+    ("linear", {"nu": 7}, {"mixer": ["attention", "linear"]}, {"nu": 4}, {}),
+    ("linear", {"nu": 7, "feature_map": "dpfp"}, {"mixer": ["attention", "linear"]}, {"nu": 7}, {}),
+]
+
+
+@pytest.mark.parametrize(("mixer", "own", "schedule", "options", "left"), LAYERS)
+def test_options_that_some_layers_do_not_read_hold_in_the_others(
+    mixer: str,
+    own: dict[str, Any],
+    schedule: dict[str, Any],
+    options: dict[str, Any],
+    left: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    given = {"mixer": mixer, "mixer_options": own, "schedule": schedule}
+    folder = old_model(tmp_path / "m", **given)
+    config = read_saved(folder / "config.json", MODEL_FORMAT)["config"]
+    shown = {name: config["mixer_options"][name] for name in options}
+    assert shown == options
+    assert {name: values for name, values in config["schedule"].items() if name == "nu"} == left
+    assert ("nu" in config["mixer_options"]) != ("nu" in config["schedule"])
+    # and the model is one that can be made
+    ef.create_model(
+        "attention", width=8, layers=2, heads=2, vocabulary=5,
+        mixer=mixer, mixer_options=config["mixer_options"], schedule=config["schedule"],
+    )  # fmt: skip
+
+
+def test_flags_of_a_run_follow_the_layers_of_its_model(tmp_path: Path) -> None:
+    run = HERE / "9018ed0/layers-run"
+    values = json.loads((run / "config.json").read_text())
+    del values["digest"], values["version"]
+    values["run"]["schedule"] = ["pattern=strided,strided", "include_self=true,true"]
+    values["model"]["schedule"] = {
+        "pattern": ["strided", "strided"], "include_self": [True, True],
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("everyformer.core.sealed.VERSION", 1)
+        write_json(tmp_path / "config.json", values)
+    held = read_saved(tmp_path / "config.json", RUN_FORMAT)
+    assert held["run"]["schedule"] == ['pattern="strided","strided"']
+    for table in (held["run"]["mixer"], held["model"]["mixer_options"]):
+        assert (table["columns"], table["include_self"]) == (None, False)
+
+
+def test_channels_of_gmlp_are_renamed_where_layers_differ_too(tmp_path: Path) -> None:
+    gmlp = {"mixer": "gmlp", "position": None, "max_length": 16}
+    own = {"mixer_options": {"expansion": 2.0}, "schedule": {"gate": [True, False]}}
+    folder = old_model(tmp_path / "m", **gmlp, **own)
+    held = read_saved(folder / "config.json", MODEL_FORMAT)["config"]["mixer_options"]
+    assert held == {"mlp_ratio": 2.0}
 
 
 def test_files_of_today_are_taken_by_their_word(tmp_path: Path) -> None:

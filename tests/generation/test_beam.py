@@ -33,12 +33,11 @@ def log_probability(model, source, target):
 
 
 def exhaustive(model, source, longest, search):
-    """Every target that ends within ``longest`` tokens, best first."""
+    """Every target that ends within ``longest`` tokens, best first; none holds the start."""
     found = []
     for length in range(1, longest + 1):
-        for body in itertools.product(
-            [t for t in range(VOCABULARY) if t != END], repeat=length - 1
-        ):
+        inner = [t for t in range(VOCABULARY) if t not in (START, END)]
+        for body in itertools.product(inner, repeat=length - 1):
             logp = log_probability(model, source, [*body, END])
             found.append(Hypothesis(logp / search.normaliser(length), body))
     return sorted(found, reverse=True)

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 import everyformer as ef
 from everyformer.core.errors import CheckpointError
 from everyformer.core.state import named_tensors
+from everyformer.family import list_members
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import stream
 from everyformer.generation.state_file import load_state, save_state
@@ -23,6 +24,12 @@ MEMBERS = {
     "attention": {},
     "gmlp": {},
 }
+SHORT = {
+    "aft-local": {"window": 3}, "routing": {"clusters": 2, "window": 4}, "reformer": {"chunk": 4},
+    "sinkhorn": {"block_size": 4}, "longformer": {"window": 4}, "bigbird": {"block_size": 2},
+    "linformer-chunked": {"causal_chunk": 4}, "image-transformer": {"block_size": 4},
+}  # fmt: skip
+"""parts small enough for a text of 17 tokens to fill some"""
 GREEDY = Sampling(temperature=0)
 
 
@@ -44,6 +51,22 @@ def test_a_stream_goes_on_from_its_file(name, tmp_path):
     state, token = load_state(file, made)
     rest = stream(made, token, tokens=13, sampling=GREEDY, state=state)
     assert begun + [int(token) for token in rest] == whole
+
+
+@pytest.mark.parametrize("name", [each.name for each in list_members(task="lm")])
+def test_every_member_with_a_state_goes_on_from_its_file(name, tmp_path):
+    torch.manual_seed(0)
+    made = ef.create_model(name, **SIZES, **SHORT.get(name, {})).eval()
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    drawn = stream(made, [1, 2, 3], tokens=17, sampling=GREEDY)
+    last = list(drawn)[-1]
+    state, token = load_state(save_state(tmp_path / "s", drawn.state, last), made)
+    further = torch.tensor([[3, 1, 4]])
+    with torch.no_grad():
+        here, there = (made(further, state=held).logits for held in (drawn.state, state))
+    assert torch.equal(here, there)
+    assert torch.equal(token, last)
 
 
 @pytest.mark.parametrize("name", ["transformer-xl", "compressive", "aft-simple"])

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from everyformer.core.errors import EveryformerError
+from everyformer.data.tokenizers import load_tokenizer
 from everyformer.interop.convert import import_checkpoint
 from everyformer.interop.convert.checkpoint import ARCHITECTURES
+from everyformer.interop.convert.tokenizer import import_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -71,3 +73,122 @@ def test_every_field_of_a_config_is_checked(model_type: str, tmp_path: Path) -> 
         except Exception as error:
             pytest.fail(f"{model_type}, {what}: {type(error).__name__}: {error}")
         assert time.process_time() - begun < 5, f"{model_type}, {what}"
+
+
+WRAPPED: dict[str, Any] = {
+    "in another level": {"config": {}},
+    "in a list": [{}],
+    "two levels down": {"a": {"text_config": {}}},
+    "a list": [],
+    "a text": "gpt2",
+    "a number": 7,
+    "nothing": None,
+    "empty": {},
+}
+
+
+def wrapped(shape: Any, held: dict[str, Any]) -> Any:
+    """``held`` in the place of the innermost empty table."""
+    if isinstance(shape, dict):
+        return {key: wrapped(value, held) for key, value in shape.items()} or held
+    return [wrapped(value, held) for value in shape] if isinstance(shape, list) else shape
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "marian"])
+@pytest.mark.parametrize("shape", WRAPPED)
+def test_a_config_elsewhere_in_its_file_is_refused(
+    shape: str, model_type: str, tmp_path: Path
+) -> None:
+    held = {} if shape == "empty" else config(model_type)
+    (tmp_path / "config.json").write_text(json.dumps(wrapped(WRAPPED[shape], held)))
+    with pytest.raises(EveryformerError) as caught:
+        import_checkpoint(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+FORGED = {
+    "no JSON": "{",
+    "not of UTF-8": "\udcff",
+    "a list": "[]",
+    "a text": '"BPE"',
+    "a number": "7",
+    "nothing": "null",
+    "empty": "{}",
+    "nested": "[" * 100_000,
+    "nested tables": '{"model": ' * 100_000,
+    "wrapped": '{"tokenizer": {"model": {"type": "BPE", "vocab": {}, "merges": []}}}',
+    "unknown kind": '{"model": {"type": "ABC", "vocab": {"a": 0}}}',
+    "kind of another type": '{"model": {"type": 7}}',
+    "no vocabulary": '{"model": {"type": "WordLevel", "unk_token": "a"}}',
+    "vocabulary of lists": '{"model": {"type": "WordLevel", "vocab": ["a"], "unk_token": "a"}}',
+    "real numbers": '{"model": {"type": "WordLevel", "vocab": {"a": 0.5}, "unk_token": "a"}}',
+    "negative numbers": '{"model": {"type": "WordLevel", "vocab": {"a": -1}, "unk_token": "a"}}',
+    "numbers beyond 32 bits": (
+        '{"model": {"type": "WordLevel", "vocab": {"a": 99999999999}, "unk_token": "a"}}'
+    ),
+    "numbers of a thousand digits": (
+        '{"model": {"type": "WordLevel", "vocab": {"a": ' + "9" * 1000 + '}, "unk_token": "a"}}'
+    ),
+    "the largest number": (
+        '{"model": {"type": "WordLevel", "vocab": {"a": 4294967295}, "unk_token": "a"}}'
+    ),
+    "no infinite number": '{"model": {"type": "WordLevel", "vocab": {"a": Infinity}}}',
+    "merges of nothing": '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["b", "c"]]}}',
+    "merges of one": '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}',
+    "no pieces": '{"model": {"type": "Unigram", "vocab": [], "unk_id": 3}}',
+    "unknown beyond all": '{"model": {"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": 9}}',
+}
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "marian"])
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_forged_tokenizer_is_refused(forged: str, model_type: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config(model_type)))
+    text = FORGED[forged].encode("utf-8", "surrogateescape")
+    (tmp_path / "tokenizer.json").write_bytes(text)
+    begun = time.process_time()
+    with pytest.raises(EveryformerError) as caught:
+        import_tokenizer(tmp_path, 30)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_forged_tokenizer_of_a_saved_model_is_refused(forged: str, tmp_path: Path) -> None:
+    text = FORGED[forged].encode("utf-8", "surrogateescape")
+    (tmp_path / "tokenizer.json").write_bytes(text)
+    with pytest.raises(EveryformerError):
+        load_tokenizer(tmp_path)
+    values = b'{"kind": "hub", "size": 30, "end": null, "mask": null, "model": ' + text + b"}"
+    (tmp_path / "tokenizer.json").write_bytes(values)
+    with pytest.raises(EveryformerError) as caught:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+TABLES = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "values", [{"eos_token": 7}, {"eos_token": {"content": []}}, {"eos_token": "zz"}, [], "a", None]
+)
+def test_forged_tables_of_marks_mark_nothing(name: str, values: Any, tmp_path: Path) -> None:
+    held = {key: value for key, value in config("gpt2").items() if key != "eos_token_id"}
+    (tmp_path / "config.json").write_text(json.dumps(held))
+    words = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": words}))
+    (tmp_path / name).write_text(json.dumps(values))
+    found = import_tokenizer(tmp_path, 30).tokenizer
+    assert found is not None
+    assert found.separator is None
+
+
+@pytest.mark.parametrize("marks", [{"end": 30}, {"mask": -1}, {"end": 10**12}, {"size": -1}])
+def test_marks_of_a_saved_tokenizer_are_tokens_of_its_model(marks: dict[str, int]) -> None:
+    words = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    held = {"kind": "hub", "size": 30, "end": 0, "mask": 29, "model": {"model": words}}
+    assert load_tokenizer(held).separator == 0
+    with pytest.raises(EveryformerError, match="the tokenizer cannot be read"):
+        load_tokenizer({**held, **marks})

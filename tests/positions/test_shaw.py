@@ -49,6 +49,26 @@ def test_output_and_gradients_equal_the_einsum_over_all_pairs(causal, clip, more
     torch.testing.assert_close(first, second)
 
 
+@DIRECTIONS
+@pytest.mark.parametrize("length", [1, 13, 700])
+@pytest.mark.parametrize("more", [{}, {"queries": True}], ids=str)
+def test_vectors_farther_than_a_text_is_long_are_not_read(causal, length, more):
+    clip, near = 5000, 800
+    wide, narrow = mixer(causal, clip=clip, **more), mixer(causal, clip=near, **more)
+    names = "key_table", "value_table"
+    for name in names:
+        table = getattr(wide.position, name).data
+        last = clip + 1 if causal else clip + near + 1
+        getattr(narrow.position, name).data = table[:, clip - near : last].clone()
+        table[:, : clip - length + 1] = torch.nan
+        if not causal:
+            table[:, clip + length :] = torch.nan
+    narrow.project.load_state_dict(wide.project.state_dict())
+    narrow.out.load_state_dict(wide.out.state_dict())
+    x = torch.randn(1, length, 12).double()
+    torch.testing.assert_close(wide(x).y, narrow(x).y)
+
+
 @pytest.mark.parametrize(("left", "right"), [(3, 3), (4, 2), (1, 0), (0, 5), (20, 20)])
 def test_keys_equal_wav2vec2_bert(left, right):
     module = pytest.importorskip("transformers.models.wav2vec2_bert.modeling_wav2vec2_bert")

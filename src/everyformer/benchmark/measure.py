@@ -16,6 +16,7 @@ from everyformer.benchmark.bench import Point, Setting
 from everyformer.benchmark.peers import build_peer
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.errors import EveryformerError
+from everyformer.core.memory import is_out_of_memory, out_of_memory
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.engines.flops import count_flops
@@ -42,11 +43,12 @@ def fill(send: Any, asked: Point, setting: Setting, options: dict[str, Any]) -> 
     except KeyboardInterrupt:
         return
     except Exception as error:  # a peer may fail in any way; the others go on
-        short = f"{type(error).__name__}: {error}".splitlines()[0]
-        memory = "allocate memory" in str(error)
-        point = dataclasses.replace(
-            asked, status="out of memory" if memory else "failed", detail=short
-        )
+        if is_out_of_memory(error):
+            short = str(out_of_memory(f"{asked.member} at {asked.length} tokens", error))
+            point = dataclasses.replace(asked, status="out of memory", detail=short)
+        else:
+            short = f"{type(error).__name__}: {error}".splitlines()[0]
+            point = dataclasses.replace(asked, status="failed", detail=short)
     send.send(point)
     send.close()
 

@@ -61,7 +61,15 @@ def run(words: Sequence[str]) -> int:
         emit([to_dict(point) for point in points])
     else:
         print(render(points))
-    return 1 if any(point.status in ("failed", "refused") for point in points) else 0
+    return exit_code(points)
+
+
+def exit_code(points: list[Point]) -> int:
+    """1 where a measurement broke, 2 where one could not be what was asked for, else 0."""
+    found = {point.status for point in points}
+    if "failed" in found:
+        return 1
+    return 2 if found & {"refused", "out of memory"} else 0
 
 
 def render(points: list[Point]) -> str:

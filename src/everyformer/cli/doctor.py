@@ -16,7 +16,7 @@ EXTRAS = {
     "images": ("pillow", "scikit-learn"),
     "text": ("tokenizers", "sacrebleu"),
     "data": ("datasets",),
-    "hf": ("transformers",),
+    "hf": ("transformers", "sentencepiece"),
     "log": ("tensorboard",),
     "ray": ("ray",),
     "peers": ("aft-pytorch", "g-mlp-pytorch", "x-transformers"),

@@ -223,17 +223,19 @@ def _encode(
 ) -> tuple[np.ndarray, bytes]:
     """Tokens of all pairs into a file; where sentences begin, and the file's hash."""
     bounds, made = [np.zeros(1, dtype=np.int64)], hashlib.blake2b(digest_size=16)
-    texts = (f"{first}{SEPARATOR}{second}{SEPARATOR}" for _, first, second in pairs.read())
+    texts = (pair[1:] for pair in pairs.read())
+    end = np.array([tokenizer.separator], tokenizer.dtype)
     with (
         (folder / "tokens.bin").open("wb") as file,
         tqdm(total=count, unit="pairs", unit_scale=True, desc="encoding", disable=None) as bar,
     ):
         while chunk := list(itertools.islice(texts, CHUNK)):
-            found = tokenizer.encode_array("".join(chunk))
-            raw = found.tobytes()
+            # a text may hold the end written out, so that ends alone tell no sentences apart
+            found = [part for own in tokenizer.encode_pairs(chunk) for part in (own, end)]
+            raw = np.concatenate(found).tobytes()
             file.write(raw)
             made.update(raw)
-            bounds.append(bounds[-1][-1] + np.flatnonzero(found == tokenizer.separator) + 1)
+            bounds.append(bounds[-1][-1] + np.cumsum([len(own) + 1 for own in found[::2]]))
             bar.update(len(chunk))
     return np.concatenate(bounds), made.digest()
 

@@ -2,14 +2,15 @@
 
 U+0000 marks the end of a document in all of them (text with NUL bytes is refused as binary, so it
 cannot be confused with content). Every tokenizer is saved as one `tokenizer.json`. BPE and those of
-checkpoints are computed by the package `tokenizers`.
+checkpoints are computed by the package `tokenizers`, Marian's (`everyformer.data.marian`) by
+`sentencepiece`.
 """
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,10 @@ class Tokenizer(ABC):
         if not self.opening and not self.closing:
             return found
         return np.concatenate((self.opening, found, self.closing)).astype(self.dtype)
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
+        """The tokens of each source and of each target, in turn, without their ends."""
+        return [self.encode_array(text) for pair in pairs for text in pair]
 
     def decode_after(self, before: Iterable[int], ids: Iterable[int]) -> str:
         """What the tokens ``ids`` add to the text of those ``before`` them."""
@@ -169,7 +174,7 @@ class BPETokenizer(Tokenizer):
 
     def __init__(self, size: int, model: str) -> None:
         self.size, self.model = size, model
-        self._inner = tokenizers_package().Tokenizer.from_str(model)
+        self._inner = _understood(model)
         self._end = np.array(self._inner.encode(SEPARATOR).ids, dtype=self.dtype)
 
     @classmethod
@@ -206,6 +211,9 @@ class BPETokenizer(Tokenizer):
     def encode_array(self, text: str) -> np.ndarray:
         return _encode_documents(self._inner, text, self._end)
 
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
+        return _encode_each(self._inner, [text for pair in pairs for text in pair], self.dtype)
+
     def decode(self, ids: Iterable[int]) -> str:
         return self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
 
@@ -225,6 +233,10 @@ class HubTokenizer(Tokenizer):
         size: tokens that the model has; those beyond the file's own stand for no text.
         end: ends a document; None: documents follow each other unmarked.
         mask: stands for a hidden token, where there is one for that.
+
+    Raises:
+        DataError: the package cannot read it, or it has more tokens than the model.
+        MissingExtraError: the package tokenizers is not installed.
     """
 
     kind = "hub"
@@ -232,7 +244,15 @@ class HubTokenizer(Tokenizer):
 
     def __init__(self, model: str, size: int, end: int | None, mask: int | None) -> None:
         self.model, self.size, self.end, self.mask = model, size, end, mask
-        self._inner = tokenizers_package().Tokenizer.from_str(model)
+        self._inner = _understood(model)
+        if self.known > size:
+            raise DataError(
+                f"it has {self.known:,} tokens, the model only {size:,}: they do not belong "
+                "together"
+            )
+        for mark in (end, mask):
+            if mark is not None and not 0 <= mark < size:
+                raise DataError(f"its mark {mark} is none of the model's {size:,} tokens")
         # a file may keep how its makers cut and filled their batches
         self._inner.no_truncation()
         self._inner.no_padding()
@@ -262,6 +282,9 @@ class HubTokenizer(Tokenizer):
 
     def encode_array(self, text: str) -> np.ndarray:
         return _encode_documents(self._inner, text, self._end)
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
+        return _encode_each(self._inner, [text for pair in pairs for text in pair], self.dtype)
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
@@ -305,7 +328,14 @@ def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
             saved = from_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(f"no tokenizer can be read from '{path}': {error}") from error
-    match saved:
+    try:
+        return _restored(saved)
+    except DataError as error:
+        raise DataError(f"{where} cannot be read: {error}") from error
+
+
+def _restored(held: Any) -> Tokenizer:
+    match held:
         case {"kind": "bytes"}:
             return ByteTokenizer()
         case {"kind": "chars", "characters": str(characters)}:
@@ -320,7 +350,20 @@ def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
             "model": dict(model),
         }:
             return HubTokenizer(json.dumps(model), size, end, mask)
-    raise DataError(f"{where} has not the fields of a tokenizer; restore the run's tokenizer.json")
+        case {
+            "kind": "marian",
+            "size": int(),
+            "end": str(),
+            "unknown": str(),
+            "marks": dict(),
+            "pieces": dict(),
+            "source": str(),
+            "target": str(),
+        }:
+            from everyformer.data.marian import restored
+
+            return restored(held)
+    raise DataError("it has not the fields of a tokenizer; restore the run's tokenizer.json")
 
 
 def require_same(run: Tokenizer | None, data: Tokenizer | None) -> None:
@@ -366,16 +409,42 @@ def _training_pieces(texts: Iterable[str]) -> Iterator[str]:
 
 def _encode_documents(inner: Any, text: str, end: np.ndarray) -> np.ndarray:
     """The tokens of documents, with ``end`` between them, by a tokenizer of the package."""
-    documents = [list(pieces(document)) for document in text.split(SEPARATOR)]
-    # in one call, which is several times as fast for short documents
-    parts = [piece for own in documents for piece in own]
-    encoded = iter(inner.encode_batch_fast(parts, add_special_tokens=False))
     found = [end[:0]]
-    for number, own in enumerate(documents):
+    for number, own in enumerate(_encode_each(inner, text.split(SEPARATOR), end.dtype)):
         if number:
             found.append(end)
-        found.extend(np.array(next(encoded).ids, dtype=end.dtype) for _ in own)
+        found.append(own)
     return np.concatenate(found)
+
+
+def _encode_each(inner: Any, texts: Sequence[str], dtype: Any) -> list[np.ndarray]:
+    """The tokens of each text, by a tokenizer of the package."""
+    parts = [list(pieces(text)) for text in texts]
+    # in one call, which is several times as fast for short texts
+    joined = [piece for own in parts for piece in own]
+    encoded = iter(inner.encode_batch_fast(joined, add_special_tokens=False))
+    return [
+        np.concatenate([np.array([], dtype), *(np.array(next(encoded).ids, dtype) for _ in own)])
+        for own in parts
+    ]
+
+
+def _understood(model: str) -> Any:
+    """The tokenizer that a file of the package is.
+
+    Raises:
+        DataError: it is none, or reads no text.
+    """
+    package = tokenizers_package()
+    try:
+        inner = package.Tokenizer.from_str(model)
+        inner.encode("a")
+    # the package raises nothing more special
+    except Exception as error:
+        raise DataError(
+            f"it is no tokenizer of the package tokenizers that reads text: {error}"
+        ) from error
+    return inner
 
 
 def tokenizers_package() -> Any:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from everyformer.core.choices import choose
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.memory import check_memory
 from everyformer.engines.ranges import full_precision, widened
 
 Draw = Literal["iid", "orthogonal", "regularised"]
@@ -54,7 +55,8 @@ def fourier_features(x: Tensor, projection: Tensor) -> Tensor:
     Arguments as in `positive_features`.
     """
     with full_precision(x):
-        return _waves(_products(x, projection))
+        # the products, sines and cosines, and both side by side
+        return _waves(_products(x, projection, copies=5))
 
 
 def rectified_features(x: Tensor, projection: Tensor) -> Tensor:
@@ -252,12 +254,20 @@ def _generator(seed: Tensor, calls: Tensor, redraw: int) -> torch.Generator | No
     return torch.Generator().manual_seed((int(seed) + count) % 2**63)
 
 
-def _products(x: Tensor, projection: Tensor) -> Tensor:
+def _products(x: Tensor, projection: Tensor, copies: int = 2) -> Tensor:
+    """W x (..., M), refused if so many ``copies`` of them, which are made, do not fit."""
     if projection.shape[-1] != x.shape[-1]:
         raise ShapeError(
             f"x has {x.shape[-1]} channels, but the projection's rows {projection.shape[-1]}"
         )
     x = widened(x)
+    if not torch.compiler.is_compiling() and x.device.type == "cpu":
+        tokens, rows = x.numel() // x.shape[-1], projection.shape[-2]
+        check_memory(
+            copies * tokens * rows * x.element_size(),
+            f"the projection of {tokens:,} tokens and heads to {rows:,} random features",
+            "choose fewer features, or shorter texts",
+        )
     return x @ projection.to(x.dtype).mT
 
 

@@ -5,7 +5,8 @@
 At each step every hypothesis is extended by every token and the best 2 beam extensions are looked
 at, in order: one that ends is kept as finished if it is among the first ``beam``, the first
 ``beam`` that do not end live on. A sentence is done when no living hypothesis can still beat its
-worst kept one: since log P only falls, log P / lp(longest) bounds what it can reach.
+worst kept one: since log P only falls, log P / lp(longest) bounds what it can reach. The start
+token never follows, unless it is the end as well (Marian's is its padding, of no trained score).
 
 Source: Wu et al. 2016 (GNMT), arXiv 1609.08144, eq. 14, as used by Vaswani et al. 2017. An end
 counts among the first ``beam`` extensions only, as in fairseq and transformers (tensor2tensor: 2
@@ -108,7 +109,8 @@ class _Search:
         self.context = model.encode(source, mask).context
         rows = batch * search.beam
         self.state: StackState | None = initial_state(model, rows)
-        self.tokens = torch.full((rows, 1), model.config.start_token, device=source.device)
+        self.start, self.end = model.config.start_token, model.config.end_token
+        self.tokens = torch.full((rows, 1), self.start, device=source.device)
         # all beams begin alike: only the first may be extended
         first = torch.full((batch, search.beam), -math.inf, device=source.device)
         first[:, 0] = 0.0
@@ -133,11 +135,13 @@ class _Search:
         check_scores(out.logits[:, -1])
         wide = torch.promote_types(out.logits.dtype, torch.float32)
         logp = out.logits[:, -1].to(wide).log_softmax(-1)
+        if self.start != self.end:
+            logp[:, self.start] = -math.inf
         return logp.view(len(self.active), self.search.beam, -1) + self.alive[..., None]
 
     def _extend(self, scores: Tensor, count: int) -> None:
         """Take the best extensions: finished ones aside, living ones into the rows."""
-        beam, end = self.search.beam, self.model.config.end_token
+        beam, end = self.search.beam, self.end
         vocabulary = scores.shape[-1]
         best = scores.flatten(1).topk(min(2 * beam, beam * vocabulary), dim=1)
         rows: list[int] = []

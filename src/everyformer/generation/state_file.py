@@ -48,10 +48,7 @@ def load_state(path: str | Path, model: Model) -> tuple[StackState, Tensor]:
     expected = named_tensors(begun)
     for name, like in expected.items():
         given = tensors.get(name)
-        # a state that grows does so along its middle dimensions alone
-        fits = given is not None and (given.dim(), given.shape[0]) == (like.dim(), like.shape[0])
-        ends = given is not None and given.shape[2:][-1:] == like.shape[2:][-1:]
-        if given is None or not (fits and ends and given.dtype == like.dtype):
+        if given is None or not _grown(given, like):
             found = "nothing" if given is None else f"{tuple(given.shape)} {given.dtype}"
             raise CheckpointError(
                 f"the state in {path} is one of another model: '{name}' is {found}, where this "
@@ -68,6 +65,14 @@ def load_state(path: str | Path, model: Model) -> tuple[StackState, Tensor]:
     state = state.to(device)
     _try(path, model, state)
     return state, torch.as_tensor(token, device=device)
+
+
+def _grown(given: Tensor, like: Tensor) -> bool:
+    """Whether a state that began as ``like`` may have become ``given``: what grows began with 0."""
+    sizes = given.dim() == like.dim() and all(
+        began in (0, now) for began, now in zip(like.shape, given.shape, strict=True)
+    )
+    return sizes and given.dtype == like.dtype
 
 
 def _check_counts(path: Path, tensors: dict[str, Tensor], token: Tensor, vocabulary: int) -> None:

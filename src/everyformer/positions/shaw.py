@@ -103,23 +103,27 @@ class Shaw(ScorePosition):
         return tuple(tables)
 
     def cut(self, held: Held, places: Places) -> Held:
-        return held
+        begin, count = self._window(places)
+        return tuple(table.narrow(1, begin, count) for table in held)
 
     def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
         if not self.options.keys:
             return products
+        begin, count = self._window(places)
         by_query = q @ held[0].transpose(-1, -2)
-        scores = products.add_(places.lay(places.widen(by_query, self.left)))
+        scores = products.add_(places.lay(places.widen(by_query, self.left - begin)))
         if self.options.queries:
             by_key = held[1] @ k.transpose(-1, -2)
-            rows = self._rows(places.distances())[:, None]
+            # hidden pairs may be farther apart than any of the block
+            rows = (self._rows(places.distances()) - begin).clamp(0, count - 1)[:, None]
             scores = scores + by_key.gather(2, rows.expand(scores.shape))
         return scores
 
     def values(self, weights: Tensor, held: Held, places: Places) -> Tensor | None:
         if not self.options.values:
             return None
-        by_distance = places.narrowed(places.collect(weights), self.left, held[-1].shape[1])
+        begin, count = self._window(places)
+        by_distance = places.narrowed(places.collect(weights), self.left - begin, count)
         return by_distance @ held[-1].to(weights.dtype)
 
     def literal(
@@ -146,6 +150,15 @@ class Shaw(ScorePosition):
 
     def _of_head(self, table: Tensor, head: int, distance: Tensor) -> Tensor:
         return table[head if self.options.per_head else 0][self._rows(distance)]
+
+    def _window(self, places: Places) -> tuple[int, int]:
+        """Which rows of the tables a block's distances have: the first, and how many."""
+        count = self.left + self.right + 1
+        begin = self.left - places.farthest
+        if torch.compiler.is_compiling() or begin >= count:
+            return 0, count
+        end = min(count, max(begin + places.columns, 1))
+        return max(begin, 0), end - max(begin, 0)
 
     def _rows(self, distance: Tensor) -> Tensor:
         """Rows of the tables for distances i - j of any shape."""

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Amount, Count
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
+from everyformer.core.memory import check_memory
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import ScorePosition
@@ -59,16 +60,21 @@ def buckets_reference(distance: int, buckets: int, max_distance: int, causal: bo
     return upper + min(exact + int(share * (buckets - exact)), buckets - 1)
 
 
-def bucket_table(buckets: int, max_distance: int) -> tuple[int, ...]:
-    """Rows of the distances 0 .. max_distance on one side.
+def bucket_table(buckets: int, max_distance: int) -> Tensor:
+    """Rows of the distances 0 .. max_distance on one side: int64.
 
     Made once, on the CPU and in float32, so that edges are where T5 has them on every device.
     """
     exact = buckets // 2
+    check_memory(
+        4 * 8 * max_distance,
+        f"position 't5-relative' with a row for each of max_distance={max_distance:,} distances",
+        "choose a smaller 'max_distance'",
+    )
     distance = torch.arange(max_distance + 1, device="cpu")
     share = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
     far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
-    return tuple(torch.where(distance < exact, distance, far).tolist())
+    return torch.where(distance < exact, distance, far)
 
 
 @POSITIONS.register("t5-relative")
@@ -109,6 +115,7 @@ class T5Relative(ScorePosition):
                 f"bucket each: give a larger one, or fewer buckets than {o.buckets}"
             )
         self.side = side
+        # no buffer: transformers, which builds without values, would leave it without
         self.rows = bucket_table(side, o.max_distance)
         self.table = nn.Parameter(torch.empty(o.buckets, heads))
         nn.init.normal_(self.table, std=width**-0.5 if o.std is None else o.std)
@@ -116,7 +123,7 @@ class T5Relative(ScorePosition):
 
     def buckets(self, distance: Tensor) -> Tensor:
         """Rows of the table for distances i - j of any shape: int64."""
-        rows = torch.tensor(self.rows, device=distance.device)
+        rows = self.rows.to(distance.device)
         reach = self.options.max_distance
         if self.causal:
             return rows[distance.clamp(0, reach)]

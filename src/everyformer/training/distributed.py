@@ -48,8 +48,10 @@ def place_of_process() -> Place:
     found = {name: os.environ.get(name, str(default)).strip() for name, default in asked.items()}
     told = "which torchrun sets: start this with torchrun, or unset what is left of it"
     for name, text in found.items():
-        if not (text.isascii() and text.isdecimal()):
-            raise ConfigError(f"{name} is '{text}' in the environment and no number, {told}")
+        if not (text.isascii() and text.isdecimal() and len(text) < 10):
+            raise ConfigError(
+                f"{name} is '{text[:40]}' in the environment and no number that can be, {told}"
+            )
     rank, local, size, port = (int(text) for text in found.values())
     if size < 1 or not rank < size or not local < size or not 0 < port < 2**16:
         raise ConfigError(

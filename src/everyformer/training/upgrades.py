@@ -9,7 +9,8 @@ keeps its older checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.config import field_defaults, to_dict, unread
+from everyformer.core.config import field_defaults, field_types, to_dict, unread
 from everyformer.core.registry import Registry
 from everyformer.core.sealed import read_json
 from everyformer.engines.random_blocks import shortlist
@@ -114,18 +115,22 @@ def _rows_counted(values: Table) -> None:
 
 def _channels_of_gmlp(values: Table) -> None:
     """`mlp_ratio` was called as what it replaces in other members' blocks."""
-    for options, table, _ in _tables(values):
+    for options, table in _tables(values):
         if issubclass(options, GMLPOptions) and "expansion" in table:
             table["mlp_ratio"] = table.pop("expansion")
 
 
 def _unread_options(values: Table) -> None:
     """Options that their form does not read were taken and had no effect: back to the default."""
-    for options, table, by_layer in _tables(values):
-        for name, when in list(unread(options, table)):
-            # where layers differ in form, some may read it
-            if when.name not in by_layer:
-                table[name] = to_dict(field_defaults(options)[name])
+    for model in (values.get("config"), values.get("model")):
+        if isinstance(model, dict) and model.get("schedule"):
+            before = to_dict((model["mixer_options"], model["schedule"]))
+            _unread_by_layer(model)
+            changed = before != [model["mixer_options"], model["schedule"]]
+            if changed and isinstance(values.get("run"), dict):
+                _told_again(values["run"], model)
+    for options, table in _tables(values, layered=False):
+        _read_alone(options, table)
 
 
 def _scale_of_embeddings(values: Table) -> None:
@@ -158,11 +163,57 @@ def _scale_in_comparison(options: Table) -> None:
     options["options"] = given
 
 
-def _tables(values: Table) -> Iterator[tuple[type, Table, Collection[str]]]:
-    """Every table of options in a file, with its class and those of them that differ by layer."""
+def _read_alone(options: type, table: Table) -> None:
+    while idle := [name for name, _ in unread(options, table)]:
+        table.update({name: to_dict(field_defaults(options)[name]) for name in idle})
+
+
+def _unread_by_layer(model: Table) -> None:
+    """The same where layers differ: what some read and others do not has its default in these."""
+    own, schedule = model["mixer_options"], model["schedule"]
+    given: list[Table] = []
+    read: list[Table] = []
+    for chosen in zip(*schedule.values(), strict=True):
+        options = own | dict(zip(schedule, chosen, strict=True))
+        cls: Any = MIXERS.get(options.pop("mixer", model["mixer"]))
+        given.append({name: options[name] for name in field_types(cls.Options) if name in options})
+        read.append(dict(given[-1]))
+        _read_alone(cls.Options, read[-1])
+    for name in {
+        name for was, now in zip(given, read, strict=True) for name in was if was[name] != now[name]
+    }:
+        # a layer of another mixer does not have it
+        held = [table[name] for table in read if name in table]
+        same = all(value == held[0] for value in held)
+        own.pop(name, None)
+        schedule.pop(name, None)
+        if same:
+            own[name] = held[0]
+        else:
+            schedule[name] = [table.get(name, held[0]) for table in read]
+
+
+def _told_again(run: Table, model: Table) -> None:
+    """What the flags of a run said of its layers, as its upgraded model has it."""
+    table, own, schedule = run["mixer"], model["mixer_options"], model["schedule"]
+    cls: Any = MIXERS.get(model["mixer"])
+    for name in table.keys() & field_types(cls.Options).keys():
+        table[name] = own.get(name, to_dict(field_defaults(cls.Options)[name]))
+    run["schedule"] = [
+        f"{name}={','.join(json.dumps(value) for value in values)}"
+        for name, values in schedule.items()
+    ]
+
+
+def _tables(values: Table, *, layered: bool = True) -> Iterator[tuple[type, Table]]:
+    """Every table of options in a file, with its class.
+
+    Args:
+        layered: also those of a mixer whose layers differ, which hold for none by itself.
+    """
     for model in (values.get("config"), values.get("model")):
         if isinstance(model, dict) and "mixer_options" in model:
-            yield from _tables_of_model(model)
+            yield from _tables_of_model(model, layered)
     run, comparison = values.get("run"), values.get("options")
     if isinstance(comparison, dict):
         yield from _tables_of_shape(comparison["model"])
@@ -170,18 +221,20 @@ def _tables(values: Table) -> Iterator[tuple[type, Table, Collection[str]]]:
         shape, mixer = run["model"], str(values["model"]["mixer"])
         yield from _tables_of_shape(shape)
         mixer = info(run["member"]).genes.mixer if mixer == "by-head" else mixer
-        yield from _tables_of_gene(MIXERS, mixer, run["mixer"], values["model"]["schedule"])
+        if layered or not values["model"]["schedule"]:
+            yield from _tables_of_gene(MIXERS, mixer, run["mixer"])
         yield from _tables_of_gene(POSITIONS, shape["position"], run["place"])
         yield from _tables_of_gene(MEMORIES, shape.get("memory"), run.get("memory", {}))
     for part in (values, run, comparison):
         if isinstance(part, dict) and isinstance(part.get("training"), dict):
-            yield TrainingConfig, part["training"], ()
+            yield TrainingConfig, part["training"]
 
 
-def _tables_of_model(model: Table) -> Iterator[tuple[type, Table, Collection[str]]]:
+def _tables_of_model(model: Table, layered: bool) -> Iterator[tuple[type, Table]]:
     yield from _tables_of_shape(model)
     own, reads = model["mixer_options"], model.get("encoder_mixer") or model["mixer"]
-    yield from _tables_of_gene(MIXERS, model["mixer"], own, model.get("schedule", {}))
+    if layered or not model.get("schedule"):
+        yield from _tables_of_gene(MIXERS, model["mixer"], own)
     yield from _tables_of_gene(MIXERS, reads, model.get("encoder_options", {}))
     yield from _tables_of_gene(MIXERS, model.get("cross_mixer"), model.get("cross_options", {}))
     yield from _tables_of_gene(POSITIONS, model["position"], model["position_options"])
@@ -190,16 +243,16 @@ def _tables_of_model(model: Table) -> Iterator[tuple[type, Table, Collection[str
         yield from _tables_of_gene(MIXERS, mixer, options)
 
 
-def _tables_of_shape(model: Table) -> Iterator[tuple[type, Table, Collection[str]]]:
+def _tables_of_shape(model: Table) -> Iterator[tuple[type, Table]]:
     parts = {"block": BlockOptions, "pixels": PixelOptions, "summaries": SummaryOptions}
-    yield from ((options, model.get(name, {}), ()) for name, options in parts.items())
+    yield from ((options, model.get(name, {})) for name, options in parts.items())
 
 
 def _tables_of_gene(
-    genes: Registry[Any], name: str | None, table: Table, by_layer: Collection[str] = ()
-) -> Iterator[tuple[type, Table, Collection[str]]]:
+    genes: Registry[Any], name: str | None, table: Table
+) -> Iterator[tuple[type, Table]]:
     if name is not None:
-        yield genes.get(name).Options, table, by_layer
+        yield genes.get(name).Options, table
 
 
 UPGRADES = (

@@ -56,7 +56,7 @@ FREE = {
     *("label_smoothing", "smoothing_over", "layer_losses", "std"),
 }
 """options that change no output of a finished model"""
-WANTED = ("*.json", "*.safetensors", "merges.txt")
+WANTED = ("*.json", "*.safetensors", "merges.txt", "*.spm")
 """files that are read of a checkpoint on the hub"""
 
 

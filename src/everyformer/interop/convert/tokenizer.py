@@ -1,7 +1,8 @@
 """Tokenizers of checkpoints into ours and back: `tokenizer.json` of the package `tokenizers`.
 
 Which token ends a text, and which one hides another, stands beside it: in tokenizer_config.json, in
-special_tokens_map.json, or as a number in config.json.
+special_tokens_map.json, or as a number in config.json. Marian has source.spm, target.spm and
+vocab.json instead, which the package `sentencepiece` reads.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from everyformer.core.errors import CheckpointError
-from everyformer.core.files import write_text
+from everyformer.core.config import converted
+from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
+from everyformer.core.files import file_written_whole, write_text
 from everyformer.core.plain import from_json
+from everyformer.data.marian import SIDES, MarianTokenizer
 from everyformer.data.tokenizers import (
     BPETokenizer,
     HubTokenizer,
@@ -23,6 +26,14 @@ from everyformer.data.tokenizers import (
 MARKS = "special_tokens_map.json", "tokenizer_config.json"
 OLDER = "vocab.json", "merges.txt"
 """the two files of a byte-level BPE as GPT-2 was released"""
+PIECES = "vocab.json"
+SPM = {side: f"{side}.spm" for side in SIDES}
+"""with `PIECES` the files of a Marian tokenizer"""
+USUAL = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+"""marks of a Marian tokenizer where no file says others"""
+ADDED = "added_tokens.json"
+STRIPS = ("lstrip", "rstrip", "single_word")
+"""of an added token: what else of the text it takes"""
 
 
 class Found(NamedTuple):
@@ -38,12 +49,17 @@ def import_tokenizer(folder: Path, vocabulary: int) -> Found:
 
     Raises:
         CheckpointError: it is damaged, or has more tokens than the model.
-        MissingExtraError: the package tokenizers is not installed.
+        UnsupportedError: a Marian tokenizer of a form that nothing here corresponds to.
+        MissingExtraError: the package tokenizers, or sentencepiece, is not installed.
     """
     marks, config = _marks(folder), _table(folder / "config.json")
+    if config.get("model_type") == "marian" and any(
+        (folder / name).exists() for name in SPM.values()
+    ):
+        return _marian(folder, vocabulary, marks)
     file = folder / "tokenizer.json"
     if file.exists():
-        model = _parsed(file)
+        model = _text(file)
     elif config.get("model_type") == "gpt2" and all((folder / name).exists() for name in OLDER):
         model = _joined(folder, marks)
     else:
@@ -55,21 +71,74 @@ def import_tokenizer(folder: Path, vocabulary: int) -> Found:
             f"no tokenizer.json was found{held}: the model reads tokens, no text. transformers "
             "writes one with AutoTokenizer.from_pretrained(...).save_pretrained(...)",
         )
-    plain = HubTokenizer(model, vocabulary, None, None)
-    if plain.known > vocabulary:
-        raise CheckpointError(
-            f"the tokenizer in {folder} has {plain.known:,} tokens, the model only "
-            f"{vocabulary:,}: they do not belong together"
-        )
+    try:
+        plain = HubTokenizer(model, vocabulary, None, None)
+    except DataError as error:
+        raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
     ids = {name: _id(model, marks.get(f"{name}_token")) for name in ("eos", "sep", "mask")}
     number = config.get("eos_token_id")
     number = number[0] if isinstance(number, list) and number else number
     named = number if isinstance(number, int) and 0 <= number < vocabulary else None
     ends = (end for end in (ids["eos"], named, ids["sep"]) if end is not None)
     found = HubTokenizer(model, vocabulary, next(ends, None), ids["mask"])
-    beyond = vocabulary - plain.known
-    rest = f", and {beyond:,} of the model stand for no text" if beyond else ""
-    return Found(found, f"hub, {plain.known:,} tokens{rest}")
+    return Found(found, f"hub, {_counted(plain.known, vocabulary)}")
+
+
+def _counted(known: int, vocabulary: int) -> str:
+    beyond = vocabulary - known
+    return f"{known:,} tokens" + (
+        f", and {beyond:,} of the model stand for no text" if beyond else ""
+    )
+
+
+def _marian(folder: Path, vocabulary: int, marks: dict[str, str]) -> Found:
+    """The tokenizer of a Marian checkpoint, as `transformers.MarianTokenizer` reads it."""
+    missing = [name for name in (*SPM.values(), PIECES) if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"the tokenizer in {folder} lacks {' and '.join(missing)}: a Marian tokenizer is "
+            f"{', '.join(SPM.values())} and {PIECES} together"
+        )
+    options, pieces = _table(folder / "tokenizer_config.json"), _table(folder / PIECES)
+    if options.get("separate_vocabs"):
+        raise UnsupportedError(
+            f"the tokenizer in {folder} numbers source and target apart (separate_vocabs), which "
+            "has no counterpart here: one table serves both"
+        )
+    marks = USUAL | marks
+    added: dict[str, Any] = {mark: pieces[mark] for mark in marks.values() if mark in pieces}
+    added |= _table(folder / ADDED) | _added(folder, options)
+    try:
+        models = {side: (folder / name).read_bytes() for side, name in SPM.items()}
+        made = MarianTokenizer(
+            models, pieces, vocabulary, marks["eos_token"], marks["unk_token"], added
+        )
+    except (OSError, DataError) as error:
+        raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
+    lacking = [f"{made.lacking[side]:,} of {name}" for side, name in SPM.items()]
+    few = f"; pieces without a number, read as {made.unknown}: {', '.join(lacking)}"
+    note = f"Marian's, {_counted(made.known, vocabulary)}"
+    return Found(made, note + (few if any(made.lacking.values()) else ""))
+
+
+def _added(folder: Path, options: dict[str, Any]) -> dict[str, int]:
+    """Tokens that a tokenizer_config.json adds to those of the table, with their numbers."""
+    name, file = "added_tokens_decoder", folder / MARKS[1]
+    try:
+        held = converted(dict[str, dict[str, Any]], options.get(name, {}), name)
+        found = {str(token["content"]): int(number) for number, token in held.items()}
+    except (ConfigError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} is damaged: '{name}' must give tokens, each a table with its 'content', under "
+            "their numbers"
+        ) from error
+    for token in held.values():
+        if any(token.get(taken) for taken in STRIPS):
+            raise UnsupportedError(
+                f"{file} has the added token '{token['content']}' with {' or '.join(STRIPS)}, "
+                "which has no counterpart here"
+            )
+    return found
 
 
 def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
@@ -78,6 +147,9 @@ def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
     Args:
         tokens: the longest text that the model takes.
     """
+    if isinstance(tokenizer, MarianTokenizer):
+        _export_marian(tokenizer, folder, tokens)
+        return
     if not isinstance(tokenizer, BPETokenizer | HubTokenizer):
         return
     write_text(folder / "tokenizer.json", tokenizer.model)
@@ -90,27 +162,39 @@ def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
         marks = {"eos_token": tokenizer.end, "mask_token": tokenizer.mask}
         texts = {name: None if i is None else tokenizer.token(i) for name, i in marks.items()}
         values |= {name: text for name, text in texts.items() if text is not None}
-    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-    write_text(folder / "tokenizer_config.json", text)
+    _write_table(folder / MARKS[1], values)
+
+
+def _export_marian(tokenizer: MarianTokenizer, folder: Path, tokens: int) -> None:
+    for side, name in SPM.items():
+        with file_written_whole(folder / name) as path:
+            path.write_bytes(tokenizer.models[side])
+    _write_table(folder / PIECES, tokenizer.pieces)
+    added = {str(n): {"content": text, "special": True} for text, n in tokenizer.marks.items()}
+    values = {
+        "tokenizer_class": "MarianTokenizer",
+        "eos_token": tokenizer.end,
+        "unk_token": tokenizer.unknown,
+        "model_max_length": tokens,
+        "added_tokens_decoder": added,
+    }
+    _write_table(folder / MARKS[1], values)
 
 
 def exportable(tokenizer: Tokenizer | None) -> bool:
-    """Whether `tokenizers` has a form for it: bytes and characters have none there."""
-    return isinstance(tokenizer, BPETokenizer | HubTokenizer)
+    """Whether transformers has a form for it: bytes and characters have none there."""
+    return isinstance(tokenizer, BPETokenizer | HubTokenizer | MarianTokenizer)
 
 
-def _parsed(file: Path) -> str:
-    """The file's text, once the package has understood it."""
-    package = tokenizers_package()
+def _write_table(path: Path, values: dict[str, Any]) -> None:
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def _text(file: Path) -> str:
     try:
-        text = file.read_text(encoding="utf-8")
-        package.Tokenizer.from_str(text).encode("a")
-    # the package raises nothing more special
-    except Exception as error:
-        raise CheckpointError(
-            f"{file} is no tokenizer of the package tokenizers that reads text: {error}"
-        ) from error
-    return text
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
 
 
 def _joined(folder: Path, marks: dict[str, str]) -> str:

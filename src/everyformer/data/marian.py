@@ -1,0 +1,204 @@
+"""Marian's tokenizer: pieces of two `sentencepiece` models, numbered by a table of their own.
+
+Sources are cut by the one model, targets by the other; both are numbered by ``vocab.json``, whose
+order is that of neither, and what it lacks is ``<unk>``. The name of a language that begins a
+text, as ``>>fra<<``, and marks that are written out are one token each. Computed by the package
+`sentencepiece`.
+
+Source: `transformers.MarianTokenizer`, which gives the same tokens and text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.data.tokenizers import SEPARATOR, Tokenizer
+
+SIDES = ("source", "target")
+LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
+SPACE = "\u2581"
+"""how pieces write a space"""
+
+
+class MarianTokenizer(Tokenizer):
+    """Two models of `sentencepiece` and the numbers of their pieces.
+
+    Args:
+        models: of ``source`` and ``target``, as their files are.
+        pieces: the number of each piece, as ``vocab.json`` has them.
+        size: tokens that the model has; those without a piece stand for no text.
+        end: the piece that ends a text. unknown: the one for what has no number.
+        marks: tokens that a text may hold written out, with their numbers.
+
+    Raises:
+        DataError: the parts cannot be read, or do not belong together; says which.
+        MissingExtraError: the package sentencepiece is not installed.
+    """
+
+    kind = "marian"
+    name = "hub"
+
+    def __init__(
+        self,
+        models: Mapping[str, bytes],
+        pieces: Mapping[str, int],
+        size: int,
+        end: str,
+        unknown: str,
+        marks: Mapping[str, int],
+    ) -> None:
+        self.models, self.pieces, self.size = dict(models), dict(pieces), size
+        self.end, self.unknown = end, unknown
+        _check_numbers("vocab.json", self.pieces)
+        for piece, use in ((end, "ends a text"), (unknown, "stands for what it does not know")):
+            if piece not in self.pieces:
+                raise DataError(f"vocab.json lacks '{piece}', which {use}")
+        _check_numbers("the list of added tokens", marks)
+        own = {mark: self.pieces[mark] for mark in (end, unknown)}
+        self.marks = {**own, **marks}
+        numbers = {**self.pieces, **self.marks}
+        self.known = 1 + max(numbers.values())
+        if self.known > size:
+            raise DataError(
+                f"it has {self.known:,} tokens, the model only {size:,}: they do not belong "
+                "together"
+            )
+        self._texts = {number: text for text, number in numbers.items()}
+        # longest first, so that a mark which begins another does not hide it
+        longest = sorted(self.marks, key=len, reverse=True)
+        self._marks = re.compile(f"({'|'.join(map(re.escape, longest))})")
+        self._source, self._target = (_loaded(side, models[side]) for side in SIDES)
+        self.lacking = {side: self._lacking(side) for side in SIDES}
+
+    @property
+    def vocabulary(self) -> int:
+        return self.size
+
+    @property
+    def separator(self) -> int:
+        return self.pieces[self.end]
+
+    def encode_array(self, text: str) -> np.ndarray:
+        """The tokens of sources, with the end between them."""
+        found: list[int] = []
+        for number, document in enumerate(text.split(SEPARATOR)):
+            if number:
+                found.append(self.separator)
+            found += self._encoded(document, self._source)
+        return np.array(found, dtype=self.dtype)
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
+        return [
+            np.array(self._encoded(text, model), dtype=self.dtype)
+            for pair in pairs
+            for text, model in zip(pair, (self._source, self._target), strict=True)
+        ]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of a target's tokens; marks are written out."""
+        made, waiting = "", list[str]()
+        for number in ids:
+            text = self._texts.get(int(number))
+            if text is None:
+                continue
+            if text in self.marks:
+                made += f"{self._target.decode_pieces(waiting)}{text} "
+                waiting = []
+            else:
+                waiting.append(text)
+        made += self._target.decode_pieces(waiting)
+        return made.replace(SPACE, " ").strip()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "size": self.size,
+            "end": self.end,
+            "unknown": self.unknown,
+            "marks": self.marks,
+            "pieces": self.pieces,
+            **{side: base64.b64encode(self.models[side]).decode() for side in SIDES},
+        }
+
+    def _encoded(self, text: str, model: Any) -> list[int]:
+        unknown, found = self.pieces[self.unknown], list[int]()
+        for part in filter(None, self._marks.split(text)):
+            if part in self.marks:
+                found.append(self.marks[part])
+                continue
+            language = LANGUAGE.match(part)
+            named = [language[0]] if language else []
+            cut = model.encode(part[len(named[0]) :] if named else part, out_type=str)
+            found += [self.pieces.get(piece, unknown) for piece in (*named, *cut)]
+        return found
+
+    def _lacking(self, side: str) -> int:
+        """How many pieces of a model have no number."""
+        model = getattr(self, f"_{side}")
+        count = model.get_piece_size()
+        ordinary = [n for n in range(count) if not model.is_control(n) and not model.is_unknown(n)]
+        lacking = sum(model.id_to_piece(n) not in self.pieces for n in ordinary)
+        if 2 * lacking > len(ordinary):
+            raise DataError(
+                f"vocab.json lacks {lacking:,} of the {len(ordinary):,} pieces of {side}.spm: they "
+                "do not belong together"
+            )
+        return lacking
+
+
+def restored(saved: Mapping[str, Any]) -> MarianTokenizer:
+    """What `MarianTokenizer.to_dict` gave.
+
+    Raises:
+        DataError: as the class, or a model that is not written as it was.
+    """
+    models = {}
+    for side in SIDES:
+        try:
+            models[side] = base64.b64decode(saved[side], validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise DataError(f"{side}.spm is not written in base 64: {error}") from error
+    rest = {name: saved[name] for name in ("pieces", "size", "end", "unknown", "marks")}
+    return MarianTokenizer(models, **rest)
+
+
+def sentencepiece_package() -> Any:
+    """The package that cuts text into pieces.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise MissingExtraError("sentencepiece", "hf", "a Marian checkpoint's tokenizer") from error
+    return sentencepiece
+
+
+def _loaded(side: str, model: bytes) -> Any:
+    made = sentencepiece_package().SentencePieceProcessor()
+    try:
+        made.LoadFromSerializedProto(model)
+    except RuntimeError as error:
+        raise DataError(
+            f"{side}.spm is no model of sentencepiece, or was cut short or damaged"
+        ) from error
+    return made
+
+
+def _check_numbers(where: str, texts: Mapping[str, int]) -> None:
+    """Refuse a table in which a text is empty, or has no number, or the number of another."""
+    held: dict[int, str] = {}
+    for text, number in texts.items():
+        if type(number) is not int or number < 0 or not text:
+            raise DataError(f"{where} gives '{text}' no number, but {number!r}")
+        if number in held:
+            raise DataError(f"{where} gives '{held[number]}' and '{text}' one number, {number}")
+        held[number] = text
