@@ -208,6 +208,48 @@ def test_a_missing_launcher_says_what_to_install(
     assert "everyformer[ray]" in told.err
 
 
+class EndlessRay:
+    """In the place of ray: tasks that never end, and Ctrl-C as soon as they are waited for."""
+
+    def __init__(self) -> None:
+        self.started: list[object] = []
+        self.cancelled: list[object] = []
+
+    def init(self, **options: object) -> None:
+        pass
+
+    def remote(self, given: Any) -> Any:
+        """Of a function itself; of a task what it is called with."""
+        if callable(given):
+            return self
+        self.started.append(given)
+        return given
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"ray.{name} waits until all tasks have ended")
+
+    def wait(self, tasks: list[object], **options: Any) -> tuple[list[object], list[object]]:
+        assert options["timeout"] <= 1
+        signal.raise_signal(signal.SIGINT)
+        return [], tasks
+
+    def cancel(self, task: object, **options: object) -> None:
+        self.cancelled.append(task)
+
+
+def test_a_signal_ends_the_wait_for_a_cluster(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch, launched: list[str]
+) -> None:
+    ray = EndlessRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    told = compare("gmlp", "aft-simple", "--steps", "1", "--launcher", "ray")
+    assert told.code == 130
+    assert len(ray.started) == 2
+    assert ray.cancelled == ray.started
+    assert launched == []
+    assert "--resume" in told.err
+
+
 def test_changed_data_is_no_equal_footing(compare: Compare, tree: Path) -> None:
     compare("gmlp", "--steps", "1")
     (tree / "text.txt").write_text("now something else entirely " * 200, encoding="utf-8")

@@ -136,7 +136,14 @@ class Trainings:
             if held is None or held["status"] != "done":
                 self._prepare(planned, place)
                 waiting.append(remote.remote(place))
-        ray.get(waiting)
+        while waiting:
+            # a signal is seen between two waits, and would not be in one for all
+            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0.2)
+            if self.stop.received is not None:
+                for task in waiting:
+                    # as Ctrl-C in a training: it stops after its step, with a checkpoint
+                    ray.cancel(task, force=False)
+                return
 
 
 JOB, RESULT = "job.json", "result.json"
