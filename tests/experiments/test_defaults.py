@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ def test_what_is_recorded_is_not_trained_again(
 ) -> None:
     setting = replace(defaults.SETTINGS["classify-image"], steps=2, width=8)
     monkeypatch.setitem(defaults.SETTINGS, "classify-image", setting)
+    monkeypatch.setattr(defaults, "BEHIND", 99.0)
     trained: list[tuple[str, int]] = []
     one = defaults.one
 
@@ -41,15 +43,32 @@ def test_what_is_recorded_is_not_trained_again(
     assert "pooling class" in page
 
 
-def test_a_member_that_lags_is_marked() -> None:
-    rows = [
-        {"task": "lm", "member": name, "seed": seed, "loss": loss + 0.01 * seed, "changes": {}}
-        for name, loss in (("a", 2.4), ("b", 2.5), ("c", 3.4))
+def rows_of(members: dict[str, float], steps: int) -> list[dict[str, Any]]:
+    return [
+        {"task": "lm", "member": name, "seed": seed, "steps": steps, "loss": loss + 0.01 * seed,
+         "changes": {}}
+        for name, loss in members.items()
         for seed in (0, 1, 2)
-    ]
+    ]  # fmt: skip
+
+
+def test_a_member_that_lags_is_marked() -> None:
+    rows = rows_of({"a": 2.4, "b": 2.5, "c": 3.4}, 150)
     marked = [line for line in defaults.page(rows) if "(behind)" in line]
     assert len(marked) == 1
     assert marked[0].startswith("| c | 3.410")
+
+
+def test_those_behind_and_the_one_in_the_middle_are_trained_longer() -> None:
+    rows = rows_of({"a": 2.4, "b": 2.5, "c": 3.4}, 150)
+    assert defaults.found_behind(rows, "lm") == ["b", "c"]
+    assert defaults.found_behind(rows_of({"a": 2.4, "b": 2.5}, 150), "lm") == []
+    rows += rows_of({"b": 2.0, "c": 2.1}, 600)
+    assert defaults.found_behind(rows, "lm") == ["b", "c"]
+    lines = list(defaults.page(rows))
+    assert lines.index("Those behind and the one in the middle, 4 times the steps:") > 0
+    assert lines[-1].startswith("| c | 2.110 | 2.0")
+    assert sum("(behind)" in line for line in lines) == 1
 
 
 _listed = defaults.list_members

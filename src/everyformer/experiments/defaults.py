@@ -3,7 +3,8 @@
 Each member of each task is trained as `everyformer compare` would train it, preset and all, for the
 same few steps on built-in data with seeds 0, 1, ... The table shows who learns as the others do and
 who stays behind, beside what its preset changes beyond its gene. It is no ranking: 150 steps favour
-what begins quickly.
+what begins quickly. Those behind, and the member in the middle, are trained four times as long, to
+see whether they catch up.
 
 Results are kept in ``defaults.json`` as each training ends, and what is there is not trained again:
 stop it at any time and give the same command. Several processes may share the work, task by task.
@@ -40,6 +41,8 @@ from everyformer.training.run import environment
 NAME = "defaults"
 BEHIND = 1.1
 """losses over this times the median of their task are pointed out"""
+LONGER = 4
+"""times the steps of those"""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ def ready(task: str, setting: Setting) -> tuple[Dataset, list[Entrant]]:
 def one(task: str, setting: Setting, data: Dataset, entrant: Entrant, seed: int) -> dict[str, Any]:
     """One training: what its evaluation found, or why there is none."""
     row: dict[str, Any] = {"task": task, "member": entrant.member, "seed": seed}
+    row["steps"] = setting.steps
     if entrant.config is None:
         return row | {"error": entrant.error}
     training = replace(setting.compared([entrant.member], task).training, seed=seed)
@@ -108,21 +112,40 @@ def one(task: str, setting: Setting, data: Dataset, entrant: Entrant, seed: int)
     return row | values | {"changes": preset_changes(entrant.config)}
 
 
+def found_behind(rows: list[dict[str, Any]], task: str) -> list[str]:
+    """Members whose mean is far over the median of their task, and the one at the median."""
+    means = {name: statistics.mean(losses) for name, losses in _losses(rows, task).items()}
+    if not means:
+        return []
+    middle = statistics.median_high(means.values())
+    behind = [name for name, mean in means.items() if mean > BEHIND * middle]
+    return behind and [next(name for name, mean in means.items() if mean == middle), *behind]
+
+
 def work(folder: Path, tasks: Sequence[str], seeds: int) -> None:
     """Train all that is missing in ``folder``, seed by seed, and keep the table up to date."""
     for seed in range(seeds):
         for task in tasks:
-            setting = SETTINGS[task]
-            held = {(r["task"], r["member"], r["seed"]) for r in read(folder)}
-            missing = {m.name for m in list_members(task=task)}
-            missing -= {member for t, member, s in held if (t, s) == (task, seed)}
-            if not missing:
-                continue
-            data, found = ready(task, setting)
-            for entrant in (e for e in found if e.member in missing):
-                row = one(task, setting, data, entrant, seed)
-                keep(folder, row)
-                print(f"{task}, seed {seed}: {entrant.member} {row.get('loss', row)}", flush=True)
+            fill(folder, task, SETTINGS[task], [m.name for m in list_members(task=task)], seed)
+    for task in tasks:
+        longer = replace(SETTINGS[task], steps=LONGER * SETTINGS[task].steps)
+        for seed in range(seeds):
+            fill(folder, task, longer, found_behind(read(folder), task), seed)
+
+
+def fill(folder: Path, task: str, setting: Setting, members: Sequence[str], seed: int) -> None:
+    """Train those of ``members`` that are missing with this seed and so many steps."""
+    asked = (task, seed, setting.steps)
+    held = {r["member"] for r in read(folder) if (r["task"], r["seed"], r["steps"]) == asked}
+    missing = set(members) - held
+    if not missing:
+        return
+    data, found = ready(task, setting)
+    for entrant in (e for e in found if e.member in missing):
+        row = one(task, setting, data, entrant, seed)
+        keep(folder, row)
+        told = f"{task}, seed {seed}, {setting.steps} steps"
+        print(f"{told}: {entrant.member} {row.get('loss', row)}", flush=True)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -154,6 +177,15 @@ def keep(folder: Path, row: dict[str, Any]) -> None:
                 made.write_text(text, encoding="utf-8")
 
 
+def _losses(rows: list[dict[str, Any]], task: str, times: int = 1) -> dict[str, list[float]]:
+    """Of each member of a task, after its steps or so many times as many."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if (row["task"], row["steps"]) == (task, times * SETTINGS[task].steps) and "loss" in row:
+            found.setdefault(row["member"], []).append(row["loss"])
+    return found
+
+
 def page(rows: list[dict[str, Any]]) -> Iterator[str]:
     """The table of every task, best first."""
     yield "# Every member at its defaults"
@@ -162,27 +194,42 @@ def page(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield "seeds; not a ranking. `python -m everyformer.experiments.defaults` makes and resumes it."
     for task in ALL_TASKS:
         own = [row for row in rows if row["task"] == task]
-        if not own:
-            continue
-        losses: dict[str, list[float]] = {}
-        for row in own:
-            losses.setdefault(row["member"], []).extend([row["loss"]] if "loss" in row else [])
-        changes = {row["member"]: row.get("changes", row.get("error")) for row in own}
-        means = {name: statistics.mean(values) for name, values in losses.items() if values}
-        middle = statistics.median(means.values())
-        yield from ("", f"## {task}", "", f"{SETTINGS[task]}. Median {middle:.3f}.", "")
-        yield "| member | loss | 95% interval | seeds | its preset changes besides its gene |"
-        yield "|---|---|---|---|---|"
-        for name in sorted(losses, key=lambda n: means.get(n, float("inf"))):
-            values, told = losses[name], changes[name]
-            span = "-"
-            if len(values) > 1:
-                span = "{:.3f} to {:.3f}".format(*mean_interval(values))
-            if isinstance(told, dict):
-                told = ", ".join(f"{key} {value}" for key, value in told.items())
-            shown = f"{means[name]:.3f}" if values else "failed"
-            behind = " (behind)" if values and means[name] > BEHIND * middle else ""
-            yield f"| {name} | {shown}{behind} | {span} | {len(values)} | {told or '-'} |"
+        if own:
+            yield from ("", f"## {task}", "")
+            yield from _table(own, task)
+            yield from _caught_up(rows, task)
+
+
+def _table(own: list[dict[str, Any]], task: str) -> Iterator[str]:
+    losses = _losses(own, task)
+    changes = {row["member"]: row.get("changes", row.get("error")) for row in own}
+    means = {name: statistics.mean(values) for name, values in losses.items()}
+    middle = statistics.median_high(means.values())
+    yield from (f"{SETTINGS[task]}. Median {middle:.3f}.", "")
+    yield "| member | loss | 95% interval | seeds | its preset changes besides its gene |"
+    yield "|---|---|---|---|---|"
+    for name in sorted(changes, key=lambda n: means.get(n, float("inf"))):
+        values, told = losses.get(name, []), changes[name]
+        if isinstance(told, dict):
+            told = ", ".join(f"{key} {value}" for key, value in told.items())
+        shown = f"{means[name]:.3f}" if values else "failed"
+        behind = " (behind)" if values and means[name] > BEHIND * middle else ""
+        yield f"| {name} | {shown}{behind} | {_span(values)} | {len(values)} | {told or '-'} |"
+
+
+def _caught_up(rows: list[dict[str, Any]], task: str) -> Iterator[str]:
+    longer = _losses(rows, task, LONGER)
+    if not longer:
+        return
+    yield from ("", f"Those behind and the one in the middle, {LONGER} times the steps:", "")
+    yield "| member | loss | 95% interval | seeds |"
+    yield "|---|---|---|---|"
+    for name, values in longer.items():
+        yield f"| {name} | {statistics.mean(values):.3f} | {_span(values)} | {len(values)} |"
+
+
+def _span(values: list[float]) -> str:
+    return "{:.3f} to {:.3f}".format(*mean_interval(values)) if len(values) > 1 else "-"
 
 
 def main() -> None:
