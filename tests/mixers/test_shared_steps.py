@@ -1,0 +1,367 @@
+"""Steps that mixers and their references share, against loops over the papers' equations."""
+
+import math
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.mixers._sorting import hardened
+
+WIDTH, HEADS = 12, 3
+CLOSE = {"rtol": 1e-9, "atol": 1e-10}
+
+
+def mixer(member, causal=False, **options):
+    """One whose parameters are drawn wide enough to matter."""
+    generator = torch.Generator().manual_seed(0)
+    made = ef.create_mixer(
+        member, width=WIDTH, heads=HEADS, causal=causal, max_length=32, **options
+    ).double()
+    for parameter in made.parameters():
+        drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.data.copy_(0.4 * drawn)
+    return made.eval()
+
+
+def text(length=11, rows=1, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, length, WIDTH, generator=generator, dtype=torch.float64)
+
+
+def softmaxed(scores):
+    weights = [math.exp(s) for s in scores]
+    return [w / sum(weights) for w in weights]
+
+
+def normed(vector):
+    """A LayerNorm without gain and bias."""
+    mean = sum(vector.tolist()) / len(vector)
+    variance = sum((x - mean) ** 2 for x in vector.tolist()) / len(vector)
+    return (vector - mean) / math.sqrt(variance + 1e-5)
+
+
+def attended(query, keys, values):
+    """softmax_j(q . k_j / sqrt(D)) v_j."""
+    size = len(query)
+    scores = [sum((query * key).tolist()) / math.sqrt(size) for key in keys]
+    return sum(w * v for w, v in zip(softmaxed(scores), values, strict=True))
+
+
+# Routing Transformer
+
+
+def members(scores, among, window):
+    """The ``window`` tokens of largest score."""
+    return set(sorted(among, key=lambda t: -scores[t])[:window])
+
+
+def routed(x, made, routing):
+    """Roy et al., section 4: the first heads are local, the others routed."""
+    o, size, local = made.options, made.size, made.local
+    tokens = range(x.shape[1])
+    heads = []
+    for h in range(HEADS):
+        rows = slice(h * size, (h + 1) * size)
+        q, v = ([linear.weight[rows] @ t for t in x[0]] for linear in (made.query, made.value))
+        if h < local:
+            k = [made.key.weight[rows] @ t for t in x[0]]
+            wide = made.local_window
+            seen = {
+                t: [s for s in tokens if abs(t - s) < wide and (s <= t or not made.causal)]
+                for t in tokens
+            }
+            heads.append([attended(q[t], [k[s] for s in seen[t]], [v[s] for s in seen[t]])
+                          for t in tokens])  # fmt: skip
+            continue
+        k = q if made.share else [made.key.weight[rows] @ t for t in x[0]]
+        q, k = ([normed(t) for t in side] for side in (q, k))
+        means = made.centroids.means[h - local].double()
+        near_q, near_k = ([[float(t @ mu) for mu in means] for t in side] for side in (q, k))
+        outputs = []
+        for t in tokens:
+            lists = []
+            for c in range(len(means)):
+                if routing == "strict":
+                    mine = [s for s in tokens if s <= t and near_q[s][c] == max(near_q[s])]
+                    lists.append((set(mine), mine[-o.window :]))
+                    continue
+                among = [s for s in tokens if s <= t] if routing == "prefix" else tokens
+                asks = members([n[c] for n in near_q], among, o.window)
+                shows = members([n[c] for n in near_k], among, o.window)
+                lists.append((asks, [s for s in shows if s <= t or not made.causal]))
+            found = [attended(q[t], [k[s] for s in shows], [v[s] for s in shows])
+                     for asks, shows in lists if t in asks and shows]  # fmt: skip
+            outputs.append(sum(found) / len(found) if found else torch.zeros(size).double())
+        heads.append(outputs)
+    y = torch.stack([torch.cat([head[t] for head in heads]) for t in tokens])
+    return (y @ made.out.weight.T)[None]
+
+
+ROUTINGS = [
+    (True, {"routing": "strict", "clusters": 3, "window": 3, "local_window": 4}, "strict"),
+    (True, {"routing": "prefix", "clusters": 2, "window": 4, "local_heads": 2}, "prefix"),
+    (True, {"routing": "paper", "clusters": 3, "window": 5, "share_qk": False}, "paper"),
+    (False, {"clusters": 3, "window": 5, "local_window": 2}, None),
+    (False, {"clusters": 2, "window": 4, "share_qk": True, "local_heads": 0}, None),
+]
+
+
+@pytest.mark.parametrize(("causal", "options", "routing"), ROUTINGS)
+def test_routing_is_its_equation(causal, options, routing):
+    """Queries and keys are normed before they are routed and before they are compared."""
+    made, x = mixer("routing", causal, **options), text()
+    with torch.no_grad():
+        expected = routed(x, made, routing)
+        torch.testing.assert_close(made(x).y, expected, **CLOSE)
+        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
+
+
+def test_routings_reference_routes_as_the_mode_does():
+    """Training chooses members by the whole row, evaluation by what was read."""
+    options = {"routing": "paper", "evaluation_routing": "prefix", "clusters": 3, "window": 3}
+    made, x = mixer("routing", True, **options), text()
+    with torch.no_grad():
+        whole, read = routed(x, made, "paper"), routed(x, made, "prefix")
+        assert (whole - read).abs().max() > 1e-3
+        torch.testing.assert_close(made(x).y, read, **CLOSE)
+        torch.testing.assert_close(made.reference(x), read, **CLOSE)
+        made.train()
+        torch.testing.assert_close(made(x).y, whole, **CLOSE)
+        torch.testing.assert_close(made.reference(x), whole, **CLOSE)
+
+
+# Sparse Sinkhorn attention
+
+
+def sorting_logits(x, q, k, made):
+    """R (N, N) of one head ``h``, entry by entry: a function of h."""
+    o, size, count = made.options, made.options.block_size, x.shape[1] // made.options.block_size
+    blocks = [range(n * size, (n + 1) * size) for n in range(count)]
+    read = [range(block[0] + 1) for block in blocks] if made.causal else blocks
+
+    def stands_for(tokens, at, mean):
+        total = sum(tokens[t] for t in at)
+        return total / len(at) if mean else total
+
+    def of(h):
+        if o.sort_net == "bilinear":
+            asked = [stands_for(q[h], at, True) for at in read]
+            keys = [stands_for(k[h], at, True) for at in blocks]
+            return [[float(a @ b) / math.sqrt(made.head_dim) for b in keys] for a in asked]
+        rows = [stands_for(x[0], at, o.pool == "mean") for at in read]
+        weights, biases = made.sorter.weights, made.sorter.biases
+        if o.sort_net == "mlp":
+            rows = [(row @ weights[0][h] + biases[0][h, 0]).clamp(min=0) for row in rows]
+            rows = [(row @ weights[1][h] + biases[1][h, 0]).clamp(min=0) for row in rows]
+        else:
+            rows = [row @ weights[0][h] for row in rows]
+        return [row[:count].tolist() for row in rows]
+
+    return of
+
+
+def sinkhorn(logits, iterations, causal):
+    """Rows and columns in turn; of causal ones the columns sum over the rows so far."""
+    count = len(logits)
+    p = [[math.exp(r) if j < i or not causal else 0.0 for j, r in enumerate(row)]
+         for i, row in enumerate(logits)]  # fmt: skip
+
+    def rows(p):
+        return [[x / (sum(row) or 1) for x in row] for row in p]
+
+    for _ in range(iterations):
+        p = rows(p)
+        before = [[sum(p[n][j] for n in (range(i + 1) if causal else range(count)))
+                   for j in range(count)] for i in range(count)]  # fmt: skip
+        p = [[p[i][j] / (before[i][j] or 1) for j in range(count)] for i in range(count)]
+    return rows(p) if causal else p
+
+
+def sorted_and_own(x, made, iterations):
+    """Each token reads the sorted block and its own by one softmax."""
+    o, size, causal = made.options, made.options.block_size, made.causal
+    q, k, v = (t[0].detach() for t in made.project(x))
+    logits, heads = sorting_logits(x, q, k, made), []
+    for h in range(HEADS):
+        p = sinkhorn([[r / o.tau for r in row] for row in logits(h)], iterations, causal)
+        if o.hard:
+            p = [[float(x == max(row) and x > 0) for x in row] for row in p]
+        outputs = []
+        for t in range(x.shape[1]):
+            i = t // size
+            keys, values = [], []
+            for r in range(size):
+                if causal and i == 0:
+                    keys.append(made.null[0, h, 0])
+                    values.append(made.null[1, h, 0])
+                    continue
+                keys.append(sum(w * k[h, j * size + r] for j, w in enumerate(p[i])))
+                values.append(sum(w * v[h, j * size + r] for j, w in enumerate(p[i])))
+            own = range(i * size, t + 1 if causal else (i + 1) * size)
+            keys, values = keys + [k[h, s] for s in own], values + [v[h, s] for s in own]
+            outputs.append(attended(q[h, t], keys, values))
+        heads.append(outputs)
+    y = torch.stack([torch.cat([head[t] for head in heads]) for t in range(x.shape[1])])
+    return made.out(y)[None]
+
+
+SORTINGS = [
+    # causal, options, iterations (the defaults are 8 and, causal, 1)
+    (False, {}, 8),
+    (True, {}, 1),
+    (False, {"sort_net": "mlp", "iterations": 2}, 2),
+    (True, {"sort_net": "mlp", "iterations": 3}, 3),
+    (False, {"sort_net": "bilinear", "iterations": 1}, 1),
+    (True, {"sort_net": "bilinear"}, 1),
+    (False, {"pool": "mean", "tau": 0.3}, 8),
+    (True, {"pool": "mean"}, 1),
+    (False, {"hard": True}, 8),
+    (True, {"hard": True, "sort_net": "bilinear"}, 1),
+]
+
+
+@pytest.mark.parametrize(("causal", "options", "iterations"), SORTINGS)
+def test_sinkhorn_is_its_equation(causal, options, iterations):
+    made, x = mixer("sinkhorn", causal, block_size=3, **options), text(12)
+    with torch.no_grad():
+        expected = sorted_and_own(x, made, iterations)
+        torch.testing.assert_close(made(x).y, expected, **CLOSE)
+        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
+
+
+def test_a_row_of_nothing_is_hardened_to_nothing():
+    rows = torch.tensor([[[0.0, 0.0, 0.0], [0.2, 0.7, 0.1]]])
+    assert hardened(rows).tolist() == [[[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]
+
+
+# gMLP
+
+
+def gated(x, made):
+    """Z = gelu(X U), the gate by one weight a pair of tokens, Y = (... V)."""
+    o, length = made.options, x.shape[1]
+    z = [made.up.weight @ t + made.up.bias for t in x[0]]
+    z = [t * 0.5 * (1 + torch.erf(t / math.sqrt(2))) for t in z]
+    half = len(z[0]) // 2
+    first, second = ([t[:half] for t in z], [t[half:] for t in z]) if o.gate == "split" else (z, z)
+    second = [made.norm.weight * normed(t) + made.norm.bias for t in second]
+    group = len(second[0]) // o.sgu_heads
+
+    def weight(h, i, j):
+        if made.causal and j > i:
+            return 0.0
+        if o.spatial == "dense":
+            return made.spatial[h, i, j]
+        if o.taps is not None and abs(i - j) >= o.taps:
+            return 0.0
+        # c_-(n-1) .. c_(n-1), or of causal ones c_0 .. c_(n-1)
+        return made.spatial[h, i - j + (0 if made.causal else (o.taps or 32) - 1)]
+
+    rows = []
+    for i in range(length):
+        parts = []
+        for h in range(o.sgu_heads):
+            channels = slice(h * group, (h + 1) * group)
+            mixed = sum(weight(h, i, j) * second[j][channels] for j in range(length))
+            parts.append(mixed + made.bias[h, 0 if o.taps else i])
+        gate = torch.cat(parts)
+        if o.gate in ("split", "multiplicative"):
+            gate = first[i] * gate
+        elif o.gate == "additive":
+            gate = first[i] + gate
+        rows.append(made.out.weight @ gate + made.out.bias)
+    return torch.stack(rows)[None]
+
+
+SPATIAL = [{}, {"spatial": "toeplitz"}, {"spatial": "toeplitz", "taps": 4}, {"sgu_heads": 2}]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("gate", ["split", "multiplicative", "additive", "linear"])
+@pytest.mark.parametrize("spatial", SPATIAL)
+def test_gmlp_is_its_equation(causal, gate, spatial):
+    made, x = mixer("gmlp", causal, gate=gate, **spatial), text(9)
+    with torch.no_grad():
+        expected = gated(x, made)
+        torch.testing.assert_close(made(x).y, expected, **CLOSE)
+        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
+        if causal:
+            assert (made.matrix(9).triu(1) == 0).all()
+
+
+# Attention-Free Transformers
+
+
+GATES = {
+    "sigmoid": lambda z: 1 / (1 + math.exp(-z)),
+    "relu": lambda z: max(z, 0.0),
+    "identity": lambda z: z,
+}
+KINDS = [
+    ("aft-full", {"rank": None, "per_head": True}),
+    ("aft-full", {"rank": 2}),
+    ("aft-local", {"window": 3, "rank": None, "per_head": True}),
+    ("aft-local", {"window": 3, "rank": 2}),
+    ("aft-simple", {}),
+    ("aft-conv", {"kernel": 5, "reparameterise": False}),
+    ("aft-conv", {"kernel": 5, "tied": False}),
+]
+
+
+def bias_between(made, h):
+    """w_{t,t'} of the channels of head h, pair by pair: a function of t and t'."""
+    o = made.options
+    if made.name == "aft-simple":
+        return lambda t, s: 0.0
+    if made.name == "aft-conv":
+        taps = made.kernel[h]
+        if o.reparameterise:
+            raw = taps.tolist()
+            mean = sum(raw) / len(raw)
+            deviation = math.sqrt(sum((r - mean) ** 2 for r in raw) / len(raw) + 1e-5)
+            taps = [made.gamma[h] * (r - mean) / deviation + made.beta[h] for r in raw]
+        # the key that stands s - t after the query; causal kernels end at the query itself
+        first = -(o.kernel - 1) if made.causal else -(o.kernel // 2)
+        return lambda t, s: taps[s - t - first] if 0 <= s - t - first < o.kernel else 0.0
+    w, h = made.position.w, h if o.per_head else 0
+    near = o.window if made.name == "aft-local" else math.inf
+    if o.rank is not None:
+        return lambda t, s: w[0][h, t] @ w[1][h, s] if abs(t - s) < near else 0.0
+    if made.name == "aft-full":
+        return lambda t, s: w[h, t, s]
+    # the band alone is stored, from the farthest past on
+    return lambda t, s: w[h, t, s - t + o.window - 1] if abs(t - s) < near else 0.0
+
+
+def attention_free(x, made):
+    """gate(Q_t) sum exp(K_t' + w_{t,t'}) V_t' / sum exp(K_t' + w_{t,t'}), channel by channel."""
+    q, k, v = (
+        [linear.weight @ t + linear.bias for t in x[0]]
+        for linear in (made.query, made.key, made.value)
+    )
+    rows = []
+    for t in range(x.shape[1]):
+        row = []
+        for c in range(WIDTH):
+            h = c * HEADS // WIDTH
+            # one key a head, or one a channel
+            key = c * len(k[0]) // WIDTH
+            w = bias_between(made, h)
+            seen = range(t + 1) if made.causal else range(x.shape[1])
+            weights = softmaxed([float(k[s][key] + w(t, s)) for s in seen])
+            average = sum(a * float(v[s][c]) for a, s in zip(weights, seen, strict=True))
+            row.append(GATES[made.options.gate](float(q[t][c])) * average)
+        rows.append(made.out.weight @ torch.tensor(row, dtype=torch.float64) + made.out.bias)
+    return torch.stack(rows)[None]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize(("member", "options"), KINDS)
+def test_attention_free_transformers_are_their_equation(member, options, gate, causal):
+    made, x = mixer(member, causal, gate=gate, **options), text(6)
+    with torch.no_grad():
+        expected = attention_free(x, made)
+        torch.testing.assert_close(made(x).y, expected, **CLOSE)
+        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
