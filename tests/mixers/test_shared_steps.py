@@ -7,6 +7,7 @@ import torch
 
 import everyformer as ef
 from everyformer.mixers._sorting import hardened
+from everyformer.mixers.aft_local import aft_local, aft_local_reference
 
 WIDTH, HEADS = 12, 3
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}
@@ -365,3 +366,25 @@ def test_attention_free_transformers_are_their_equation(member, options, gate, c
         expected = attention_free(x, made)
         torch.testing.assert_close(made(x).y, expected, **CLOSE)
         torch.testing.assert_close(made.reference(x), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("member", "options"), KINDS)
+def test_the_bias_that_is_shown_is_that_of_the_pairs(member, options, causal):
+    """Also of texts shorter than the table."""
+    made = mixer(member, causal, **options).requires_grad_(False)
+    shown = made.dense_bias(6).detach()
+    for h, table in enumerate(shown):
+        w = bias_between(made, h)
+        for t in range(6):
+            for s in range(t + 1 if causal else 6):
+                assert float(table[t, s]) == pytest.approx(float(w(t, s)), abs=1e-12)
+
+
+@pytest.mark.parametrize("form", [aft_local, aft_local_reference])
+def test_a_table_larger_than_the_text_is_read_from_its_first_corner(form):
+    q, k, v = (text(5, seed=n) for n in range(3))
+    w = torch.randn(9, 9, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    got, expected = (form(q, k, v, table, window=3) for table in (w, w[:5, :5]))
+    torch.testing.assert_close(got, expected, **CLOSE)
+    assert (form(q, k, v, w[4:, 4:], window=3) - got).abs().max() > 1e-3

@@ -298,7 +298,7 @@ def gate_weights(gate: Tensor, keep: Tensor | None) -> Tensor:
     """
     written = 1 - gate
     if keep is not None:
-        gate = gate.masked_fill(~keep[:, None], 0.5)
+        gate = gate.masked_fill(~keep[:, None], 1)
         written = written.masked_fill(~keep[:, None], 0)
     here = torch.eye(gate.shape[-1], dtype=gate.dtype, device=gate.device)
     row, rows = torch.zeros_like(gate), []
