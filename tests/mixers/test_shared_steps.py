@@ -388,3 +388,95 @@ def test_a_table_larger_than_the_text_is_read_from_its_first_corner(form):
     got, expected = (form(q, k, v, table, window=3) for table in (w, w[:5, :5]))
     torch.testing.assert_close(got, expected, **CLOSE)
     assert (form(q, k, v, w[4:, 4:], window=3) - got).abs().max() > 1e-3
+
+
+# Linear attention and Performer
+
+
+def features(map_of, weights):
+    """phi of one head's vector, one number at a time."""
+
+    def learned(x, part):
+        return (part.weight @ x + part.bias).tolist()
+
+    def phi(x):
+        if map_of == "product":
+            pairs = zip(learned(x, weights.first), learned(x, weights.second), strict=True)
+            return [a * b for a, b in pairs]
+        x = x.tolist() if weights is None else learned(x, weights.first)
+        if map_of == "elu":
+            return [z + 1 if z > 0 else math.exp(z) for z in x]
+        if map_of == "exp":
+            return [math.exp(z) for z in x]
+        if map_of in ("relu", "t2r"):
+            return [max(z, 0.0) for z in x]
+        if map_of == "softmax":
+            return softmaxed(x)
+        if map_of == "hedgehog":
+            return softmaxed([2 * z for z in x] + [-2 * z for z in x])
+        return x
+
+    return phi
+
+
+def favor(made, h):
+    """exp(w . x - |x|^2 / 2) / sqrt(M) of x / D^(1/4); relu and eps of the generalised kernel."""
+    o = made.options
+    rows = made.random.projection[h if o.per_head else 0]
+
+    def phi(x):
+        x = x / made.head_dim**0.25
+        if o.feature_map == "relu":
+            return [max(float(w @ x), 0.0) + 1e-3 for w in rows]
+        half = float(x @ x) / 2
+        return [math.exp(float(w @ x) - half) / math.sqrt(len(rows)) for w in rows]
+
+    return phi
+
+
+def kernel_average(x, made):
+    """sum_s phi(q_t) phi(k_s) v_s / sum_s phi(q_t) phi(k_s); zero where no weight is."""
+    q, k, v = (t[0] for t in made.project(x))
+    rms = made.name == "linear" and made.options.normalise == "rms"
+    rows = []
+    for t in range(x.shape[1]):
+        row = []
+        for h in range(HEADS):
+            if made.name == "linear":
+                of = made.options.feature_map
+                asks, shows = features(of, made.query_map), features(of, made.key_map)
+            else:
+                asks = shows = favor(made, h)
+            seen = range(t + 1) if made.causal else range(x.shape[1])
+            asked, held = asks(q[h, t]), [shows(k[h, s]) for s in seen]
+            weights = [sum(a * b for a, b in zip(asked, one, strict=True)) for one in held]
+            y = sum(w * v[h, s] for w, s in zip(weights, seen, strict=True))
+            if rms:
+                size = math.sqrt(float(y @ y) / len(y) + 1e-6)
+                row.append(made.norm.weight * y / size)
+            else:
+                row.append(y / (sum(weights) or 1.0))
+        rows.append(torch.cat(row))
+    return made.out(torch.stack(rows))[None]
+
+
+KERNELS = [
+    *(("linear", {"feature_map": name}) for name in ("elu", "relu", "exp", "softmax", "t2r")),
+    ("linear", {"feature_map": "hedgehog"}),
+    ("linear", {"feature_map": "product", "normalise": "rms"}),
+    ("linear", {"feature_map": "identity", "normalise": "rms"}),
+    ("linear", {"feature_map": "identity"}),
+    ("performer", {"features": 16}),
+    ("performer", {"features": 16, "per_head": True, "draw": "iid"}),
+    ("performer", {"features": 8, "feature_map": "relu"}),
+]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("member", "options"), KERNELS)
+def test_kernel_attention_is_its_equation(member, options, causal):
+    made, x = mixer(member, causal, **options), text(7)
+    with torch.no_grad():
+        expected = kernel_average(x, made)
+        torch.testing.assert_close(made(x).y, expected, **CLOSE)
+        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
