@@ -13,7 +13,7 @@ GIB = 1 << 30
 def test_a_byte_more_than_is_free_is_refused(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("everyformer.core.memory.free_memory", lambda: free)
     check_memory(free, "a table", "choose less")
-    with pytest.raises(ResourceError, match="a table needs at least .*free: choose less"):
+    with pytest.raises(ResourceError, match=r"a table needs at least .*free: choose less"):
         check_memory(free + 1, "a table", "choose less")
 
 
