@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from everyformer.core.mask import lengths_of
 from everyformer.positions._rope_scaling import RopeScaling, rates, rates_reference
 from everyformer.positions.t5_relative import T5Relative
 
@@ -51,3 +52,15 @@ def test_t5s_farthest_distance_with_a_row_of_its_own(causal, buckets, rows):
         made.table.copy_(torch.arange(2 * buckets).view(buckets, 2))
     added = made.by_distance(torch.arange(-5, 6), torch.float64)
     assert added.tolist() == [[2.0 * row + head for row in rows] for head in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("positions", "lengths"),
+    [
+        # a sequence begins at 0, or where positions fall back
+        ([3, 4, 5, 2, 3], [6, 6, 6, 4, 4]),
+        ([9, 1, 0, 1, 2, 7, 6], [10, 2, 8, 8, 8, 8, 7]),
+    ],
+)
+def test_positions_that_fall_begin_a_sequence(positions, lengths):
+    assert lengths_of(torch.tensor([positions])).tolist() == [lengths]
