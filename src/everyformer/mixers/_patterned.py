@@ -258,7 +258,7 @@ class PatternAttention(ByText):
         """Without what no later query sees, but for one: without any key a text would begin."""
         plan = self.plan(self.max_length or 1)
         if plan.span is not None:
-            return held.last(plan.span)
+            return held.last(max(plan.span, 1))
         if torch.compiler.is_compiling():
             return held
         keep, at = held.slots()
