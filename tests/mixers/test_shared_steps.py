@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.core.mask import Mask
 from everyformer.mixers._sorting import hardened
 from everyformer.mixers.aft_local import aft_local, aft_local_reference
+from everyformer.mixers.attention import attention
 
 WIDTH, HEADS = 12, 3
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}
@@ -47,6 +49,27 @@ def attended(query, keys, values):
     size = len(query)
     scores = [sum((query * key).tolist()) / math.sqrt(size) for key in keys]
     return sum(w * v for w, v in zip(softmaxed(scores), values, strict=True))
+
+
+# attention
+
+
+def test_a_bias_and_that_of_a_mask_are_both_added():
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, n, 4, generator=generator).double() for n in (5, 7, 7))
+    one, other = (torch.randn(2, 5, 7, generator=generator).double() for _ in range(2))
+    expected = torch.zeros_like(q)
+    for h in range(2):
+        for i in range(5):
+            scores = [float(q[0, h, i] @ k[0, h, j]) / 2 + float(one[h, i, j] + other[h, i, j])
+                      for j in range(7)]  # fmt: skip
+            expected[0, h, i] = sum(w * t for w, t in zip(softmaxed(scores), v[0, h], strict=True))
+    for got in (
+        attention(q, k, v, mask=Mask(bias=one), bias=other),
+        attention(q, k, v, bias=one + other),
+        attention(q, k, v, mask=Mask(bias=one + other)),
+    ):
+        torch.testing.assert_close(got, expected, **CLOSE)
 
 
 # Routing Transformer

@@ -102,7 +102,7 @@ def sloped(
     if q.dtype in HALF:
         return "channels"
     alone = visible.causal and not dropout and able(q, k, visible.slopes)
-    return "squares" if alone else "written"
+    return "written"
 
 
 def attention_weights(

@@ -216,7 +216,7 @@ class CompressiveMemory(Memory):
     def recall(self, state: CompressiveState, length: int) -> Recalled:
         rows, packed = state.rows, self._packed(state)
         count = packed.x.shape[1]
-        keys = torch.cat((packed.x.flip(1)[:, None], rows.keys), 2)
+        keys = torch.cat((packed.x[:, None], rows.keys), 2)
         if self.options.distance == "index" and rows.keep is None and surely(packed.keep):
             return Recalled(KeyValueState(rows.seen, keys, keys[..., :0]))
         keep, positions = rows.slots()
