@@ -7,6 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from everyformer.core.errors import UnsupportedError
 from everyformer.engines.softmax import Visibility, softmax_attention
 
 SLOPES = (0.5, 0.03125)
@@ -109,3 +110,12 @@ def test_operations_are_those_of_the_pairs_that_are_computed(queries, keys, pair
     # two products of 4 channels for 2 heads one way, five the other
     assert forward.get_total_flops() == 2 * 2 * 2 * 4 * pairs
     assert backward.get_total_flops() == 5 * 2 * 2 * 4 * pairs
+
+
+def test_its_gradient_is_not_differentiated_again():
+    q, k, v = (t.requires_grad_() for t in heads(5, 5))
+    visible = Visibility(causal=True, slopes=torch.tensor(SLOPES))
+    y = softmax_attention(q, k, v, visible)
+    (first,) = torch.autograd.grad(y.square().sum(), q, create_graph=True)
+    with pytest.raises(UnsupportedError, match="second derivatives are not supported"):
+        first.square().sum().backward()
