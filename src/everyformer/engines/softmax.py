@@ -100,7 +100,7 @@ def sloped(
     if q.shape[2] == 1:
         return "written"
     if q.dtype in HALF:
-        return "written"
+        return "channels"
     alone = visible.causal and not dropout and able(q, k, visible.slopes)
     return "squares" if alone else "written"
 
