@@ -7,6 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+import everyformer as ef
 from everyformer.core.errors import UnsupportedError
 from everyformer.engines.softmax import Visibility, softmax_attention
 
@@ -119,3 +120,34 @@ def test_its_gradient_is_not_differentiated_again():
     (first,) = torch.autograd.grad(y.square().sum(), q, create_graph=True)
     with pytest.raises(UnsupportedError, match="second derivatives are not supported"):
         first.square().sum().backward()
+
+
+def windowed(backend="auto", causal=True, dtype=torch.float64):
+    torch.manual_seed(0)
+    made = ef.create_mixer(
+        "longformer", width=12, heads=3, causal=causal, position="alibi", window=64,
+        backend=backend,
+    )  # fmt: skip
+    return made.to(dtype).eval()
+
+
+@pytest.mark.parametrize("at", [0, 100, 4000, 8900])
+def test_windows_lose_no_digit_wherever_they_stand(at):
+    """In float32, against the same window of a text that is cut out."""
+    x = torch.randn(1, 9000, 12, generator=torch.Generator().manual_seed(1))
+    before = max(at - 128, 0)
+    with torch.no_grad():
+        got = windowed(dtype=torch.float32)(x).y[:, at : at + 50]
+        cut = windowed("dense")(x[:, before : at + 50].double()).y[:, at - before :]
+    torch.testing.assert_close(got.double(), cut, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_windows_in_half_precision_see_both_sides_fall(causal, dtype):
+    x = torch.randn(1, 700, 12, generator=torch.Generator().manual_seed(1)).to(dtype)
+    low, exact = windowed("blocked", causal, dtype), windowed("dense", causal)
+    exact.load_state_dict(low.state_dict())
+    with torch.no_grad():
+        bound = 2e-2 if dtype == torch.bfloat16 else 3e-3
+        torch.testing.assert_close(low(x).y.double(), exact(x.double()).y, rtol=0, atol=bound)

@@ -165,7 +165,7 @@ def choose(plan: SparsePlan, q: Tensor, how: How) -> str:
 
 def _slopes(plan: SparsePlan, q: Tensor, how: How) -> Tensor | None:
     """m of a bias -m (i - j), if that is all that a position does and channels may hold it."""
-    if how.scorer is None or q.dtype not in HALF:
+    if how.scorer is None or not plan.causal or q.dtype not in HALF:
         return None
     return how.scorer.slopes_of(torch.promote_types(q.dtype, torch.float32), q.device)
 
