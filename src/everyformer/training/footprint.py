@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from everyformer.training.config import TrainingConfig
     from everyformer.training.distributed import World
 
-MOMENTS = 1
+MOMENTS = 3
 """tensors beside each trained weight: its gradient and AdamW's two moments"""
 
 
