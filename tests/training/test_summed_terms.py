@@ -1,4 +1,4 @@
-"""Losses that are sums, not means: slices of a batch add up to what the batch gives."""
+"""Losses that are sums, or means over what is not rows: slices of a batch add up to the batch."""
 
 from __future__ import annotations
 
@@ -80,3 +80,31 @@ def test_a_batch_of_the_same_rows_twice_has_twice_the_sum_and_the_same_mean():
         made = model(norm, "attention")
         once, both = (backward(made, b, WORLD, carry=Carry(made)) for b in (batch, twice))
         assert both["compression"] == pytest.approx(times * once["compression"], rel=1e-10)
+
+
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+@pytest.mark.parametrize("slices", [2, 4])
+def test_slices_of_texts_to_be_classified_weigh_by_the_tokens_that_are_read(
+    pooling: str, slices: int
+):
+    """With a token of its own in front of every text, that counts too."""
+
+    def classifier() -> torch.nn.Module:
+        torch.manual_seed(0)
+        made = ef.create_model(
+            "routing", "classify-text", width=8, heads=2, layers=2, vocabulary=11, max_length=12,
+            classes=3, pooling=pooling, commitment=0.5, clusters=2, window=4,
+        )  # fmt: skip
+        return made.double().train()
+
+    tokens = torch.randint(0, 11, (4, 9), generator=torch.Generator().manual_seed(4))
+    keep = torch.arange(9) < torch.tensor([9, 1, 2, 5])[:, None]
+    batch = Batch(tokens, torch.tensor([0, 2, 1, 1]), keep)
+    plain, parts = classifier(), classifier()
+    out = plain(batch.inputs, targets=batch.targets, mask=batch.mask)
+    out.loss.backward()
+    found = backward(parts, batch, WORLD, slices=slices)
+    assert found == pytest.approx({n: t.item() for n, t in out.losses.items()}, rel=1e-10)
+    assert found["commitment"] > 1e-4
+    for (name, a), b in zip(plain.named_parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad, rtol=1e-9, atol=1e-12, msg=name)
