@@ -1,0 +1,44 @@
+"""`everyformer bench` ends in 1 where a point was refused or failed, whatever else was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everyformer.benchmark.bench import Point
+from everyformer.cli import main
+
+MEASURED = Point("attention", 8, seconds=0.001, quartiles=(0.001, 0.001))
+ENDS = [
+    ((), 0),
+    ((Point("gmlp", 8, status="refused", detail="for a reason"),), 1),
+    ((Point("gmlp", 8, status="failed", detail="for a reason"),), 1),
+]
+
+
+@pytest.mark.parametrize("json", [(), ("--json",)])
+@pytest.mark.parametrize(("more", "code"), ENDS)
+@pytest.mark.parametrize("last", [True, False])
+def test_a_point_that_was_not_measured_is_told_by_the_exit(
+    more: tuple[Point, ...],
+    code: int,
+    last: bool,
+    json: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def bench(*_: Any, **__: Any) -> list[Point]:
+        return [MEASURED, *more] if last else [*more, MEASURED]
+
+    monkeypatch.setattr("everyformer.cli.bench.bench", bench)
+    assert main(["bench", "attention", "--lengths", "8", *json]) == code
+    assert ("for a reason" in capsys.readouterr().out) == bool(code)
+
+
+def test_heads_that_do_not_divide_the_width_end_in_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("--lengths", "8", "--width", "16", "--heads", "7", "--seconds", "0.005")
+    assert main(["bench", "attention", *words, "--threads", "1"]) == 1
+    assert "heads that fit: 1, 2, 4, 8, 16" in capsys.readouterr().out
