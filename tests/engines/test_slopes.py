@@ -151,3 +151,14 @@ def test_windows_in_half_precision_see_both_sides_fall(causal, dtype):
     with torch.no_grad():
         bound = 2e-2 if dtype == torch.bfloat16 else 3e-3
         torch.testing.assert_close(low(x).y.double(), exact(x.double()).y, rtol=0, atol=bound)
+
+
+def test_queries_before_the_first_key_see_nothing():
+    """More queries than keys, which end together."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, n, 4).double() for n in (7, 3, 3))
+    slopes = torch.tensor([0.5, 0.0]).double()
+    got = softmax_attention(q, k, v, Visibility(causal=True, slopes=slopes))
+    assert torch.equal(got[:, :, :4], torch.zeros(1, 2, 4, 4).double())
+    last = softmax_attention(q[:, :, 4:], k, v, Visibility(causal=True, slopes=slopes))
+    torch.testing.assert_close(got[:, :, 4:], last)

@@ -158,7 +158,7 @@ def _with_bias(visible: Visibility, queries: int, keys: int) -> Visibility:
     """The same with its slopes written out as a mask (1, H, L, S)."""
     assert visible.slopes is not None
     place = torch.arange(keys, device=visible.slopes.device)
-    behind = place[keys - queries :, None] - place
+    behind = torch.arange(keys - queries, keys, device=place.device)[:, None] - place
     bias = -visible.slopes.view(1, -1, 1, 1) * behind
     if visible.causal:
         bias = bias.masked_fill(behind < 0, -math.inf)

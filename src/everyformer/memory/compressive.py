@@ -70,7 +70,8 @@ class CompressiveOptions(Options):
     reconstruction_norm: Annotated[Literal["mean", "sum"], Unless("reconstruction", "none")] = (
         "mean"
     )
-    """squared differences averaged over all numbers, or added up as printed"""
+    """squared differences averaged over the real numbers of each row, and over rows, or added up as
+    printed"""
     gradient: Literal["none", "one-segment"] = "none"
     """whether the model's own loss reaches the function through what it compressed last"""
     distance: Literal["index", "time"] = "index"
@@ -337,7 +338,9 @@ class CompressiveMemory(Memory):
         square = difference.square().masked_fill(~counts, 0.0)
         total = square.sum()
         if o.reconstruction_norm == "mean":
-            total = total / counts.expand_as(square).sum().clamp(min=1)
+            # row by row, so that slices of a batch weigh in by their rows
+            read = counts.expand_as(square).flatten(1).sum(1)
+            total = (square.flatten(1).sum(1) / read.clamp(min=1)).mean()
         return {"compression": o.reconstruction_weight * total}
 
 
