@@ -18,8 +18,9 @@ The backward pass asks the same kernels with the merged outputs and log-sums. Me
 
 No score of contents is beyond c = scale max|q| max|k|. So a key that lies d behind, m d > 2 c + e,
 has less than exp(-e) of the weight that the query gives itself. With e = -2 log(eps) all such keys
-together are far below the last digit: they are left out, and of steep heads a square is only its
-corner at r. What is left out would be numbers below the normal ones, on which CPUs are slow.
+together are far below the last digit: they are left out. Steep heads have no squares larger than
+they reach, and all have only the keys that stretches of queries reach. What is left out would be
+numbers below the normal ones, on which CPUs are slow.
 
 Sources: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3 (the bias); Milakov & Gimelshein
 2018, arXiv 1805.02867 (the merge).
@@ -46,6 +47,8 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 CHUNK = 256
 """tokens of a triangle"""
+STRIPS = 4
+"""stretches of a square's queries, each with fewer keys, where these do not reach all"""
 
 
 def able(q: Tensor, k: Tensor, slopes: Tensor) -> bool:
@@ -82,6 +85,8 @@ class _Part:
     step: int = 1
     triangle: bool = False
     """whether keys are the queries, later ones hidden; else they end where the queries begin"""
+    ahead: int = 0
+    """queries between the last key and the first query"""
 
     def queries(self, t: Tensor) -> Tensor:
         """Of a row's (H, L, ...), views (count, H, rows, ...)."""
@@ -91,10 +96,15 @@ class _Part:
         """Of a row's (H, S, D), views (count, H, keys, D)."""
         return _units(t, self.key, self.count, self.keys, self.step)
 
-    def corner(self, reach: int) -> _Part:
-        """Of squares, the pairs that are no farther apart than ``reach``, and a few more."""
-        rows, keys = min(self.rows, reach), min(self.keys, reach)
-        return replace(self, key=self.key + self.keys - keys, rows=rows, keys=keys)
+    def strips(self, reach: int) -> Iterator[_Part]:
+        """Of squares, stretches of queries with the keys that are no farther than ``reach``."""
+        rows = self.rows if self.rows + self.keys <= reach else -(-self.rows // STRIPS)
+        for ahead in range(0, min(self.rows, reach), rows):
+            keys = min(self.keys, reach - ahead)
+            yield replace(
+                self, query=self.query + ahead, key=self.key + self.keys - keys,
+                rows=min(rows, self.rows - ahead), keys=keys, ahead=ahead,
+            )  # fmt: skip
 
     def fallen(self, slopes: Tensor, lowest: Tensor) -> tuple[Tensor, Tensor]:
         """The bias of scores (1, H, rows or 1, keys), and what rows (H, rows or 1) add to it.
@@ -102,7 +112,7 @@ class _Part:
         Keys whose bias is below ``lowest`` (H,) are left out, but for the nearest.
         """
         m, row, key = slopes[:, None], torch.arange(self.rows), torch.arange(self.keys)
-        distance, beside = (self.keys - key)[None], -m * row
+        distance, beside = (self.keys - key)[None], -m * (self.ahead + row)
         if self.triangle:
             distance, beside = row[:, None] - key, torch.zeros_like(m)
         bias = -m[..., None] * distance
@@ -115,8 +125,11 @@ def _units(t: Tensor, first: int, count: int, size: int, step: int) -> Tensor:
     return whole.unfold(1, size, step).movedim(-1, 2).transpose(0, 1)
 
 
-def _parts(length: int, past: int) -> Iterator[_Part]:
-    """Triangles, so that every query has a log-sum; squares by size; all keys that stood before."""
+def _parts(length: int, past: int, reach: int) -> Iterator[_Part]:
+    """Triangles, so that every query has a log-sum; squares by size; all keys that stood before.
+
+    Squares of ``reach`` tokens stand side by side, and there are no larger ones.
+    """
     count, rest = divmod(length, CHUNK)
     if count:
         yield _Part(0, past, count, CHUNK, CHUNK, CHUNK, triangle=True)
@@ -124,13 +137,14 @@ def _parts(length: int, past: int) -> Iterator[_Part]:
         yield _Part(length - rest, past + length - rest, 1, rest, rest, triangle=True)
     size = CHUNK
     while size < length:
-        count, rest = divmod(length, 2 * size)
+        step = 2 * size if size < reach else size
+        count = (length + step - 2 * size) // step
         if count:
-            yield _Part(size, past, count, size, size, 2 * size)
-        if rest > size:
-            first = length - rest
-            yield _Part(first + size, past + first, 1, rest - size, size)
-        size *= 2
+            yield _Part(size, past, count, size, size, step)
+        first = size + count * step
+        if first < length:
+            yield _Part(first, past + first - size, 1, length - first, size)
+        size = 2 * size if size < reach else length
     if past:
         yield _Part(0, 0, 1, length, past)
 
@@ -142,27 +156,25 @@ def _lowest(q: Tensor, k: Tensor, scale: float) -> Tensor:
     return 2 * math.log(torch.finfo(q.dtype).eps) - 2.01 * most
 
 
-def _cut(part: _Part, reach: Tensor) -> Iterator[tuple[slice, _Part]]:
-    """The part for stretches of heads that need as much of it."""
-    needed, first = [max(part.rows, part.keys)] * len(reach), 0
-    if not part.triangle:
-        needed = [CHUNK * int(n) for n in (reach / CHUNK).ceil().clamp(1, max(needed) // CHUNK + 1)]
-    for far, heads in groupby(needed):
-        last = first + len(list(heads))
-        yield slice(first, last), part if part.triangle else part.corner(far)
-        first = last
-
-
 def _calls(
     q: Tensor, k: Tensor, slopes: Tensor, scale: float
 ) -> Iterator[tuple[int, slice, _Part, Tensor, Tensor]]:
-    """Row, heads and pairs of every call of a kernel, with what `_Part.fallen` says."""
-    lowest = _lowest(q, k, scale)
-    reach = (-lowest / slopes).nan_to_num(math.inf)
-    for whole in _parts(q.shape[2], k.shape[2] - q.shape[2]):
-        for heads, part in _cut(whole, reach):
-            bias, beside = part.fallen(slopes[heads], lowest[heads])
-            yield from ((row, heads, part, bias, beside) for row in range(len(q)))
+    """Row, heads and pairs of every call of a kernel, with what `_Part.fallen` says.
+
+    Neighbouring heads go together if they reach equally far, up to a factor of two.
+    """
+    length, source = q.shape[2], k.shape[2]
+    lowest, most = _lowest(q, k, scale), 2 * source
+    reach = (-lowest / slopes).nan_to_num(most).clamp(1, most).ceil().long().tolist()
+    first = 0
+    for blocks, group in groupby((n - 1).bit_length() for n in reach):
+        last = first + len(list(group))
+        heads, far = slice(first, last), max(reach[first:last])
+        for whole in _parts(length, source - length, max(CHUNK, 1 << blocks)):
+            for part in (whole,) if whole.triangle else whole.strips(far):
+                bias, beside = part.fallen(slopes[heads], lowest[heads])
+                yield from ((row, heads, part, bias, beside) for row in range(len(q)))
+        first = last
 
 
 @torch.library.custom_op("everyformer::sloped_softmax", mutates_args=())
@@ -234,7 +246,7 @@ _sloped_softmax.register_autograd(_differentiate, setup_context=_save)
 def _pairs(q: Any, k: Any) -> int:
     """Scores computed, times channels of all heads; fewer where slopes are steep."""
     batch, heads, length, size = q
-    parts = _parts(length, k[2] - length)
+    parts = _parts(length, k[2] - length, 2 * k[2])
     return batch * heads * size * sum(part.count * part.rows * part.keys for part in parts)
 
 
