@@ -162,3 +162,18 @@ def test_queries_before_the_first_key_see_nothing():
     assert torch.equal(got[:, :, :4], torch.zeros(1, 2, 4, 4).double())
     last = softmax_attention(q[:, :, 4:], k, v, Visibility(causal=True, slopes=slopes))
     torch.testing.assert_close(got[:, :, 4:], last)
+
+
+def test_a_far_key_that_outweighs_all_near_ones_is_not_left_out():
+    """Scores of 200 and -200: a key 600 back has e^115 times the weight of its neighbours."""
+    length, slopes = 1400, torch.tensor([0.474, 0.9]).double()
+    v = heads(length, length)[2]
+    q = torch.zeros_like(v)
+    q[..., 0] = 200**0.5
+    k = -q
+    k[:, :, [0, 430]] *= -1
+    behind = torch.arange(length)[:, None] - torch.arange(length)
+    scores = q @ k.mT - slopes[:, None, None] * behind
+    expected = scores.masked_fill(behind < 0, -math.inf).softmax(-1) @ v
+    got = softmax_attention(q, k, v, Visibility(causal=True, slopes=slopes), scale=1.0)
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
