@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import everyformer as ef
+from everyformer.experiments import defaults
 from everyformer.report import pages
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,10 +23,21 @@ def test_every_member_has_a_page_with_its_options_laws_and_experiments(tmp_path)
 
 def test_the_pages_in_the_repository_are_up_to_date():
     recorded = pages.results(DOCS / "results")
+    trained = defaults.read(DOCS / "results")
     for member in ef.list_members():
         path = DOCS / "members" / f"{member.name}.md"
-        assert path.read_text() == pages.page(member, recorded), f"run `make docs` ({path.name})"
+        assert path.read_text() == pages.page(member, recorded, trained), (
+            f"run `make docs` ({path.name})"
+        )
     assert (DOCS / "members" / "README.md").read_text() == pages.overview(recorded)
+
+
+def test_every_member_of_every_task_is_trained_at_its_defaults_with_three_seeds():
+    rows = defaults.read(DOCS / "results")
+    held = {(row["task"], row["member"], row["seed"]) for row in rows if "loss" in row}
+    pairs = {(task, member.name) for member in ef.list_members() for task in member.tasks}
+    assert {(t, m, s) for t, m in pairs for s in range(3)} <= held
+    assert (DOCS / "results" / "defaults.md").read_text() == "\n".join(defaults.page(rows)) + "\n"
 
 
 def test_every_recorded_result_names_its_command_and_its_figures():

@@ -200,6 +200,24 @@ def page(rows: list[dict[str, Any]]) -> Iterator[str]:
             yield from _caught_up(rows, task)
 
 
+def of_member(member: str, rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A member's own part of the table, each loss beside that of the member in the middle."""
+    yield f"| task | loss | the middle of all | {LONGER} times the steps (the middle) |"
+    yield "|---|---|---|---|"
+    for task in ALL_TASKS:
+        losses = _losses(rows, task)
+        if member not in losses:
+            continue
+        middle = statistics.median_high(statistics.mean(values) for values in losses.values())
+        mean = statistics.mean(losses[member])
+        later, more = {n: statistics.mean(v) for n, v in _losses(rows, task, LONGER).items()}, "-"
+        if mean > BEHIND * middle and member in later:
+            first = found_behind(rows, task)[0]
+            more = f"{later[member]:.3f} ({later[first]:.3f})"
+        behind = " (behind)" if mean > BEHIND * middle else ""
+        yield f"| {task} | {mean:.3f}{behind} | {middle:.3f} | {more} |"
+
+
 def _table(own: list[dict[str, Any]], task: str) -> Iterator[str]:
     losses = _losses(own, task)
     changes = {row["member"]: row.get("changes", row.get("error")) for row in own}

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from everyformer.core.config import field_docs
 from everyformer.core.files import write_text
 from everyformer.core.member import Member
+from everyformer.experiments import defaults
 from everyformer.experiments.base import FILES, Experiment
 from everyformer.family import TRAIN, list_members
 from everyformer.memory import MEMORIES
@@ -42,11 +43,11 @@ def write_pages(folder: Path) -> list[Path]:
     """Write ``members/NAME.md`` for every member and an index; returns the files."""
     place = folder / "members"
     place.mkdir(parents=True, exist_ok=True)
-    recorded = results(folder / "results")
+    recorded, trained = results(folder / "results"), defaults.read(folder / "results")
     written = []
     for member in list_members():
         path = place / f"{member.name}.md"
-        write_text(path, page(member, recorded))
+        write_text(path, page(member, recorded, trained))
         written.append(path)
     for name in PATTERNS:
         written.append(save_figure(pattern(name), folder / "patterns" / f"{name}.svg"))
@@ -57,7 +58,8 @@ def write_pages(folder: Path) -> list[Path]:
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
     """Recorded experiment results by name."""
-    found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json")))
+    paths = (path for path in sorted(folder.glob("*.json")) if path.stem != defaults.NAME)
+    found = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
     return {result["experiment"]: result for result in found}
 
 
@@ -69,8 +71,8 @@ def experiments() -> list[Experiment]:
     return every
 
 
-def page(member: Member, recorded: dict[str, dict[str, Any]]) -> str:
-    """The page of one member."""
+def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict[str, Any]]) -> str:
+    """The page of one member; ``trained`` are the rows of `everyformer.experiments.defaults`."""
     source = f"arXiv [{member.arxiv}](https://arxiv.org/abs/{member.arxiv})" if member.arxiv else ""
     genes = member.genes
     lines = [
@@ -108,6 +110,10 @@ def page(member: Member, recorded: dict[str, dict[str, Any]]) -> str:
         reason = exemption(member, law)
         says = (inspect.getdoc(check) or "").split("\n")[0]
         lines.append(f"- *{law}*: " + (f"does not apply ({reason})" if reason else says))
+    lines += ["", "## At its defaults", ""]
+    told = "Nats on held-out data after a short training, mean over seeds"
+    lines.append(f"{told} ([all members](../results/defaults.md)):")
+    lines += ["", *defaults.of_member(member.name, trained)]
     lines += ["", "## Experiments", ""]
     own = [e for e in experiments() if member.name in e.members]
     for experiment in own:
