@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,23 @@ def test_gradients_made_by_hand_are_not_differentiated_again(name: str) -> None:
     x, weights = torch.randn(2, 1, 9, 8, dtype=torch.float64)
     with pytest.raises(UnsupportedError, match="second derivatives are not supported"):
         second(lambda t: mixer(t).y, x, weights)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("options", [{}, {"position": "rope"}, {"kv_heads": 1}], ids=str)
+def test_fused_attention_is_not_differentiated_again(options: dict[str, Any], causal: bool) -> None:
+    torch.manual_seed(0)
+    mixer = create_mixer("attention", width=8, heads=2, causal=causal, **options).double()
+    x, weights = torch.randn(2, 1, 9, 8, dtype=torch.float64)
+    with pytest.raises(UnsupportedError, match="second derivatives are not supported"):
+        second(lambda t: mixer(t).y, x, weights)
+    # and the first ones are what they are without a graph
+    x.requires_grad_()
+    found = [
+        torch.autograd.grad((mixer(x).y * weights).sum(), x, create_graph=graph)[0]
+        for graph in (False, True)
+    ]
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("name", ["gmlp", "etc", "linear"])

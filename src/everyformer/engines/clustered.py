@@ -25,6 +25,7 @@ from torch import Tensor
 
 from everyformer.core.choices import choose
 from everyformer.core.state import State, state
+from everyformer.engines.once import named_once
 
 _CHUNK = 32
 """queries that are worked on together, at least"""
@@ -95,7 +96,7 @@ def latest(
         added = _ranked(bias, behind, not both).expand(batch, -1, -1, -1)
         mask = _biased(added.flatten(0, 1)[:, None], seen, q)
     k, v = _windows(k, around, 0.0), _windows(v, around, 0.0)
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    y = named_once(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout))
     at = torch.empty_like(order)
     at = at.scatter(1, order, torch.arange(length + more, device=order.device).expand_as(order))
     return _taken(y.flatten(1, 2), at)[:, :length].view(heads.v.shape)
@@ -111,7 +112,7 @@ def _latest_dense(
     near = behind.abs() < window if both else (behind >= 0) & (behind < window)
     seen = near & (labels[..., None] == labels[..., None, :])
     mask = seen if bias is None else _biased(_ranked(bias, behind, not both), seen, heads.q)
-    return F.scaled_dot_product_attention(*heads, attn_mask=mask)
+    return named_once(F.scaled_dot_product_attention(*heads, attn_mask=mask))
 
 
 def latest_next(
@@ -156,6 +157,7 @@ def _latest_one(
         mask = _biased(_ranked(bias, behind[None], True), seen, heads.q)
     k, v = k.to(heads.q.dtype), v.to(heads.v.dtype)
     y = F.scaled_dot_product_attention(heads.q, k, v, attn_mask=mask, dropout_p=dropout)
+    y = named_once(y)
     return y, Slots(held.seen + real[:, 0, 0], keys, values, scores)
 
 
@@ -322,7 +324,7 @@ def _in_clusters(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) 
     """Attention (B, H, K, n, D) in every cluster by itself."""
     rows = q.shape[:2]
     q, k, v, mask = (t.flatten(0, 1) for t in (q, k, v, mask))
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    y = named_once(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout))
     return y.unflatten(0, rows)
 
 

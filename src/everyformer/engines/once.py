@@ -35,6 +35,25 @@ def once_differentiable(backward: Backward) -> Backward:
     return wrapped
 
 
+def named_once(y: Tensor) -> Tensor:
+    """``y``, a result of torch's fused attention; its gradients refuse to be derived in our words.
+
+    Where torch has chosen products of its own, which can be derived again, nothing is changed.
+    """
+    node = y.grad_fn
+    if node is not None and not torch.compiler.is_compiling() and "Attention" in node.name():
+        node.register_hook(_final)
+    return y
+
+
+def _final(
+    gradients: tuple[Tensor | None, ...], _: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...] | None:
+    if not torch.is_grad_enabled():
+        return None
+    return tuple(None if t is None else _Final.apply(t) for t in gradients)
+
+
 def without_second(operation: CustomOpDef) -> CustomOpDef:
     """Decorator of an operation that is a backward pass, and so is not derived again."""
     operation.register_autograd(_refuse)

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.engines.once import named_once
 from everyformer.engines.ranges import HALF
 from everyformer.engines.slopes import able, sloped_attention
 
@@ -86,6 +87,7 @@ def softmax_attention(
             # asked by a branch, since a compiler may know the answer as a symbol
             enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
         )
+        y = named_once(y)
         return y if v.shape[-1] == size else y[..., :size]
     weights = attention_weights(q, k, visible, scale=scale, softcap=softcap, sink=sink)
     groups = q.shape[1] // v.shape[1]

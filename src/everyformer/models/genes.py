@@ -28,7 +28,7 @@ GLOBALS = frozenset({"keep", "global_tokens"})
 
 def scales_embedding(position: str | None, task: str, init: str) -> bool:
     """What `configure` chooses: fixed waves of unit size must not dominate (2017 paper), and text
-    that is to be foretold learns late from embeddings of 0.02 before layers of usual size."""
+    is learnt late from embeddings of 0.02 before layers of usual size."""
     return position == "sinusoidal" or (task in (LM, MLM, TEXT) and init == "member")
 
 
