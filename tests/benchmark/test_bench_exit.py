@@ -1,4 +1,4 @@
-"""`everyformer bench` ends in 1 where a point was refused or failed, whatever else was measured."""
+"""`everyformer bench` ends in 1 where a point failed, in 2 where one was refused or did not fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from everyformer.cli import main
 MEASURED = Point("attention", 8, seconds=0.001, quartiles=(0.001, 0.001))
 ENDS = [
     ((), 0),
-    ((Point("gmlp", 8, status="refused", detail="for a reason"),), 1),
+    ((Point("gmlp", 8, status="refused", detail="for a reason"),), 2),
+    ((Point("gmlp", 8, status="out of memory", detail="for a reason"),), 2),
     ((Point("gmlp", 8, status="failed", detail="for a reason"),), 1),
 ]
 
@@ -36,9 +37,9 @@ def test_a_point_that_was_not_measured_is_told_by_the_exit(
     assert ("for a reason" in capsys.readouterr().out) == bool(code)
 
 
-def test_heads_that_do_not_divide_the_width_end_in_one(
+def test_heads_that_do_not_divide_the_width_end_in_two(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ("--lengths", "8", "--width", "16", "--heads", "7", "--seconds", "0.005")
-    assert main(["bench", "attention", *words, "--threads", "1"]) == 1
+    assert main(["bench", "attention", *words, "--threads", "1"]) == 2
     assert "heads that fit: 1, 2, 4, 8, 16" in capsys.readouterr().out

@@ -264,7 +264,7 @@ def test_a_sentence_is_hidden_as_often_as_told():
 def test_the_vector_of_global_tokens_starts_as_those_of_tokens():
     model = ef.create_model("etc", "mlm", width=600, heads=4, layers=1, vocabulary=9)
     found = model.summaries.vector.weight.detach().std()
-    assert float(found) == pytest.approx(0.02, rel=0.15)
+    assert float(found) == pytest.approx(600**-0.5, rel=0.15)
 
 
 def test_sentences_of_the_full_text_hold_for_the_hidden_one():
