@@ -1,0 +1,244 @@
+"""What attention, Routing and Sinkhorn share with their references, against loops over equations."""
+
+import math
+
+import pytest
+import torch
+from by_loops import CLOSE, HEADS, attended, mixer, normed, softmaxed, text
+
+import everyformer as ef
+from everyformer.core.mask import Mask
+from everyformer.mixers._sorting import hardened
+from everyformer.mixers.attention import attention
+
+
+def test_a_bias_and_that_of_a_mask_are_both_added():
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, n, 4, generator=generator).double() for n in (5, 7, 7))
+    one, other = (torch.randn(2, 5, 7, generator=generator).double() for _ in range(2))
+    expected = torch.zeros_like(q)
+    for h in range(2):
+        for i in range(5):
+            scores = [float(q[0, h, i] @ k[0, h, j]) / 2 + float(one[h, i, j] + other[h, i, j])
+                      for j in range(7)]  # fmt: skip
+            expected[0, h, i] = sum(w * t for w, t in zip(softmaxed(scores), v[0, h], strict=True))
+    for got in (
+        attention(q, k, v, mask=Mask(bias=one), bias=other),
+        attention(q, k, v, bias=one + other),
+        attention(q, k, v, mask=Mask(bias=one + other)),
+    ):
+        torch.testing.assert_close(got, expected, **CLOSE)
+
+
+# Routing Transformer
+
+
+def members(scores, among, window):
+    """The ``window`` tokens of largest score."""
+    return set(sorted(among, key=lambda t: -scores[t])[:window])
+
+
+def routed(x, made, routing):
+    """Roy et al., section 4: the first heads are local, the others routed."""
+    o, size, local = made.options, made.size, made.local
+    tokens = range(x.shape[1])
+    heads = []
+    for h in range(HEADS):
+        rows = slice(h * size, (h + 1) * size)
+        q, v = ([linear.weight[rows] @ t for t in x[0]] for linear in (made.query, made.value))
+        if h < local:
+            k = [made.key.weight[rows] @ t for t in x[0]]
+            wide = made.local_window
+            seen = {
+                t: [s for s in tokens if abs(t - s) < wide and (s <= t or not made.causal)]
+                for t in tokens
+            }
+            heads.append([attended(q[t], [k[s] for s in seen[t]], [v[s] for s in seen[t]])
+                          for t in tokens])  # fmt: skip
+            continue
+        k = q if made.share else [made.key.weight[rows] @ t for t in x[0]]
+        q, k = ([normed(t) for t in side] for side in (q, k))
+        means = made.centroids.means[h - local].double()
+        near_q, near_k = ([[float(t @ mu) for mu in means] for t in side] for side in (q, k))
+        outputs = []
+        for t in tokens:
+            lists = []
+            for c in range(len(means)):
+                if routing == "strict":
+                    mine = [s for s in tokens if s <= t and near_q[s][c] == max(near_q[s])]
+                    lists.append((set(mine), mine[-o.window :]))
+                    continue
+                among = [s for s in tokens if s <= t] if routing == "prefix" else tokens
+                asks = members([n[c] for n in near_q], among, o.window)
+                shows = members([n[c] for n in near_k], among, o.window)
+                lists.append((asks, [s for s in shows if s <= t or not made.causal]))
+            found = [attended(q[t], [k[s] for s in shows], [v[s] for s in shows])
+                     for asks, shows in lists if t in asks and shows]  # fmt: skip
+            outputs.append(sum(found) / len(found) if found else torch.zeros(size).double())
+        heads.append(outputs)
+    y = torch.stack([torch.cat([head[t] for head in heads]) for t in tokens])
+    return (y @ made.out.weight.T)[None]
+
+
+ROUTINGS = [
+    (True, {"routing": "strict", "clusters": 3, "window": 3, "local_window": 4}, "strict"),
+    (True, {"routing": "prefix", "clusters": 2, "window": 4, "local_heads": 2}, "prefix"),
+    (True, {"routing": "paper", "clusters": 3, "window": 5, "share_qk": False}, "paper"),
+    (False, {"clusters": 3, "window": 5, "local_window": 2}, None),
+    (False, {"clusters": 2, "window": 4, "share_qk": True, "local_heads": 0}, None),
+]
+
+
+@pytest.mark.parametrize(("causal", "options", "routing"), ROUTINGS)
+def test_routing_is_its_equation(causal, options, routing):
+    """Queries and keys are normed before they are routed and before they are compared."""
+    made, x = mixer("routing", causal, **options), text()
+    with torch.no_grad():
+        expected = routed(x, made, routing)
+        torch.testing.assert_close(made(x).y, expected, **CLOSE)
+        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
+
+
+def test_routings_reference_routes_as_the_mode_does():
+    """Training chooses members by the whole row, evaluation by what was read."""
+    options = {"routing": "paper", "evaluation_routing": "prefix", "clusters": 3, "window": 3}
+    made, x = mixer("routing", True, **options), text()
+    with torch.no_grad():
+        whole, read = routed(x, made, "paper"), routed(x, made, "prefix")
+        assert (whole - read).abs().max() > 1e-3
+        torch.testing.assert_close(made(x).y, read, **CLOSE)
+        torch.testing.assert_close(made.reference(x), read, **CLOSE)
+        made.train()
+        torch.testing.assert_close(made(x).y, whole, **CLOSE)
+        torch.testing.assert_close(made.reference(x), whole, **CLOSE)
+
+
+def test_each_loss_of_routing_moves_its_own_side():
+    """Commitment draws queries to centroids that stand, the codebook's draws centroids to them."""
+    options = {"update": "gradient", "commitment": 0.5, "clusters": 3, "window": 4}
+    made, x = mixer("routing", True, **options).train(), text()
+    losses = made(x).losses
+    moved = {
+        name: torch.autograd.grad(
+            loss, (made.query.weight, made.centroids.means), allow_unused=True, retain_graph=True
+        )
+        for name, loss in losses.items()
+    }
+    assert moved["commitment"][1] is None
+    assert moved["codebook"][0] is None
+    for part in (moved["commitment"][0], moved["codebook"][1]):
+        assert part.abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(("heads", "local"), [(1, 0), (2, 1), (6, 3), (12, 6)])
+def test_half_of_the_heads_are_local(heads, local):
+    made = ef.create_mixer("routing", width=24, heads=heads, causal=True, max_length=16)
+    assert made.local == local
+    assert made.centroids.means.shape[0] == heads - local
+
+
+# Sparse Sinkhorn attention
+
+
+def sorting_logits(x, q, k, made):
+    """R (N, N) of one head ``h``, entry by entry: a function of h."""
+    o, size, count = made.options, made.options.block_size, x.shape[1] // made.options.block_size
+    blocks = [range(n * size, (n + 1) * size) for n in range(count)]
+    read = [range(block[0] + 1) for block in blocks] if made.causal else blocks
+
+    def stands_for(tokens, at, mean):
+        total = sum(tokens[t] for t in at)
+        return total / len(at) if mean else total
+
+    def of(h):
+        if o.sort_net == "bilinear":
+            asked = [stands_for(q[h], at, True) for at in read]
+            keys = [stands_for(k[h], at, True) for at in blocks]
+            return [[float(a @ b) / math.sqrt(made.head_dim) for b in keys] for a in asked]
+        rows = [stands_for(x[0], at, o.pool == "mean") for at in read]
+        weights, biases = made.sorter.weights, made.sorter.biases
+        if o.sort_net == "mlp":
+            rows = [(row @ weights[0][h] + biases[0][h, 0]).clamp(min=0) for row in rows]
+            rows = [(row @ weights[1][h] + biases[1][h, 0]).clamp(min=0) for row in rows]
+        else:
+            rows = [row @ weights[0][h] for row in rows]
+        return [row[:count].tolist() for row in rows]
+
+    return of
+
+
+def sinkhorn(logits, iterations, causal):
+    """Rows and columns in turn; of causal ones the columns sum over the rows so far."""
+    count = len(logits)
+    p = [[math.exp(r) if j < i or not causal else 0.0 for j, r in enumerate(row)]
+         for i, row in enumerate(logits)]  # fmt: skip
+
+    def rows(p):
+        return [[x / (sum(row) or 1) for x in row] for row in p]
+
+    for _ in range(iterations):
+        p = rows(p)
+        before = [[sum(p[n][j] for n in (range(i + 1) if causal else range(count)))
+                   for j in range(count)] for i in range(count)]  # fmt: skip
+        p = [[p[i][j] / (before[i][j] or 1) for j in range(count)] for i in range(count)]
+    return rows(p) if causal else p
+
+
+def sorted_and_own(x, made, iterations):
+    """Each token reads the sorted block and its own by one softmax."""
+    o, size, causal = made.options, made.options.block_size, made.causal
+    q, k, v = (t[0].detach() for t in made.project(x))
+    logits, heads = sorting_logits(x, q, k, made), []
+    for h in range(HEADS):
+        p = sinkhorn([[r / o.tau for r in row] for row in logits(h)], iterations, causal)
+        if o.hard:
+            p = [[float(x == max(row) and x > 0) for x in row] for row in p]
+        outputs = []
+        for t in range(x.shape[1]):
+            i = t // size
+            keys, values = [], []
+            for r in range(size):
+                if causal and i == 0:
+                    keys.append(made.null[0, h, 0])
+                    values.append(made.null[1, h, 0])
+                    continue
+                keys.append(sum(w * k[h, j * size + r] for j, w in enumerate(p[i])))
+                values.append(sum(w * v[h, j * size + r] for j, w in enumerate(p[i])))
+            own = range(i * size, t + 1 if causal else (i + 1) * size)
+            keys, values = keys + [k[h, s] for s in own], values + [v[h, s] for s in own]
+            outputs.append(attended(q[h, t], keys, values))
+        heads.append(outputs)
+    y = torch.stack([torch.cat([head[t] for head in heads]) for t in range(x.shape[1])])
+    return made.out(y)[None]
+
+
+SORTINGS = [
+    # causal, options, iterations (the defaults are 8 and, causal, 1)
+    (False, {}, 8),
+    (True, {}, 1),
+    (False, {"sort_net": "mlp", "iterations": 2}, 2),
+    (True, {"sort_net": "mlp", "iterations": 3}, 3),
+    (False, {"sort_net": "bilinear", "iterations": 1}, 1),
+    (True, {"sort_net": "bilinear"}, 1),
+    (False, {"pool": "mean", "tau": 0.3}, 8),
+    (True, {"pool": "mean"}, 1),
+    (False, {"hard": True}, 8),
+    (True, {"hard": True, "sort_net": "bilinear"}, 1),
+]
+
+
+@pytest.mark.parametrize(("causal", "options", "iterations"), SORTINGS)
+def test_sinkhorn_is_its_equation(causal, options, iterations):
+    made, x = mixer("sinkhorn", causal, block_size=3, **options), text(12)
+    with torch.no_grad():
+        expected = sorted_and_own(x, made, iterations)
+        torch.testing.assert_close(made(x).y, expected, **CLOSE)
+        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
+
+
+def test_a_row_of_nothing_is_hardened_to_nothing():
+    rows = torch.tensor([[[0.0, 0.0, 0.0], [0.2, 0.7, 0.1]]])
+    assert hardened(rows).tolist() == [[[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]
+
+
+# gMLP
