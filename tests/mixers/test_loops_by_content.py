@@ -1,4 +1,4 @@
-"""What attention, Routing and Sinkhorn share with their references, against loops over equations."""
+"""What attention, Routing and Sinkhorn share with references, against loops over equations."""
 
 import math
 
