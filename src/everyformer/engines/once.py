@@ -40,8 +40,10 @@ def named_once(y: Tensor) -> Tensor:
 
     Where torch has chosen products of its own, which can be derived again, nothing is changed.
     """
+    if torch.compiler.is_compiling():
+        return y
     node = y.grad_fn
-    if node is not None and not torch.compiler.is_compiling() and "Attention" in node.name():
+    if node is not None and "Attention" in node.name():
         node.register_hook(_final)
     return y
 
