@@ -4,10 +4,10 @@ Heads' tensors are (batch, heads, length, head_dim); AFT and the spatial gate ta
 width). Each function has a twin of the same name, the literal equation, in `everyformer.reference`.
 """
 
-from everyformer.engines.features import fourier_features, positive_features
-from everyformer.engines.hashing import lsh_buckets
-from everyformer.engines.places import relative_shift
-from everyformer.engines.sparse import sparse_attention
+from everyformer.engines.content.hashing import lsh_buckets
+from everyformer.engines.kernel.features import fourier_features, positive_features
+from everyformer.engines.softmax.places import relative_shift
+from everyformer.engines.sparse.attention import sparse_attention
 from everyformer.mixers._lsh import lsh_attention
 from everyformer.mixers._routing import routing_attention
 from everyformer.mixers.aft_conv import aft_conv

@@ -1,8 +1,8 @@
 """The literal equations: slow, float64-able, the definition that the fast functions must equal."""
 
-from everyformer.engines.hashing import lsh_buckets_reference as lsh_buckets
-from everyformer.engines.places import relative_shift_reference as relative_shift
-from everyformer.engines.sparse import sparse_attention_reference as sparse_attention
+from everyformer.engines.content.hashing import lsh_buckets_reference as lsh_buckets
+from everyformer.engines.softmax.places import relative_shift_reference as relative_shift
+from everyformer.engines.sparse.attention import sparse_attention_reference as sparse_attention
 from everyformer.mixers._lsh import lsh_attention_reference as lsh_attention
 from everyformer.mixers._routing import routing_attention_reference as routing_attention
 from everyformer.mixers.aft_conv import aft_conv_reference as aft_conv

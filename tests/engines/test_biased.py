@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from everyformer.engines import dense
-from everyformer.engines.banded import banded_average
-from everyformer.engines.dense import dense_average
-from everyformer.engines.factors import band_product
-from everyformer.engines.planar import planar_average
+from everyformer.engines.averages import dense
+from everyformer.engines.averages.banded import banded_average
+from everyformer.engines.averages.dense import dense_average
+from everyformer.engines.averages.factors import band_product
+from everyformer.engines.averages.planar import planar_average
 
 
 def literal(k, v, w):

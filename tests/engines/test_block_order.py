@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from everyformer.core.errors import ConfigError
-from everyformer.engines.block_order import block_order
+from everyformer.engines.sparse.block_order import block_order
 
 GRIDS = [(4, 6, (2, 3)), (5, 7, (2, 3)), (1, 9, (4, 2)), (7, 1, (3, 5)), (6, 6, (6, 6))]
 

@@ -8,7 +8,7 @@ import torch
 
 from everyformer import functional, reference
 from everyformer.core.errors import ConfigError, ResourceError, ShapeError, UnsupportedError
-from everyformer.engines.features import (
+from everyformer.engines.kernel.features import (
     DRAWS,
     Projection,
     draw_projection,

@@ -5,7 +5,7 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import GeneError
-from everyformer.engines import hashing
+from everyformer.engines.content import hashing
 
 
 def draw(*shape, seed=0):

@@ -8,9 +8,16 @@ import torch
 import torch.nn.functional as F
 
 from everyformer.core.errors import ConfigError, ShapeError
-from everyformer.engines import kernel, kernel_chunks
 from everyformer.engines.flops import count_flops
-from everyformer.engines.kernel import POSITIVE, Guard, ask, divided, kernel_attention, read_all
+from everyformer.engines.kernel import attention, chunks
+from everyformer.engines.kernel.attention import (
+    POSITIVE,
+    Guard,
+    ask,
+    divided,
+    kernel_attention,
+    read_all,
+)
 
 B, H, M, D = 2, 3, 5, 4
 LENGTHS = (1, 2, 7, 64, 65, 150)
@@ -20,7 +27,7 @@ SIGNED = Guard("signed", 1e-9)
 @pytest.fixture(autouse=True)
 def short_segments(monkeypatch):
     """Several segments within the lengths of these tests."""
-    monkeypatch.setattr(kernel_chunks, "BUDGET", 2 * M * (D + 1))
+    monkeypatch.setattr(chunks, "BUDGET", 2 * M * (D + 1))
 
 
 def draw(length, *, levels=False, gates=False, signed=False, padded=False, dtype=torch.float64):
@@ -117,7 +124,7 @@ def test_chunks_and_steps_are_the_dense_sum(length, padded, kind, guard):
 def test_the_length_of_a_chunk_changes_nothing(chunk, monkeypatch):
     given, keep = draw(150, levels=True, gates=True, padded=True)
     y, state = kernel_attention(**given, keep=keep)
-    monkeypatch.setattr(kernel_chunks, "CHUNK", chunk)
+    monkeypatch.setattr(chunks, "CHUNK", chunk)
     again, after = kernel_attention(**given, keep=keep)
     close(again, y, 1e-12)
     total = [s.sums * s.level.exp()[..., None, None] for s in (state, after)]
@@ -268,7 +275,7 @@ def test_one_graph_for_all_lengths():
 @pytest.mark.parametrize("levels", [False, True])
 def test_the_operator_keeps_its_promises(levels):
     given, keep = draw(70, levels=levels, gates=levels, padded=True)
-    state = kernel.KernelState.empty((B, H), M, D, levels, device="cpu", dtype=torch.float64)
+    state = attention.KernelState.empty((B, H), M, D, levels, device="cpu", dtype=torch.float64)
     logs = [given.get("level"), given.get("gate")]
     arguments = (given["q"], given["k"], given["v"], keep, *logs, state.sums, state.level)
     torch.library.opcheck(torch.ops.everyformer.kernel_attention, (*arguments, "positive", 0.0))

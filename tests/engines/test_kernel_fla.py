@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import logsigmoid, pad
 
 from everyformer import functional
-from everyformer.engines.kernel import Guard
+from everyformer.engines.kernel.attention import Guard
 
 
 def theirs(family):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import SigmoidTransform, TransformedDistribution, Uniform
 from torch.distributions.transforms import AffineTransform
 
-from everyformer.engines.logistics import mixture_logits, mixture_losses, parameters_of
+from everyformer.models.logistics import mixture_logits, mixture_losses, parameters_of
 
 EVERY = torch.arange(256)
 

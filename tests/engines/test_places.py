@@ -8,8 +8,8 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
-from everyformer.engines import scored
-from everyformer.engines.places import Places
+from everyformer.engines.softmax import scored
+from everyformer.engines.softmax.places import Places
 
 SIZES = [(1, 1), (1, 5), (4, 4), (3, 7), (5, 5), (2, 9)]
 

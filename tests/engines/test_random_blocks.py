@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from everyformer.engines.random_blocks import Rules, random_edges, shortlist, uniform_order
+from everyformer.engines.sparse.random_blocks import Rules, random_edges, shortlist, uniform_order
 
 BLOCKS, HEADS, LENGTHS = 160, 2, (160, 131, 60, 17, 5, 2)
 CASES = [

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from everyformer.engines.running import running_average, total_average
+from everyformer.engines.averages.running import running_average, total_average
 
 
 def literal(k, v):

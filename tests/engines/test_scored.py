@@ -5,8 +5,8 @@ import torch
 
 import everyformer as ef
 from everyformer.core.mask import Mask
-from everyformer.engines import scored
-from everyformer.engines.places import Places
+from everyformer.engines.softmax import scored
+from everyformer.engines.softmax.places import Places
 from everyformer.verification.cases import stir
 
 LENGTH = 19

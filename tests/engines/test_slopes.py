@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import everyformer as ef
 from everyformer.core.errors import UnsupportedError
-from everyformer.engines.softmax import Visibility, softmax_attention
+from everyformer.engines.softmax.attention import Visibility, softmax_attention
 
 SLOPES = (0.5, 0.03125)
 

@@ -8,9 +8,11 @@ from torch.testing import assert_close
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
-from everyformer.engines import flex
 from everyformer.engines.flops import count_flops
-from everyformer.engines.patterns import (
+from everyformer.engines.sparse import flex
+from everyformer.engines.sparse.attention import BACKENDS, How, choose, sparse_attention
+from everyformer.engines.sparse.by_torch import Scores, by_parts
+from everyformer.engines.sparse.patterns import (
     Blocks,
     BlockTable,
     Columns,
@@ -18,10 +20,8 @@ from everyformer.engines.patterns import (
     GlobalQueries,
     Near,
 )
-from everyformer.engines.patterns_blocks import PastBlocks
-from everyformer.engines.plan import SparsePlan, distances, reached
-from everyformer.engines.sparse import BACKENDS, How, choose, sparse_attention
-from everyformer.engines.sparse_parts import Scores, by_parts
+from everyformer.engines.sparse.patterns_blocks import PastBlocks
+from everyformer.engines.sparse.plan import SparsePlan, distances, reached
 from everyformer.models.genes import make_position
 
 HEADS, SIZE = 3, 8

@@ -9,7 +9,7 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, MissingExtraError, UnsupportedError
-from everyformer.engines.factors import band_product
+from everyformer.engines.averages.factors import band_product
 from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
 

@@ -8,7 +8,7 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
-from everyformer.engines.cache import KeyValueState
+from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.memory.segment import SegmentState
 
 LENGTH = 23

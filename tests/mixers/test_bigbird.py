@@ -13,7 +13,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.engines.random_blocks import (
+from everyformer.engines.sparse.random_blocks import (
     Rules,
     average_path,
     fixed_edges,

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
-from everyformer.engines.plan import reached
+from everyformer.engines.sparse.plan import reached
 
 WIDTH, HEADS, LENGTH = 12, 3, 23
 

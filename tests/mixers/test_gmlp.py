@@ -10,7 +10,7 @@ import everyformer as ef
 from everyformer import create_mixer
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.engines import toeplitz
+from everyformer.engines.averages import toeplitz
 from everyformer.mixers.gmlp import AMLP, GMLP
 
 torch.manual_seed(0)

@@ -10,10 +10,10 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.engines.block_order import block_order
-from everyformer.engines.patterns_grid import Rectangles
-from everyformer.engines.plan import SparsePlan
-from everyformer.engines.sparse import How, sparse_attention
+from everyformer.engines.sparse.attention import How, sparse_attention
+from everyformer.engines.sparse.block_order import block_order
+from everyformer.engines.sparse.patterns_grid import Rectangles
+from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.generation.pixels import draw_images
 
 WIDTH, HEADS = 12, 3

@@ -12,7 +12,7 @@ from everyformer import functional, reference
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.engines.kernel import Guard
+from everyformer.engines.kernel.attention import Guard
 
 WIDTH, HEADS = 12, 3
 MEMBERS = [

@@ -11,7 +11,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.engines.plan import reached
+from everyformer.engines.sparse.plan import reached
 
 WIDTH, HEADS = 12, 3
 ALL = ("query", "key", "value", "output")

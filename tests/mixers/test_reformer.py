@@ -9,8 +9,8 @@ import everyformer as ef
 from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.engines import sorted_chunks
-from everyformer.engines.chunk_lists import Pattern
+from everyformer.engines.content import sorted_chunks
+from everyformer.engines.content.chunk_lists import Pattern
 from everyformer.mixers import reformer
 from everyformer.mixers._lsh import dense_attention, keys_of, lsh_weights_reference
 from everyformer.models.build import create_mixer

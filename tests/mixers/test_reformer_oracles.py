@@ -8,7 +8,7 @@ from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 import everyformer as ef
 from everyformer.core.choices import repeat_choices
 from everyformer.core.mask import Mask
-from everyformer.engines.chunk_lists import Pattern
+from everyformer.engines.content.chunk_lists import Pattern
 from everyformer.models.build import create_mixer
 
 WIDTH, HEADS, SIZE, CHUNK, BUCKETS = 16, 2, 8, 4, 8

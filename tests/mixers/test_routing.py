@@ -13,8 +13,8 @@ from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.engines.centroids import Centroids
-from everyformer.engines.clustered import Heads, balanced, best_places, latest
+from everyformer.engines.content.centroids import Centroids
+from everyformer.engines.content.clustered import Heads, balanced, best_places, latest
 from everyformer.engines.flops import count_flops
 from everyformer.family import info
 from everyformer.verification.cases import Case

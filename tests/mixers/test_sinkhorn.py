@@ -12,7 +12,7 @@ from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.engines.balance import (
+from everyformer.engines.content.balance import (
     NOTHING,
     balanced,
     balanced_reference,

@@ -11,7 +11,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
 from everyformer.engines.flops import count_flops
-from everyformer.engines.plan import reached
+from everyformer.engines.sparse.plan import reached
 from everyformer.models.build import configure
 from everyformer.models.genes import build_mixers
 from everyformer.positions.axial import Axial, axial_reference

@@ -11,12 +11,12 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
-from everyformer.engines.block_order import block_order
-from everyformer.engines.logistics import mixture_losses
+from everyformer.engines.sparse.block_order import block_order
 from everyformer.family import ENLARGE, PIXELS, list_members
 from everyformer.generation import pixels as drawing
 from everyformer.generation.config import Sampling
 from everyformer.generation.pixels import draw_images
+from everyformer.models.logistics import mixture_losses
 from everyformer.models.pixel_options import PixelOptions
 from everyformer.models.pixel_sequence import START, PixelSequence
 from everyformer.models.pixels import PixelModel

@@ -1,1 +1,11 @@
-"""What members share: softmax with positions, running averages, banded and tiled sums, rows."""
+"""What members share, grouped by algebra. Which to take, for a mixer whose outputs are:
+
+    softmax(Q K^T + bias) V, any mask, any position             softmax/   attention, weighing
+    the same, over a pattern that is known beforehand            sparse/    plan, then attention
+    the same, over tokens that hashing or clusters brought near  content/   sorted_chunks, clustered
+    phi(Q) (phi(K)^T V), a sum over the past of constant size    kernel/    features, attention
+    softmax averages without queries (AFT), tables over places   averages/  running, banded, dense
+
+Beside them: `projections` (into heads), `rows` (padding and packing undone), `ranges` (which sums
+of exponentials stay finite), `once` (hand-written backward passes), `flops` (their counts).
+"""

@@ -13,8 +13,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from everyformer.engines.plan import reached
-from everyformer.engines.random_blocks import average_path
+from everyformer.engines.sparse.plan import reached
+from everyformer.engines.sparse.random_blocks import average_path
 from everyformer.experiments.base import Experiment, Outcome, Setting, fit, mean
 from everyformer.mixers.bigbird import BigBird
 from everyformer.models.base import Model

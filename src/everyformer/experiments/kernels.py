@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.engines.features import (
+from everyformer.engines.flops import count_flops
+from everyformer.engines.kernel.attention import POSITIVE, Guard, ask, read_all
+from everyformer.engines.kernel.features import (
     Draw,
     draw_projection,
     fourier_features,
     stable_exponentials,
     trigonometric_level,
 )
-from everyformer.engines.flops import count_flops
-from everyformer.engines.kernel import POSITIVE, Guard, ask, read_all
 from everyformer.experiments.base import (
     Experiment,
     Outcome,

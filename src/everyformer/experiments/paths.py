@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from everyformer.engines.plan import SparsePlan, distances, reached
+from everyformer.engines.sparse.plan import SparsePlan, distances, reached
 from everyformer.experiments.base import Experiment, Outcome, Setting, mean
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.mixers.sparse_transformer import SparseTransformer

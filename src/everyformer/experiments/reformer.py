@@ -14,8 +14,8 @@ from everyformer.blocks.block import Block
 from everyformer.blocks.reversible import run_reversible
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.engines.chunk_lists import Pattern
-from everyformer.engines.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
+from everyformer.engines.content.chunk_lists import Pattern
+from everyformer.engines.content.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
 from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
 from everyformer.functional import lsh_attention
 from everyformer.mixers._lsh import dense_attention, lsh_weights_reference

@@ -42,7 +42,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
-from everyformer.engines import factors  # noqa: F401 (has the operator BAND)
+from everyformer.engines.averages import factors  # noqa: F401 (has the operator BAND)
 from everyformer.models.base import Model
 from everyformer.positions.base import Position
 
@@ -348,7 +348,7 @@ class _Reference:
 
 
 def _band_by_lookup(u: Tensor, v: Tensor, count: int) -> Tensor:
-    """`everyformer.engines.factors.band_product`, each row's window looked up."""
+    """`everyformer.engines.averages.factors.band_product`, each row's window looked up."""
     window = torch.arange(u.shape[1], device=u.device)[:, None]
     window = window + torch.arange(count, device=u.device)
     return (u[:, :, None] * v[:, window]).sum(-1)

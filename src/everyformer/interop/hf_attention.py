@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.errors import MissingExtraError, UnsupportedError
-from everyformer.engines.softmax import (
+from everyformer.engines.softmax.attention import (
     Visibility,
     attention_weights,
     causal_mask,

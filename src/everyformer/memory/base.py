@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State
-from everyformer.engines.cache import KeyValueState
-from everyformer.engines.visibility import Sight
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.visibility import Sight
 
 
 class Recalled(NamedTuple):

@@ -42,9 +42,9 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State, state
-from everyformer.engines.cache import KeyValueState
 from everyformer.engines.rows import gather_rows
-from everyformer.engines.visibility import surely
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.visibility import surely
 from everyformer.memory import MEMORIES
 from everyformer.memory.base import Memory, Recalled, Segment, no_rows, with_segment
 

@@ -29,8 +29,8 @@ from everyformer.core.config import Options
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State, state
-from everyformer.engines.cache import KeyValueState
-from everyformer.engines.visibility import Sight
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.visibility import Sight
 from everyformer.memory import MEMORIES
 from everyformer.memory.base import Memory, Recalled, Segment, no_rows, with_segment
 

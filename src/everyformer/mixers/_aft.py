@@ -25,8 +25,8 @@ from everyformer.core.mixer import Context, Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
+from everyformer.engines.averages.running import total_average
 from everyformer.engines.rows import compact, gather_rows, repack, spread, unpack
-from everyformer.engines.running import total_average
 
 Gate = Literal["sigmoid", "relu", "identity"]
 _GATES: dict[Gate, Callable[[Tensor], Tensor]] = {

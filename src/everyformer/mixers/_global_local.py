@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.mask import Mask
-from everyformer.engines.layouts import Windows
-from everyformer.engines.places import Places
 from everyformer.engines.rows import gather_rows, order_of_real
-from everyformer.engines.sparse_parts import laid
-from everyformer.engines.visibility import surely
+from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.visibility import surely
+from everyformer.engines.sparse.by_torch import laid
+from everyformer.engines.sparse.layouts import Windows
 
 
 class Row(NamedTuple):

@@ -25,7 +25,7 @@ from everyformer.core.mixer import Context, heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.kernel import (
+from everyformer.engines.kernel.attention import (
     POSITIVE,
     ContextSums,
     Guard,
@@ -38,7 +38,7 @@ from everyformer.engines.kernel import (
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
 from everyformer.engines.rows import checked_keep
-from everyformer.engines.visibility import visibility
+from everyformer.engines.softmax.visibility import visibility
 from everyformer.mixers._by_text import ByText
 from everyformer.positions.base import Position
 

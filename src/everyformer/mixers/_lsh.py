@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.errors import ShapeError
-from everyformer.engines.chunk_lists import Pattern
-from everyformer.engines.hashing import bucket_order
+from everyformer.engines.content.chunk_lists import Pattern
+from everyformer.engines.content.hashing import bucket_order
+from everyformer.engines.content.sorted_chunks import chunked_attention
 from everyformer.engines.ranges import widened
-from everyformer.engines.softmax import Visibility, softmax_attention
-from everyformer.engines.sorted_chunks import chunked_attention
+from everyformer.engines.softmax.attention import Visibility, softmax_attention
 
 _LAST_BUCKET = 2**31
 """where padding is sorted to, behind all that hashes give"""

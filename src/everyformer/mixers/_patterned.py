@@ -24,15 +24,15 @@ from everyformer.core.mixer import Context, heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.cache import KeyValueState
-from everyformer.engines.places import Places
-from everyformer.engines.plan import SparsePlan
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.rows import compact, spread
-from everyformer.engines.softmax import Visibility
-from everyformer.engines.sparse import Backend, How, dense_weights, sparse_attention
-from everyformer.engines.visibility import surely
-from everyformer.engines.weighing import Weighing
+from everyformer.engines.softmax.attention import Visibility
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.visibility import surely
+from everyformer.engines.softmax.weighing import Weighing
+from everyformer.engines.sparse.attention import Backend, How, dense_weights, sparse_attention
+from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers._by_text import ByText, texts_of
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions._scores import ScorePosition

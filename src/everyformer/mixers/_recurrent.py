@@ -18,10 +18,10 @@ from everyformer.core.mask import Mask, positions_of, runs_of
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.cache import KeyValueState
-from everyformer.engines.places import Places
-from everyformer.engines.softmax import Visibility, softmax_attention
-from everyformer.engines.visibility import counts_up, over_past, surely
+from everyformer.engines.softmax.attention import Visibility, softmax_attention
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.visibility import counts_up, over_past, surely
 from everyformer.memory.base import Recalled, Segment
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from everyformer.core.choices import choose
 from everyformer.core.errors import ShapeError
-from everyformer.engines.clustered import Heads, Slots, balanced, best_yet, latest
+from everyformer.engines.content.clustered import Heads, Slots, balanced, best_yet, latest
 
 Routing = Literal["strict", "prefix", "paper"]
 Group = Callable[[int], list[list[int]]]

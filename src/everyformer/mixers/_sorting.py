@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from everyformer.core.choices import choose
 from everyformer.core.errors import ShapeError
-from everyformer.engines.softmax import Visibility, softmax_attention
+from everyformer.engines.softmax.attention import Visibility, softmax_attention
 
 SortNet = Literal["linear", "mlp", "bilinear"]
 Combine = Literal["concat", "sum-scores", "sum-out"]

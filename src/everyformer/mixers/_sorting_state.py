@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.state import State, state
-from everyformer.engines.balance import NOTHING, balanced_row
-from everyformer.engines.cache import KeyValueState
+from everyformer.engines.content.balance import NOTHING, balanced_row
 from everyformer.engines.rows import compact, gather_rows
-from everyformer.engines.softmax import Visibility, softmax_attention
+from everyformer.engines.softmax.attention import Visibility, softmax_attention
+from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.mixers._sorting import Combine, Null, hardened
 
 Pair = tuple[Tensor, Tensor]

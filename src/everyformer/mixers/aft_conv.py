@@ -31,8 +31,8 @@ from everyformer.core.bounds import Odd
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import heads_divide, set_options
-from everyformer.engines.banded import banded_average
-from everyformer.engines.planar import planar_average
+from everyformer.engines.averages.banded import banded_average
+from everyformer.engines.averages.planar import planar_average
 from everyformer.engines.rows import checked_keep
 from everyformer.mixers import MIXERS
 from everyformer.mixers._aft import (

@@ -10,7 +10,7 @@ It is multi-head attention with d heads of one channel, queries of 1 and an addi
 attention matrices are never formed, because exp(K + w) = exp(K) exp(w) and exp(w) is shared.
 
 Cost: O(L^2 d) time, O(L d + L^2) memory, the L^2 part shared by batch and channels; from factors it
-ends at 64 MB kept for training (`everyformer.engines.dense`). State: all keys and values, 2 t d.
+ends at 64 MB kept for training (`engines.averages.dense`). State: all keys and values, 2 t d.
 Tables fix the longest sequence.
 Source: Zhai et al. 2021, arXiv 2105.14103, eq. 2 and section 3.3. Not in the paper: a table a head.
 """
@@ -29,7 +29,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask, positions_of, runs_of
 from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.state import State, state
-from everyformer.engines.dense import dense_average
+from everyformer.engines.averages.dense import dense_average
 from everyformer.mixers import MIXERS
 from everyformer.mixers._aft import (
     AFTOptions,

@@ -11,7 +11,7 @@ Cost: O(L s (d + d')) time, O(L d) memory. State: s - 1 keys and values, an aver
 older and its log-sum: 2 s d numbers, constant. Tables fix the longest sequence.
 Source: Zhai et al. 2021, arXiv 2105.14103, section 3.2. The paper adds (exp(w) - 1) corrections to
 global sums; here the window and what lies outside it are summed apart, so that nothing is
-subtracted (`everyformer.engines.banded`). rank=None stores the band of w alone.
+subtracted (`everyformer.engines.averages.banded`). rank=None stores the band of w alone.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from everyformer.core.bounds import Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import heads_divide, set_options
-from everyformer.engines.banded import banded_average
-from everyformer.engines.factors import band_product
+from everyformer.engines.averages.banded import banded_average
+from everyformer.engines.averages.factors import band_product
 from everyformer.mixers import MIXERS
 from everyformer.mixers._aft import (
     AttentionFree,

@@ -8,7 +8,7 @@ token is still seen by every other through exp(K) > 0: the pooling is global but
 
 Cost: O(L d) time and memory beside the projections. State: a log-sum and an average, 2 d numbers.
 Source: Zhai et al. 2021, arXiv 2105.14103, section 3.2. The causal form is a running average whose
-gates lie in [0, 1] (`everyformer.engines.running`), not a ratio of sums that can overflow.
+gates lie in [0, 1] (`everyformer.engines.averages.running`), not a ratio of sums that can overflow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import set_options
 from everyformer.core.state import State, state
-from everyformer.engines.running import running_average, total_average
+from everyformer.engines.averages.running import running_average, total_average
 from everyformer.mixers import MIXERS
 from everyformer.mixers._aft import (
     AFTOptions,

@@ -35,12 +35,12 @@ from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.cache import ContextState, KeyValueState
-from everyformer.engines.places import Places
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.softmax import Visibility, softmax_attention
-from everyformer.engines.visibility import Sight, counts_up, over_past, visibility
-from everyformer.engines.weighing import Weighing
+from everyformer.engines.softmax.attention import Visibility, softmax_attention
+from everyformer.engines.softmax.cache import ContextState, KeyValueState
+from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.visibility import Sight, counts_up, over_past, visibility
+from everyformer.engines.softmax.weighing import Weighing
 from everyformer.memory.base import Memory
 from everyformer.mixers import MIXERS
 from everyformer.mixers._recurrent import recur

@@ -40,7 +40,8 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.patterns import (
+from everyformer.engines.sparse.attention import Backend, How, sparse_attention
+from everyformer.engines.sparse.patterns import (
     Blocks,
     BlockTable,
     GlobalKeys,
@@ -48,8 +49,8 @@ from everyformer.engines.patterns import (
     Near,
     Pattern,
 )
-from everyformer.engines.plan import SparsePlan
-from everyformer.engines.random_blocks import (
+from everyformer.engines.sparse.plan import SparsePlan
+from everyformer.engines.sparse.random_blocks import (
     Rules,
     fixed_edges,
     random_edges,
@@ -57,7 +58,6 @@ from everyformer.engines.random_blocks import (
     shortlist,
     uniform_order,
 )
-from everyformer.engines.sparse import Backend, How, sparse_attention
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
 from everyformer.mixers.attention import attention_reference

@@ -25,10 +25,10 @@ from everyformer.core.bounds import Count, Rate, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
-from everyformer.engines.patterns import BlockTable, Pattern
-from everyformer.engines.patterns_blocks import PastBlocks
-from everyformer.engines.plan import SparsePlan
-from everyformer.engines.sparse import Backend
+from everyformer.engines.sparse.attention import Backend
+from everyformer.engines.sparse.patterns import BlockTable, Pattern
+from everyformer.engines.sparse.patterns_blocks import PastBlocks
+from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.positions.base import Position

@@ -39,8 +39,8 @@ from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.layouts import Windows
-from everyformer.engines.places import Places
+from everyformer.engines.softmax.places import Places
+from everyformer.engines.sparse.layouts import Windows
 from everyformer.mixers import MIXERS
 from everyformer.mixers._global_local import (
     Labels,

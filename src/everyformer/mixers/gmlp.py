@@ -33,9 +33,9 @@ from everyformer.core.mixer import Context, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
+from everyformer.engines.averages.toeplitz import toeplitz_matrix, toeplitz_mix
 from everyformer.engines.rows import compact, repack, spread, unpack
-from everyformer.engines.toeplitz import toeplitz_matrix, toeplitz_mix
-from everyformer.engines.visibility import surely
+from everyformer.engines.softmax.visibility import surely
 from everyformer.mixers import MIXERS
 from everyformer.mixers._by_text import ByText
 from everyformer.mixers.attention import Attention

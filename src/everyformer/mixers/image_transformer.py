@@ -36,14 +36,14 @@ from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Picture, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
-from everyformer.engines.cache import KeyValueState
-from everyformer.engines.patterns import Blocks
-from everyformer.engines.patterns_grid import Rectangles
-from everyformer.engines.places import Places
-from everyformer.engines.plan import SparsePlan
-from everyformer.engines.softmax import Visibility
-from everyformer.engines.sparse import Backend, sparse_attention
-from everyformer.engines.weighing import Weighing
+from everyformer.engines.softmax.attention import Visibility
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.weighing import Weighing
+from everyformer.engines.sparse.attention import Backend, sparse_attention
+from everyformer.engines.sparse.patterns import Blocks
+from everyformer.engines.sparse.patterns_grid import Rectangles
+from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.positions.base import Position

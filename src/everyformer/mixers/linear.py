@@ -38,7 +38,14 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Amount, Count, When
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mixer import set_options
-from everyformer.engines.kernel import POSITIVE, Guard, KernelState, ask, kernel_attention, read_all
+from everyformer.engines.kernel.attention import (
+    POSITIVE,
+    Guard,
+    KernelState,
+    ask,
+    kernel_attention,
+    read_all,
+)
 from everyformer.engines.ranges import fake, full_precision, widened
 from everyformer.mixers import MIXERS
 from everyformer.mixers._kernel import (

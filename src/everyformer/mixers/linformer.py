@@ -47,10 +47,10 @@ from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.cache import ContextState
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.rows import checked_keep, compact, spread
-from everyformer.engines.softmax import Visibility, attention_weights, softmax_attention
+from everyformer.engines.softmax.attention import Visibility, attention_weights, softmax_attention
+from everyformer.engines.softmax.cache import ContextState
 from everyformer.mixers import MIXERS
 from everyformer.mixers._by_text import ByText, texts_of
 from everyformer.mixers._segments import LinformerState, advanced, linformer_chunked

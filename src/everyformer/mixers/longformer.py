@@ -35,11 +35,11 @@ from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mixer import set_options
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
-from everyformer.engines.cache import KeyValueState
-from everyformer.engines.patterns import GlobalKeys, GlobalQueries, Near, Pattern
-from everyformer.engines.plan import SparsePlan
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.sparse import Backend, choose, sparse_attention
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.sparse.attention import Backend, choose, sparse_attention
+from everyformer.engines.sparse.patterns import GlobalKeys, GlobalQueries, Near, Pattern
+from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh, lengths_of_rows
 from everyformer.positions.base import Position

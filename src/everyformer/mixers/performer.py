@@ -3,7 +3,7 @@
     softmax's weight exp(x.y), x = q D^{-1/4}, y = k D^{-1/4}, is the mean over w ~ N(0, I) of
     exp(w.x - |x|^2/2) exp(w.y - |y|^2/2):  a product of positive features of M drawn rows w
 
-``feature_map`` (`everyformer.engines.features` has the equations): "positive"; "hyperbolic" (pairs
+``feature_map`` (`engines.kernel.features` has the equations): "positive"; "hyperbolic" (pairs
 w, -w); "trigonometric" (sines and cosines, signed: the estimate that the paper argues against);
 "relu", max(W x, 0) + eps, another kernel than softmax's. Rows are orthogonal in blocks of D.
 
@@ -11,7 +11,7 @@ Cost: O(L M D) time, O(L (M + D)) memory. State: M (D + 1) + 1 numbers a head. S
 et al. 2021, arXiv 2009.14794 (theorem 1, lemma 2, section 3), and its published code.
 
 Deviations. Features are divided by their largest, token by token, with the logs of what was divided
-by kept as levels (`everyformer.engines.kernel`); the published code takes the maximum over all
+by kept as levels (`engines.kernel.attention`); the published code takes the maximum over all
 positions, which in causal form reads the future. So nothing overflows, and the eps that the code
 adds to features (1e-4 or 1e-6) is 0 by default for those of softmax: at unit scale nearly all
 features are below 1e-4 of the largest of all, so that with it the layer is close to plain
@@ -32,14 +32,14 @@ from torch import Tensor
 from everyformer.core.bounds import Amount, Count, Unless, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.mixer import set_options
-from everyformer.engines.features import (
+from everyformer.engines.kernel.attention import POSITIVE, Guard
+from everyformer.engines.kernel.features import (
     Draw,
     Projection,
     fourier_features,
     stable_exponentials,
     trigonometric_level,
 )
-from everyformer.engines.kernel import POSITIVE, Guard
 from everyformer.engines.ranges import full_precision, widened
 from everyformer.mixers import MIXERS
 from everyformer.mixers._kernel import KernelAttention, KernelOptions, Keys

@@ -1,7 +1,7 @@
 """Reformer's attention: tokens are sorted by a hash of their queries, and see those sorted near.
 
     q_i = k_i = W_qk x_i (one projection),  v_i = W_v x_i,   s_ij = c q_i . k_j / |k_j|
-    b_i^r = h_r(q_i), r = 1 .. n_r        (`everyformer.engines.hashing`), R_r anew at every pass
+    b_i^r = h_r(q_i), r = 1 .. n_r        (`engines.content.hashing`), R_r anew at every pass
     round r: tokens sorted by (b^r, i) and cut into chunks of C; a chunk sees itself, the chunk
     before it and, both ways, the one after
     o_i = sum_j N_ij exp(s_ij) v_j / sum_j N_ij exp(s_ij)        over j < i when causal, else j != i
@@ -49,9 +49,8 @@ from everyformer.core.mixer import Context, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
-from everyformer.engines.cache import KeyValueState
-from everyformer.engines.chunk_lists import Pattern
-from everyformer.engines.hashing import (
+from everyformer.engines.content.chunk_lists import Pattern
+from everyformer.engines.content.hashing import (
     bucket_factors,
     check_factors,
     columns,
@@ -59,8 +58,9 @@ from everyformer.engines.hashing import (
     lsh_buckets_reference,
     seeded_rotations,
 )
-from everyformer.engines.softmax import Visibility, softmax_attention
-from everyformer.engines.sorted_chunks import chunked_attention, chunked_queries
+from everyformer.engines.content.sorted_chunks import chunked_attention, chunked_queries
+from everyformer.engines.softmax.attention import Visibility, softmax_attention
+from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.mixers import MIXERS
 from everyformer.mixers._by_text import ByText
 from everyformer.mixers._lsh import (

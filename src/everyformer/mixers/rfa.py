@@ -35,13 +35,13 @@ from everyformer.core.bounds import Between, Count, Positive, Unless, When, Whol
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, set_options
-from everyformer.engines.features import (
+from everyformer.engines.kernel.attention import POSITIVE, ContextSums, Guard
+from everyformer.engines.kernel.features import (
     Draw,
     Projection,
     fourier_features,
     rectified_features,
 )
-from everyformer.engines.kernel import POSITIVE, ContextSums, Guard
 from everyformer.engines.ranges import widened
 from everyformer.mixers import MIXERS
 from everyformer.mixers._kernel import Bias, KernelAttention, KernelOptions, Keys

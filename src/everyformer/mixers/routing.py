@@ -23,7 +23,7 @@ Layers may differ, as where published models route in the last ones alone: mixer
 "attention", "routing") with window=by_layer(256, 64), whose first value is of local attention;
 local_heads=by_layer(6, 4); or --schedule mixer=attention,routing window=256,64 for the command.
 
-Centroids follow the queries (and keys) by averages in training (`everyformer.engines.centroids`);
+Centroids follow the queries (and keys) by averages in training (`engines.content.centroids`);
 losses["commitment"] = beta mean (q - mu_a)^2 draws queries to their nearest centroid a, and
 ``update="gradient"`` moves centroids by losses["codebook"] instead. With ``update="none"`` they
 stay as drawn: hashing by random projections, the paper's baseline. Symbols: K = ``clusters``,
@@ -58,8 +58,8 @@ from everyformer.core.mixer import Context, heads_divide, set_options
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
-from everyformer.engines.centroids import Centroids, Update
-from everyformer.engines.clustered import Heads, Slots, best_yet, latest, latest_next
+from everyformer.engines.content.centroids import Centroids, Update
+from everyformer.engines.content.clustered import Heads, Slots, best_yet, latest, latest_next
 from everyformer.engines.ranges import widened
 from everyformer.mixers import MIXERS
 from everyformer.mixers._by_text import ByText

@@ -13,7 +13,7 @@ every token sees the first n sorted blocks and nothing else (both ways only). ``
 P is one at its largest entry, with the gradient of the soft one.
 
 Causal: X'_i sums what was read up to the first token of block i, only earlier blocks are sorted in,
-and columns are summed over the rows so far (`everyformer.engines.balance`); block 0 gets a learned
+and columns are summed over the rows so far (`engines.content.balance`); block 0 gets a learned
 null key and value. There balancing leaves one solution: row 1 takes block 0 whole, so what is left
 for row 2 is block 1, and so on. The more ``iterations``, the nearer every row is to the block just
 before, whatever its logits; the default is 1. A place of a sorted block that is partly made of
@@ -47,18 +47,18 @@ from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.balance import (
+from everyformer.engines.content.balance import (
     NOTHING,
     balanced,
     balanced_reference,
     gumbel,
 )
-from everyformer.engines.cache import KeyValueState
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
 from everyformer.engines.rows import compact, gather_rows, spread
-from everyformer.engines.softmax import Visibility, softmax_attention
-from everyformer.engines.visibility import surely
+from everyformer.engines.softmax.attention import Visibility, softmax_attention
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.visibility import surely
 from everyformer.mixers import MIXERS
 from everyformer.mixers._by_text import ByText
 from everyformer.mixers._slots import emptied

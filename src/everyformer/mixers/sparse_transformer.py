@@ -34,9 +34,9 @@ from everyformer.core.bounds import Count, Rate, When
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, Picture, set_options
-from everyformer.engines.patterns import Blocks, Columns, Near, Pattern
-from everyformer.engines.plan import SparsePlan
-from everyformer.engines.sparse import Backend
+from everyformer.engines.sparse.attention import Backend
+from everyformer.engines.sparse.patterns import Blocks, Columns, Near, Pattern
+from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.positions.base import Position

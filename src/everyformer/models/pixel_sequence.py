@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import ShapeError
-from everyformer.engines.block_order import block_order
+from everyformer.engines.sparse.block_order import block_order
 from everyformer.models.pixel_options import PixelOptions
 from everyformer.positions.sinusoidal import sinusoid
 

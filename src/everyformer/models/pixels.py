@@ -24,12 +24,12 @@ from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState, State
-from everyformer.engines.logistics import mixture_logits, mixture_losses, parameters_of
 from everyformer.engines.ranges import full_precision
-from everyformer.engines.visibility import surely
+from everyformer.engines.softmax.visibility import surely
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.models.language import predict, with_terms
+from everyformer.models.logistics import mixture_logits, mixture_losses, parameters_of
 from everyformer.models.pixel_sequence import START, PixelEmbedding, PixelSequence
 
 __all__ = ["START", "PixelModel"]

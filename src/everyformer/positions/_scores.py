@@ -1,6 +1,6 @@
 """Positions that act on scores: what they add or change depends on the distance i - j alone.
 
-`everyformer.engines.scored` computes attention block by block and asks for the parts below. One
+`engines.softmax.scored` computes attention block by block and asks for the parts below. One
 that adds a number for every distance and head overrides `by_distance` alone.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from everyformer.engines.places import Places
-from everyformer.engines.scored import Held
+from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.scored import Held
 from everyformer.positions.base import Position
 
 Cap = Callable[[Tensor], Tensor]

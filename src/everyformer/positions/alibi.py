@@ -14,7 +14,7 @@ for texts s times as long as those of the training.
 
 Source: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3; the bidirectional forms are from the
 authors' repository, issue 5; the bound is found in Google's meliad. Cost: in a causal mixer nothing
-beside attention's own (see `everyformer.engines.slopes`); with a bound, both sides, ``learned``,
+beside attention's own (see `engines.softmax.slopes`); with a bound, both sides, ``learned``,
 padding or dropout on the weights O(H L S) additions. Nothing is learned unless ``learned``.
 """
 

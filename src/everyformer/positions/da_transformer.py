@@ -30,8 +30,8 @@ from everyformer.core.bounds import Amount, Positive, Real
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
-from everyformer.engines.places import Places
-from everyformer.engines.scored import Held
+from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.scored import Held
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import Cap, ScorePosition
 

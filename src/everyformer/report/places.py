@@ -12,7 +12,7 @@ from everyformer.blocks.block import Block
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.trace import Trace
-from everyformer.engines.visibility import visibility
+from everyformer.engines.softmax.visibility import visibility
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.mixers.attention import Attention
 from everyformer.mixers.etc import ETC

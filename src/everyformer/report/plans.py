@@ -11,9 +11,9 @@ from torch import Tensor
 
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.engines.patterns import Near, Pattern
-from everyformer.engines.patterns_grid import Rectangles
-from everyformer.engines.plan import SparsePlan
+from everyformer.engines.sparse.patterns import Near, Pattern
+from everyformer.engines.sparse.patterns_grid import Rectangles
+from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.mixers.etc import ETC
 from everyformer.mixers.sparse_transformer import SparseTransformer

@@ -21,7 +21,7 @@ from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import field_defaults, field_types, to_dict, unread
 from everyformer.core.registry import Registry
 from everyformer.core.sealed import read_json
-from everyformer.engines.random_blocks import shortlist
+from everyformer.engines.sparse.random_blocks import shortlist
 from everyformer.family import info
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 from torch.utils.flop_counter import register_flop_formula
 
-from everyformer.engines.dense import _dense_average, _dense_average_backward
+from everyformer.engines.averages.dense import _dense_average, _dense_average_backward
 from everyformer.engines.once import without_second
 from everyformer.engines.ranges import (
     bias_limit,

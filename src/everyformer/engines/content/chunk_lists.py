@@ -3,7 +3,7 @@
 Every round sorts the tokens of a row anew; the sorted tokens of all rounds, one round behind the
 other, are cut into chunks. The queries of a chunk see the keys of a window of chunks around it
 (`Pattern`). `lay_out` says where everything stands, `hide_` what is not seen and what is seen more
-than once; `everyformer.engines.sorted_chunks` computes with them.
+than once; `everyformer.engines.content.sorted_chunks` computes with them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The branches of a plan by torch's own operations: any device, dropout, scores by position.
 
-The same merge of branches as in `everyformer.engines.sparse_softmax`, differentiated by autograd.
+The same merge of branches as in `everyformer.engines.sparse.branches`, differentiated by autograd.
 What is held for the backward pass are the weights of the units, never L x L.
 """
 
@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.engines.layouts import Layout
-from everyformer.engines.places import Places
-from everyformer.engines.plan import Branch, SparsePlan
-from everyformer.engines.scored import Scorer
+from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.scored import Scorer
+from everyformer.engines.sparse.layouts import Layout
+from everyformer.engines.sparse.plan import Branch, SparsePlan
 
 Added = Callable[[Tensor], Tensor | None] | None
 """what is added to the outputs of units (B, U, H, R, D) under their weights"""

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import GeneError
-from everyformer.engines.layouts import Chosen, Layout, Windows
-from everyformer.engines.patterns import Part, Pattern
+from everyformer.engines.sparse.layouts import Chosen, Layout, Windows
+from everyformer.engines.sparse.patterns import Part, Pattern
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from everyformer.engines.chunk_lists import (
+from everyformer.engines.content.chunk_lists import (
     NEVER,
     Layout,
     Pattern,

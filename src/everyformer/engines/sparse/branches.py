@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from everyformer.engines.once import without_second
-from everyformer.engines.plan import Branch, SparsePlan
 from everyformer.engines.ranges import fake
+from everyformer.engines.sparse.plan import Branch, SparsePlan
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward

@@ -3,7 +3,7 @@
     A = softmax_S(score(Q K^T * scale, i - j)),   O = A V  (+ what the position adds to values)
 
 A position may change the queries, the scores and the outputs by the distance of every pair
-(`Scorer`); the rest is softmax attention under the masks of `everyformer.engines.softmax`. Long
+(`Scorer`); the rest is softmax attention under the masks of `engines.softmax.attention`. Long
 calls go through blocks of queries, causal ones with the keys up to the block's last. The weights of
 the first blocks, up to `KEPT`, stay for the backward pass; those of the others are computed again
 there. So what is held does not grow like L x S, and whatever a position computes is differentiated
@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.engines.once import once_differentiable
-from everyformer.engines.places import Places
-from everyformer.engines.softmax import Visibility
+from everyformer.engines.softmax.attention import Visibility
+from everyformer.engines.softmax.places import Places
 
 Held = tuple[Tensor, ...]
 """what a position makes once for all blocks of a call; the first dimension of each is H or 1"""
@@ -109,7 +109,7 @@ def scored_attention(
     """Heads' outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...).
 
     ``held`` was made for the places of ``how``, and these by `How.for_sizes`. The other arguments
-    are those of `everyformer.engines.softmax.softmax_attention`.
+    are those of `everyformer.engines.softmax.attention.softmax_attention`.
     """
     groups = q.shape[1] // k.shape[1]
     if groups > 1:

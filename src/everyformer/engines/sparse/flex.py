@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.engines.plan import SparsePlan
+from everyformer.engines.sparse.plan import SparsePlan
 
 
 def able(q: Tensor) -> bool:

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.state import State, state
-from everyformer.engines.kernel_chunks import (
+from everyformer.engines.kernel.chunks import (
     CHUNK,
     Carried,
     Inputs,

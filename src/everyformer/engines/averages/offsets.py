@@ -3,7 +3,7 @@
 Three parts are merged by their log-sums: the running average of all that is older than the band,
 the same from the other end where the future is seen, and every offset of the band as an average of
 one token. Slower than ``banded`` by about n passes over the values, and taken by it only where one
-reference would not do. Arguments are those of `everyformer.engines.banded.banded_average`.
+reference would not do. Arguments are those of `everyformer.engines.averages.banded.banded_average`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from everyformer.engines.averages.running import backward_scan, forward_scan
 from everyformer.engines.ranges import per_key
-from everyformer.engines.running import backward_scan, forward_scan
 
 
 def exact_forward(

@@ -8,7 +8,7 @@ i + (S - L), so a causal call with a cache never sees too little (torch's own ``
 the other corner).
 
 A bias that is linear in distance, -m (i - j), needs no (L, S) tensor. In float32 and float64
-`everyformer.engines.slopes` adds it to squares of pairs; in half precision m j is the product of
+`engines.softmax.slopes` adds it to squares of pairs; in half precision m j is the product of
 more channels of q and k, since a row of softmax does not change when m i is added to its scores.
 
 Source: Vaswani et al. 2017, arXiv 1706.03762, eq. 1.
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from everyformer.engines.once import named_once
 from everyformer.engines.ranges import HALF
-from everyformer.engines.slopes import able, sloped_attention
+from everyformer.engines.softmax.slopes import able, sloped_attention
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
-from everyformer.engines import flex
-from everyformer.engines.layouts import Tables
-from everyformer.engines.places import Places
-from everyformer.engines.plan import SparsePlan
 from everyformer.engines.ranges import HALF
-from everyformer.engines.scored import Scorer
-from everyformer.engines.softmax import Visibility, with_slopes_in
-from everyformer.engines.sparse_parts import Scores, by_parts
-from everyformer.engines.sparse_softmax import fused
-from everyformer.engines.weighing import Weighing
+from everyformer.engines.softmax.attention import Visibility, with_slopes_in
+from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.scored import Scorer
+from everyformer.engines.softmax.weighing import Weighing
+from everyformer.engines.sparse import flex
+from everyformer.engines.sparse.branches import fused
+from everyformer.engines.sparse.by_torch import Scores, by_parts
+from everyformer.engines.sparse.layouts import Tables
+from everyformer.engines.sparse.plan import SparsePlan
 
 Backend = Literal["auto", "dense", "blocked", "flex"]
 BACKENDS: tuple[str, ...] = get_args(Backend)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.mask import Mask, runs_of
-from everyformer.engines.softmax import Visibility
+from everyformer.engines.softmax.attention import Visibility
 
 
 @dataclass(frozen=True)

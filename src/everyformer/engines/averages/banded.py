@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.flop_counter import register_flop_formula
 
-from everyformer.engines.offsets import exact_backward, exact_forward
+from everyformer.engines.averages.offsets import exact_backward, exact_forward
 from everyformer.engines.once import without_second
 from everyformer.engines.ranges import (
     bias_limit,

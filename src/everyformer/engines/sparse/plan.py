@@ -2,7 +2,7 @@
 
 A plan is a union of patterns, the same for all heads or one a head. A pair that several patterns of
 a union show counts once. From it come the mask of a dense computation, the units of a blocked one
-(`everyformer.engines.sparse`), how much of the square is visible, how far several layers reach, and
+(`engines.sparse.attention`), how much of the square is visible, how far several layers reach, and
 which keys a stream must keep.
 """
 
@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ShapeError
-from everyformer.engines import patterns
-from everyformer.engines.layouts import Layout
-from everyformer.engines.patterns import Pattern
-from everyformer.engines.patterns_blocks import PastBlocks
-from everyformer.engines.patterns_grid import Rectangles
+from everyformer.engines.sparse import patterns
+from everyformer.engines.sparse.layouts import Layout
+from everyformer.engines.sparse.patterns import Pattern
+from everyformer.engines.sparse.patterns_blocks import PastBlocks
+from everyformer.engines.sparse.patterns_grid import Rectangles
 
 Union = tuple[Pattern, ...]
 

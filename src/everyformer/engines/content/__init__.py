@@ -1,0 +1,6 @@
+"""Softmax attention among tokens that content brought together.
+
+`hashing` sorts by buckets, `chunk_lists` and `sorted_chunks` attend in chunks of what was sorted;
+`centroids` follow what is routed to them, `clustered` attends inside clusters; `balance` makes
+matrices doubly stochastic.
+"""
