@@ -14,6 +14,7 @@ import torch
 
 import everyformer as ef
 from everyformer.cli import main
+from everyformer.models.build import by_head
 
 SIZES = ("--model.width", "8", "--model.layers", "1", "--model.heads", "2")
 FURTHER = [3, 1, 4, 1, 5]
@@ -80,6 +81,28 @@ def trained(name: str, member: str, *words: str) -> None:
     told(name, ef.load(name), {"loss": loss, "loss of four steps": losses[0]})
 
 
+def compared(name: str, *words: str) -> None:
+    """A comparison of two members for two steps each, and the losses of both for four."""
+    run = ("compare", "attention", "rope", *SIZES, *RHYTHM, *words, "--options", "rope.base=100",
+           "attention.kv-heads=1", "--bench-lengths", "8", "--training.checkpoint-every", "none",
+           "--training.evaluate-every", "none", "--training.log-every", "1")  # fmt: skip
+    for steps in ("4", "2"):
+        shutil.rmtree(name, ignore_errors=True)
+        assert main([*run, "--training.steps", steps, "--out", name]) == 0
+        rows = json.loads(Path(name, "results.json").read_text())["rows"]
+        losses = {row["member"]: row["quality"] for row in rows}
+        if steps == "4":
+            four = losses
+    for path in (*Path(name).rglob("environment.json"), *Path(name).rglob(".lock"),
+                 Path(name, "report.html"), Path(name, "results.csv"),
+                 Path(name, "results.json")):  # fmt: skip
+        path.unlink(missing_ok=True)
+    for path in [Path(name, "figures"), *Path(name).rglob("tensorboard")]:
+        shutil.rmtree(path)
+    text = json.dumps({"two steps": losses, "four steps": four})
+    Path(f"{name}.json").write_text(text + "\n")
+
+
 def told(name: str, model: Any, more: dict[str, Any] | None = None) -> None:
     """``NAME.json``: the outputs for `example`, and what else there is to know."""
     with torch.no_grad():
@@ -105,6 +128,33 @@ if __name__ == "__main__":
     elif sys.argv[1] == "bf02051":
         trained("rope-run", "rope", *text(), *even)
         saved("alibi", "alibi", "lm", max_length=20, vocabulary=11)
+    elif sys.argv[1] == "1363f7a":
+        data = text()
+        trained("xl-run", "transformer-xl", *data, *even, "--memory.slots", "8",
+                "--place.distances", "learned", "--place.reach", "6")  # fmt: skip
+        trained("t5-run", "attention", *data, *even, "--position", "t5-relative",
+                "--place.buckets", "8", "--mixer.kv-heads", "1")  # fmt: skip
+        trained("reversible-run", "reformer", *data, *even, "--model.layers", "2",
+                "--model.block.reversible-output", "mean", "--mixer.chunk", "8",
+                "--mixer.rounds", "2")  # fmt: skip
+        trained("heads-run", "linear", *data, *even, "--by-head", "linear,attention",
+                "--mixer.feature-map", "relu")  # fmt: skip
+        trained("bert-run", "bert", *data, *even, "--task", "mlm")
+        saved(
+            "heads",
+            "attention",
+            "lm",
+            max_length=20,
+            vocabulary=11,
+            mixer=by_head(
+                "attention", "aft-local", attention={"bias": ("query",)}, aft_local={"window": 3}
+            ),
+        )
+        saved("compressive", "compressive", "lm", max_length=20, vocabulary=11, slots=4,
+              compressed=3, rate=2, function="dilated", clamp=5)  # fmt: skip
+        saved("gelu", "attention", "mlm", max_length=20, vocabulary=11, position="shaw", clip=3,
+              wiring="post", feedforward="swiglu", norm="rmsnorm")  # fmt: skip
+        compared("comparison", *data, *even)
     elif sys.argv[1] == "cfe6dd7":
         for member in ("attention", "gmlp", "aft-simple", "linear", "transformer-xl"):
             streamed(f"{member}-text", member)

@@ -24,7 +24,8 @@ from everyformer.generation.state_file import load_state
 from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, UPGRADES, read_saved
 
 HERE = Path(__file__).parent
-MODELS = ("652fd9f/pixels", "9018ed0/bigbird", "9018ed0/image-transformer", "bf02051/alibi")
+MODELS = ("652fd9f/pixels", "9018ed0/bigbird", "9018ed0/image-transformer", "bf02051/alibi",
+          *(f"1363f7a/{name}" for name in ("heads", "compressive", "gelu")))  # fmt: skip
 TEXTS = (
     *("cfe6dd7/attention", "cfe6dd7/gmlp", "cfe6dd7/aft-simple", "cfe6dd7/linear"),
     *("cfe6dd7/transformer-xl", "cfe6dd7/compressive"),
@@ -35,6 +36,7 @@ RUNS = (
     *(f"9018ed0/{name}-run" for name in ("attention", "routing", "compressive", "bigbird")),
     "9018ed0/layers-run",
     "bf02051/rope-run",
+    *(f"1363f7a/{name}-run" for name in ("xl", "t5", "reversible", "heads", "bert")),
 )
 
 
@@ -115,6 +117,16 @@ def test_a_run_goes_on_as_one_that_was_never_stopped(
     assert state["evaluation"]["loss"] == pytest.approx(
         then(place)["loss of four steps"], abs=tolerance
     )
+
+
+def test_a_comparison_goes_on_as_one_that_was_never_stopped(
+    copied: Callable[[str], Path],
+) -> None:
+    folder = copied("1363f7a/comparison")
+    assert main(["compare", "--resume", "--out", str(folder), "--training.steps", "4"]) == 0
+    rows = json.loads((folder / "results.json").read_text())["rows"]
+    losses = {row["member"]: row["quality"] for row in rows}
+    assert losses == pytest.approx(then("1363f7a/comparison")["four steps"], abs=2e-5)
 
 
 @pytest.mark.parametrize("place", ["652fd9f/pixels-run", "9018ed0/bigbird-run"])
