@@ -7,8 +7,13 @@ also with `create_mixer`. Where something is not supported, the reason stands in
 
 from __future__ import annotations
 
+from typing import Any
+
+from everyformer.core.config import Choice
 from everyformer.core.errors import unknown
+from everyformer.core.gene import plain_choice
 from everyformer.core.member import Cost, Genes, Member
+from everyformer.genes import GENES, plain_genes
 
 LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
 SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
@@ -35,16 +40,25 @@ _NO_CROSS_AFT = "published with w over one sequence; a cross form would need a t
 _NO_PAST = "what is carried from segment to segment is the past of a text read in order"
 _NO_CROSS_SGU = "the spatial matrix mixes the tokens of one sequence"
 
+_BIASED = Choice("attention", {"bias": ("query", "key", "value", "output")})
+
+
+def _genes(**chosen: Any) -> Genes:
+    """Genes by name, and fields of `Genes`; what is not said is plain attention's."""
+    own = {name: plain_choice(chosen.pop(name)) for name in GENES if name in chosen}
+    return Genes(plain_genes() | own, **chosen)
+
+
 FAMILY: tuple[Member, ...] = (
     Member(
         "attention", "Multi-head softmax attention", "Vaswani et al.", 2017, "1706.03762",
-        Genes(), ALL_TASKS, _SOFTMAX,
+        _genes(), ALL_TASKS, _SOFTMAX,
         "without the factor 1/sqrt(D) softmax saturates as D grows, with it entropy and gradients "
         "stay flat; and attention solves associative recall where an LSTM of equal size fails",
     ),
     Member(
         "gpt", "GPT-2: decoder-only language model", "Radford et al.", 2019, None,
-        Genes(position="learned", mixer_options={"bias": ("query", "key", "value", "output")},
+        _genes(position="learned", mixer=_BIASED,
               block={"feedforward": "gelu-tanh", "dropout": 0.1},
               model={"init": "gpt2", "embedding_dropout": 0.1}),
         (LM,), _SOFTMAX,
@@ -53,7 +67,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "transformer", "The Transformer: encoder-decoder", "Vaswani et al.", 2017, "1706.03762",
-        Genes(block={"wiring": "post", "norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1},
+        _genes(block={"wiring": "post", "norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1},
               model={"embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"}),
         (SEQ2SEQ,), _SOFTMAX,
         "copies, reverses and sorts sequences of 10 to 20 symbols exactly; post-norm, as "
@@ -61,7 +75,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "bert", "BERT: masked language model", "Devlin et al.", 2018, "1810.04805",
-        Genes(position="learned", mixer_options={"bias": ("query", "key", "value", "output")},
+        _genes(position="learned", mixer=_BIASED,
               block={"wiring": "post", "norm_eps": 1e-12, "dropout": 0.1},
               model={"init": "bert", "embedding_dropout": 0.1, "embedding_norm": True,
                      "token_types": 2, "head_transform": True, "head_bias": True}),
@@ -71,7 +85,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "vit", "Vision Transformer", "Dosovitskiy et al.", 2020, "2010.11929",
-        Genes(position="learned", mixer_options={"bias": ("query", "key", "value", "output")},
+        _genes(position="learned", mixer=_BIASED,
               block={"norm_eps": 1e-6}, model={"pooling": "class"}),
         (IMAGE,), _SOFTMAX,
         "on CIFAR-10 (JPEG) attention, gMLP and AFT-conv of equal size are comparable",
@@ -79,36 +93,36 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "sinusoidal", "Sinusoidal positions", "Vaswani et al.", 2017, "1706.03762",
-        Genes(position="sinusoidal"), ALL_TASKS, _SOFTMAX,
+        _genes(position="sinusoidal"), ALL_TASKS, _SOFTMAX,
         "PE[p+k] is PE[p] turned by a rotation that depends on k alone",
     ),
     Member(
         "learned", "Learned absolute positions", "Gehring et al.", 2017, "1705.03122",
-        Genes(position="learned"), ALL_TASKS, _SOFTMAX,
+        _genes(position="learned"), ALL_TASKS, _SOFTMAX,
         "as good as sinusoids inside the table, undefined beyond it",
     ),
     Member(
         "rope", "Rotary positions (RoFormer)", "Su et al.", 2021, "2104.09864",
-        Genes(position="rope"), ALL_TASKS, _SOFTMAX,
+        _genes(position="rope"), ALL_TASKS, _SOFTMAX,
         "scores depend on distances alone: shifting every position changes nothing",
         cross="rotations are defined between tokens of one sequence",
     ),
     Member(
         "alibi", "ALiBi: attention with linear biases", "Press et al.", 2022, "2108.12409",
-        Genes(position="alibi"), ALL_TASKS, _SOFTMAX,
+        _genes(position="alibi"), ALL_TASKS, _SOFTMAX,
         "trained on short texts it reads long ones at no loss, where waves and rotations fail",
         cross=_NO_CROSS_DISTANCE,
     ),
     Member(
         "t5-relative", "T5's relative position biases", "Raffel et al.", 2020, "1910.10683",
-        Genes(position="t5-relative"), ALL_TASKS,
+        _genes(position="t5-relative"), ALL_TASKS,
         Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores", "2 t d"),
         "learned biases of buckets of distances stand longer texts than those of the training",
         cross=_NO_CROSS_DISTANCE,
     ),
     Member(
         "shaw", "Relative position vectors", "Shaw et al.", 2018, "1803.02155",
-        Genes(position="shaw"), ALL_TASKS,
+        _genes(position="shaw"), ALL_TASKS,
         Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores", "2 t d"),
         "the token n places back is found once vectors tell it from all others, and those of keys "
         "are enough",
@@ -116,7 +130,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "xl-relative", "Transformer-XL's relative positions", "Dai et al.", 2019, "1901.02860",
-        Genes(position="xl-relative"), ALL_TASKS,
+        _genes(position="xl-relative"), ALL_TASKS,
         Cost(2, 1, "O(L^2 d) time, its scores twice; O(L d) memory and blocks of scores", "2 t d"),
         "order enters by two of its four terms: without them a trained model loses over half a bit "
         "a byte",
@@ -124,7 +138,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "da-transformer", "Distance-aware Transformer", "Wu, Wu, Huang", 2021, "2010.06925",
-        Genes(position="da-transformer"), ALL_TASKS,
+        _genes(position="da-transformer"), ALL_TASKS,
         Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores", "2 t d"),
         "heads part by the sign of alpha where near order and far matches both matter",
         cross=_NO_CROSS_DISTANCE,
@@ -132,13 +146,13 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "learned-per-layer", "Learned positions before every layer", "Al-Rfou et al.", 2018,
         "1808.04444",
-        Genes(position="learned-per-layer", model={"layer_losses": True, "lookahead": 0.5}),
+        _genes(position="learned-per-layer", model={"layer_losses": True, "lookahead": 0.5}),
         ALL_TASKS, _SOFTMAX,
         "with losses of its inner layers a deep model of characters learns faster",
     ),
     Member(
         "transformer-xl", "Transformer-XL: a memory of segments", "Dai et al.", 2019, "1901.02860",
-        Genes(position="xl-relative", memory="segment", block={"wiring": "post", "dropout": 0.1},
+        _genes(position="xl-relative", memory="segment", block={"wiring": "post", "dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True}),
         (LM,),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, L (L + M) flags",
@@ -149,7 +163,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "compressive", "Compressive Transformer", "Rae et al.", 2020, "1911.05507",
-        Genes(position="xl-relative", memory="compressive",
+        _genes(position="xl-relative", memory="compressive",
               block={"wiring": "post", "dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True}),
         (LM,),
@@ -162,53 +176,53 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
-        Genes(mixer="aft-full"), ALL_TASKS,
+        _genes(mixer="aft-full"), ALL_TASKS,
         Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),
         "a learned position bias addresses tokens that AFT-simple cannot",
         cross=_NO_CROSS_AFT,
     ),
     Member(
         "aft-local", "Attention-free Transformer, local", "Zhai et al.", 2021, "2105.14103",
-        Genes(mixer="aft-local"), ALL_TASKS,
+        _genes(mixer="aft-local"), ALL_TASKS,
         Cost(1, 1, "O(L s d) time, O(L d) memory", "2 s d, constant"),
         "a local position bias addresses tokens that AFT-simple cannot, at linear cost",
         cross=_NO_CROSS_AFT,
     ),
     Member(
         "aft-simple", "Attention-free Transformer, simple", "Zhai et al.", 2021, "2105.14103",
-        Genes(mixer="aft-simple"), ALL_TASKS,
+        _genes(mixer="aft-simple"), ALL_TASKS,
         Cost(1, 1, "O(L d) time and memory", "2 d, constant"),
         "global pooling: cheapest of all, and blind to where a token stands",
         cross=_NO_CROSS_AFT,
     ),
     Member(
         "aft-conv", "Attention-free Transformer, convolutional", "Zhai et al.", 2021, "2105.14103",
-        Genes(mixer="aft-conv"), ALL_TASKS,
+        _genes(mixer="aft-conv"), ALL_TASKS,
         Cost(1, 1, "O(L s d) time, O(L d) memory", "s (d + h), constant"),
         "one shared kernel a head keeps the local bias at any length",
         cross=_NO_CROSS_AFT,
     ),
     Member(
         "linear", "Linear attention", "Katharopoulos et al.", 2020, "2006.16236",
-        Genes(mixer="linear"), ALL_TASKS, _KERNEL,
+        _genes(mixer="linear"), ALL_TASKS, _KERNEL,
         "copies a sequence that it has read into a state of constant size, at a cost for each "
         "token that does not grow with what was read",
     ),
     Member(
         "performer", "Performer: softmax attention by FAVOR+", "Choromanski et al.", 2021,
-        "2009.14794", Genes(mixer="performer"), ALL_TASKS, _KERNEL,
+        "2009.14794", _genes(mixer="performer"), ALL_TASKS, _KERNEL,
         "positive features estimate softmax attention better than trigonometric ones, orthogonal "
         "rows better than independent ones where norms are small, with an error like 1/M",
     ),
     Member(
         "rfa", "Random feature attention", "Peng et al.", 2021, "2103.02143",
-        Genes(mixer="rfa"), ALL_TASKS, _KERNEL,
+        _genes(mixer="rfa"), ALL_TASKS, _KERNEL,
         "a language model with the gate needs fewer bits than without it and than linear attention "
         "with elu features; a token costs the same after any number of tokens",
     ),
     Member(
         "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
-        Genes(mixer="routing"), (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
+        _genes(mixer="routing"), (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
              "2 K w d, constant"),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
@@ -216,7 +230,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "sinkhorn", "Sparse Sinkhorn attention", "Tay et al.", 2020, "2002.11296",
-        Genes(mixer="sinkhorn"), ALL_TASKS,
+        _genes(mixer="sinkhorn"), ALL_TASKS,
         Cost(2, 1, "O(L s d + L^2 d / s) time, O(L (s h + d) + (L / s)^2 h) memory; blocks of s",
              "2 t d + n t h / s, n steps of balancing"),
         "copies from a far block, where local attention of the same cost cannot; its sort matrices "
@@ -225,7 +239,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "image-transformer", "Image Transformer", "Parmar et al.", 2018, "1802.05751",
-        Genes(mixer="image-transformer",
+        _genes(mixer="image-transformer",
               block={"wiring": "post", "feedforward": "relu", "dropout": 0.1},
               model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
                      "scale_embedding": True},
@@ -240,7 +254,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "sparse-transformer", "Sparse Transformer", "Child, Gray, Radford, Sutskever", 2019,
         "1904.10509",
-        Genes(mixer="sparse-transformer", position="axial", position_options={"combine": "sum"},
+        _genes(mixer="sparse-transformer", position=Choice("axial", {"combine": "sum"}),
               block={"feedforward": "gelu-sigmoid", "feedforward_dropout": 0.0,
                      "final_norm_eps": 1e-6},
               model={"tie": False},
@@ -253,7 +267,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
-        Genes(mixer="longformer"), (LM, MLM, TEXT, SEQ2SEQ),
+        _genes(mixer="longformer"), (LM, MLM, TEXT, SEQ2SEQ),
         Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
              "2 (w + g) d; global tokens in a causal one are this library's extension"),
         "windows that grow from layer to layer model text better than windows of one size or that "
@@ -262,7 +276,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
-        Genes(mixer="bigbird"), (LM, MLM, TEXT, SEQ2SEQ),
+        _genes(mixer="bigbird"), (LM, MLM, TEXT, SEQ2SEQ),
         Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
              "tokens in the window, at random and for all",
              "2 n s d, n blocks that a later one may read; the causal form is this library's "
@@ -273,7 +287,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
-        Genes(mixer="etc", position=None, block={"wiring": "post"},
+        _genes(mixer="etc", position=None, block={"wiring": "post"},
               model={"summaries": {"per": "tokens"}}), (MLM, TEXT),
         Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",
              "none: it reads both sides"),
@@ -285,7 +299,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
-        Genes(mixer="blockwise"), (LM, MLM, TEXT, IMAGE, PIXELS),
+        _genes(mixer="blockwise"), (LM, MLM, TEXT, IMAGE, PIXELS),
         Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
              "2 (s + 1) d L / n; shifts to s"),
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
@@ -294,7 +308,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "linformer", "Linformer", "Wang et al.", 2020, "2006.04768",
-        Genes(mixer="linformer"), (MLM, TEXT, IMAGE),
+        _genes(mixer="linformer"), (MLM, TEXT, IMAGE),
         Cost(1, 1, "O(L k d) time, O(L (k + d)) memory; k slots", "none: it reads both sides"),
         "time grows like L; attention matrices of a trained model have low rank, and the loss of a "
         "masked language model nears that of full attention as k grows",
@@ -304,7 +318,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
-        "2006.04768", Genes(mixer="linformer", mixer_options={"causal_chunk": 64}),
+        "2006.04768", _genes(mixer=Choice("linformer", {"causal_chunk": 64})),
         (LM, TEXT, PIXELS, ENLARGE),
         Cost(2, 2, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
              "2 d (t k / c + c)"),
@@ -314,27 +328,27 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "gmlp", "gMLP: MLPs with a spatial gating unit", "Liu, Dai, So, Le", 2021, "2105.08050",
-        Genes(mixer="gmlp", position=None), ALL_TASKS,
+        _genes(mixer="gmlp", position=None), ALL_TASKS,
         Cost(2, 2, "O(L^2 f) time, O(L f + L^2) memory; f hidden channels", "t f / 2"),
         "the learned spatial matrix becomes Toeplitz on a shift-invariant task (R^2 > 0.85)",
         cross=_NO_CROSS_SGU,
     ),
     Member(
         "amlp", "aMLP: gMLP with a tiny attention", "Liu, Dai, So, Le", 2021, "2105.08050",
-        Genes(mixer="amlp", position=None), ALL_TASKS,
+        _genes(mixer="amlp", position=None), ALL_TASKS,
         Cost(2, 2, "O(L^2 (f + a)) time; a channels of the tiny attention", "t (f / 2 + 2 a)"),
         "one small head makes up for what a static matrix cannot align",
         cross=_NO_CROSS_SGU,
     ),
     Member(
         "axial", "Axial positions", "Kitaev et al.", 2020, "2001.04451",
-        Genes(position="axial"), ALL_TASKS, _SOFTMAX,
+        _genes(position="axial"), ALL_TASKS, _SOFTMAX,
         "two short tables serve as well as one with a row for every position",
     ),
     Member(
         "reformer", "Reformer: attention among tokens of like hash", "Kitaev et al.", 2020,
         "2001.04451",
-        Genes(mixer="reformer", position="axial",
+        _genes(mixer="reformer", position="axial",
               block={"wiring": "reversible", "feedforward": "relu"},
               model={"tie": False, "scale_embedding": True}),
         (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),

@@ -144,7 +144,7 @@ def test_another_mixer_is_fresh_and_is_trained_on(say: Say, tree: Path) -> None:
     code, _, err = say(*tune, "--length", "16", "--out", "tuned")
     assert code == 0, err
     model = json.loads(Path("tuned/config.json").read_text())["model"]
-    assert (model["member"], model["mixer"]) == ("gpt", "aft-conv")
+    assert (model["member"], model["mixer"]["name"]) == ("gpt", "aft-conv")
     code, _, err = say("train", "--resume", "--out", "tuned", "--steps", "2")
     assert code == 0, err
 
@@ -304,7 +304,7 @@ def test_a_bert_is_made_longer(kind: str, say: Say, tree: Path) -> None:
     assert code == 0, err
     assert "a saved model for long texts" in out
     ours = ef.load("long")
-    assert (ours.config.mixer, ours.config.max_length) == (kind, 100)
+    assert (ours.config.genes["mixer"].name, ours.config.max_length) == (kind, 100)
     ids = torch.randint(5, 60, (2, 9))
     torch.testing.assert_close(logits(ours, ids), logits(theirs, ids), rtol=0, atol=1e-5)
     assert isinstance(load_tokenizer("long"), HubTokenizer)

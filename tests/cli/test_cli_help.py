@@ -14,6 +14,7 @@ import pytest
 import everyformer
 from everyformer.cli import VERBS
 from everyformer.family import TRAIN, list_members
+from everyformer.genes import GENES
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -56,8 +57,8 @@ def test_examples_in_help_are_understood(say: Callable, tree, trained: Callable)
 def test_a_members_own_options_stand_in_its_help(say: Callable) -> None:
     assert "--mixer.window" in say("train", "aft-local", "--help")[1]
     assert "--mixer.window" not in say("train", "gmlp", "--help")[1]
-    assert "--mixer" not in say("train", "--help")[1]
-    assert "--place.base" in say("train", "--help", "attention", "--position", "rope")[1]
+    assert "--mixer." not in say("train", "--help")[1]
+    assert "--position.base" in say("train", "--help", "attention", "--position", "rope")[1]
 
 
 def test_help_and_import_do_not_wait_for_torch() -> None:
@@ -114,7 +115,8 @@ def test_info_tells_what_the_row_and_the_options_say(member: str, say: Callable)
     described = json.loads(say("info", member, "--json")[1])
     assert described["name"] == member
     assert described["strictly_causal"] == row.strictly_causal
-    assert all(option["meaning"] for option in described["options"])
+    assert described["options"].keys() == GENES.keys()
+    assert all(option["meaning"] for own in described["options"].values() for option in own)
 
 
 def test_doctor_counts_what_is_installed(say: Callable) -> None:

@@ -28,7 +28,8 @@ length = 16
 width = 16
 layers = 2
 heads = 2
-position = "none"
+[position]
+name = "none"
 [training]
 steps = 2
 batch = 4
@@ -51,10 +52,10 @@ def test_a_whole_run_from_a_file(say: Say, tree: Path) -> None:
     saved = config_of(tree / "runs" / "aft-local")
     assert saved["training"]["steps"] == 3
     assert saved["training"]["clip"] is None
-    assert saved["model"]["position"] is None
+    assert saved["model"]["position"] == {"name": None}
     assert saved["model"]["layers"] == 2
-    assert saved["model"]["mixer_options"]["window"] == 5
-    assert saved["model"]["mixer_options"]["rank"] is None
+    assert saved["model"]["mixer"]["window"] == 5
+    assert saved["model"]["mixer"]["rank"] is None
     assert "runs/aft-local" in out
 
 
@@ -133,7 +134,7 @@ def test_a_finished_run_goes_on_without_being_described_again(
     assert "going on from step 3" in err
     assert "5 steps" in out
     saved = config_of(run)
-    assert saved["model"]["mixer_options"]["window"] == 3
+    assert saved["model"]["mixer"]["window"] == 3
     assert saved["training"]["ema"] == 0.9
     assert say("train", "aft-local", "--resume", "--out", str(run))[0] == 0
     assert "trains aft-local, not gmlp" in refused("train", "gmlp", "--resume", "--out", str(run))

@@ -32,7 +32,7 @@ def test_all_members_see_the_same_batches_in_the_same_order(
     running: list[tuple[str, int]] = []
 
     def working(folder: Any, job: dict[str, Any]) -> Any:
-        running.append((job["model"]["member"], job["training"]["seed"]))
+        running.append((job["run"]["member"], job["run"]["training"]["seed"]))
         return work(folder, job)
 
     def loading(*given: Any) -> Dataset:
@@ -96,7 +96,7 @@ def test_parameters_are_matched_within_a_tenth(compare: Compare) -> None:
     for member in ("aft-local", "gmlp"):
         assert 0.9 <= done.row(member)["parameter_ratio"] <= 1.1
     widths = {
-        run["member"]: done.job(run["folder"])["model"]["width"] for run in done.results["runs"]
+        run["member"]: done.job(run["folder"])["run"]["model"]["width"] for run in done.results["runs"]
     }
     assert widths["attention"] == 64
     assert widths["gmlp"] != 64
@@ -121,9 +121,9 @@ def test_options_of_one_member_reach_that_member_alone(compare: Compare) -> None
     done = compare(*words, "--steps", "1")
     assert done.code == 0, done.err
     job = done.job("runs/aft-local-seed0")
-    assert job["model"]["mixer_options"] == {"window": 3}
-    assert done.job("runs/gmlp-seed0")["model"]["mixer_options"]["spatial"] == "toeplitz"
-    assert done.job("runs/attention-seed0")["model"]["mixer_options"] == {}
+    assert job["run"]["mixer"]["window"] == 3
+    assert done.job("runs/gmlp-seed0")["run"]["mixer"]["spatial"] == "toeplitz"
+    assert done.job("runs/attention-seed0")["run"]["mixer"]["window"] is None
 
 
 def test_intervals_over_seeds_are_students(compare: Compare) -> None:

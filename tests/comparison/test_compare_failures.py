@@ -22,10 +22,10 @@ from everyformer.training.signals import StopSignals
 Compare = Callable[..., Compared]
 
 
-def breaks(member: str, how: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`build_model` whose result for one member goes through ``how``."""
-    build = worker.build_model
-    return lambda config: how(build(config)) if config.member == member else build(config)
+def breaks(member: str, how: Callable[[Any], Any]) -> Callable[..., Any]:
+    """`build_run` whose result for one member goes through ``how``."""
+    build = worker.build_run
+    return lambda spec, data: (how if spec.member == member else (lambda m: m))(build(spec, data))
 
 
 def not_a_number(model: torch.nn.Module) -> torch.nn.Module:
@@ -76,7 +76,7 @@ def test_a_member_that_cannot_be_built_is_reported(
 def test_a_member_that_fails_in_training_is_reported(
     how: Callable[[Any], Any], told: str, compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "build_model", breaks("gmlp", how))
+    monkeypatch.setattr(worker, "build_run", breaks("gmlp", how))
     done = compare("gmlp", "attention", "--steps", "1")
     assert done.code == 1
     assert told in done.row("gmlp")["error"]
@@ -112,14 +112,15 @@ def test_all_may_fail(compare: Compare) -> None:
 def test_a_seed_that_fails_fails_its_member(
     compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = worker.build_model
+    build = worker.build_run
     seeds: list[int] = []
 
-    def second_breaks(config: Any) -> Any:
+    def second_breaks(*run: Any) -> Any:
+        model = build(*run)
         seeds.append(torch.initial_seed())
-        return not_a_number(build(config)) if seeds[-1] == 1 else build(config)
+        return not_a_number(model) if seeds[-1] == 1 else model
 
-    monkeypatch.setattr(worker, "build_model", second_breaks)
+    monkeypatch.setattr(worker, "build_run", second_breaks)
     done = compare("gmlp", "--steps", "1", "--seeds", "2")
     assert set(seeds) >= {0, 1}
     assert "became nan" in done.row("gmlp")["error"]
@@ -130,7 +131,7 @@ def test_resume_repeats_what_failed_and_nothing_else(
 ) -> None:
     words = ("gmlp", "attention", "--steps", "1")
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "build_model", breaks("gmlp", out_of_memory))
+        patch.setattr(worker, "build_run", breaks("gmlp", out_of_memory))
         first = compare(*words)
     launched.clear()
     again = compare("--resume", small=False)

@@ -188,7 +188,7 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
         ("--model.block.drop-path 1.5", "'--model.block.drop-path' must be at least 0 and below 1"),
         ("--model.pixels.tile 4 0", "'--model.pixels.tile[1]' must be at least 1, not 0"),
         ("--mixer.attention-dropout=nan", "'--mixer.attention-dropout' must be at least 0 and bel"),
-        ("--place.base=-1", "'--place.base' must be above 0, not -1.0"),
+        ("--position.base=-1", "'--position.base' must be above 0, not -1.0"),
         ("--data.mask-rate 2", "'--data.mask-rate' must be above 0 and at most 1, not 2.0"),
     ],
 )

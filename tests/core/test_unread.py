@@ -137,7 +137,7 @@ def test_every_option_of_one_form_has_its_case() -> None:
 FLAGS = [
     ("image-transformer --mixer.tile 2 2 --mixer.dims 1", "'tile'=(2, 2) is read with dims=2"),
     ("attention --training.schedule noam --training.min-lr-ratio 0.2", "'min_lr_ratio'=0.2 is re"),
-    ("alibi --place.right-slopes 0.5", "'right_slopes'=(0.5,) is read with sides='asymmetric'"),
+    ("alibi --position.right-slopes 0.5", "'right_slopes'=(0.5,) is read with sides='asymmetric'"),
     ("attention --model.pixels.mixtures 3", "'mixtures'=3 is read with output='mixture' alone"),
     ("compressive --memory.reconstruction none --memory.reconstruction-weight 2",
      "'reconstruction_weight'=2.0 is read with another reconstruction than 'none' alone"),

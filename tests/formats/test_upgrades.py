@@ -93,7 +93,7 @@ def test_what_was_loaded_is_saved_in_the_form_of_today(place: str, tmp_path: Pat
     assert again.config == model.config
     for name, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
-    assert json.loads((tmp_path / "again" / "config.json").read_text())["version"] == 3
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["version"] == 4
 
 
 @pytest.mark.parametrize("place", RUNS)
@@ -150,6 +150,9 @@ def old_model(folder: Path, **options: Any) -> Path:
     """A saved model of version 1 with ``options`` in its config."""
     ef.save(ef.create_model("attention", width=8, layers=2, heads=2, vocabulary=5), folder)
     values = json.loads((folder / "config.json").read_text())
+    for gene in ("mixer", "position", "memory"):
+        chosen = values["config"].pop(gene)
+        values["config"] |= {gene: chosen.pop("name"), f"{gene}_options": chosen}
     values["config"].update(options)
     del values["version"], values["digest"]
     with pytest.MonkeyPatch.context() as patch:
@@ -175,7 +178,7 @@ def test_options_that_were_taken_without_effect_are_as_if_never_given(
     options: dict[str, Any], name: str, value: Any, tmp_path: Path
 ) -> None:
     saved = read_saved(old_model(tmp_path / "m", **options) / "config.json", MODEL_FORMAT)
-    tables = [saved["config"][f"{gene}_options"] for gene in ("mixer", "position", "memory")]
+    tables = [saved["config"][gene] for gene in ("mixer", "position", "memory")]
     tables += tables[0].get("own", {}).values()
     assert [table[name] for table in tables if name in table] == [value]
 
@@ -204,14 +207,15 @@ def test_options_that_some_layers_do_not_read_hold_in_the_others(
     given = {"mixer": mixer, "mixer_options": own, "schedule": schedule}
     folder = old_model(tmp_path / "m", **given)
     config = read_saved(folder / "config.json", MODEL_FORMAT)["config"]
-    shown = {name: config["mixer_options"][name] for name in options}
+    shown = {name: config["mixer"][name] for name in options}
     assert shown == options
     assert {name: values for name, values in config["schedule"].items() if name == "nu"} == left
-    assert ("nu" in config["mixer_options"]) != ("nu" in config["schedule"])
+    assert ("nu" in config["mixer"]) != ("nu" in config["schedule"])
     # and the model is one that can be made
+    own_options = {name: value for name, value in config["mixer"].items() if name != "name"}
     ef.create_model(
         "attention", width=8, layers=2, heads=2, vocabulary=5,
-        mixer=mixer, mixer_options=config["mixer_options"], schedule=config["schedule"],
+        mixer=mixer, mixer_options=own_options, schedule=config["schedule"],
     )  # fmt: skip
 
 
@@ -228,7 +232,7 @@ def test_flags_of_a_run_follow_the_layers_of_its_model(tmp_path: Path) -> None:
         write_json(tmp_path / "config.json", values)
     held = read_saved(tmp_path / "config.json", RUN_FORMAT)
     assert held["run"]["schedule"] == ['pattern="strided","strided"']
-    for table in (held["run"]["mixer"], held["model"]["mixer_options"]):
+    for table in (held["run"]["mixer"], held["model"]["mixer"]):
         assert (table["columns"], table["include_self"]) == (None, False)
 
 
@@ -236,17 +240,17 @@ def test_channels_of_gmlp_are_renamed_where_layers_differ_too(tmp_path: Path) ->
     gmlp = {"mixer": "gmlp", "position": None, "max_length": 16}
     own = {"mixer_options": {"expansion": 2.0}, "schedule": {"gate": [True, False]}}
     folder = old_model(tmp_path / "m", **gmlp, **own)
-    held = read_saved(folder / "config.json", MODEL_FORMAT)["config"]["mixer_options"]
-    assert held == {"mlp_ratio": 2.0}
+    held = read_saved(folder / "config.json", MODEL_FORMAT)["config"]["mixer"]
+    assert held == {"name": "gmlp", "mlp_ratio": 2.0}
 
 
 def test_files_of_today_are_taken_by_their_word(tmp_path: Path) -> None:
     folder = old_model(tmp_path / "m", mixer="linear", mixer_options={"nu": 7})
     values = read_saved(folder / "config.json", MODEL_FORMAT)
-    values["config"]["mixer_options"] = {"nu": 7}
+    values["config"]["mixer"] = {"name": "linear", "nu": 7}
     write_json(folder / "config.json", values)
-    held = read_saved(folder / "config.json", MODEL_FORMAT)["config"]["mixer_options"]
-    assert held == {"nu": 7}
+    held = read_saved(folder / "config.json", MODEL_FORMAT)["config"]["mixer"]
+    assert held == {"name": "linear", "nu": 7}
 
 
 def test_an_upgraded_file_that_was_changed_is_damaged(copied: Callable[[str], Path]) -> None:

@@ -140,7 +140,7 @@ def test_an_exported_model_loads_there_and_gives_the_same_logits(case, tmp_path)
 def test_another_mixer_takes_the_place_of_attention_and_the_report_says_what_is_fresh(tmp_path):
     theirs_of("gpt2", tmp_path)
     ours, report = import_checkpoint(tmp_path, mixer="aft-conv")
-    assert ours.config.mixer == "aft-conv"
+    assert ours.config.genes["mixer"].name == "aft-conv"
     assert {name.split(".")[3] for name in report.made} == {"mixer"}
     assert any(name.startswith("stack.blocks.0.mixer.kernel") for name in report.made)
     assert {name.split(".")[3] for name in report.left} == {"attn"}

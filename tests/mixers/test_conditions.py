@@ -67,7 +67,7 @@ def test_flags_and_ids_that_do_not_fit_are_refused_by_all(member):
 def test_packed_documents_and_a_state_are_refused_or_done_right(member):
     mixer, x = first_case(member).mixer(float64), draw(1, 6, WIDTH)
     mask = Mask(documents=torch.tensor([[1, 1, 1, 2, 2, 2]]))
-    if member.genes.memory is None:
+    if member.genes["memory"].name is None:
         with pytest.raises(UnsupportedError, match="cannot be combined"):
             mixer(x, mask=mask, state=mixer.init_state(1))
     else:
@@ -186,7 +186,7 @@ def test_pairs_of_another_shape_are_refused(shape):
         mixer(x[:, 4:], mask=Mask(bias=torch.zeros(shape)), state=state)
 
 
-MEMORIES = [m for m in list_members() if m.genes.memory is not None]
+MEMORIES = [m for m in list_members() if m.genes["memory"].name is not None]
 
 
 @pytest.mark.parametrize("member", MEMORIES, ids=lambda m: m.name)

@@ -13,7 +13,7 @@ from everyformer.core.mask import Mask
 from everyformer.engines.flops import count_flops
 from everyformer.engines.sparse.plan import reached
 from everyformer.models.build import configure
-from everyformer.models.genes import build_mixers
+from everyformer.models.layers import build_mixers
 from everyformer.positions.axial import Axial, axial_reference
 
 WIDTH, HEADS, LENGTH = 12, 2, 64

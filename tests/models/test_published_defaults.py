@@ -23,8 +23,7 @@ from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
 from everyformer.models.build import configure
 from everyformer.models.config import Architecture
-from everyformer.models.genes import make_position
-from everyformer.positions import POSITIONS
+from everyformer.positions import POSITIONS, make_position
 
 Values = dict[str, Any]
 WEIGHTS: Values = {"bias": [], "attention_dropout": 0.0}
@@ -136,7 +135,7 @@ MEMORY_ROWS: dict[str, tuple[Values, Values]] = {
 
 ARCHITECTURE: Values = {
     "width": 128, "layers": 4, "heads": 4, "max_length": None, "patch": 4, "pooling": "mean",
-    "head_hidden": None, "head_activation": "gelu", "position": "sinusoidal", "memory": None,
+    "head_hidden": None, "head_activation": "gelu", "causal": None,
     "tie": True, "init": "member", "embedding_dropout": 0.0, "scale_embedding": None,
     "embedding_norm": False, "token_types": 0, "head_transform": False,
     "transform_activation": "gelu", "head_bias": False, "label_smoothing": 0.0,
@@ -252,6 +251,10 @@ MADE: list[tuple[str, Values, Any, Any]] = [
     ("etc", {}, lambda m: len(m.long_labels.vectors), 27),  # 2 12 + 1, and 2 of sentences
 ]  # fmt: skip
 
+GENES = {"mixer": "attention", "encoder": None, "cross": "attention", "position": "sinusoidal",
+         "memory": None}  # fmt: skip
+"""what stands for every gene unless a member's row says otherwise"""
+
 WAVES = {
     # 8 channels of position 1, by layout and frequencies
     ("interleaved", "paper"): [0.84147, 0.54030, 0.09983, 0.99500, 0.01, 0.99995, 0.001, 1.0],
@@ -287,15 +290,19 @@ def test_every_member_has_a_row() -> None:
 )
 def test_the_preset_of_a_member_is_as_published(member: str, task: str) -> None:
     row = {**MEMBER_ROWS[member], **BY_TASK.get((member, task), {})}
-    expected = {"mixer": "attention", "mixer_options": {}, "position_options": {},
-                "memory_options": {}, "schedule": {}, **ARCHITECTURE, **row}  # fmt: skip
+    expected = {**GENES, "schedule": {}, **ARCHITECTURE, **row}
     if expected["scale_embedding"] is None:
         text = task in ("lm", "mlm", "classify-text") and expected["init"] == "member"
         expected["scale_embedding"] = text or expected["position"] == "sinusoidal"
+    for gene in GENES:
+        options = expected.pop(f"{gene}_options", {})
+        expected[gene] = {"name": expected[gene], **(options if expected[gene] else {})}
     for part in ("block", "pixels", "summaries"):
         expected[part] = {**ARCHITECTURE[part], **row.get(part, {})}
-    made = to_dict(configure(member, task))
-    assert {name: made[name] for name in expected} == expected
+    found = to_dict(configure(member, task))
+    assert found.pop("causal") is not None
+    del expected["causal"]
+    assert {name: found[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(("name", "given", "asked", "number"), MADE)

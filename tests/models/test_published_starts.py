@@ -26,8 +26,7 @@ from everyformer.core.mixer import Mixer
 from everyformer.family import FAMILY
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
-from everyformer.models.genes import make_position
-from everyformer.positions import POSITIONS
+from everyformer.positions import POSITIONS, make_position
 
 
 class Law(NamedTuple):
@@ -394,16 +393,20 @@ def part_row(config: Any, name: str) -> Row:
     place = re.match(r"((stack|encoder)\.blocks\.\*\.(mixer|cross)\.)(position\.|memory\.)?", name)
     if place is None:
         inside = re.match(r"(source_)?position\.|(stack|encoder)\.before\.\*\.", name)
-        row = POSITION_ROWS[config.position] if inside is not None else {}
+        row = POSITION_ROWS[config.genes["position"].name] if inside is not None else {}
         return {f"{inside[0]}{rest}": law for rest, law in row.items()} if inside else {}
     enlarges = config.task == "super-resolution" and place[2] == "encoder"
-    kind = "attention" if place[3] == "cross" or enlarges else config.mixer
+    kind = "attention" if place[3] == "cross" or enlarges else config.genes["mixer"].name
     row = MIXER_ROWS[kind]
     if config.causal and place[2] == "stack":
         row = {**row, **CAUSAL_ROWS.get(kind, {})}
-    if place[4] == "position." and config.position in POSITION_ROWS and "aft" not in kind:
-        row = POSITION_ROWS[config.position]
+    if (
+        place[4] == "position."
+        and config.genes["position"].name in POSITION_ROWS
+        and "aft" not in kind
+    ):
+        row = POSITION_ROWS[config.genes["position"].name]
         return {f"{place[0]}{rest}": law for rest, law in row.items()}
     if place[4] == "memory.":
-        return MEMORY_ROWS[config.memory]
+        return MEMORY_ROWS[config.genes["memory"].name]
     return {f"{place[1]}{rest}": law for rest, law in row.items()}

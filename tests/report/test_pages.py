@@ -17,7 +17,7 @@ def test_every_member_has_a_page_with_its_options_laws_and_experiments(tmp_path)
         assert member.cost.formula in text
         assert "## Laws" in text
         assert "### " in text, "an experiment"
-        for option in member.genes.mixer_options:
+        for option in member.genes["mixer"].options:
             assert f"`{option}`" in text
 
 

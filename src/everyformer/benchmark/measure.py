@@ -22,7 +22,7 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.engines.flops import count_flops
 from everyformer.family import info
 from everyformer.models.build import configure_layers
-from everyformer.models.genes import build_mixers
+from everyformer.models.layers import build_mixers
 from everyformer.training.result import peak_rss
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -36,7 +36,7 @@ class Stack(nn.Module):
 
     Args:
         cross: of a decoder, the mixers that read the context.
-        before: positions whose `embed` is added to each layer's input, to both halves of a
+        position: one a layer, whose `embed` is added to its input, to both halves of a
             reversible one.
     """
 
@@ -46,7 +46,7 @@ class Stack(nn.Module):
         width: int,
         options: BlockOptions,
         cross: Sequence[Mixer] | None = None,
-        before: Sequence[Position] | None = None,
+        position: Sequence[Position] | None = None,
     ) -> None:
         super().__init__()
         last = max(len(mixers) - 1, 1)
@@ -63,7 +63,7 @@ class Stack(nn.Module):
         eps = options.norm_eps if options.final_norm_eps is None else options.final_norm_eps
         last_norm = replace(options, norm_eps=eps)
         self.norm = nn.Identity() if bare else make_norm(self.out_width, last_norm)
-        self.before = None if before is None else nn.ModuleList(before)
+        self.before = None if position is None else nn.ModuleList(position)
         self.checkpointing = False
         leads = sorted({mixer.lead for mixer in mixers})
         if len(leads) > 1:
@@ -199,8 +199,8 @@ class Stack(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> StackState:
         """States of all layers before the first token; raises where a layer has none."""
-        for position in () if self.before is None else self.before:
-            cast(Position, position).check_streaming()
+        for each in () if self.before is None else self.before:
+            cast(Position, each).check_streaming()
         layers = tuple(
             block.mixer.init_state(batch_size, device=device, dtype=dtype)
             for block in self.blocks

@@ -11,13 +11,15 @@ import tyro
 from everyformer.cli.console import emit, table
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, peek, say
-from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.config import OWN, CompareConfig
 from everyformer.comparison.summary import NOT_WRITING
-from everyformer.core.config import from_dict
+from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
+from everyformer.core.gene import plain_choice
 from everyformer.core.words import size
 from everyformer.family import list_members
+from everyformer.genes import GENES
 
 NAMES = [member.name for member in list_members()]
 
@@ -41,7 +43,7 @@ def run(words: Sequence[str]) -> int:
             "everyformer compare attention aft-conv gmlp --data mytext.txt --budget-seconds 60",
             "everyformer compare attention gmlp --data digits --seeds 3 --match parameters",
         ),
-        default=_held(words) or CompareOptions(),
+        default=_held(words) or CompareOptions(genes=_genes(words)),
         names=NAMES,
     )
     from everyformer.comparison.compare import run_comparison
@@ -68,6 +70,15 @@ def run(words: Sequence[str]) -> int:
         print(render(done.results))
         print(f"\nreport  {done.folder / 'report.html'}")
     return 1 if any(row["status"] != "done" for row in done.rows) else 0
+
+
+def _genes(words: Sequence[str]) -> dict[str, Choice]:
+    """What the words choose for a gene in all members, with the options that there are of it."""
+    names = {gene: peek(words, f"--{gene}") for gene in GENES}
+    return {
+        gene: OWN if name in (None, OWN.name) else GENES[gene].typed(plain_choice(name))
+        for gene, name in names.items()
+    }
 
 
 def _held(words: Sequence[str]) -> CompareOptions | None:

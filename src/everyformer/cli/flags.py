@@ -25,14 +25,14 @@ from tyro.constructors import (
 )
 
 from everyformer.core.bounds import bounds_of
-from everyformer.core.config import field_docs, field_types, from_dict
+from everyformer.core.config import Choice, docs_of, field_docs, field_types, field_value, from_dict
 from everyformer.core.errors import ConfigError
+from everyformer.core.gene import NONE
 from everyformer.data.config import DataConfig
+from everyformer.genes import GENES
 from everyformer.models.config import Architecture
 from everyformer.training.config import TrainingConfig
-
-NONE = ("none", "None")
-"""how a person writes that an option has no value"""
+from everyformer.training.spec import RunSpec
 
 QUOTE = "'"
 
@@ -54,11 +54,12 @@ ALIASES: dict[tuple[type, str], str] = {
     (Architecture, "width"): "--width",
     (Architecture, "layers"): "--layers",
     (Architecture, "heads"): "--heads",
-    (Architecture, "position"): "--position",
 }
 """(class, field) -> the short name beside --home.field"""
 OTHER_NAMES = {"from_run": "--from", "class_name": "--class"}
 """field of a verb's own options -> its name there, where Python could not call it so"""
+POSITIONAL = {(RunSpec, "member")}
+"""(class, field): words without a flag"""
 
 _SHORT = {short: f"--{HOMES[cls]}.{name}" for (cls, name), short in ALIASES.items()}
 _SHORT |= {short: f"--{name}" for name, short in OTHER_NAMES.items()}
@@ -89,13 +90,18 @@ _SHORT_NAMES = {"--" + short[2:].replace("-", "_"): full for short, full in _SHO
 def flags_of(kind: type, default: Any = None, prefix: str = "") -> dict[str, Any]:
     """Every flag in full (with underscores) and the type of its value; positionals left out."""
     found: dict[str, Any] = {}
-    for f, hint, value in _fields(kind, default):
+    for name, hint, value in _fields(kind, default):
         inner = _inner(hint, value)
         if inner is not None:
-            found |= flags_of(inner, value, f"{prefix}{f.name}.")
+            found |= flags_of(inner, value, f"{prefix}{name}.")
         elif _POSITIONAL not in getattr(hint, "__metadata__", ()):
-            found[f"--{prefix}{f.name}"] = hint
+            found[f"--{_path(kind, prefix, name)}"] = hint
     return found
+
+
+def _path(kind: type, prefix: str, name: str) -> str:
+    """What a field is called on the command line; a choice's name as the choice itself."""
+    return prefix[:-1] if kind is Choice and name == "name" else prefix + name
 
 
 def arrange(
@@ -142,40 +148,54 @@ def registry(kind: type, default: Any = None) -> ConstructorRegistry:
     return rules
 
 
-def _homes(kind: type, default: Any, prefix: str = "--") -> dict[type, str]:
-    """What stands before the flags of ``kind`` and of each dataclass inside it."""
-    found = {kind: prefix}
-    for f, hint, value in _fields(kind, default):
+def _homes(kind: type, default: Any, prefix: str = "--") -> dict[int, str]:
+    """What stands before the flags of ``kind`` and of each dataclass inside it, by its default."""
+    found = {id(default): prefix}
+    for name, hint, value in _fields(kind, default):
         inner = _inner(hint, value)
         if inner is not None:
-            found = _homes(inner, value, f"{prefix}{f.name}.") | found
+            found = _homes(inner, value, f"{prefix}{name}.") | found
     return found
 
 
-def _dataclass_rule(info: StructTypeInfo, homes: dict[type, str]) -> StructConstructorSpec | None:
+def _dataclass_rule(info: StructTypeInfo, homes: dict[int, str]) -> StructConstructorSpec | None:
     kind = info.type
     if not dataclasses.is_dataclass(kind):
         return None
-    docs = field_docs(kind)
     given = info.default if isinstance(info.default, kind) else None
+    home = homes.get(id(info.default), "--")
+    docs = _docs(kind, given, home)
     fields = []
-    for f, hint, value in _fields(kind, given):
-        text = docs.get(f.name, "")
-        alias = ALIASES.get((kind, f.name), OTHER_NAMES.get(f.name))
+    for name, hint, value in _fields(kind, given):
+        text = docs.get(name, "")
+        alias = ALIASES.get((kind, name), OTHER_NAMES.get(name))
         shown = tyro.conf.arg(
-            aliases=None if alias is None else (alias,), help_behavior_hint=_hint(text, hint)
+            name="" if kind is Choice and name == "name" else None,
+            aliases=None if alias is None else (alias,),
+            help_behavior_hint=_hint(text, hint),
         )
         inner = _inner(hint, value)
         typed = inner if inner is not None else Annotated[hint, shown]
-        fields.append(StructFieldSpec(name=f.name, type=typed, default=value, helptext=text))  # type: ignore[arg-type]
+        fields.append(StructFieldSpec(name=name, type=typed, default=value, helptext=text))  # type: ignore[arg-type]
 
     def make(**values: Any) -> Any:
         try:
-            return from_dict(kind, values, homes.get(kind, "--"))
+            if not isinstance(given, Choice):
+                return from_dict(kind, values, home)
+            chosen = values.pop("name")
+            return Choice(chosen, from_dict(type(given.options), values, home))
         except ConfigError as error:
             raise Refused(error) from error
 
     return StructConstructorSpec(instantiate=make, fields=tuple(fields))
+
+
+def _docs(kind: type, given: Any, home: str) -> dict[str, str]:
+    """The explanation of every field; of a choice's name, the question that it answers."""
+    if not isinstance(given, Choice):
+        return field_docs(kind)
+    gene = home.strip("-.")
+    return {"name": GENES[gene].question, **docs_of(given.options)}
 
 
 def _none_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
@@ -205,21 +225,28 @@ def _hint(text: str, kind: Any) -> typing.Callable[[str], str]:
     return hint
 
 
-def _fields(kind: type, default: Any) -> Iterator[tuple[dataclasses.Field[Any], Any, Any]]:
-    """Each field with its annotation and the default that holds."""
+def _fields(kind: type, default: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Each field's name with its annotation and the default that holds; choices one by one."""
+    if isinstance(default, Choice):
+        yield "name", str | None, default.name
+        kind, default = type(default.options), default.options
+    chosen = getattr(kind, "choices_in", None)
     for f in dataclasses.fields(kind):
         if not f.init:
             continue
         hint = field_types(kind)[f.name]
+        if any(issubclass(kind, owner) and f.name == name for owner, name in POSITIONAL):
+            hint = Annotated[hint, _POSITIONAL]
         if default is not None:
             value = getattr(default, f.name)
-        elif f.default is not dataclasses.MISSING:
-            value = f.default
-        elif f.default_factory is not dataclasses.MISSING:
-            value = f.default_factory()
-        else:
+        elif f.default is f.default_factory is dataclasses.MISSING:
             value = tyro.MISSING
-        yield f, hint, value
+        else:
+            value = field_value(kind, f.name)
+        if f.name == chosen:
+            yield from ((name, Choice, choice) for name, choice in value.items())
+        else:
+            yield f.name, hint, value
 
 
 def _inner(hint: Any, value: Any) -> type | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from everyformer.cli.parsing import parse
 from everyformer.core.config import Options
 from everyformer.core.member import Member
 from everyformer.family import TRAIN, info
+from everyformer.genes import GENES, named_genes
 
 
 @dataclass(frozen=True)
@@ -29,71 +30,47 @@ class InfoOptions(Options):
 
 def run(words: Sequence[str]) -> int:
     """Print everything the family table and the member's file say."""
-    options = parse(
+    chosen = parse(
         InfoOptions,
         words,
         verb="info",
         about="One member: paper, genes, abilities, cost, options, claim.",
         examples=("everyformer info aft-local", "everyformer info gmlp --json"),
     )
-    member = info(options.member)
-    if options.json:
-        own = {"options": mixer_options(member), "position_options": position_options(member)}
-        emit({**describe(member), **own, "memory_options": memory_options(member)})
+    member = info(chosen.member)
+    if chosen.json:
+        options = {gene: options_of(member, gene) for gene in GENES}
+        emit({**describe(member), "options": options})
         return 0
     print(f"{member.name}: {member.title}")
     print(f"{member.authors} {member.year}" + (f", arXiv {member.arxiv}" if member.arxiv else ""))
     print(f"\nclaim   {member.claim}")
     print(f"time    {member.cost.formula}\nstate   {member.cost.state}")
     print(f"tasks   {', '.join(member.tasks)}")
-    genes = member.genes
-    carried = f", memory {genes.memory}" if genes.memory else ""
-    print(f"genes   mixer {genes.mixer}, position {genes.position or 'none'}{carried}\n")
+    named = named_genes(member)
+    shown = (f"{gene} {choice.name or 'none'}" for gene, choice in named.items())
+    print(f"genes   {', '.join(shown)}\n")
     for ability in (ABILITIES[0], "strictly causal", *ABILITIES[1:]):
         value = getattr(member, ability.replace(" ", "_"))
         print(f"{ability:<16}{'yes' if value is True else f'no: {value}'}")
-    for title, found in (
-        ("options of the mixer (--mixer.OPTION)", mixer_options(member)),
-        ("options of the position (--place.OPTION)", position_options(member)),
-        ("options of the memory (--memory.OPTION)", memory_options(member)),
-    ):
-        if found:
+    for gene in named:
+        if found := options_of(member, gene):
             rows = [(o["option"], o["default"], o["meaning"]) for o in found]
+            title = f"options of the {gene} (--{gene}.OPTION)"
             print(f"\n{title}\n{table(('option', 'default', 'meaning'), rows)}")
     print(f"\ntry     everyformer train {member.name} {TRAIN[member.tasks[0]]} --steps 500")
     return 0
 
 
-def mixer_options(member: Member) -> list[dict[str, Any]]:
-    """Option, default and meaning of every field, from the options' own dataclass."""
-    from everyformer.mixers import MIXERS
+def options_of(member: Member, gene: str) -> list[dict[str, Any]]:
+    """Option, default and meaning of every option that a member's choice for a gene has."""
+    from everyformer.core.config import docs_of
 
-    return _fields(MIXERS.get(member.genes.mixer), member.genes.mixer_options)
-
-
-def position_options(member: Member) -> list[dict[str, Any]]:
-    """The same of the member's position; none where it has none."""
-    from everyformer.positions import POSITIONS
-
-    name = member.genes.position
-    return [] if name is None else _fields(POSITIONS.get(name), member.genes.position_options)
-
-
-def memory_options(member: Member) -> list[dict[str, Any]]:
-    """The same of the member's memory; none where it has none."""
-    from everyformer.memory import MEMORIES
-
-    name = member.genes.memory
-    return [] if name is None else _fields(MEMORIES.get(name), member.genes.memory_options)
-
-
-def _fields(cls: Any, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    from everyformer.core.config import field_docs
-
-    docs, default = field_docs(cls.Options), cls.Options()
+    choice = GENES[gene].typed(member.genes[gene])
+    docs = docs_of(choice.options)
     rows = []
-    for f in dataclasses.fields(cls.Options):
-        value = chosen.get(f.name, getattr(default, f.name))
+    for f in dataclasses.fields(choice.options):
+        value = choice.get(f.name)
         shown = "see below" if dataclasses.is_dataclass(value) else str(value)
         rows.append({"option": f.name, "default": shown, "meaning": docs.get(f.name, "")})
     return rows

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import tyro
 
 from everyformer.cli.flags import (
-    NONE,
     Refused,
     arrange,
     flags_of,
@@ -26,6 +25,7 @@ from everyformer.cli.flags import (
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
+from everyformer.core.gene import NONE
 from everyformer.core.plain import from_json, from_toml
 
 C = TypeVar("C")

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 from everyformer.cli.console import facts
 from everyformer.cli.parsing import peek, say
 from everyformer.cli.run_options import (
-    RunConfig,
-    model_config,
+    TrainOptions,
     named_member,
-    preset,
     read_run,
     run_folder,
+    train_options,
 )
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.files import expanded
 from everyformer.family import LM, MLM, info
+from everyformer.genes import GENES
 from everyformer.models.pixel_options import PIXEL_TASKS
+from everyformer.training.spec import RunSpec, preset
 
 if TYPE_CHECKING:
     from everyformer.data.tokenizers import Tokenizer
@@ -36,13 +37,11 @@ def run(words: Sequence[str]) -> int:
     options = _options(list(words))
     folder = run_folder(options)
 
-    import torch
-
     from everyformer.data import load_dataset
-    from everyformer.models.build import build_model
     from everyformer.training import RunDirectory, train
     from everyformer.training.checkpoint import checkpoints
     from everyformer.training.distributed import join, place_of_process
+    from everyformer.training.spec import build_run
     from everyformer.training.warmstart import warm_start
 
     here = place_of_process()
@@ -59,9 +58,10 @@ def run(words: Sequence[str]) -> int:
             tokenizer=None if origin is None else origin.tokenizer,
             able=_able(options, origin),
         )
-        config = model_config(options, dataset, None if origin is None else origin.config)
-        torch.manual_seed(options.training.seed)
-        model = build_model(config)
+        if options.from_run is None and not options.resume:
+            # now that the task is known, what the member has there holds where nothing was said
+            options = read_run(words, task=dataset.task)
+        model = build_run(options, dataset, None if origin is None else origin.config)
         count = sum(p.numel() for p in model.parameters())
         say(f"{options.member}: {count:,} parameters, task {dataset.task}; {dataset.split}")
         if options.from_run is not None and not checkpoints(folder / "checkpoints"):
@@ -74,7 +74,7 @@ def run(words: Sequence[str]) -> int:
                 options.training,
                 directory,
                 resume=options.resume,
-                extra_config={"run": to_dict(options)},
+                extra_config={"run": to_dict(options.spec())},
             )
     if not result.interrupted:
         speed = f", {result.tokens_per_second:,.0f} tokens/s" if result.tokens_per_second else ""
@@ -94,7 +94,7 @@ def run(words: Sequence[str]) -> int:
     return result.exit_code
 
 
-def _origin(options: RunConfig, folder: Path) -> Start | None:
+def _origin(options: TrainOptions, folder: Path) -> Start | None:
     """What a run began with; once it has begun, it knows that itself."""
     from everyformer.training.warmstart import read_start
 
@@ -104,7 +104,7 @@ def _origin(options: RunConfig, folder: Path) -> Start | None:
     return read_start(folder if begun else options.from_run)
 
 
-def _able(options: RunConfig, origin: Start | None) -> tuple[str, ...]:
+def _able(options: TrainOptions, origin: Start | None) -> tuple[str, ...]:
     """Tasks of the member; of plain text a model goes on with the one that it has learned."""
     tasks = info(options.member).tasks
     if origin is None or origin.config.task not in PLAIN:
@@ -112,7 +112,7 @@ def _able(options: RunConfig, origin: Start | None) -> tuple[str, ...]:
     return tuple(task for task in tasks if task not in PLAIN or task == origin.config.task)
 
 
-def _with_tokenizer(options: RunConfig, tokenizer: Tokenizer, asked: str | None) -> RunConfig:
+def _with_tokenizer(options: TrainOptions, tokenizer: Tokenizer, asked: str | None) -> TrainOptions:
     """The tokenizer of the run that is started from holds; another one is refused."""
     if asked is not None and asked != tokenizer.name:
         raise ConfigError(
@@ -123,7 +123,7 @@ def _with_tokenizer(options: RunConfig, tokenizer: Tokenizer, asked: str | None)
     return dataclasses.replace(options, data=data)
 
 
-def _options(words: list[str]) -> RunConfig:
+def _options(words: list[str]) -> TrainOptions:
     """What to run; with --resume, the run's own options with this command line's on top."""
     member = named_member(words)
     if "--resume" not in words or not {"--help", "-h"}.isdisjoint(words):
@@ -137,18 +137,15 @@ def _options(words: list[str]) -> RunConfig:
     if saved is None:
         # killed before anything was written: it begins anew
         return read_run(words)
-    values, mixer = saved["run"], saved["model"]["mixer"]
+    values = saved["run"]
     if member is not None and member != values["member"]:
         raise ConfigError(
             f"the run in {out} trains {values['member']}, not {member}: choose another --out"
         )
-    known = preset(
-        values["member"],
-        values["model"]["position"] or "none",
-        values["model"].get("memory") or "none",
-        None if mixer == "by-head" else mixer,
-    )
-    return read_run(words, from_dict(RunConfig, {**values, "out": out}, "", known))
+    chosen = {gene: values[gene]["name"] for gene in GENES if gene in values}
+    known = preset(values["member"], values["task"], **chosen)
+    spec = from_dict(RunSpec, values, "", known)
+    return read_run(words, train_options(spec, out=out, resume=True))
 
 
 def _saved_config(out: str) -> dict[str, Any] | None:

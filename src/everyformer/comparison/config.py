@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from everyformer.core.bounds import Count, Positive, Repeats
-from everyformer.core.config import Options
+from everyformer.core.config import Choice, Options
 from everyformer.core.errors import ConfigError
+from everyformer.core.gene import NoOptions
 from everyformer.data.config import DataConfig
+from everyformer.genes import GENES
 from everyformer.models.config import Architecture
 from everyformer.training.config import TrainingConfig
+
+OWN = Choice("member", NoOptions())
+"""for a gene: each member has its own"""
 
 
 @dataclass(frozen=True)
 class CompareConfig(Options):
     """Every member gets the same data, tokens, seeds, sizes and budget."""
+
+    choices_in: ClassVar[str | None] = "genes"
 
     members: tuple[str, ...] = ("attention", "aft-local", "gmlp")
     """members to compare (`everyformer list`)"""
@@ -24,8 +31,10 @@ class CompareConfig(Options):
     the data suggests, of what all members can do)"""
     data: DataConfig = field(default_factory=DataConfig)
     """the same data for all"""
-    model: Architecture = field(default_factory=lambda: Architecture(position="member"))
-    """the same sizes for all; position 'member' leaves each member its own"""
+    genes: dict[str, Choice] = field(default_factory=lambda: dict.fromkeys(GENES, OWN))
+    """what stands for a gene in all of them; 'member' leaves each member its own"""
+    model: Architecture = field(default_factory=Architecture)
+    """the same sizes for all"""
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
             budget_seconds=60.0, batch=16, evaluate_every=100, checkpoint_every=None

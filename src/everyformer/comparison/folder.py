@@ -107,7 +107,9 @@ def _settle(folder: Path, config: CompareConfig, fingerprint: str) -> None:
 
 def _changed(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Options that results depend on; of a budget all may have more, as in `train`."""
-    begun, now = (json.loads(json.dumps(values)) for values in (begun, now))
+    # what an earlier version did not know has its default
+    complete = to_dict(from_dict(CompareConfig, begun))
+    begun, now = (json.loads(json.dumps(values)) for values in (complete, now))
     before, after = (from_dict(TrainingConfig, o["training"]).budget for o in (begun, now))
     if before[0] == after[0] and before[1] <= after[1]:
         for name in ("steps", *(f"budget_{kind}" for kind in BUDGETS)):

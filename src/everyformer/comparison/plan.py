@@ -10,21 +10,18 @@ from typing import Any
 
 import torch
 
-from everyformer.comparison.config import CompareConfig
-from everyformer.core.config import to_dict
+from everyformer.comparison.config import OWN, CompareConfig
+from everyformer.core.config import Choice, to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError
 from everyformer.core.plain import from_json
 from everyformer.data.base import Dataset
 from everyformer.data.sentences import told
-from everyformer.models.build import build_model, configure
+from everyformer.models.build import build_model, configure, scales_embedding
 from everyformer.models.config import Architecture, ModelConfig
-from everyformer.models.genes import scales_embedding
-from everyformer.training.config import TrainingConfig
+from everyformer.training.spec import RunSpec, described
 
-GENES_AND_SIZES = frozenset(
-    {"width", "layers", "heads", "max_length", "decoder_layers", "patch", "position", "memory"}
-)
-"""what a comparison sets for all, and what it is about"""
+SIZES = frozenset({"width", "layers", "heads", "max_length", "decoder_layers", "patch", "causal"})
+"""what a comparison sets for all"""
 TOLERANCE = 0.10
 """how far a matched parameter count may be off"""
 
@@ -47,8 +44,7 @@ class Job:
     seed: int
     lr: float
     folder: str
-    model: ModelConfig
-    training: TrainingConfig
+    run: RunSpec
 
 
 def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
@@ -108,11 +104,16 @@ def jobs(config: CompareConfig, ready: list[Entrant]) -> list[Job]:
 def job(config: CompareConfig, entrant: Entrant, seed: int, lr: float) -> Job:
     """One training of an entrant."""
     assert entrant.config is not None
-    training = dataclasses.replace(config.training, seed=seed, lr=lr)
+    run = dataclasses.replace(
+        described(entrant.config),
+        task=entrant.config.task,
+        data=config.data,
+        training=dataclasses.replace(config.training, seed=seed, lr=lr),
+    )
     folder = f"runs/{entrant.member}-seed{seed}"
     if lr != config.training.lr:
         folder += f"-lr{lr:g}"
-    return Job(entrant.member, seed, lr, folder, entrant.config, training)
+    return Job(entrant.member, seed, lr, folder, run)
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -125,11 +126,14 @@ def count_parameters(config: ModelConfig) -> int:
 def preset_changes(config: ModelConfig) -> dict[str, Any]:
     """Choices besides sizes and the genes themselves that are not everybody's: init, dropout ..."""
     neutral, chosen = to_dict(Architecture()), to_dict(config)
-    neutral["scale_embedding"] = scales_embedding("sinusoidal", config.task, neutral["init"])
+    usual = dataclasses.replace(config, init=neutral["init"]).with_genes(
+        position=Choice("sinusoidal")
+    )
+    neutral["scale_embedding"] = scales_embedding(usual)
     told = {
         name: chosen[name]
         for name, usual in neutral.items()
-        if name not in GENES_AND_SIZES and chosen[name] != usual
+        if name not in SIZES and chosen[name] != usual
     }
     parts = ("block", "pixels", "summaries")
     inner = {part: told.pop(part) for part in parts if part in told}
@@ -169,10 +173,11 @@ def _configure(
     config: CompareConfig, dataset: Dataset, member: str, own: dict[str, Any]
 ) -> ModelConfig:
     """The member's own preset, with this comparison's sizes where they differ from the defaults."""
-    neutral, chosen = to_dict(Architecture(position="member")), to_dict(config.model)
+    neutral, chosen = to_dict(Architecture()), to_dict(config.model)
     options = {name: value for name, value in chosen.items() if value != neutral[name]}
     for size in ("width", "layers", "heads"):
         options[size] = chosen[size]
+    options |= {gene: choice for gene, choice in config.genes.items() if choice.name != OWN.name}
     options["max_length"] = max(config.model.max_length or 0, dataset.length)
     complete = configure(
         member,

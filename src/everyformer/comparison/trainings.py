@@ -104,11 +104,8 @@ class Trainings:
     def _described(self, planned: Job) -> dict[str, Any]:
         return {
             "format": JOB_FORMAT,
-            "data": to_dict(self.config.data),
-            "task": self.dataset.task,
             "fingerprint": self.dataset.fingerprint,
-            "model": to_dict(planned.model),
-            "training": to_dict(planned.training),
+            "run": to_dict(planned.run),
         }
 
     def _held(self, planned: Job, place: Path) -> dict[str, Any] | None:
@@ -116,8 +113,8 @@ class Trainings:
         held = read_result(place)
         if held is None:
             return None
-        done: Any = read_saved(place / JOB, JOB_FORMAT)["training"]
-        return held if done == json.loads(json.dumps(to_dict(planned.training))) else None
+        done: Any = read_saved(place / JOB, JOB_FORMAT)["run"]["training"]
+        return held if done == json.loads(json.dumps(to_dict(planned.run.training))) else None
 
     def _on_ray(self, ready: list[Entrant]) -> None:
         """All jobs at once over a Ray cluster that shares this file system; results are files."""

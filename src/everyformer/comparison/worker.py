@@ -12,11 +12,9 @@ import signal
 import sys
 import threading
 import traceback
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock
 
 from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
@@ -27,12 +25,9 @@ from everyformer.core.errors import DataError, EveryformerError
 from everyformer.core.files import write_text
 from everyformer.core.mixer import leak_of
 from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
-from everyformer.models.build import build_model
-from everyformer.models.config import Architecture, ModelConfig
 from everyformer.training import RunDirectory, train
-from everyformer.training.config import TrainingConfig
 from everyformer.training.result import peak_rss
+from everyformer.training.spec import RunSpec, build_run
 from everyformer.training.upgrades import read_saved
 
 LONGEST_STEP = 600.0
@@ -63,18 +58,17 @@ def main(folder: Path) -> int:
 
 def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     """Train, then look at what came of it."""
-    dataset = load_dataset(from_dict(DataConfig, job["data"]), job["task"])
+    spec = from_dict(RunSpec, job["run"])
+    dataset = load_dataset(spec.data, spec.task)
     if dataset.fingerprint != job["fingerprint"]:
         raise DataError(f"{dataset.name} has changed since the comparison was begun")
-    config = from_dict(ModelConfig, job["model"])
-    training = from_dict(TrainingConfig, job["training"])
-    torch.manual_seed(training.seed)
-    model = build_model(config)
+    model, training = build_run(spec, dataset), spec.training
+    config = model.config
     before = memory_peak()
     resume = (folder / "run").exists()
     with RunDirectory(folder / "run", resume=resume) as run:
         trained = train(
-            model, dataset, training, run, resume=resume, extra_config={"run": as_run(config, job)}
+            model, dataset, training, run, resume=resume, extra_config={"run": to_dict(spec)}
         )
     if trained.interrupted:
         return {"signal": trained.signal}
@@ -114,18 +108,6 @@ def memory_peak() -> int:
         return peak_rss() or 0
     found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
     return 1024 * int(found[1]) if found else peak_rss() or 0
-
-
-def as_run(config: ModelConfig, job: dict[str, Any]) -> dict[str, Any]:
-    """The options of `everyformer train` for a run like this: eval and show find its data here."""
-    return {
-        "member": config.member,
-        "mixer": to_dict(config.mixer_options),
-        "place": to_dict(config.position_options),
-        "memory": to_dict(config.memory_options),
-        "model": {f.name: to_dict(getattr(config, f.name)) for f in fields(Architecture)},
-        **{name: job[name] for name in ("task", "data", "training")},
-    }
 
 
 def stop_with_parent() -> None:

@@ -50,6 +50,8 @@ class Options:
 
     missing: ClassVar[Any] = dataclasses.MISSING
     """what stands for a value that is still to be given"""
+    choices_in: ClassVar[str | None] = None
+    """a field, a table of `Choice`s, whose entries stand beside the other fields as plain values"""
 
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():  # type: ignore[arg-type]
@@ -60,6 +62,31 @@ class Options:
                 f"'{name}'={getattr(self, name)!r} is read with {when} alone, and {when.name} is "
                 f"{getattr(self, when.name)!r}: leave '{name}' out"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One of several alternatives, and its own options.
+
+    As plain values the options stand beside the name: ``{"name": "rope", "base": 1e6}``, or the
+    name stands alone.
+    """
+
+    name: str | None
+    """None: none of them"""
+    options: Any = dataclasses.field(default_factory=dict)
+    """an instance of the alternative's `Options`, or those of them that were given by name"""
+
+    def plain(self) -> dict[str, Any]:
+        """The options that are set, as plain values by name."""
+        values: dict[str, Any] = to_dict(self.options)
+        return values
+
+    def get(self, option: str, default: Any = None) -> Any:
+        """The value of an option; ``default`` where it was not given."""
+        if isinstance(self.options, dict):
+            return self.options.get(option, default)
+        return getattr(self.options, option)
 
 
 def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, When]]:
@@ -91,8 +118,11 @@ def field_defaults(cls: Any) -> dict[str, Any]:
 
 def to_dict(config: Any) -> Any:
     """Nested dataclasses and tuples as dictionaries and lists of plain values."""
+    if isinstance(config, Choice):
+        return {"name": config.name, **config.plain()}
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
+        values = {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
+        return values | values.pop(getattr(config, "choices_in", None) or "", {})
     if isinstance(config, dict):
         return {key: to_dict(value) for key, value in config.items()}
     if isinstance(config, tuple | list):
@@ -109,17 +139,48 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
     if not isinstance(values, dict):
         raise ConfigError(f"{where or cls.__name__} must be a table of options, not {values!r}")
     kinds = field_types(cls)  # type: ignore[arg-type]
-    for key in values:
-        if key not in kinds:
-            raise ConfigError(f"unknown option '{where}{key}'; {nearest(str(key), kinds)}")
-    given = {}
+    home: str | None = getattr(cls, "choices_in", None)
+    table: dict[str, Choice] = {}
+    if home is not None:
+        table = dict(field_value(cls, home) if base is None else getattr(base, home))
+    known = [*(name for name in kinds if name != home), *table]
+    given: dict[str, Any] = {}
     for key, value in values.items():
+        if key not in known:
+            raise ConfigError(f"unknown option '{where}{key}'; {nearest(str(key), known)}")
+        if key in table:
+            table[key] = _chosen(value, f"{where}{key}", table[key])
+            continue
         inner = getattr(base, key, None) if base is not None else None
         given[key] = converted(kinds[key], value, f"{where}{key}", inner)
+    if home is not None:
+        given[home] = table
     try:
         return cls(**given) if base is None else dataclasses.replace(base, **given)  # type: ignore[type-var]
     except TypeError as error:
         raise ConfigError(f"{where or cls.__name__}: {error}") from error
+
+
+def _chosen(value: Any, where: str, base: Choice) -> Choice:
+    """A choice as plain values; options of the name in ``base`` stay, and say which there are."""
+    if isinstance(value, Choice):
+        return value
+    if value is None or isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{_named(where)} must be a name or a table with one, not {value!r}")
+    options = dict(value)
+    name = converted(str | None, options.pop("name", base.name), f"{where}.name")
+    if name == base.name and dataclasses.is_dataclass(base.options):
+        kind: Any = type(base.options)
+        return Choice(name, from_dict(kind, options, f"{where}.", base.options))
+    return Choice(name, (base.options if name == base.name else {}) | options)
+
+
+def field_value(cls: Any, name: str) -> Any:
+    """What a field of a dataclass holds where nothing is given."""
+    f = next(f for f in dataclasses.fields(cls) if f.name == name)
+    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
 def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
@@ -164,6 +225,8 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
             f"{_named(where)} must be one of {', '.join(map(repr, arguments))}, not {value!r}; "
             f"{nearest(str(value), map(str, arguments))}"
         )
+    if kind is Choice:
+        return _chosen(value, where, base or Choice(None))
     if dataclasses.is_dataclass(kind):
         if isinstance(value, typing.cast(type, kind)):
             return value
@@ -238,14 +301,20 @@ def _named(where: str) -> str:
     return f"'{where.replace('_', '-') if where.startswith('--') else where}'"
 
 
+def docs_of(options: Any) -> dict[str, str]:
+    """`field_docs` of an instance."""
+    kind: Any = type(options)
+    return field_docs(kind)
+
+
 @functools.cache
-def field_docs(cls: type) -> dict[str, str]:
+def field_docs(cls: Any) -> dict[str, str]:
     """The explaining string under each field of a dataclass, base classes included."""
     docs: dict[str, str] = {}
     for owner in reversed(cls.__mro__):
         if owner is object or not dataclasses.is_dataclass(owner):
             continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        body = ast.parse(textwrap.dedent(inspect.getsource(typing.cast(type, owner)))).body[0]
         assert isinstance(body, ast.ClassDef)
         own = {f.name for f in dataclasses.fields(owner)}
         for field, text in zip(body.body, body.body[1:], strict=False):

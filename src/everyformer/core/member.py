@@ -6,21 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from everyformer.core.config import Choice
+
 
 @dataclass(frozen=True)
 class Genes:
-    """Where this member differs from plain pre-norm softmax attention."""
+    """Where a member differs from plain pre-norm softmax attention."""
 
-    mixer: str = "attention"
-    position: str | None = "sinusoidal"
-    memory: str | None = None
-    mixer_options: Mapping[str, Any] = field(default_factory=dict)
-    position_options: Mapping[str, Any] = field(default_factory=dict)
-    memory_options: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, Choice]
+    """of every gene, what stands for it"""
     block: Mapping[str, Any] = field(default_factory=dict)
+    """fields of `BlockOptions`"""
     model: Mapping[str, Any] = field(default_factory=dict)
+    """fields of `ModelConfig`"""
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """fields of `ModelConfig` that differ in some tasks, by task"""
+    """task -> what is another choice or field there"""
+
+    def __getitem__(self, gene: str) -> Choice:
+        return self.choices[gene]
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Member:
     @property
     def is_mixer(self) -> bool:
         """Whether `create_mixer` knows this name."""
-        return self.genes.mixer == self.name
+        return self.genes["mixer"].name == self.name
 
     @property
     def strictly_causal(self) -> bool | str:

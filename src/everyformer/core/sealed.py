@@ -14,7 +14,7 @@ from everyformer.core.errors import CheckpointError
 from everyformer.core.files import require_regular, write_text
 from everyformer.core.plain import from_json
 
-VERSION = 3
+VERSION = 4
 """of the layout of saved models and runs; raised when an older library could not read it, together
 with a step in `everyformer.training.upgrades`"""
 

@@ -57,7 +57,7 @@ class Setting:
 
     def compared(self, members: Sequence[str], task: str) -> CompareConfig:
         """The comparison that these trainings are those of."""
-        model = Architecture(width=self.width, layers=2, patch=self.patch, position="member")
+        model = Architecture(width=self.width, layers=2, patch=self.patch)
         training = TrainingConfig(
             steps=self.steps, batch=self.batch, evaluate_every=None, evaluate_sequences=128,
             checkpoint_every=None, threads=1, device="cpu",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from everyformer.blocks.block import Block
 from everyformer.blocks.reversible import run_reversible
+from everyformer.core.config import Choice
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.engines.content.chunk_lists import Pattern
@@ -113,8 +113,9 @@ def copying_model(steps: int, seed: int) -> Model:
 @torch.no_grad()
 def copied(model: Model, count: int, seed: int) -> float:
     """Share of symbols copied by ``count`` rounds of hashing."""
-    options = {**model.config.mixer_options, "evaluation_rounds": count}
-    same = build_model(dataclasses.replace(model.config, mixer_options=options)).eval()
+    mixer = model.config.genes["mixer"]
+    chosen = Choice(mixer.name, {**mixer.options, "evaluation_rounds": count})
+    same = build_model(model.config.with_genes(mixer=chosen)).eval()
     same.load_state_dict(model.state_dict())
     inputs, targets = copy_batch(torch.Generator().manual_seed(10**6 + seed), 512)
     found = same(inputs).logits.argmax(-1)

@@ -1,6 +1,77 @@
-"""Memories: what attention reads beside its own tokens. `MEMORIES` finds them by name."""
+"""Memories: what attention reads beside its own tokens, one file each; `MEMORY` is the gene."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from everyformer.core.config import Choice, from_dict
+from everyformer.core.errors import GeneError
+from everyformer.core.gene import Blueprint, Gene
 from everyformer.core.registry import Registry
-from everyformer.memory.base import Memory
+from everyformer.mixers import MIXERS, layer_choice
+from everyformer.positions import POSITION
+
+if TYPE_CHECKING:
+    from everyformer.memory.base import Memory
 
 MEMORIES: Registry[type[Memory]] = Registry("memory", __name__)
+
+
+class MemoryGene(Gene):
+    """What every layer carries from one segment of a text to the next."""
+
+    name = "memory"
+    question = (
+        "what is carried from one segment of a text to the next; none: texts are read by themselves"
+    )
+    in_mixers = True
+    holds_weights = False
+
+    def check(self, plan: Blueprint) -> None:
+        """Refuse mixers that read none, a task without segments, and rows that look alike."""
+        name = plan.genes[self.name].name
+        if name is None:
+            return
+        MEMORIES.get(name)
+        for mixer in (str(layer_choice(plan, layer).name) for layer in range(plan.layers)):
+            if not MIXERS.get(mixer).accepts_memory:
+                raise GeneError(
+                    f"memory '{name}' is read as further keys and values, which mixer '{mixer}' "
+                    "has not: use it with 'attention'"
+                )
+        if plan.task != "lm":
+            raise GeneError(
+                f"memory '{name}' carries a text from segment to segment (task lm); task "
+                f"'{plan.task}' reads each input by itself"
+            )
+        acts_on = POSITION.acts_on(plan)
+        if acts_on in ("embeddings", "layers"):
+            what = "the embeddings" if acts_on == "embeddings" else "every layer's input"
+            raise GeneError(
+                f"position '{plan.genes[POSITION.name].name}' is added to {what} and so would be "
+                f"remembered too: memory '{name}' needs distances, as positions 'xl-relative', "
+                "'t5-relative', 'alibi' or 'rope' give them"
+            )
+
+    def inside(
+        self, plan: Blueprint, mixer: Any, options: Any, first: Memory | None
+    ) -> Memory | None:
+        choice = plan.genes[self.name]
+        if choice.name is None:
+            return None
+        return make_memory(choice.name, choice.options, plan.width)
+
+    def alone(self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]) -> Memory:
+        if not mixer.accepts_memory:
+            raise GeneError(f"mixer '{mixer.name}' reads no memory; '{choice.name}' was given")
+        return make_memory(str(choice.name), choice.options, sizes["width"])
+
+
+def make_memory(name: str, options: dict[str, Any], width: int) -> Memory:
+    """The memory called ``name`` of one layer of ``width`` channels."""
+    cls: Any = MEMORIES.get(name)
+    memory: Memory = cls(width=width, options=from_dict(cls.Options, options, f"{name}."))
+    return memory
+
+
+MEMORY = MemoryGene(MEMORIES)

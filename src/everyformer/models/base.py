@@ -18,14 +18,9 @@ from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState, State
 from everyformer.models.config import ModelConfig
 from everyformer.models.deep import deep_weights, linear_parts, residual_outputs
-from everyformer.models.genes import (
-    build_before,
-    build_mixers,
-    build_position,
-    embedding_scale,
-    embedding_std,
-)
+from everyformer.models.layers import build_stack
 from everyformer.models.summaries import Parts, Summaries, Summarised
+from everyformer.positions import POSITION
 from everyformer.positions.base import Position
 
 UNIT_GAIN = 0.2
@@ -38,7 +33,7 @@ class Model(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.position = build_position(config)
+        self.position = POSITION.embedded(config)
         self.types = nn.Embedding(config.token_types, config.width) if config.token_types else None
         self.embedding_norm = (
             make_norm(config.width, config.block) if config.embedding_norm else None
@@ -53,7 +48,7 @@ class Model(nn.Module):
 
     def build_stack(self, config: ModelConfig) -> Stack:
         """The layers; an encoder-decoder's read a context too."""
-        return Stack(build_mixers(config), config.width, config.block, before=build_before(config))
+        return build_stack(config)
 
     def forward(
         self,
@@ -107,7 +102,7 @@ class Model(nn.Module):
             real = inputs.numel() if keep is None else int(keep.sum())
             real += len(inputs) * (self.config.pooling == "class")
             counts = {"commitment": real, "codebook": real}
-        if self.config.memory_options.get("reconstruction_norm") == "sum":
+        if self.config.genes["memory"].get("reconstruction_norm") == "sum":
             counts["compression"] = 0
         return counts
 
@@ -176,7 +171,7 @@ class Model(nn.Module):
         A scale that was asked for by an option of the position stands, whatever the init.
         ``embeddings`` are modules with one matrix each, ``weight``, that is read as a table is.
         """
-        told = {"std", "start_std"} & self.config.position_options.keys()
+        told = {"std", "start_std"} & self.config.genes["position"].options.keys()
         places = [part for part in self.modules() if isinstance(part, Position) and told]
         tables = [p for place in places for p in place.parameters() if hasattr(p, "no_decay")]
         drawn = [table.detach().clone() for table in tables]
@@ -192,7 +187,7 @@ class Model(nn.Module):
             return
         if config.init == "image-transformer":
             _even_weights(self)
-        std = embedding_std(config)
+        std = config.embedding_std
         tables = list(embeddings) if self.types is None else [*embeddings, self.types]
         if self.summaries is not None:
             tables.append(self.summaries.vector)
@@ -208,7 +203,7 @@ class Model(nn.Module):
     @property
     def embedding_scale(self) -> float:
         """What token embeddings are multiplied by."""
-        return embedding_scale(self.config)
+        return self.config.embedding_scale
 
 
 def refuse_state(model: Model, state: StackState | None) -> None:

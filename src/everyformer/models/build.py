@@ -8,10 +8,10 @@ from typing import Any
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.bounds import Count
 from everyformer.core.claims import within_memory
-from everyformer.core.config import converted, from_dict, to_dict
+from everyformer.core.config import Choice, converted, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
+from everyformer.core.gene import Gene, plain_choice
 from everyformer.core.mixer import DROPOUT, Mixer, no_weights, set_options
-from everyformer.core.registry import Registry
 from everyformer.family import (
     ENLARGE,
     IMAGE,
@@ -24,25 +24,17 @@ from everyformer.family import (
     info,
     list_members,
 )
-from everyformer.memory import MEMORIES
+from everyformer.genes import GENES
 from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
 from everyformer.models.classifier import ImageClassifier, TextClassifier
 from everyformer.models.config import ModelConfig
 from everyformer.models.enlarging import SuperResolution
-from everyformer.models.genes import (
-    decoder_config,
-    encoder_config,
-    head_sizes,
-    make_memory,
-    make_position,
-    scales_embedding,
-)
 from everyformer.models.language import LanguageModel
+from everyformer.models.layers import decoder_config, encoder_config
 from everyformer.models.masked import MaskedLanguageModel
 from everyformer.models.pixels import PixelModel
 from everyformer.models.seq2seq import EncoderDecoder
-from everyformer.positions import POSITIONS
 
 MODELS: dict[str, type[Model]] = {
     LM: LanguageModel,
@@ -54,8 +46,10 @@ MODELS: dict[str, type[Model]] = {
     ENLARGE: SuperResolution,
 }
 
-GENES = ("mixer", "position", "memory")
-"""choices that have options of their own"""
+FIELDS = frozenset(field_types(ModelConfig)) - {"genes"}
+"""of a model, by which they are given"""
+ROLES = ("encoder", "cross")
+"""genes whose options are given as ``<gene>_options`` alone: they are mixers as well"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,30 +109,30 @@ def create_mixer(
             )
         raise unknown("mixer", name, MIXERS.names())
     cls: Any = MIXERS.get(name)
-    position, chosen = options.pop("position", None), options.pop("position_options", {})
-    if position is not None and not cls.accepts_positions:
-        raise GeneError(f"mixer '{name}' takes no position inside; '{position}' was given")
-    memory, kept = options.pop("memory", None), options.pop("memory_options", {})
-    if memory is not None and not cls.accepts_memory:
-        raise GeneError(f"mixer '{name}' reads no memory; '{memory}' was given")
+    given = {name: _popped(options, name) for name, gene in GENES.items() if gene.in_mixers}
     heads = converted(Count, heads, "heads")
     width = converted(Count, width, "width")
     max_length = converted(Count | None, max_length, "max_length")
     checked = set_options(cls.Options, name, options)
-    sizes: dict[str, Any] = {"width": width, "heads": heads}
-    sizes |= {"causal": causal, "max_length": max_length}
-    if isinstance(position, str):
-        inside_sizes = sizes | head_sizes(checked, width, heads)
-        position = make_position(position, chosen, **inside_sizes)
-    elif chosen:
-        raise ConfigError("position_options are read where 'position' is given as a name")
-    inside: dict[str, Any] = {} if position is None else {"position": position}
-    if memory is not None:
-        inside["memory"] = make_memory(memory, kept, width)
-    elif kept:
-        raise ConfigError("memory_options are read where 'memory' is given as a name")
+    sizes = {"width": width, "heads": heads, "causal": causal, "max_length": max_length}
+    inside = {
+        gene: GENES[gene].alone(part, cls, checked, sizes) if isinstance(part, Choice) else part
+        for gene, part in given.items()
+        if part is not None
+    }
     with within_memory(f"the mixer '{name}'"):
-        return cls(options=checked, **sizes, **inside)
+        mixer: Mixer = cls(options=checked, **sizes, **inside)
+    return mixer
+
+
+def _popped(options: dict[str, Any], gene: str) -> Any:
+    """What is given for a gene: a `Choice` of a name and its options, a module, or None."""
+    name, own = options.pop(gene, None), options.pop(f"{gene}_options", {})
+    if isinstance(name, str):
+        return Choice(name, own)
+    if own:
+        raise ConfigError(f"{gene}_options are read where '{gene}' is given as a name")
+    return name
 
 
 def create_model(name: str, task: str = LM, **options: Any) -> Model:
@@ -171,27 +165,27 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
             f"members that do: {', '.join(able)}"
         )
     genes = member.genes
-    preset: dict[str, Any] = {
-        "member": name,
-        "task": task,
-        "mixer": genes.mixer,
-        "mixer_options": dict(genes.mixer_options),
-        "position": genes.position,
-        "position_options": dict(genes.position_options),
-        "memory": genes.memory,
-        "memory_options": dict(genes.memory_options),
-        "block": dict(genes.block),
-        **genes.model,
-        **genes.tasks.get(task, {}),
-    }
-    # these genes first: they decide which other options there are
-    for key in sorted(options, key=lambda name: name not in GENES):
-        _place(preset, key, options[key])
-    config = from_dict(ModelConfig, to_dict(preset))
+    own = {"block": dict(genes.block), **genes.model}
+    draft = _Draft(name, own, dict(genes.choices))
+    differing = genes.tasks.get(task, {})
+    # genes first: they decide which other options there are
+    for given in (differing, options):
+        for key in sorted(given, key=lambda name: name not in GENES):
+            draft.place(key, given[key])
+    fields = {"member": name, "task": task, "schedule": draft.schedule, **draft.fields}
+    config = from_dict(ModelConfig, to_dict(fields | draft.genes))
     scaled = config.scale_embedding
     if scaled is None:
-        scaled = scales_embedding(config.position, task, config.init)
-    return dataclasses.replace(config, causal=_causal(member, config), scale_embedding=scaled)
+        scaled = scales_embedding(config)
+    return dataclasses.replace(config, causal=is_causal(member, config), scale_embedding=scaled)
+
+
+def scales_embedding(config: ModelConfig) -> bool:
+    """Whether embeddings are scaled where nothing is said: fixed waves of unit size must not
+    dominate (2017 paper), and text is learnt late from embeddings of 0.02 before layers of usual
+    size."""
+    waves = config.genes["position"].name == "sinusoidal"
+    return waves or (config.task in (LM, MLM, TEXT) and config.init == "member")
 
 
 def configure_layers(name: str, causal: bool, length: int, **options: Any) -> ModelConfig:
@@ -221,93 +215,113 @@ def build_model(config: ModelConfig) -> Model:
 
 def settled(config: ModelConfig) -> dict[str, Any]:
     """A model as plain values in which the options that were not given have their defaults."""
-    values: dict[str, Any] = to_dict(config)
-    for genes, name, home in (
-        (MIXERS, "mixer", "mixer_options"),
-        (MIXERS, "encoder_mixer", "encoder_options"),
-        (MIXERS, "cross_mixer", "cross_options"),
-        (POSITIONS, "position", "position_options"),
-        (MEMORIES, "memory", "memory_options"),
-    ):
-        if values[name] is not None:
-            values[home] = _defaults(genes, values[name]) | values[home]
-    for name, own in values["mixer_options"].get("own", {}).items():
-        values["mixer_options"]["own"][name] = _defaults(MIXERS, name) | own
+    genes = {name: _filled(GENES[name], choice) for name, choice in config.genes.items()}
+    values: dict[str, Any] = to_dict(config.with_genes(**genes))
     return values
 
 
-def _defaults(genes: Registry[Any], name: str) -> dict[str, Any]:
-    options: dict[str, Any] = to_dict(genes.get(name).Options())
-    return options
+def _filled(gene: Gene, choice: Choice) -> Choice:
+    values = to_dict(gene.options(choice.name)()) | choice.options
+    for name, own in values.get("own", {}).items():
+        values["own"][name] = to_dict(gene.options(name)()) | own
+    return Choice(choice.name, values)
 
 
-def _place(preset: dict[str, Any], key: str, value: Any) -> None:
-    """Put a loose option where it belongs."""
-    if isinstance(value, ByLayer):
-        preset.setdefault("schedule", {})[key] = value.values
-        return
-    if isinstance(value, ByHead):
+@dataclasses.dataclass
+class _Draft:
+    """A model that is being described: loose options find their places in it."""
+
+    member: str
+    fields: dict[str, Any]
+    """of `ModelConfig`"""
+    genes: dict[str, Choice]
+    schedule: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+
+    def place(self, key: str, value: Any) -> None:
+        """Put one option where it belongs.
+
+        Raises:
+            ConfigError, GeneError: it has no place, or no meaning beside the mixer.
+        """
+        gene = key.removesuffix("_options")
+        if isinstance(value, ByLayer):
+            self.schedule[key] = value.values
+        elif isinstance(value, ByHead):
+            self._split(key, value)
+        elif key in GENES:
+            choice = plain_choice(value)
+            if choice.name is None and GENES[key].needed:
+                raise ConfigError(f"a model needs a {key}: name one, not none")
+            if choice.name != self.genes[key].name or choice.options:
+                self.genes[key] = Choice(choice.name, to_dict(choice.options))
+        elif gene in GENES and key != gene:
+            self._give(gene, to_dict(value))
+        elif key in FIELDS:
+            known: Any = self.fields.get(key)
+            both = isinstance(value, dict) and isinstance(known, dict)
+            self.fields[key] = {**known, **value} if both else value
+        else:
+            self._find(key, value)
+
+    def _split(self, key: str, value: ByHead) -> None:
+        """The mixer of a layer, head by head; the one that there was keeps its options."""
         if key != "mixer":
             raise ConfigError(f"by_head names mixers, so it is no value of '{key}': give a tuple")
-        kept = {preset["mixer"]: preset["mixer_options"]}
-        kept = {name: options for name, options in kept.items() if name in value.mixers}
-        preset["mixer"] = "by-head"
-        preset["mixer_options"] = {"mixers": value.mixers, "own": kept | value.own}
-        return
-    if key in GENES and value != preset[key]:
-        preset[f"{key}_options"] = {}
-    if key in {f.name for f in dataclasses.fields(ModelConfig)}:
-        if isinstance(value, dict) and isinstance(preset.get(key), dict):
-            value = {**preset[key], **value}
-        preset[key] = value
-        return
-    homes = _homes(preset)
-    own: Any = MIXERS.get(preset["mixer"])
-    fed = ("expansion", "feedforward", "feedforward_bias", "feedforward_chunk")
-    if not own.with_feedforward and key in fed:
-        raise GeneError(
-            f"mixer '{preset['mixer']}' holds its own channel projections, so its blocks have no "
-            f"feed-forward and '{key}' has no meaning; its own options: "
-            f"{', '.join(sorted(homes['mixer_options']))}"
-        )
-    for home, names in homes.items():
-        if key in names:
-            preset[home][key] = value
+        before: Any = self.genes["mixer"]
+        kept: dict[str, Any] = {}
+        if before.name in value.mixers:
+            kept[before.name] = before.options
+        self.genes["mixer"] = Choice("by-head", {"mixers": value.mixers, "own": kept | value.own})
+
+    def _give(self, gene: str, options: dict[str, Any]) -> None:
+        choice = self.genes[gene]
+        self.genes[gene] = Choice(choice.name, {**choice.options, **options})
+
+    def _find(self, key: str, value: Any) -> None:
+        """An option by its own name alone: of the block, or of what a gene has chosen."""
+        mixer = str(self.genes["mixer"].name)
+        homes = {
+            name: {f.name for f in dataclasses.fields(GENES[name].options(choice.name))}
+            for name, choice in self.genes.items()
+            if name not in ROLES
+        }
+        fed = ("expansion", "feedforward", "feedforward_bias", "feedforward_chunk")
+        if not MIXERS.get(mixer).with_feedforward and key in fed:
+            raise GeneError(
+                f"mixer '{mixer}' holds its own channel projections, so its blocks have no "
+                f"feed-forward and '{key}' has no meaning; its own options: "
+                f"{', '.join(sorted(homes['mixer']))}"
+            )
+        if key in field_types(BlockOptions):
+            self.fields["block"][key] = value
             return
-    if key == DROPOUT:
-        raise no_weights(preset["mixer"])
-    known = {f.name for f in dataclasses.fields(ModelConfig)}.union(*homes.values())
-    raise ConfigError(
-        f"unknown option '{key}' for member '{preset['member']}'; {nearest(key, known)}"
-    )
+        for gene, names in homes.items():
+            if key in names:
+                self._give(gene, {key: to_dict(value)})
+                return
+        if key == DROPOUT:
+            raise no_weights(mixer)
+        known = {*FIELDS, *GENES, *field_types(BlockOptions)}.union(*homes.values())
+        raise ConfigError(
+            f"unknown option '{key}' for member '{self.member}'; {nearest(key, known)}"
+        )
 
 
-def _homes(preset: dict[str, Any]) -> dict[str, set[str]]:
-    mixer: Any = MIXERS.get(preset["mixer"])
-    homes = {
-        "block": {f.name for f in dataclasses.fields(BlockOptions)},
-        "mixer_options": {f.name for f in dataclasses.fields(mixer.Options)},
-    }
-    if preset["position"] is not None:
-        position: Any = POSITIONS.get(preset["position"])
-        homes["position_options"] = {f.name for f in dataclasses.fields(position.Options)}
-    if preset["memory"] is not None:
-        memory: Any = MEMORIES.get(preset["memory"])
-        homes["memory_options"] = {f.name for f in dataclasses.fields(memory.Options)}
-    return homes
-
-
-def _causal(member: Member, config: ModelConfig) -> bool:
+def is_causal(member: Member, config: ModelConfig) -> bool:
     """Causal for what is generated, bidirectional for the rest where the member can."""
     generative = config.task in (LM, PIXELS, SEQ2SEQ, ENLARGE)
     if config.causal is False and generative:
         raise GeneError(
             f"task '{config.task}' predicts what comes next, so causal=False would leak"
         )
-    if config.task == SEQ2SEQ and config.encoder_mixer is None and not member.can("bidirectional"):
+    if (
+        config.task == SEQ2SEQ
+        and config.genes["encoder"].name is None
+        and not member.can("bidirectional")
+    ):
         raise GeneError(
             f"member '{member.name}' cannot be an encoder: {member.bidirectional}; give another "
-            "one with encoder_mixer=..."
+            "one with encoder=..."
         )
     if config.task == MLM and config.causal:
         raise GeneError("task 'mlm' reads both sides of a hidden token; causal=True has no meaning")

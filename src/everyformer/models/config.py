@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.bounds import Amount, Count, Layers, Rate, Share, Whole
-from everyformer.core.config import Options
+from everyformer.core.config import Choice, Options
+from everyformer.core.gene import EMBEDDING_STD
+from everyformer.genes import plain_genes
 from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
 from everyformer.models.summary_options import SummaryOptions
 
 DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""
+
+DEEP_TABLE = 0.01
+"""of the same with init=sparse-transformer (see `everyformer.models.deep`)"""
 
 Task = Literal[
     "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution"
@@ -42,12 +49,10 @@ class Architecture(Options):
     """hidden channels of a two-layer classification head (default: one linear layer)"""
     head_activation: Literal["gelu", "gelu-tanh", "tanh", "relu", "silu"] = "gelu"
     """between its two layers (tanh with as many channels as width: BERT's pooler)"""
-    position: str | None = "sinusoidal"
-    """how order enters; none leaves it to the mixer"""
-    memory: str | None = None
-    """what is carried from one segment of a text to the next; none: texts are read by themselves"""
     block: BlockOptions = field(default_factory=BlockOptions)
     """wiring of the layers"""
+    causal: bool | None = None
+    """whether tokens see the past only (default: by task and member)"""
     tie: bool = True
     """whether the output layer shares the token embedding's matrix"""
     init: Literal["member", "bert", "gpt2", "sparse-transformer", "image-transformer"] = "member"
@@ -96,6 +101,8 @@ class Architecture(Options):
 class ModelConfig(Architecture):
     """A member with every choice made; `build_model` makes the module of it."""
 
+    choices_in: ClassVar[str | None] = "genes"
+
     member: str = "attention"
     """name in the family table that this started from"""
     task: Task = "lm"
@@ -117,27 +124,37 @@ class ModelConfig(Architecture):
     class_names: tuple[str, ...] = ()
     """classes of which each image that is drawn has one that the model is told (pixels,
     super-resolution; (): it is told nothing)"""
-    causal: bool | None = None
-    """whether tokens see the past only (default: by task and member)"""
-    mixer: str = "attention"
-    """how information moves across positions"""
-    mixer_options: dict[str, Any] = field(default_factory=dict)
-    """the mixer's own options, the same in all layers"""
-    encoder_mixer: str | None = None
-    """how the encoder moves information (default: seq2seq, as the decoder, both ways;
-    super-resolution, attention)"""
-    encoder_options: dict[str, Any] = field(default_factory=dict)
-    """options of that mixer"""
-    cross_mixer: str = "attention"
-    """how the decoder reads the encoder's output (seq2seq, super-resolution)"""
-    cross_options: dict[str, Any] = field(default_factory=dict)
-    """options of that mixer"""
+    genes: dict[str, Choice] = field(default_factory=plain_genes)
+    """what stands for every gene, with the options that were given"""
     schedule: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    """options that differ by layer: name -> one value a layer ('mixer' itself is allowed)"""
-    position_options: dict[str, Any] = field(default_factory=dict)
-    """the position's own options"""
-    memory_options: dict[str, Any] = field(default_factory=dict)
-    """the memory's own options"""
+    """options of the mixer that differ by layer: name -> one value a layer ('mixer' itself too)"""
+
+    def with_genes(self, **chosen: Choice) -> Self:
+        """The same model with other choices for some genes."""
+        return dataclasses.replace(self, genes=self.genes | chosen)
+
+    @property
+    def embedding_scale(self) -> float:
+        """What token embeddings are multiplied by: sqrt(width), or 1.
+
+        A config that was not made by `configure` scales beside waves alone.
+        """
+        scaled = self.scale_embedding
+        if scaled is None:
+            scaled = self.genes["position"].name == "sinusoidal"
+        return math.sqrt(self.width) if scaled else 1.0
+
+    @property
+    def embedding_std(self) -> float:
+        """Standard deviation of token embeddings at the start, before they are scaled."""
+        if self.init == "sparse-transformer":
+            return DEEP_TABLE
+        return EMBEDDING_STD if self.embedding_scale == 1.0 else self.width**-0.5
+
+    @property
+    def embedding_spread(self) -> float:
+        """The same of scaled ones."""
+        return self.embedding_std * self.embedding_scale
 
     @property
     def tokens(self) -> int:

@@ -21,17 +21,11 @@ from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput, add_losses
 from everyformer.core.state import StackState
 from everyformer.models.config import ModelConfig
-from everyformer.models.genes import (
-    build_before,
-    build_cross,
-    build_mixers,
-    build_position,
-    decoder_config,
-    source_config,
-)
+from everyformer.models.layers import build_stack, decoder_config, source_config
 from everyformer.models.pixel_sequence import PixelEmbedding, PixelSequence
 from everyformer.models.pixels import PixelModel
 from everyformer.models.seq2seq import Encoded
+from everyformer.positions import POSITION
 
 
 class SuperResolution(PixelModel):
@@ -51,18 +45,14 @@ class SuperResolution(PixelModel):
     def build_reading(self, config: ModelConfig) -> list[nn.Module]:
         assert config.source_image is not None
         inner = source_config(config)
-        layers = build_mixers(inner)
-        self.encoder = Stack(layers, config.width, inner.block, before=build_before(inner))
-        self.source_position = build_position(inner)
+        self.encoder = build_stack(inner)
+        self.source_position = POSITION.embedded(inner)
         self.source_sequence = PixelSequence(config.source_image, inner.pixels)
         self.source_embedding = PixelEmbedding(self.source_sequence, config.width, inner.pixels)
         return self.source_embedding.tables()
 
     def build_stack(self, config: ModelConfig) -> Stack:
-        own = decoder_config(config)
-        return Stack(
-            build_mixers(own), config.width, config.block, build_cross(own), build_before(own)
-        )
+        return build_stack(decoder_config(config), reads=True)
 
     def forward(
         self,

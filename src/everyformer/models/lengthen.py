@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from everyformer.blocks.block import Block
-from everyformer.core.config import from_dict
+from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.mixers.attention import AttentionOptions
 from everyformer.mixers.longformer import Longformer
@@ -60,11 +60,9 @@ def lengthen(model: Model, mixer: str, length: int, **options: Any) -> Model:
             "as many"
         )
     _check(config)
-    kept = {name: value for name, value in config.mixer_options.items() if name in KEPT}
-    longer = dataclasses.replace(
-        config, member=mixer, mixer=mixer, mixer_options={**kept, **options},
-        max_length=length, schedule={},
-    )  # fmt: skip
+    kept = {name: value for name, value in config.genes["mixer"].options.items() if name in KEPT}
+    chosen = config.with_genes(mixer=Choice(mixer, {**kept, **options}))
+    longer = dataclasses.replace(chosen, member=mixer, max_length=length, schedule={})
     made = build_model(longer)
     made.to(next(model.parameters()).dtype)
     held = made.state_dict()
@@ -85,13 +83,14 @@ def _repeated(table: Tensor, rows: int) -> Tensor:
 
 def _check(config: ModelConfig) -> None:
     """Refuse what the long mixers cannot take over."""
-    if config.mixer != "attention" or config.schedule or config.image is not None:
-        what = f"mixer '{config.mixer}'" if config.mixer != "attention" else "a schedule or images"
+    mixer, position = config.genes["mixer"], config.genes["position"]
+    if mixer.name != "attention" or config.schedule or config.image is not None:
+        what = f"mixer '{mixer.name}'" if mixer.name != "attention" else "a schedule or images"
         raise UnsupportedError(
             f"only models of text with plain attention in all layers can be made longer; this one "
             f"has {what}"
         )
-    plain, chosen = AttentionOptions(), from_dict(AttentionOptions, config.mixer_options)
+    plain, chosen = AttentionOptions(), from_dict(AttentionOptions, mixer.options)
     for field in dataclasses.fields(AttentionOptions):
         own, usual = getattr(chosen, field.name), getattr(plain, field.name)
         same = own == usual or (field.name == "kv_heads" and own == config.heads)
@@ -100,10 +99,10 @@ def _check(config: ModelConfig) -> None:
                 f"{field.name}={own!r} of this model's attention has no counterpart in the sparse "
                 "mixers, so it cannot be made longer"
             )
-    if config.position is not None and config.position not in (*TABLES, *FREE):
+    if position.name is not None and position.name not in (*TABLES, *FREE):
         raise UnsupportedError(
-            f"position '{config.position}' cannot be made longer by repetition; those that can: "
+            f"position '{position.name}' cannot be made longer by repetition; those that can: "
             f"{', '.join((*TABLES, *FREE))}"
         )
-    if config.position_options.get("align") == "end":
+    if position.get("align") == "end":
         raise UnsupportedError("a table that counts from its end has no rows to go on from")

@@ -26,15 +26,9 @@ from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losse
 from everyformer.core.state import StackState, State
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
-from everyformer.models.genes import (
-    build_before,
-    build_cross,
-    build_mixers,
-    build_position,
-    decoder_config,
-    encoder_config,
-)
 from everyformer.models.language import predict
+from everyformer.models.layers import build_stack, decoder_config, encoder_config
+from everyformer.positions import POSITION
 
 
 class Encoded(NamedTuple):
@@ -55,10 +49,8 @@ class EncoderDecoder(Model):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         inner = encoder_config(config)
-        self.encoder = Stack(
-            build_mixers(inner), config.width, config.block, before=build_before(inner)
-        )
-        self.source_position = build_position(inner)
+        self.encoder = build_stack(inner)
+        self.source_position = POSITION.embedded(inner)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.source_embedding = self.embedding
         if config.source_vocabulary is not None:
@@ -74,10 +66,7 @@ class EncoderDecoder(Model):
             nn.init.zeros_(self.head.bias)
 
     def build_stack(self, config: ModelConfig) -> Stack:
-        own = decoder_config(config)
-        return Stack(
-            build_mixers(own), config.width, config.block, build_cross(own), build_before(own)
-        )
+        return build_stack(decoder_config(config), reads=True)
 
     def forward(
         self,

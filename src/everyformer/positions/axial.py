@@ -30,9 +30,10 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Amount, Count
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
+from everyformer.core.gene import EMBEDDING_STD
 from everyformer.core.mixer import set_options
 from everyformer.positions import POSITIONS
-from everyformer.positions.base import EMBEDDING_STD, Position
+from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,6 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 
-EMBEDDING_STD = 0.02
-"""of token embeddings at the start, where they are not scaled"""
-
 
 class Position(nn.Module):
     """Base of all positions; each overrides the hook of the place it ``acts_on``.

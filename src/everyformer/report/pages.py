@@ -17,16 +17,14 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from everyformer.core.config import field_docs
+from everyformer.core.config import Choice, docs_of
 from everyformer.core.files import write_text
 from everyformer.core.member import Member
 from everyformer.experiments import defaults
 from everyformer.experiments.base import FILES, Experiment
 from everyformer.family import TRAIN, list_members
-from everyformer.memory import MEMORIES
-from everyformer.mixers import MIXERS
+from everyformer.genes import GENES, named_genes
 from everyformer.models.build import create_model
-from everyformer.positions import POSITIONS
 from everyformer.report.places import draw_masks
 from everyformer.report.style import save_figure
 from everyformer.verification.verify import LAWS, exemption
@@ -74,7 +72,6 @@ def experiments() -> list[Experiment]:
 def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict[str, Any]]) -> str:
     """The page of one member; ``trained`` are the rows of `everyformer.experiments.defaults`."""
     source = f"arXiv [{member.arxiv}](https://arxiv.org/abs/{member.arxiv})" if member.arxiv else ""
-    genes = member.genes
     lines = [
         f"# {member.title} (`{member.name}`)",
         "",
@@ -94,13 +91,8 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
     command = f"everyformer train {member.name} {TRAIN[member.tasks[0]]}"
     lines += ["```", "", "```sh", command, "```"]
     lines += ["", *_table_row(member), "", "## What it is", "", _text(member), ""]
-    lines += _options(f"mixer `{genes.mixer}`", MIXERS.get(genes.mixer), genes.mixer_options)
-    if genes.position is not None:
-        cls = POSITIONS.get(genes.position)
-        lines += _options(f"position `{genes.position}`", cls, genes.position_options)
-    if genes.memory is not None:
-        store = MEMORIES.get(genes.memory)
-        lines += _options(f"memory `{genes.memory}`", store, genes.memory_options)
+    for gene, choice in named_genes(member).items():
+        lines += _options(gene, GENES[gene].typed(choice))
     if member.name in PATTERNS:
         lines += ["## Who reads whom", "", f"![{member.name}](../patterns/{member.name}.svg)", ""]
         shown = f"everyformer show {member.name} masks --task {PATTERNS[member.name]}"
@@ -166,24 +158,24 @@ def _table_row(member: Member) -> list[str]:
 
 def _text(member: Member) -> str:
     """The text at the head of the file that makes the member what it is, as written there."""
-    genes = member.genes
-    special = genes.mixer == "attention" and genes.position not in (None, "sinusoidal")
+    mixer, position, memory = (member.genes[gene] for gene in ("mixer", "position", "memory"))
+    special = mixer.name == "attention" and position.name not in (None, "sinusoidal")
     special = special or member.name == "sinusoidal"
-    cls: Any = POSITIONS.get(str(genes.position)) if special else MIXERS.get(genes.mixer)
-    if genes.memory is not None:
-        cls = MEMORIES.get(genes.memory)
+    gene = "memory" if memory.name is not None else "position" if special else "mixer"
+    cls = GENES[gene].alternatives.get(str(member.genes[gene].name))
     text = inspect.getdoc(sys.modules[cls.__module__]) or ""
     return f"```text\n{text}\n```"
 
 
-def _options(what: str, cls: Any, chosen: Any) -> list[str]:
-    docs, default = field_docs(cls.Options), cls.Options()
-    fields = dataclasses.fields(cls.Options)
+def _options(gene: str, choice: Choice) -> list[str]:
+    docs = docs_of(choice.options)
+    fields = dataclasses.fields(choice.options)
     if not fields:
         return []
-    lines = [f"## Options of the {what}", "", "| option | default | meaning |", "|---|---|---|"]
+    lines = [f"## Options of the {gene} `{choice.name}`", ""]
+    lines += ["| option | default | meaning |", "|---|---|---|"]
     for f in fields:
-        value = chosen.get(f.name, getattr(default, f.name))
+        value = choice.get(f.name)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = ", ".join(i.name for i in dataclasses.fields(value))
         meaning = docs.get(f.name, "").replace("|", "\\|")

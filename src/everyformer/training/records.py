@@ -141,7 +141,7 @@ def _settled(model: dict[str, Any]) -> dict[str, Any]:
     from everyformer.models.build import settled
     from everyformer.models.config import ModelConfig
 
-    return settled(from_dict(ModelConfig, model)) if "mixer_options" in model else model
+    return settled(from_dict(ModelConfig, model)) if "mixer" in model else model
 
 
 def differences(before: Any, after: Any, where: str = "") -> list[str]:

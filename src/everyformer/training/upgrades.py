@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.config import field_defaults, field_types, to_dict, unread
+from everyformer.core.config import field_defaults, field_types, from_dict, to_dict, unread
 from everyformer.core.registry import Registry
 from everyformer.core.sealed import read_json
 from everyformer.engines.sparse.random_blocks import shortlist
@@ -27,10 +27,12 @@ from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
 from everyformer.mixers.bigbird import BigBird
 from everyformer.mixers.gmlp import GMLPOptions
+from everyformer.models.config import ModelConfig
 from everyformer.models.pixel_options import PixelOptions
 from everyformer.models.summary_options import SummaryOptions
 from everyformer.positions import POSITIONS
 from everyformer.training.config import TrainingConfig
+from everyformer.training.spec import described
 from everyformer.training.storage import read_tensors
 
 MODEL_FORMAT = "everyformer-model"
@@ -156,11 +158,52 @@ def _scale_in_comparison(options: Table) -> None:
     for member in options.get("members", ()):
         genes = info(member).genes
         position = model.get("position", "member")
-        position = genes.position if position == "member" else position
+        position = genes["position"].name if position == "member" else position
         position = own.get(f"{member}.position", position)
         if f"{member}.scale_embedding" not in own and "scale_embedding" not in genes.model:
             given.append(f"{member}.scale_embedding={str(position == 'sinusoidal').lower()}")
     options["options"] = given
+
+
+ROLES = {"mixer": "mixer", "encoder": "encoder_mixer", "cross": "cross_mixer"}
+"""gene -> how its name was called"""
+
+
+def _genes_in_one_table(values: Table) -> None:
+    """Genes had fields of their own; options of a run's position stood under ``place``; jobs of a
+    comparison held models."""
+    options, run = values.get("options"), values.get("run")
+    if isinstance(options, dict):
+        for gene in ("position", "memory"):
+            name = options["model"].pop(gene, None)
+            own = name is None and gene == "memory"
+            options[gene] = {"name": "member" if own else name}
+    model = values.get("config", values.get("model"))
+    if not isinstance(model, dict) or "position" not in model:
+        return
+    if isinstance(run, dict):
+        mixer = _own_mixer(run) if model["mixer"] == "by-head" else model["mixer"]
+        names = {
+            "position": run["model"].pop("position"),
+            "memory": run["model"].pop("memory", None),
+        }
+        tables = {"position": run.pop("place"), "memory": run.pop("memory", {})}
+        run["mixer"] = {"name": mixer, **run["mixer"]}
+        run |= {gene: {"name": names[gene], **tables[gene]} for gene in names}
+        for name in ("out", "resume"):
+            run.pop(name, None)
+    for gene in ("mixer", "encoder", "cross", "position", "memory"):
+        usual = "attention" if gene == "cross" else None
+        name = model.pop(ROLES.get(gene, gene), usual)
+        model[gene] = {"name": name, **model.pop(f"{gene}_options", {})}
+    if values.get("format") == "everyformer-job":
+        spec = to_dict(described(from_dict(ModelConfig, values.pop("model"))))
+        given = {name: values.pop(name) for name in ("task", "data", "training")}
+        values["run"] = {**spec, **given}
+
+
+def _own_mixer(run: Table) -> str:
+    return str(info(run["member"]).genes["mixer"].name)
 
 
 def _read_alone(options: type, table: Table) -> None:
@@ -220,7 +263,7 @@ def _tables(values: Table, *, layered: bool = True) -> Iterator[tuple[type, Tabl
     if isinstance(run, dict):
         shape, mixer = run["model"], str(values["model"]["mixer"])
         yield from _tables_of_shape(shape)
-        mixer = info(run["member"]).genes.mixer if mixer == "by-head" else mixer
+        mixer = _own_mixer(run) if mixer == "by-head" else mixer
         if layered or not values["model"]["schedule"]:
             yield from _tables_of_gene(MIXERS, mixer, run["mixer"])
         yield from _tables_of_gene(POSITIONS, shape["position"], run["place"])
@@ -262,5 +305,6 @@ UPGRADES = (
     Upgrade("tables of pixel models", 2, tensors=_tables_of_pixels),
     Upgrade("random blocks of bigbird", 2, tensors=_random_blocks),
     Upgrade("scale of embeddings", 3, values=_scale_of_embeddings),
+    Upgrade("genes in one table", 4, values=_genes_in_one_table),
 )
 """oldest first: each makes what the next one expects"""

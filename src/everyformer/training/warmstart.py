@@ -20,6 +20,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
 from everyformer.data.tokenizers import Tokenizer, load_tokenizer, require_same
+from everyformer.genes import GENES
 from everyformer.models.base import Model
 from everyformer.models.build import settled
 from everyformer.models.config import ModelConfig
@@ -30,10 +31,11 @@ from everyformer.training.storage import weights_of
 from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved
 
 SAME = (
-    "member", "width", "layers", "heads", "patch", "mixer", "mixer_options", "schedule", "position",
-    "position_options", "block", "scale_embedding", "embedding_norm", "token_types", "pixels",
+    "member", "width", "layers", "heads", "patch", "schedule", "block", "scale_embedding",
+    "embedding_norm", "token_types", "pixels",
+    *(gene.name for gene in GENES.values() if gene.holds_weights),
 )  # fmt: skip
-"""fields of a config that both models must share"""
+"""fields of a config, and genes, that both models must share"""
 FREE = {
     *("dropout", "drop_path", "attention_dropout", "feedforward_chunk", "loss_chunk"),
     *("rounds", "evaluation_rounds", "redraw", "hash_seed", "decode"),
@@ -190,10 +192,10 @@ def _check(start: Start, wanted: ModelConfig, tokenizer: Tokenizer | None) -> No
         kinds = ["text" if config.image is None else "pictures" for config in (held, wanted)]
         raise CheckpointError(f"the model in {path} reads {kinds[0]}, not {kinds[1]}")
     shared = _shared(held), _shared(wanted)
-    for gene in ("mixer", "position"):
-        if shared[0][gene] != shared[1][gene]:
+    for gene in GENES.keys() & shared[0].keys():
+        if shared[0][gene]["name"] != shared[1][gene]["name"]:
             for values in shared:
-                del values[f"{gene}_options"]
+                values[gene] = values[gene]["name"]
     faults = differences(*shared)
     if held.image is not None and wanted.image is not None and held.image[0] != wanted.image[0]:
         faults.append(f"channels of its pictures: {held.image[0]} -> {wanted.image[0]}")
@@ -212,7 +214,7 @@ def _shared(config: ModelConfig) -> dict[str, Any]:
     """What both models must share, as plain values, options that were not given filled in."""
     every = settled(config)
     values = {name: every[name] for name in SAME}
-    for options in (values["mixer_options"], values["block"]):
+    for options in (values["mixer"], values["block"]):
         for name in FREE & options.keys():
             del options[name]
     return values

@@ -14,7 +14,7 @@ from everyformer.core.mixer import Mixer
 from everyformer.family import ENLARGE, IMAGE, PIXELS
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers, create_model
-from everyformer.models.genes import build_mixers
+from everyformer.models.layers import build_mixers
 
 WIDTH, HEADS, LONGEST = 12, 3, 40
 LENGTHS = (1, 2, 7, 33)
@@ -275,17 +275,18 @@ class Case:
 
 def cases(member: Member) -> Iterator[Case]:
     """Every variant of a member, causal and bidirectional where it can be."""
+    mixer = str(member.genes["mixer"].name)
     inside = INSIDE if member.name == "attention" else ()
-    variants = VARIANTS.get(member.name) or VARIANTS.get(member.genes.mixer, ({},))
-    if member.genes.memory is not None:
-        variants = MEMORIES[member.genes.memory]
+    variants = VARIANTS.get(member.name) or VARIANTS.get(mixer, ({},))
+    if member.genes["memory"].name is not None:
+        variants = MEMORIES[member.genes["memory"].name]
     for options in (*variants, *inside):
         for causal in (True, False):
             if member.can("causal" if causal else "bidirectional"):
                 yield Case(member, options, causal)
-    for options in ORDERED.get(member.genes.mixer, ()):
+    for options in ORDERED.get(mixer, ()):
         yield Case(member, options)
-    for options in BOTH_WAYS.get(member.genes.mixer, ()):
+    for options in BOTH_WAYS.get(mixer, ()):
         yield Case(member, options, False)
 
 

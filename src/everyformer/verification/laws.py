@@ -98,7 +98,7 @@ def chunks(member: Member, check: Check, device: str, dtype: torch.dtype) -> Non
         swapped = mixer(x.flip(0), state=state.reorder(order)).y
         direct = mixer(x, state=state).y
         check.close(swapped.flip(0), direct, TOLERANCE[dtype], f"{case}: reorder")
-    if member.genes.memory is None:
+    if member.genes["memory"].name is None:
         together(member, check, device, carried=True)
 
 
@@ -139,7 +139,7 @@ def padding(member: Member, check: Check, device: str, dtype: torch.dtype) -> No
         literal = reference(mixer)(packed, mask=Mask(documents=ids))
         check.close(literal[0], y[0], TOLERANCE[dtype], f"{case}: the reference of documents")
     together(member, check, device, carried=False)
-    if member.genes.memory is not None:
+    if member.genes["memory"].name is not None:
         # a member that may not be cut anywhere is still the same beside padding
         together(member, check, device, carried=True)
 

@@ -32,7 +32,7 @@ def limits(member: Member, check: Check, device: str, dtype: torch.dtype) -> Non
 
 def limits_of(member: Member, causal: bool, device: str, dtype: torch.dtype) -> list[Pair]:
     """(what, one side, other side) of every limit that is known for the member."""
-    make = LIMITS.get(member.name) or LIMITS[member.genes.mixer]
+    make = LIMITS.get(member.name) or LIMITS[str(member.genes["mixer"].name)]
     return make(lambda name, **options: _mixer(name, causal, device, dtype, **options))
 
 

@@ -93,7 +93,7 @@ def describe_encoder(config: ModelConfig, kind: Encoder) -> dict[str, Any]:
         "hidden_act": their_activation(config.block.feedforward),
         "layer_norm_eps": config.block.norm_eps,
         "hidden_dropout_prob": config.block.dropout,
-        "attention_probs_dropout_prob": config.mixer_options.get("attention_dropout", 0.0),
+        "attention_probs_dropout_prob": config.genes["mixer"].get("attention_dropout", 0.0),
         "tie_word_embeddings": config.tie,
     }
 
@@ -119,7 +119,7 @@ def encoder_rules(config: ModelConfig, kind: Encoder) -> list[Rule]:
     if config.task == "mlm" and not config.tie:
         # they hold the bias twice, and add this one
         rules += same("head", f"{bias}.decoder")
-    biased = "query" in config.mixer_options.get("bias", ())
+    biased = "query" in config.genes["mixer"].get("bias", ())
     for n in range(config.layers):
         ours, theirs = f"stack.blocks.{n}", f"{kind.body}.encoder.layer.{n}"
         three = (*(f"{theirs}.attention.self.{part}" for part in PARTS),)

@@ -52,15 +52,15 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
 
 
 def _describe(config: ModelConfig) -> dict[str, Any]:
-    sparse = config.mixer == "bigbird"
-    chosen = {**vars(BigBirdOptions()), **(config.mixer_options if sparse else {})}
+    sparse = config.genes["mixer"].name == "bigbird"
+    chosen = {**vars(BigBirdOptions()), **(config.genes["mixer"].options if sparse else {})}
     return {
         **describe_encoder(config, KIND),
         **described_labels(config),
         "attention_type": "block_sparse" if sparse else "original_full",
         "block_size": chosen["block_size"],
         "num_random_blocks": chosen["random_blocks"],
-        "use_bias": "query" in config.mixer_options.get("bias", ()),
+        "use_bias": "query" in config.genes["mixer"].get("bias", ()),
         "rescale_embeddings": bool(config.scale_embedding),
         # no token is theirs to know of here
         "pad_token_id": 0,

@@ -27,6 +27,7 @@ from everyformer.core.files import expanded, require_regular, write_text, writte
 from everyformer.core.plain import from_json
 from everyformer.core.sealed import DamagedError
 from everyformer.data.tokenizers import Tokenizer
+from everyformer.genes import GENES
 from everyformer.interop.convert.architecture import Architecture
 from everyformer.interop.convert.bert import BERT, ROBERTA
 from everyformer.interop.convert.bigbird import BIGBIRD
@@ -37,12 +38,10 @@ from everyformer.interop.convert.marian import MARIAN
 from everyformer.interop.convert.rules import Report, Rule, take_all
 from everyformer.interop.convert.tokenizer import export_tokenizer
 from everyformer.interop.convert.vit import VIT
-from everyformer.mixers import MIXERS
 from everyformer.mixers.attention import AttentionOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import ModelConfig
-from everyformer.positions import POSITIONS
 
 ARCHITECTURES: dict[str, Architecture] = {
     known.model_type: known
@@ -212,34 +211,26 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
     """A config as flat values, defaults filled in, what changes no output left out."""
     values = to_dict(config)
     values["max_length"] = config.tokens
-    values["scale_embedding"] = (
-        config.position == "sinusoidal"
-        if config.scale_embedding is None
-        else config.scale_embedding
-    )
+    values["scale_embedding"] = config.embedding_scale != 1.0
     values["decoder_layers"] = config.decoder_layers or config.layers
     schedule = dict(values["schedule"])
     same = {name: kept[0] for name, kept in schedule.items() if len({str(v) for v in kept}) == 1}
     values["schedule"] = {name: kept for name, kept in schedule.items() if name not in same}
-    values["mixer_options"] = values["mixer_options"] | same
-    cls: Any = MIXERS.get(config.mixer)
-    own = to_dict(cls.Options())
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if name == "block":
             flat |= {f"block.{key}": inner for key, inner in value.items()}
-        elif name == "mixer_options":
-            chosen = own | value
-            if config.mixer == "attention":
-                chosen["kv_heads"] = chosen["kv_heads"] or config.heads
-                chosen["widths"] = {k: v for k, v in chosen["widths"].items() if v is not None}
-            flat |= {f"mixer.{key}": inner for key, inner in chosen.items()}
-        elif name == "position_options" and config.position is not None:
-            where: Any = POSITIONS.get(config.position)
-            chosen = to_dict(from_dict(where.Options, value))
-            flat |= {f"position.{key}": inner for key, inner in chosen.items()}
+        elif name in GENES:
+            flat[name] = value.pop("name")
+            given = value | same if name == "mixer" else value
+            options = to_dict(from_dict(GENES[name].options(flat[name]), given))
+            flat |= {f"{name}.{key}": inner for key, inner in options.items()}
         else:
             flat[name] = value
+    if flat["mixer"] == "attention":
+        flat["mixer.kv_heads"] = flat["mixer.kv_heads"] or config.heads
+        widths = flat["mixer.widths"].items()
+        flat["mixer.widths"] = {key: channels for key, channels in widths if channels is not None}
     if not config.task.startswith("classify"):
         del flat["classes"]
     parts = flat.get("mixer.bias") or []

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from everyformer.core.config import from_dict
+from everyformer.core.config import Choice, from_dict, to_dict
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.interop.convert.checkpoint import Imported, fill
 from everyformer.interop.convert.rules import Report
@@ -52,16 +52,17 @@ def lift_to_etc(
         GeneError: what the model is otherwise does not go with global tokens.
     """
     config = model.config
-    chosen = from_dict(AttentionOptions, config.mixer_options)
+    mixer = config.genes["mixer"]
+    chosen = from_dict(AttentionOptions, mixer.options)
     odd = [
         f"{field.name}={getattr(chosen, field.name)}"
         for field in dataclasses.fields(chosen)
         if field.name not in KEPT
         and getattr(chosen, field.name) != getattr(AttentionOptions(), field.name)
     ]
-    if config.task not in SUMMARY_TASKS or config.causal or config.mixer != "attention":
+    if config.task not in SUMMARY_TASKS or config.causal or mixer.name != "attention":
         raise UnsupportedError(
-            f"this {config.member} (mixer {config.mixer}, task {config.task}"
+            f"this {config.member} (mixer {mixer.name}, task {config.task}"
             f"{', causal' if config.causal else ''}) cannot go on as etc: only softmax attention "
             f"that reads both ways can, of the tasks {', '.join(SUMMARY_TASKS)}"
         )
@@ -76,10 +77,8 @@ def lift_to_etc(
         )
     own = {name: getattr(chosen, name) for name in KEPT} | options
     wanted = dataclasses.replace(
-        config,
+        config.with_genes(mixer=Choice("etc", to_dict(from_dict(ETCOptions, own)))),
         member="etc",
-        mixer="etc",
-        mixer_options=dataclasses.asdict(from_dict(ETCOptions, own)),
         summaries=summaries or SummaryOptions(per="tokens"),
         max_length=config.max_length if length is None else length,
     )

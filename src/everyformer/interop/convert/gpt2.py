@@ -49,7 +49,7 @@ def _describe(config: ModelConfig) -> dict[str, Any]:
         "layer_norm_epsilon": config.block.norm_eps,
         "resid_pdrop": config.block.dropout,
         "embd_pdrop": config.embedding_dropout,
-        "attn_pdrop": config.mixer_options.get("attention_dropout", 0.0),
+        "attn_pdrop": config.genes["mixer"].get("attention_dropout", 0.0),
         "tie_word_embeddings": config.tie,
     }
 

@@ -78,7 +78,7 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
 
 
 def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
-    mixer, place = config.mixer_options, config.position_options
+    mixer, place = config.genes["mixer"].options, config.genes["position"].options
     widths = mixer.get("widths") or {}
     scaling = _their_scaling(config)
     return {
@@ -134,7 +134,7 @@ def _scaling(rotary: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
 
 def _their_scaling(config: ModelConfig) -> dict[str, Any]:
     """`RopeScaling` as their rotary parameters."""
-    chosen = from_dict(RopeScaling, config.position_options.get("scaling") or {})
+    chosen = from_dict(RopeScaling, config.genes["position"].get("scaling") or {})
     if chosen.kind not in NAMES:
         return {"rope_type": "default"}
     values = to_dict(chosen)
@@ -145,7 +145,7 @@ def _their_scaling(config: ModelConfig) -> dict[str, Any]:
 
 
 def _rules(config: ModelConfig) -> list[Rule]:
-    mixer = config.mixer_options
+    mixer = config.genes["mixer"].options
     size = (mixer.get("widths") or {}).get("key_dim") or config.width // config.heads
     shared = mixer.get("kv_heads") or config.heads
     sizes = (config.heads * size, shared * size, shared * size)

@@ -49,7 +49,7 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
 
 
 def _describe(config: ModelConfig) -> dict[str, Any]:
-    window = config.mixer_options.get("window", 512)
+    window = config.genes["mixer"].get("window", 512)
     windows = config.schedule.get("window", (window,) * config.layers)
     return {
         **describe_encoder(config, KIND),

@@ -69,7 +69,7 @@ def _describe(config: ModelConfig) -> dict[str, Any]:
         "forced_eos_token_id": config.end_token,
         "activation_function": their_activation(config.block.feedforward),
         "dropout": config.block.dropout,
-        "attention_dropout": config.mixer_options.get("attention_dropout", 0.0),
+        "attention_dropout": config.genes["mixer"].get("attention_dropout", 0.0),
         "activation_dropout": 0.0,
         "scale_embedding": config.scale_embedding is not False,
         "share_encoder_decoder_embeddings": True,

@@ -57,7 +57,7 @@ def _describe(config: ModelConfig) -> dict[str, Any]:
         "hidden_act": their_activation(config.block.feedforward),
         "layer_norm_eps": config.block.norm_eps,
         "hidden_dropout_prob": config.block.dropout,
-        "attention_probs_dropout_prob": config.mixer_options.get("attention_dropout", 0.0),
+        "attention_probs_dropout_prob": config.genes["mixer"].get("attention_dropout", 0.0),
         "qkv_bias": True,
     }
 

@@ -1,0 +1,136 @@
+"""`Gene`: one place of the machine where members differ, with the alternatives that fill it.
+
+A member is a choice for every gene. All that a gene needs is said in its record: which alternatives
+there are, which one a model has if nothing is said, which others it contradicts, and what of it
+goes into a layer's mixer or around the whole stack. Whoever handles genes (configs, flags, files,
+pages, laws, comparisons) walks the one list `everyformer.genes.GENES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from everyformer.core.config import Choice, Options, from_dict
+from everyformer.core.registry import Registry
+
+EMBEDDING_STD = 0.02
+"""of token embeddings at the start, where they are not scaled"""
+NONE = ("none", "None")
+"""how a person writes that nothing is chosen"""
+
+
+@dataclass(frozen=True)
+class NoOptions(Options):
+    """There is nothing to choose."""
+
+
+class Blueprint(Protocol):
+    """What genes read of the description of a model (`everyformer.models.config.ModelConfig`)."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def causal(self) -> bool | None: ...
+    @property
+    def genes(self) -> Mapping[str, Choice]: ...
+    @property
+    def schedule(self) -> Mapping[str, tuple[Any, ...]]: ...
+    @property
+    def tokens(self) -> int:
+        """Tokens that the mixers see at most."""
+
+    @property
+    def embedding_spread(self) -> float:
+        """Standard deviation of scaled token embeddings at the start."""
+
+
+class Gene:
+    """One record; a gene that has something to check or to build overrides the hooks.
+
+    Args:
+        alternatives: the registry of what may be chosen.
+        default: what a model has where nothing is said; None: nothing.
+        needed: whether something must be chosen.
+    """
+
+    name: ClassVar[str]
+    question: ClassVar[str]
+    """what it answers, in the words of `--help`"""
+
+    always_named: ClassVar[bool] = False
+    """whether a member's page names it even where it is the usual one"""
+    in_mixers: ClassVar[bool] = False
+    """whether a mixer that is built by itself may have it"""
+
+    holds_weights: ClassVar[bool] = True
+    """whether weights learned with one alternative mean nothing to another"""
+
+    def __init__(
+        self, alternatives: Registry[Any], default: str | None = None, needed: bool = False
+    ) -> None:
+        self.alternatives, self.default, self.needed = alternatives, default, needed
+
+    def options(self, name: str | None) -> type[Options]:
+        """The options of an alternative; of none `NoOptions`."""
+        if name is None:
+            return NoOptions
+        kind: type[Options] = self.alternatives.get(name).Options
+        return kind
+
+    def typed(self, choice: Choice) -> Choice:
+        """The same choice with its options as their own class, defaults filled in.
+
+        Raises:
+            UnknownNameError, ConfigError: no such alternative, or no such options.
+        """
+        if isinstance(choice.options, Options):
+            return choice
+        kind = self.options(choice.name)
+        return Choice(choice.name, from_dict(kind, choice.options, f"{choice.name}."))
+
+    def check(self, plan: Blueprint) -> None:
+        """Refuse what contradicts the other genes, with both named.
+
+        Raises:
+            GeneError: what clashes with what, and why.
+        """
+
+    def inside(self, plan: Blueprint, mixer: Any, options: Any, first: Any) -> Any:
+        """What a layer's mixer takes as the argument of this gene's name; None: it takes none.
+
+        Args:
+            mixer: its class. options: its own. first: what the first layer's got, None for that.
+        """
+        return None
+
+    def alone(self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]) -> Any:
+        """The same for a mixer that is built by itself, of genes that live `in_mixers`.
+
+        Args:
+            sizes: width, heads, causal and max_length of the mixer.
+        """
+        raise NotImplementedError
+
+    def around(self, plan: Blueprint) -> Any:
+        """What the stack of layers takes as the argument of this gene's name; None: nothing."""
+        return None
+
+
+def plain_choice(value: Any) -> Choice:
+    """What a person gives for a gene: a name, 'none', or a `Choice`."""
+    if isinstance(value, Choice):
+        return value
+    return Choice(None if value in NONE else value)
+
+
+def settled(genes: Mapping[str, Choice], known: Mapping[str, Gene]) -> dict[str, Choice]:
+    """Every choice with the options that were not given at their defaults."""
+    return {name: known[name].typed(choice) for name, choice in genes.items()}

@@ -1,0 +1,135 @@
+"""From a config to the mixers of its layers, with the other genes inside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from everyformer.blocks.stack import Stack
+from everyformer.core.config import Choice
+from everyformer.core.mixer import Mixer, Picture, set_options
+from everyformer.genes import GENES
+from everyformer.mixers import MIXERS, layer_choice
+from everyformer.models.checks import check_globals, check_model
+from everyformer.models.config import ModelConfig
+from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
+
+
+def build_mixers(config: ModelConfig) -> list[Mixer]:
+    """One mixer a layer, each with its own choice from the schedule.
+
+    Raises:
+        GeneError, ConfigError: what clashes with what, and why.
+    """
+    for gene in GENES.values():
+        gene.check(config)
+    check_model(config)
+    mixers: list[Mixer] = []
+    first: dict[str, Any] = {}
+    for layer in range(config.layers):
+        mixer, inside = _build_mixer(config, layer, first)
+        first = inside | first
+        mixers.append(mixer)
+    _join(mixers)
+    if config.summaries.per is not None:
+        check_globals(mixers)
+    return mixers
+
+
+def build_stack(config: ModelConfig, *, reads: bool = False) -> Stack:
+    """The layers of a model with what genes give to the whole stack.
+
+    Args:
+        reads: whether they read an encoder's output too.
+    """
+    mixers = build_mixers(config)
+    cross = build_cross(config) if reads else None
+    found = {name: gene.around(config) for name, gene in GENES.items()}
+    around = {name: part for name, part in found.items() if part is not None}
+    return Stack(mixers, config.width, config.block, cross, **around)
+
+
+def _join(mixers: list[Mixer]) -> None:
+    """Let every mixer take over what it shares with the first of its kind."""
+    first: dict[type[Mixer], Mixer] = {}
+    for mixer in mixers:
+        if first.setdefault(type(mixer), mixer) is not mixer:
+            mixer.join(first[type(mixer)])
+
+
+def encoder_config(config: ModelConfig) -> ModelConfig:
+    """The encoder of an encoder-decoder, as the config of a stack of its own."""
+    chosen = config.genes["encoder"]
+    mixer = config.genes["mixer"] if chosen.name is None else chosen
+    return dataclasses.replace(config.with_genes(mixer=mixer), causal=False)
+
+
+def source_config(config: ModelConfig) -> ModelConfig:
+    """The encoder of a model that enlarges small images: attention both ways, unless told other."""
+    assert config.source_image is not None
+    block, drawn = config.block, config.pixels
+    if block.wiring == "reversible":
+        block = dataclasses.replace(block, reversible_output="mean")
+    chosen = config.genes["encoder"]
+    mixer = Choice("attention", chosen.options) if chosen.name is None else chosen
+    return dataclasses.replace(
+        config.with_genes(mixer=mixer),
+        image=config.source_image,
+        pixels=PixelOptions(tables=drawn.tables, places=drawn.places),
+        causal=False,
+        schedule={},
+        block=block,
+    )
+
+
+def decoder_config(config: ModelConfig) -> ModelConfig:
+    """Its decoder; without ``decoder_layers`` as deep as the encoder."""
+    return dataclasses.replace(config, causal=True, layers=config.decoder_layers or config.layers)
+
+
+def build_cross(config: ModelConfig) -> list[Mixer]:
+    """The mixers by which the layers of a decoder read the encoder's output."""
+    choice = config.genes["cross"]
+    name = str(choice.name)
+    cls: Any = MIXERS.get(name)
+    options = set_options(cls.Options, name, choice.options)
+    sizes: dict[str, Any] = {"width": config.width, "heads": config.heads}
+    sizes["max_length"] = config.tokens
+    mixers = [cls(causal=False, options=options, **sizes) for _ in range(config.layers)]
+    _join(mixers)
+    return mixers
+
+
+def _build_mixer(
+    config: ModelConfig, layer: int, first: dict[str, Any]
+) -> tuple[Mixer, dict[str, Any]]:
+    """One layer's mixer and what other genes put inside; ``first`` is what the first layer has."""
+    choice = layer_choice(config, layer)
+    name, options = str(choice.name), choice.options
+    cls: Any = MIXERS.get(name)
+    known = {f.name for f in dataclasses.fields(cls.Options)}
+    if "mixer" in config.schedule:
+        options = {key: value for key, value in options.items() if key in known}
+    checked = set_options(cls.Options, name, options)
+    if config.task in PIXEL_TASKS:
+        checked = cls.for_pictures(checked, _picture(config))
+    found = {n: g.inside(config, cls, checked, first.get(n)) for n, g in GENES.items()}
+    inside = {name: part for name, part in found.items() if part is not None}
+    mixer = cls(
+        width=config.width,
+        heads=config.heads,
+        causal=bool(config.causal),
+        max_length=config.tokens + config.summaries.most(config.tokens),
+        options=checked,
+        **inside,
+    )
+    return mixer, inside
+
+
+def _picture(config: ModelConfig) -> Picture:
+    """How the tokens of a pixel model lie in its pictures."""
+    assert config.image is not None
+    channels, height, width = config.image
+    columns = width if config.pixels.output == "mixture" else width * channels
+    tile = None if config.pixels.order == "raster" else config.pixels.tile
+    return Picture((height, columns), tile, bool(config.causal))
