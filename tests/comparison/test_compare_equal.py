@@ -17,7 +17,7 @@ from everyformer.benchmark.bench import Point
 from everyformer.comparison import compare as comparing
 from everyformer.comparison import worker
 from everyformer.comparison.summary import mean_interval, student_quantile
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.report.words import notes
 
 Compare = Callable[..., Any]

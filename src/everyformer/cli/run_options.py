@@ -23,7 +23,7 @@ from everyformer.models.config import Architecture, ModelConfig
 from everyformer.training.config import TrainingConfig
 
 if TYPE_CHECKING:
-    from everyformer.data.base import Dataset
+    from everyformer.data.dataset import Dataset
 
 GENES = {"position": "--position", "memory": "--model.memory"}
 """genes that decide which options a run has, and the flags that name them"""

@@ -24,7 +24,7 @@ from everyformer.family import LM, MLM, info
 from everyformer.models.pixel_options import PIXEL_TASKS
 
 if TYPE_CHECKING:
-    from everyformer.data.tokenizers import Tokenizer
+    from everyformer.data.tokenizers.base import Tokenizer
     from everyformer.training.warmstart import Start
 
 PLAIN = (LM, MLM)

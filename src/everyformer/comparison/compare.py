@@ -30,7 +30,7 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.files import write_text
 from everyformer.core.sealed import write_json
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.family import ALL_TASKS, info
 from everyformer.training.run import environment
 from everyformer.training.signals import StopSignals

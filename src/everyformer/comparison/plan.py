@@ -14,7 +14,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError
 from everyformer.core.plain import from_json
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.sentences import told
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import Architecture, ModelConfig

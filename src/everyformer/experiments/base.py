@@ -22,7 +22,7 @@ from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import file_written_whole, write_text
 from everyformer.core.stopping import Stopped
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.family import info, list_members
 from everyformer.training.result import TrainResult
 

@@ -10,8 +10,8 @@ import torch
 from matplotlib.figure import Figure
 
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
 from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
 from everyformer.models.build import create_model
 from everyformer.training.evaluate import evaluate

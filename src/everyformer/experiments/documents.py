@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
 from everyformer.experiments.base import Experiment, Outcome, Setting, finished, fit, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model

@@ -10,8 +10,8 @@ from torch import nn
 
 from everyformer.core.trace import trace
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
 from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
 from everyformer.models.build import create_model
 

@@ -14,8 +14,8 @@ import torch
 from matplotlib.figure import Figure
 
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
 from everyformer.experiments.base import (
     Experiment,
     Outcome,

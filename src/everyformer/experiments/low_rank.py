@@ -13,8 +13,8 @@ from torch import Tensor
 
 from everyformer.core.trace import trace
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
 from everyformer.engines.flops import count_flops
 from everyformer.experiments.base import (
     Experiment,

@@ -22,8 +22,8 @@ from everyformer.blocks.block import Block
 from everyformer.core.errors import DivergedError
 from everyformer.core.mask import Mask
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
 from everyformer.experiments.base import Experiment, Outcome, Setting, finished, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 
 from everyformer.core.mask import Mask
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
 from everyformer.experiments.base import Experiment, Outcome, Setting, finished, mean
 from everyformer.generation.beam import beam_search
 from everyformer.generation.config import BeamConfig
