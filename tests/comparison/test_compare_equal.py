@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from small_comparisons import SMALL
 
-from everyformer.benchmark.bench import Point
+from everyformer.benchmark.points import Point
 from everyformer.comparison import compare as comparing
 from everyformer.comparison import worker
 from everyformer.comparison.summary import mean_interval, student_quantile

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everyformer.benchmark.bench import Point, bench, crossover
+from everyformer.benchmark.bench import bench
+from everyformer.benchmark.points import Point, crossover
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.folder import check_folder, opened
 from everyformer.comparison.plan import Entrant, entrants, own_options, preset_changes
