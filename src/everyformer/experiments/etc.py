@@ -12,6 +12,7 @@ from everyformer.experiments.base import (
     Experiment,
     Outcome,
     Setting,
+    Trials,
     fit,
     mean,
     scored_accuracy,
@@ -53,28 +54,24 @@ def levels(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def far_sentences(setting: Setting) -> Outcome:
     """The same texts for models that differ in their global tokens alone."""
-    numbers: dict[str, list[float]] = {f"{name}, answered": [] for name in ARMS}
-    numbers |= {f"{name}, steps": [] for name in ARMS if "g2l" in name}
+    trials = Trials(setting, "far-sentences", [f"{name}, answered" for name in ARMS])
     curves: dict[str, list[list[float]]] = {name: [] for name in ARMS}
     steps = setting.steps(700)
-    for seed in range(setting.seeds):
+    for seed, (name, options) in trials.each(ARMS.items()):
         inputs, targets = levels(torch.Generator().manual_seed(2000 + seed))
-        for name, options in ARMS.items():
-            torch.manual_seed(seed)
-            model = create_model(
-                "etc", "mlm", width=64, layers=LAYERS, heads=4, vocabulary=END + 1,
-                max_length=SENTENCES * WORDS, radius=RADIUS, wiring="pre",
-                **options,
-            )  # fmt: skip
-            curve = fit(model, levels, steps=steps, lr=2e-3, seed=seed)
-            curves[name].append(curve)
-            numbers[f"{name}, answered"].append(scored_accuracy(model, inputs, targets))
-            if "g2l" in name:
-                numbers[f"{name}, steps"].append(float(learned_after(curve)))
-            share = numbers[f"{name}, answered"][-1]
-            setting.say(
-                f"far-sentences, seed {seed}: {name} {share:.1%}, loss {mean(curve[-WINDOW:]):.2f}"
-            )
+        model = create_model(
+            "etc", "mlm", width=64, layers=LAYERS, heads=4, vocabulary=END + 1,
+            max_length=SENTENCES * WORDS, radius=RADIUS, wiring="pre",
+            **options,
+        )  # fmt: skip
+        curve = fit(model, levels, steps=steps, lr=2e-3, seed=seed)
+        curves[name].append(curve)
+        share = scored_accuracy(model, inputs, targets)
+        trials.keep(f"{name}, answered", share)
+        if "g2l" in name:
+            trials.keep(f"{name}, steps", float(learned_after(curve)))
+        trials.say(f"{name} {share:.1%}, loss {mean(curve[-WINDOW:]):.2f}")
+    numbers = trials.numbers
     hard, opened, alone = (mean(numbers[f"{name}, answered"]) for name in ARMS)
     fast, slow = (mean(numbers[f"{name}, steps"]) for name in list(ARMS)[:2])
     sentence = (

@@ -12,7 +12,15 @@ from everyformer.core.trace import trace
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
+from everyformer.experiments.base import (
+    Experiment,
+    Outcome,
+    Setting,
+    Trials,
+    dataset_batches,
+    fit,
+    mean,
+)
 from everyformer.models.build import create_model
 
 BATCH = 32
@@ -23,11 +31,9 @@ def cifar_gmlp(setting: Setting) -> Outcome:
     """Patch 8, 16 patches and a class token, learned positions, dropout, 4 heads of W, f = 4 d."""
     data = load_dataset(DataConfig(source=str(setting.data)), "classify-image")
     steps = setting.steps(1500)
-    names = [f"top-{k} {part}" for part in ("train", "test") for k in range(1, 6)]
-    numbers: dict[str, list[float]] = {name: [] for name in names}
+    trials = Trials(setting, "cifar-gmlp")
     figures: dict[str, Figure] = {}
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    for seed in trials.seeds():
         model = create_model(
             "gmlp", "classify-image", width=128, layers=3, image=data.image, patch=8,
             classes=len(data.classes), pooling="class", position="learned", std=0.0,
@@ -47,11 +53,10 @@ def cifar_gmlp(setting: Setting) -> Outcome:
             figures["learned"] = _matrices(model, "W after training")
         for part in ("train", "test"):
             for k, share in enumerate(_top(model, data, part), start=1):
-                numbers[f"top-{k} {part}"].append(share)
-        setting.say(
-            f"cifar-gmlp, seed {seed}: top-1 {numbers['top-1 train'][-1]:.1%} train, "
-            f"{numbers['top-1 test'][-1]:.1%} test"
-        )
+                trials.keep(f"top-{k} {part}", share)
+        numbers = trials.numbers
+        shown = " train, ".join(f"{numbers[f'top-1 {part}'][-1]:.1%}" for part in ("train", "test"))
+        trials.say(f"top-1 {shown} test")
     train, test = mean(numbers["top-1 train"]), mean(numbers["top-1 test"])
     five = mean(numbers["top-5 test"])
     epochs = steps * BATCH / 20000
@@ -67,29 +72,28 @@ def cifar_mixers(setting: Setting) -> Outcome:
     """ViT, gMLP and AFT-conv of the same width on 64 patches: accuracy, and how far they look."""
     data = load_dataset(DataConfig(source=str(setting.data)), "classify-image")
     steps = setting.steps(600)
-    numbers: dict[str, list[float]] = {}
+    trials = Trials(setting, "cifar-mixers")
     sizes: dict[str, int] = {}
     reach: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
-        for name, options in _SIDE_BY_SIDE.items():
-            torch.manual_seed(seed)
-            model = create_model(
-                name, "classify-image", width=96, heads=4, image=data.image, patch=4,
-                classes=len(data.classes), **options,
-            )  # fmt: skip
-            sizes[name] = sum(p.numel() for p in model.parameters())
-            fit(
-                model,
-                dataset_batches(data, BATCH, seed),
-                steps=steps,
-                lr=1e-3,
-                weight_decay=0.05,
-                seed=seed,
-            )
-            numbers.setdefault(f"{name} top-1", []).append(_top(model, data, "test")[0])
-            reach[name] = _distances(model, data)
-            setting.say(f"cifar-mixers, seed {seed}: {name} {numbers[f'{name} top-1'][-1]:.1%}")
-    shares = {name: mean(numbers[f"{name} top-1"]) for name in sizes}
+    for seed, (name, options) in trials.each(_SIDE_BY_SIDE.items()):
+        model = create_model(
+            name, "classify-image", width=96, heads=4, image=data.image, patch=4,
+            classes=len(data.classes), **options,
+        )  # fmt: skip
+        sizes[name] = sum(p.numel() for p in model.parameters())
+        fit(
+            model,
+            dataset_batches(data, BATCH, seed),
+            steps=steps,
+            lr=1e-3,
+            weight_decay=0.05,
+            seed=seed,
+        )
+        top = _top(model, data, "test")[0]
+        trials.keep(f"{name} top-1", top)
+        reach[name] = _distances(model, data)
+        trials.say(f"{name} {top:.1%}")
+    shares = {name: mean(trials.numbers[f"{name} top-1"]) for name in sizes}
     listed = ", ".join(f"{n} {s:.1%} ({sizes[n]:,} parameters)" for n, s in shares.items())
     sentence = f"CIFAR-10 (JPEG), {steps} steps of {BATCH}: test top-1 {listed}."
     figure = Figure(figsize=(5, 3))
@@ -100,7 +104,7 @@ def cifar_mixers(setting: Setting) -> Outcome:
     axis.legend()
     figure.tight_layout()
     spread = max(shares.values()) - min(shares.values())
-    return Outcome(numbers, spread < 0.10, sentence, {"distance": figure})
+    return Outcome(trials.numbers, spread < 0.10, sentence, {"distance": figure})
 
 
 _SIDE_BY_SIDE: dict[str, dict] = {

@@ -25,13 +25,14 @@ from everyformer.experiments.base import (
     Experiment,
     Outcome,
     Setting,
+    Trials,
     dataset_batches,
     fit,
+    held_out,
+    held_out_accuracy,
     mean,
-    scored_accuracy,
 )
 from everyformer.models.build import create_mixer, create_model
-from everyformer.training.evaluate import evaluate
 
 SIZE, TOKENS = 16, 512
 """D and L of the estimates"""
@@ -50,21 +51,20 @@ ESTIMATES: dict[str, tuple[str, Draw]] = {
 
 def random_features(setting: Setting) -> Outcome:
     """Errors of a weight from D rows and of outputs from M rows, beside those of plain averages."""
-    numbers: dict[str, list[float]] = {}
+    trials = Trials(setting, "random-features")
     errors: dict[tuple[str, float, int], list[float]] = {}
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    for _ in trials.seeds():
         for kind in ("positive", "trigonometric"):
             for norm in NORMS:
                 ratio = orthogonal_over_independent(kind, norm, setting.steps(20000))
                 name = f"orthogonal over independent, {kind}, norm {norm:g}"
-                numbers.setdefault(name, []).append(ratio)
+                trials.keep(name, ratio)
         for scale in (SMALL, UNIT):
             q, k, v = (torch.randn(1, 1, TOKENS, SIZE) for _ in range(3))
             q, k = q * scale, k * scale
             exact = nn.functional.scaled_dot_product_attention(q, k, v)
             uniform = relative_error(v.mean(2, keepdim=True), exact)
-            numbers.setdefault(f"plain averaging, std {scale:g}", []).append(uniform)
+            trials.keep(f"plain averaging, std {scale:g}", uniform)
             for name, (kind, draw) in ESTIMATES.items():
                 for rows in ROWS:
                     found = [
@@ -72,7 +72,8 @@ def random_features(setting: Setting) -> Outcome:
                         for _ in range(setting.steps(11))
                     ]
                     errors.setdefault((name, scale, rows), []).append(median(found))
-        setting.say(f"random-features, seed {seed}: done")
+        trials.say("done")
+    numbers = trials.numbers
     first, last = "positive, orthogonal", "trigonometric, orthogonal"
     for name in ESTIMATES:
         for scale in (SMALL, UNIT):
@@ -168,21 +169,18 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
 def gates(setting: Setting) -> Outcome:
     """Bits per byte of three small language models that differ in their features and the gate."""
     data = load_dataset(DataConfig(length=256))
-    numbers: dict[str, list[float]] = {name: [] for name in ARMS}
+    trials = Trials(setting, "gates")
     curves: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
-        for name, (member, options) in ARMS.items():
-            torch.manual_seed(seed)
-            model = create_model(
-                member, width=64, layers=2, heads=4, vocabulary=data.vocabulary, max_length=256,
-                **options,
-            )  # fmt: skip
-            batches = dataset_batches(data, 8, seed)
-            curves[name] = fit(model, batches, steps=setting.steps(400), lr=3e-3, seed=seed)
-            found = evaluate(model, data, limit=128)
-            assert found is not None
-            numbers[name].append(found["bits_per_byte"])
-            setting.say(f"gates, seed {seed}: {name} {numbers[name][-1]:.3f} bits per byte")
+    for seed, (name, (member, options)) in trials.each(ARMS.items()):
+        model = create_model(
+            member, width=64, layers=2, heads=4, vocabulary=data.vocabulary, max_length=256,
+            **options,
+        )  # fmt: skip
+        batches = dataset_batches(data, 8, seed)
+        curves[name] = fit(model, batches, steps=setting.steps(400), lr=3e-3, seed=seed)
+        found = held_out(model, data, "bits_per_byte", limit=128)
+        trials.keep(name, found, "{:.3f} bits per byte")
+    numbers = trials.numbers
     means = [mean(numbers[name]) for name in ARMS]
     cost = {name: step_cost(member, options) for name, (member, options) in ARMS.items()}
     for name, costs in cost.items():
@@ -229,20 +227,17 @@ def _smoothed(losses: list[float], width: int = 20) -> list[float]:
 def constant_state(setting: Setting) -> Outcome:
     """Copying what was read: linear attention has it in a state of one size."""
     data = load_dataset(DataConfig(source="copy", length=32, symbols=16), "lm")
-    numbers: dict[str, list[float]] = {"linear": [], "attention": []}
+    trials = Trials(setting, "constant-state")
     curves: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
-        for name in ("linear", "attention"):
-            torch.manual_seed(seed)
-            model = create_model(
-                name, width=64, layers=2, heads=2, vocabulary=data.vocabulary,
-                max_length=data.length, position="learned",
-            )  # fmt: skip
-            batches = dataset_batches(data, 64, seed)
-            curves[name] = fit(model, batches, steps=setting.steps(600), lr=3e-3, seed=seed)
-            held = next(iter(data.validation_batches(256, 256)))
-            numbers[name].append(scored_accuracy(model, held.inputs, held.targets))
-            setting.say(f"constant-state, seed {seed}: {name} {numbers[name][-1]:.1%}")
+    for seed, name in trials.each(("linear", "attention")):
+        model = create_model(
+            name, width=64, layers=2, heads=2, vocabulary=data.vocabulary,
+            max_length=data.length, position="learned",
+        )  # fmt: skip
+        batches = dataset_batches(data, 64, seed)
+        curves[name] = fit(model, batches, steps=setting.steps(600), lr=3e-3, seed=seed)
+        trials.keep(name, held_out_accuracy(model, data), "{:.1%}")
+    numbers = trials.numbers
     cost = {name: step_cost(name, {}) for name in ("linear", "attention")}
     flat = len(set(cost["linear"].values())) == 1
     ours, theirs = (cost[name][4096] for name in ("linear", "attention"))

@@ -14,7 +14,15 @@ from everyformer.core.errors import DataError
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.masking import MaskedTextDataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
+from everyformer.experiments.base import (
+    Experiment,
+    Outcome,
+    Setting,
+    Trials,
+    dataset_batches,
+    fit,
+    mean,
+)
 from everyformer.models.build import create_model
 
 LENGTH, BATCH, WINDOWS = 64, 32, 4096
@@ -44,20 +52,18 @@ def fill_in(setting: Setting) -> Outcome:
     if not isinstance(data, MaskedTextDataset):
         raise DataError("the standard library's text cannot be masked")
     steps, windows = setting.steps(1500), setting.steps(WINDOWS)
-    numbers: dict[str, list[float]] = {
-        f"{name}, {unit}": [] for unit in ("accuracy", "nats") for name in NAMES
-    }
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    trials = Trials(setting, "fill-in", [f"{name}, accuracy" for name in NAMES])
+    numbers = trials.numbers
+    for seed in trials.seeds():
         both = create_model("bert", "mlm", vocabulary=data.vocabulary, **SIZES)
         left = create_model("gpt", "lm", vocabulary=256, **SIZES)
         fit(both, dataset_batches(practice, BATCH, seed), steps=steps, lr=2e-3, seed=seed)
         fit(left, dataset_batches(data.text, BATCH, seed), steps=steps, lr=2e-3, seed=seed)
         for name, (accuracy, nats) in measured(data, both, left, seed, windows).items():
-            numbers[f"{name}, accuracy"].append(accuracy)
-            numbers[f"{name}, nats"].append(nats)
+            trials.keep(f"{name}, accuracy", accuracy)
+            trials.keep(f"{name}, nats", nats)
         shown = ", ".join(f"{name} {numbers[f'{name}, accuracy'][-1]:.3f}" for name in NAMES)
-        setting.say(f"fill-in, seed {seed}: accuracy {shown}")
+        trials.say(f"accuracy {shown}")
     right, bits = (
         {name: mean(numbers[f"{name}, {unit}"]) for name in NAMES} for unit in ("accuracy", "nats")
     )
