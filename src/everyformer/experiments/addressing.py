@@ -19,6 +19,7 @@ from everyformer.experiments.base import (
     mean,
     scored_accuracy,
 )
+from everyformer.experiments.figures import bars
 from everyformer.models.build import create_model
 
 SYMBOLS, LENGTH = 12, 32
@@ -101,11 +102,10 @@ def kernel_length(setting: Setting) -> Outcome:
         f"AFT-conv trained at 32 tokens solves {short:.1%} of the targets at 32 and {long:.1%} at "
         "128, where AFT-full and AFT-local have no bias at all (their tables end)."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.bar(["32 (trained)", "128"], [short, long], color=["C0", "C1"])
-    axis.set(xlabel="tokens at test", ylabel="accuracy", ylim=(0, 1))
-    figure.tight_layout()
+    figure = bars(
+        {"32 (trained)": short, "128": long}, colours=("C0", "C1"),
+        xlabel="tokens at test", ylabel="accuracy", ylim=(0, 1),
+    )  # fmt: skip
     return Outcome(trials.numbers, short > 0.95 and long > 0.9, sentence, {"accuracy": figure})
 
 

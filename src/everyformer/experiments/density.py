@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from matplotlib.figure import Figure
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
@@ -17,6 +16,7 @@ from everyformer.experiments.base import (
     held_out,
     mean,
 )
+from everyformer.experiments.figures import lines
 from everyformer.models.build import create_model
 
 MEMBERS: dict[str, dict] = {
@@ -48,15 +48,11 @@ def density(setting: Setting) -> Outcome:
         + ", ".join(f"{name} {value:.3f}" for name, value in means.items())
         + f"; the best AFT is {best_aft}."
     )
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    for name, losses in curves.items():
-        axis.plot(
-            torch.tensor(losses).unfold(0, min(10, len(losses)), 1).mean(1).numpy(), label=name
-        )
-    axis.set(xlabel="step", ylabel="training loss (nats a pixel)")
-    axis.legend()
-    figure.tight_layout()
+    smooth = {
+        name: torch.tensor(losses).unfold(0, min(10, len(losses)), 1).mean(1).tolist()
+        for name, losses in curves.items()
+    }
+    figure = lines(smooth, ylabel="training loss (nats a pixel)")
     holds = means[best_aft] < 1.05 * means["attention"] and means[best_aft] < means["aft-simple"]
     return Outcome(trials.numbers, holds, sentence, {"loss": figure})
 

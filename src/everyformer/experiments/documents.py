@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.data import load_dataset
@@ -28,6 +27,7 @@ from everyformer.experiments.base import (
     held_out,
     mean,
 )
+from everyformer.experiments.figures import bars
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.config import TrainingConfig
@@ -78,11 +78,7 @@ def _compared(
         f"{shares['bigbird']:.1%} and attention {shares['attention']:.1%}; on the first "
         f"{tokens[1]} tokens attention {shares['attention, cut']:.1%}."
     )
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    axis.bar(list(shares), list(shares.values()))
-    axis.set(ylabel="documents classified", ylim=(0, 1))
-    figure.tight_layout()
+    figure = bars(shares, (5, 3), ylabel="documents classified", ylim=(0, 1))
     least = min(shares["longformer"], shares["bigbird"])
     holds = least > shares["attention, cut"] + margin
     return Outcome(trials.numbers, holds, sentence, {"accuracy": figure})

@@ -21,6 +21,7 @@ from everyformer.experiments.base import (
     fit,
     mean,
 )
+from everyformer.experiments.figures import lines
 from everyformer.models.build import create_model
 
 BATCH = 32
@@ -96,13 +97,7 @@ def cifar_mixers(setting: Setting) -> Outcome:
     shares = {name: mean(trials.numbers[f"{name} top-1"]) for name in sizes}
     listed = ", ".join(f"{n} {s:.1%} ({sizes[n]:,} parameters)" for n, s in shares.items())
     sentence = f"CIFAR-10 (JPEG), {steps} steps of {BATCH}: test top-1 {listed}."
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    for name, distances in reach.items():
-        axis.plot(range(1, len(distances) + 1), distances, "o-", label=name)
-    axis.set(xlabel="layer", ylabel="mean distance looked at (patches)")
-    axis.legend()
-    figure.tight_layout()
+    figure = lines(reach, "o-", first=1, xlabel="layer", ylabel="mean distance looked at (patches)")
     spread = max(shares.values()) - min(shares.values())
     return Outcome(trials.numbers, spread < 0.10, sentence, {"distance": figure})
 

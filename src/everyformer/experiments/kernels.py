@@ -32,6 +32,7 @@ from everyformer.experiments.base import (
     held_out_accuracy,
     mean,
 )
+from everyformer.experiments.figures import lines
 from everyformer.models.build import create_mixer, create_model
 
 SIZE, TOKENS = 16, 512
@@ -196,13 +197,8 @@ def gates(setting: Setting) -> Outcome:
         f"paper's large models are better with Fourier features than with elu also without gates: "
         f"here they are {'better' if means[1] < means[2] else 'not'}."
     )
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    for name, losses in curves.items():
-        axis.plot(_smoothed(losses), label=name)
-    axis.set(xlabel="step", ylabel="training loss (nats)")
-    axis.legend()
-    figure.tight_layout()
+    smooth = {name: _smoothed(losses) for name, losses in curves.items()}
+    figure = lines(smooth, ylabel="training loss (nats)")
     holds = flat and means[0] < 0.98 * min(means[1:])
     return Outcome(numbers, holds, sentence, {"loss": figure})
 
@@ -248,13 +244,7 @@ def constant_state(setting: Setting) -> Outcome:
         f"{', after 64 tokens as after 4,096' if flat else ''}; softmax attention takes "
         f"{theirs[1]:,} bytes and {theirs[0]:,} operations after 4,096."
     )
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    for name, losses in curves.items():
-        axis.plot(losses, label=name)
-    axis.set(xlabel="step", ylabel="loss (nats)", yscale="log")
-    axis.legend()
-    figure.tight_layout()
+    figure = lines(curves, yscale="log")
     return Outcome(numbers, flat and min(numbers["linear"]) > 0.99, sentence, {"loss": figure})
 
 

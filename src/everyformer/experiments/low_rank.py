@@ -27,6 +27,7 @@ from everyformer.experiments.base import (
     held_out_accuracy,
     mean,
 )
+from everyformer.experiments.figures import lines
 from everyformer.models.base import Model
 from everyformer.models.build import create_mixer, create_model
 
@@ -160,15 +161,8 @@ def far_slots(setting: Setting) -> Outcome:
         f"of 16 symbols that were read 32 tokens before; attention to the last {CHUNK} tokens "
         f"copies {window:.1%}."
     )
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    for name, losses in curves.items():
-        axis.plot(losses, label=name)
-    axis.set(xlabel="step", ylabel="loss (nats)")
-    axis.legend()
-    figure.tight_layout()
     worst = min(numbers["linformer-chunked"])
-    return Outcome(numbers, worst > window + SLOT_MARGIN, sentence, {"loss": figure})
+    return Outcome(numbers, worst > window + SLOT_MARGIN, sentence, {"loss": lines(curves)})
 
 
 EXPERIMENTS = (

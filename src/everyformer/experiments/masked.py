@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.core.errors import DataError
@@ -23,6 +22,7 @@ from everyformer.experiments.base import (
     fit,
     mean,
 )
+from everyformer.experiments.figures import bars
 from everyformer.models.build import create_model
 
 LENGTH, BATCH, WINDOWS = 64, 32, 4096
@@ -74,11 +74,7 @@ def fill_in(setting: Setting) -> Outcome:
         f"{right['gpt']:.1%} ({bits['gpt']:.2f}), and the commonest byte is right for "
         f"{right['unigram']:.1%} ({bits['unigram']:.2f})."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.bar(list(NAMES), [right[name] for name in NAMES], color=["C0", "C1", "C7"])
-    axis.set(ylabel="hidden bytes guessed", ylim=(0, 1))
-    figure.tight_layout()
+    figure = bars(right, colours=("C0", "C1", "C7"), ylabel="hidden bytes guessed", ylim=(0, 1))
     better = right["bert"] > max(right["gpt"], right["unigram"]) + MARGIN
     surer = bits["bert"] < min(bits["gpt"], bits["unigram"])
     return Outcome(numbers, better and surer, sentence, {"accuracy": figure})

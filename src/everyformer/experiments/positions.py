@@ -18,6 +18,7 @@ from everyformer.experiments.base import (
     held_out,
     mean,
 )
+from everyformer.experiments.figures import bars, boxes
 from everyformer.models.build import create_model
 from everyformer.positions.sinusoidal import sinusoid
 
@@ -68,18 +69,15 @@ def rotation(setting: Setting) -> Outcome:
         with torch.no_grad():
             shifted = model(tokens, state=moved).logits
         trials.keep(name, float((shifted - start).abs().max() / start.abs().max()))
-    numbers = trials.numbers
-    turned, fixed = (mean(values) for values in numbers.values())
+    turned, fixed = (mean(values) for values in trials.numbers.values())
     sentence = (
         f"Moving every position by 100 changes the logits of an untrained model by {turned:.1e} "
         f"(relative) with rotations and by {fixed:.2f} with added waves."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.bar(list(numbers), [turned, fixed], color=["C0", "C1"])
-    axis.set(yscale="log", ylabel="relative change of logits")
-    figure.tight_layout()
-    return Outcome(numbers, turned < 1e-9 and fixed > 1e-2, sentence, {"shift": figure})
+    shifts = {"rope": turned, "sinusoidal": fixed}
+    label = "relative change of logits"
+    figure = bars(shifts, colours=("C0", "C1"), yscale="log", ylabel=label)
+    return Outcome(trials.numbers, turned < 1e-9 and fixed > 1e-2, sentence, {"shift": figure})
 
 
 def _moved(state: object, by: int) -> object:
@@ -106,11 +104,7 @@ def learned_table(setting: Setting) -> Outcome:
         f"After equal steps on the standard library, {table:.3f} bits per byte with a learned "
         f"table and {fixed:.3f} with fixed waves; beyond its last row the table is an error."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.boxplot(list(numbers.values()), tick_labels=list(numbers))
-    axis.set(ylabel="bits per byte")
-    figure.tight_layout()
+    figure = boxes(numbers, "bits per byte")
     return Outcome(numbers, abs(table / fixed - 1) < 0.05, sentence, {"quality": figure})
 
 

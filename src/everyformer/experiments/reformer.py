@@ -26,6 +26,7 @@ from everyformer.experiments.base import (
     held_out,
     mean,
 )
+from everyformer.experiments.figures import boxes
 from everyformer.functional import lsh_attention
 from everyformer.mixers._lsh import dense_attention, lsh_weights_reference
 from everyformer.models.base import Model
@@ -250,12 +251,8 @@ def axes(setting: Setting) -> Outcome:
         f"{sizes['axial']:,} parameters on two axes and {whole:.3f} with {sizes['learned']:,} in "
         f"one table."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.boxplot(list(numbers.values()), tick_labels=list(numbers))
-    axis.set(ylabel="bits per byte")
-    figure.tight_layout()
-    return Outcome(numbers, two / whole < 1.03, sentence, {"quality": figure})
+    quality = boxes(numbers, "bits per byte")
+    return Outcome(numbers, two / whole < 1.03, sentence, {"quality": quality})
 
 
 EXPERIMENTS = (

@@ -28,6 +28,7 @@ from everyformer.experiments.base import (
     mean,
     scored_accuracy,
 )
+from everyformer.experiments.figures import boxes
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.positions.da_transformer import DaTransformer
@@ -281,11 +282,7 @@ def inner_losses(setting: Setting) -> Outcome:
         f"{mean(numbers['inner layers']):.3f} with the first alone, {plain:.3f} with neither."
     )
     pairs = zip(numbers["both"], numbers["neither"], strict=True)
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.boxplot(list(numbers.values()), tick_labels=list(numbers))
-    axis.set(ylabel="bits per byte")
-    figure.tight_layout()
+    figure = boxes(numbers, "bits per byte")
     holds = all(a < b for a, b in pairs) and helped < 0.99 * plain
     return Outcome(numbers, holds, sentence, {"quality": figure})
 

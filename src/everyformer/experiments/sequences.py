@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from matplotlib.figure import Figure
 
 from everyformer.core.mask import Mask
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, finished, mean
+from everyformer.experiments.figures import bars
 from everyformer.generation.beam import beam_search
 from everyformer.generation.config import BeamConfig
 from everyformer.models.base import Model
@@ -40,11 +40,7 @@ def sequences(setting: Setting) -> Outcome:
     sentence = "Targets right in every token: " + ", ".join(
         f"{name} {share:.1%}" for name, share in shares.items()
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.bar(list(shares), list(shares.values()))
-    axis.set(ylabel="exact matches", ylim=(0, 1))
-    figure.tight_layout()
+    figure = bars(shares, ylabel="exact matches", ylim=(0, 1))
     return Outcome(trials.numbers, min(shares.values()) > 0.95, f"{sentence}.", {"exact": figure})
 
 

@@ -20,6 +20,7 @@ from everyformer.experiments.base import (
     held_out_accuracy,
     mean,
 )
+from everyformer.experiments.figures import bars
 from everyformer.models.build import create_model
 
 SYMBOLS, LENGTH = 8, 24
@@ -102,18 +103,14 @@ def alignment(setting: Setting) -> Outcome:
         batches = dataset_batches(data, 64, seed)
         fit(model, batches, steps=setting.steps(1500), lr=2e-3, seed=seed)
         trials.keep(name, held_out_accuracy(model, data), "{:.1%}")
-    numbers = trials.numbers
-    static, tiny = (mean(values) for values in numbers.values())
+    static, tiny = (mean(values) for values in trials.numbers.values())
     sentence = (
         f"With 8 associations gMLP recalls {static:.1%} of the values and aMLP, with one tiny head "
         f"of 32 channels a layer, {tiny:.1%}."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.bar(list(numbers), [static, tiny], color=["C0", "C1"])
-    axis.set(ylabel="values recalled", ylim=(0, 1))
-    figure.tight_layout()
-    return Outcome(numbers, tiny > static + 0.2, sentence, {"recall": figure})
+    shares = {"gmlp": static, "amlp": tiny}
+    figure = bars(shares, colours=("C0", "C1"), ylabel="values recalled", ylim=(0, 1))
+    return Outcome(trials.numbers, tiny > static + 0.2, sentence, {"recall": figure})
 
 
 def _tagger() -> torch.nn.Module:
