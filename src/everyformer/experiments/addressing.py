@@ -10,15 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.core.trace import trace
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    fit,
-    mean,
-    scored_accuracy,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean, scored_accuracy
 from everyformer.experiments.figures import bars
 from everyformer.models.build import create_model
 
@@ -52,12 +44,12 @@ def addressing(setting: Setting) -> Outcome:
     trials = Trials(setting, "addressing")
     curves: dict[str, list[float]] = {}
     learned: dict[str, Tensor] = {}
-    for seed, (name, options) in trials.each(VARIANTS.items()):
+    for name, options in trials.each(VARIANTS.items()):
         model = _model(name.split(",")[0], options, LENGTH)
-        losses = fit(model, sums(LENGTH), steps=setting.steps(600), seed=seed)  # type: ignore[arg-type]
+        losses = trials.fit(model, sums(LENGTH), 600)  # type: ignore[arg-type]
         trials.keep(name, mean(losses[-20:]), "loss {:.3f}")
         curves[name] = losses
-        if seed == 0 and name in ("aft-local", "aft-full"):
+        if trials.seed == 0 and name in ("aft-local", "aft-full"):
             with trace(model) as seen, torch.no_grad():
                 model(torch.zeros(1, LENGTH, dtype=torch.long))
             biases = list(seen.find("position_bias").values())
@@ -88,9 +80,9 @@ def addressing(setting: Setting) -> Outcome:
 def kernel_length(setting: Setting) -> Outcome:
     """Trained at 32 tokens, tested at 32 and 128: a kernel has no table that ends."""
     trials = Trials(setting, "kernel-length")
-    for seed in trials.seeds():
+    for _ in trials.seeds():
         model = _model("aft-conv", {"kernel": 15, "position": None}, LENGTH)
-        fit(model, sums(LENGTH), steps=setting.steps(600), seed=seed)  # type: ignore[arg-type]
+        trials.fit(model, sums(LENGTH), 600)  # type: ignore[arg-type]
         generator = torch.Generator().manual_seed(7)
         for length in (LENGTH, 4 * LENGTH):
             inputs, targets = sums(length)(generator)  # type: ignore[operator]

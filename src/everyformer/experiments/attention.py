@@ -11,16 +11,7 @@ from torch import Tensor, nn
 from everyformer.core.outputs import ModelOutput
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    held_out_accuracy,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, accuracy, mean
 from everyformer.functional import attention
 from everyformer.models.build import create_model
 
@@ -31,8 +22,10 @@ def saturation(setting: Setting) -> Outcome:
     """q, k ~ N(0,1)^D: scores have variance D, so unscaled softmax becomes one-hot as D grows."""
     keys = 64
     curves: dict[bool, list[list[tuple[float, float]]]] = {True: [], False: []}
-    for seed, scaled in Trials(setting, "saturation").each(curves):
-        curves[scaled].append([_entropy_and_gradient(d, keys, scaled, seed) for d in DIMENSIONS])
+    trials = Trials(setting, "saturation")
+    for scaled in trials.each(curves):
+        found = [_entropy_and_gradient(d, keys, scaled, trials.seed) for d in DIMENSIONS]
+        curves[scaled].append(found)
     numbers = {}
     for scaled, name in ((True, "scaled"), (False, "unscaled")):
         for place, dimension in ((0, DIMENSIONS[0]), (-1, DIMENSIONS[-1])):
@@ -108,13 +101,12 @@ def recall(setting: Setting) -> Outcome:
     trials = Trials(setting, "recall")
     curves: dict[str, list[list[float]]] = {"attention": [], "lstm": []}
     sizes = {}
-    for seed, name in trials.each(curves):
+    for name in trials.each(curves):
         model = _recall_model(name, data.vocabulary, data.length)
         sizes[name] = sum(p.numel() for p in model.parameters())
-        batches = dataset_batches(data, 64, seed)
-        losses = fit(model, batches, steps=setting.steps(1000), lr=3e-3, seed=seed)
+        losses = trials.fit(model, (data, 64), 1000, lr=3e-3)
         curves[name].append(losses)
-        trials.keep(name, held_out_accuracy(model, data), "{:.1%} of the values")
+        trials.keep(name, accuracy(model, data), "{:.1%} of the values")
     ours, theirs = (mean(values) for values in trials.numbers.values())
     sentence = (
         f"With 8 pairs, {sizes['attention']:,} parameters of attention recall {ours:.1%} of the "

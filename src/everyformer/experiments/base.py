@@ -105,11 +105,19 @@ class Trials:
             torch.manual_seed(self.seed)
             yield arm
 
-    def each(self, arms: Iterable[Arm]) -> Iterator[tuple[int, Arm]]:
-        """Every seed with every arm."""
-        for seed in self.seeds():
-            for arm in self.arms(arms):
-                yield seed, arm
+    def each(self, arms: Iterable[Arm]) -> Iterator[Arm]:
+        """The arms, with every seed."""
+        for _ in self.seeds():
+            yield from self.arms(arms)
+
+    def fit(
+        self, model: nn.Module, batches: Batches | tuple[Dataset, int], steps: int, **options: Any
+    ) -> list[float]:
+        """`fit` on batches of the seed, or on so many rows of a dataset, for ``steps``, scaled."""
+        if isinstance(batches, tuple):
+            batches = dataset_batches(*batches, self.seed)
+        scaled = self.setting.steps(steps)
+        return fit(model, batches, steps=scaled, seed=self.seed, **options)
 
     def keep(self, name: str, value: float, said: str = "") -> None:
         """Add a number of this seed, which takes the place of the braces in what is ``said``."""
@@ -292,7 +300,7 @@ def scored_accuracy(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
     return float((found == targets)[scored].float().mean())
 
 
-def held_out_accuracy(model: nn.Module, data: Dataset) -> float:
+def accuracy(model: nn.Module, data: Dataset) -> float:
     """`scored_accuracy` on 256 held-out rows."""
     held = next(iter(data.validation_batches(256, 256)))
     return scored_accuracy(model, held.inputs, held.targets)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from everyformer.engines.sparse.plan import reached
 from everyformer.engines.sparse.random_blocks import average_path
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, fit, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
 from everyformer.mixers.bigbird import BigBird
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -40,13 +40,13 @@ MARGIN = 0.3
 def needle(setting: Setting) -> Outcome:
     """Two layers find the value of a needle anywhere in a text of noise, or do not."""
     trials = Trials(setting, "needle")
-    for seed, (name, options) in trials.each(ARMS.items()):
-        inputs, targets = hidden(torch.Generator().manual_seed(2000 + seed), 128)
+    for name, options in trials.each(ARMS.items()):
+        inputs, targets = hidden(torch.Generator().manual_seed(2000 + trials.seed), 128)
         model = create_model(
             "bigbird", "mlm", width=64, layers=2, heads=HEADS, vocabulary=QUESTION + 1,
-            max_length=LENGTH, position=None, block_size=BLOCK, seed=seed, **options,
+            max_length=LENGTH, position=None, block_size=BLOCK, seed=trials.seed, **options,
         )  # fmt: skip
-        fit(model, hidden, steps=setting.steps(400), lr=2e-3, seed=seed)
+        trials.fit(model, hidden, 400, lr=2e-3)
         found, able = answered(model, inputs, targets)
         trials.keep(f"{name}, found", found)
         trials.keep(f"{name}, within reach", able)

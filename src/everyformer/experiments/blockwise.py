@@ -17,8 +17,6 @@ from everyformer.experiments.base import (
     Outcome,
     Setting,
     Trials,
-    dataset_batches,
-    fit,
     held_out,
     mean,
     scored_accuracy,
@@ -50,7 +48,7 @@ def blockwise(setting: Setting) -> Outcome:
                 "blockwise", "mlm", width=96, layers=3, heads=6, vocabulary=data.vocabulary,
                 max_length=TEXT, position="learned", blocks=blocks,
             )  # fmt: skip
-            fit(model, dataset_batches(data, 16, seed), steps=setting.steps(500), seed=seed)
+            trials.fit(model, (data, 16), 500)
             loss = held_out(model, data, "loss", limit=256)
             trials.keep(f"masked text, n={blocks}", loss)
             trials.say(f"n={blocks} {loss:.3f} nats a hidden byte")
@@ -60,7 +58,7 @@ def blockwise(setting: Setting) -> Outcome:
                 "blockwise", "mlm", width=64, layers=1, heads=4, vocabulary=SYMBOLS + 1,
                 max_length=2 * DISTANCE, position="learned", blocks=2, **options,
             )  # fmt: skip
-            fit(model, gaps, steps=setting.steps(600), lr=3e-3, seed=seed)
+            trials.fit(model, gaps, 600, lr=3e-3)
             copied = scored_accuracy(model, inputs, targets)
             trials.keep(f"copied, {name}", copied)
             trials.say(f"{name} {copied:.1%}")

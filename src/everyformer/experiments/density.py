@@ -6,16 +6,7 @@ import torch
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    held_out,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
 from everyformer.experiments.figures import lines
 from everyformer.models.build import create_model
 
@@ -33,12 +24,11 @@ def density(setting: Setting) -> Outcome:
     data = load_dataset(DataConfig(source=source), "pixels")
     trials = Trials(setting, "density")
     curves: dict[str, list[float]] = {}
-    for seed, (name, options) in trials.each(MEMBERS.items()):
+    for name, options in trials.each(MEMBERS.items()):
         model = create_model(
             name, "pixels", width=64, layers=3, heads=4, image=data.image, **options
         )
-        batches = dataset_batches(data, 8, seed)
-        curves[name] = fit(model, batches, steps=setting.steps(250), lr=3e-3, seed=seed)
+        curves[name] = trials.fit(model, (data, 8), 250, lr=3e-3)
         found = held_out(model, data, "bits_per_dim", batch=8, limit=200)
         trials.keep(name, found, "{:.3f} bits/dim")
     means = {name: mean(values) for name, values in trials.numbers.items()}

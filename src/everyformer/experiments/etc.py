@@ -57,14 +57,14 @@ def far_sentences(setting: Setting) -> Outcome:
     trials = Trials(setting, "far-sentences", [f"{name}, answered" for name in ARMS])
     curves: dict[str, list[list[float]]] = {name: [] for name in ARMS}
     steps = setting.steps(700)
-    for seed, (name, options) in trials.each(ARMS.items()):
-        inputs, targets = levels(torch.Generator().manual_seed(2000 + seed))
+    for name, options in trials.each(ARMS.items()):
+        inputs, targets = levels(torch.Generator().manual_seed(2000 + trials.seed))
         model = create_model(
             "etc", "mlm", width=64, layers=LAYERS, heads=4, vocabulary=END + 1,
             max_length=SENTENCES * WORDS, radius=RADIUS, wiring="pre",
             **options,
         )  # fmt: skip
-        curve = fit(model, levels, steps=steps, lr=2e-3, seed=seed)
+        curve = fit(model, levels, steps=steps, lr=2e-3, seed=trials.seed)
         curves[name].append(curve)
         share = scored_accuracy(model, inputs, targets)
         trials.keep(f"{name}, answered", share)

@@ -14,15 +14,7 @@ from matplotlib.figure import Figure
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.long_evaluation import evaluate_long
@@ -53,11 +45,10 @@ def extrapolation(setting: Setting) -> Outcome:
     texts = {length: load_dataset(DataConfig(length=length)) for length in LENGTHS}
     losses: dict[tuple[str, str, int], list[float]] = {}
     trials = Trials(setting, "extrapolation")
-    for seed in trials.seeds():
+    for _ in trials.seeds():
         for arm, options in trials.arms(TRAINED_ARMS.items()):
             model = build(arm, **options)
-            batches = dataset_batches(texts[TRAINED], 32, seed)
-            fit(model, batches, steps=setting.steps(600), lr=2e-3, seed=seed)
+            trials.fit(model, (texts[TRAINED], 32), 600, lr=2e-3)
             measure(setting, texts, losses, arm, dict.fromkeys(LENGTHS, model))
             if arm == "rope":
                 for kind in SCALINGS:

@@ -11,16 +11,7 @@ from torch import Tensor
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.engines.flops import count_flops
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    held_out,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
 from everyformer.experiments.pictures import COLUMNS, ROWS, bits, columns, least_bits
 from everyformer.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.build import create_model
@@ -48,14 +39,14 @@ def factorised(setting: Setting) -> Outcome:
 
     trials = Trials(setting, "factorised")
     curves: dict[str, list[float]] = {}
-    for seed in trials.seeds():
+    for _ in trials.seeds():
         for pattern in trials.arms(PATTERNS):
             model = create_model(
                 "sparse-transformer", "pixels", width=64, layers=2, heads=4, init="member",
                 image=(1, ROWS, COLUMNS), pattern=pattern, **summaries(pattern, 2),
             )  # fmt: skip
             name = f"pictures, {pattern}"
-            curves[name] = fit(model, drawn, steps=setting.steps(300), lr=3e-3, seed=seed)
+            curves[name] = trials.fit(model, drawn, 300, lr=3e-3)
             trials.keep(name, bits(model, test), "{:.3f} bits/dim")
         for pattern in trials.arms(PATTERNS):
             model = create_model(
@@ -63,8 +54,8 @@ def factorised(setting: Setting) -> Outcome:
                 max_length=LENGTH, vocabulary=text.vocabulary, pattern=pattern,
                 stride=STRIDE, **summaries(pattern, SUMMARIES),
             )  # fmt: skip
-            name, batches = f"text, {pattern}", dataset_batches(text, 2, seed)
-            curves[name] = fit(model, batches, steps=setting.steps(1000), lr=3e-3, seed=seed)
+            name = f"text, {pattern}"
+            curves[name] = trials.fit(model, (text, 2), 1000, lr=3e-3)
             found = held_out(model, text, "bits_per_byte", limit=64)
             trials.keep(name, found, "{:.3f} bits a byte")
     numbers = trials.numbers

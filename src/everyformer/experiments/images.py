@@ -12,26 +12,17 @@ from everyformer.core.trace import trace
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
 from everyformer.experiments.figures import lines
 from everyformer.models.build import create_model
 
-BATCH = 32
+BATCH, GMLP_STEPS, MIXER_STEPS = 32, 1500, 600
 WANTS = "CIFAR-10 as a folder or zip of train/CLASS/*.png (or jpg) and test/CLASS/*.png"
 
 
 def cifar_gmlp(setting: Setting) -> Outcome:
     """Patch 8, 16 patches and a class token, learned positions, dropout, 4 heads of W, f = 4 d."""
     data = load_dataset(DataConfig(source=str(setting.data)), "classify-image")
-    steps = setting.steps(1500)
     trials = Trials(setting, "cifar-gmlp")
     figures: dict[str, Figure] = {}
     for seed in trials.seeds():
@@ -42,14 +33,7 @@ def cifar_gmlp(setting: Setting) -> Outcome:
         )  # fmt: skip
         if seed == 0:
             figures["start"] = _matrices(model, "W at the start")
-        fit(
-            model,
-            dataset_batches(data, BATCH, seed),
-            steps=steps,
-            lr=1e-3,
-            weight_decay=0.01,
-            seed=seed,
-        )
+        trials.fit(model, (data, BATCH), GMLP_STEPS, lr=1e-3, weight_decay=0.01)
         if seed == 0:
             figures["learned"] = _matrices(model, "W after training")
         for part in ("train", "test"):
@@ -60,7 +44,7 @@ def cifar_gmlp(setting: Setting) -> Outcome:
         trials.say(f"top-1 {shown} test")
     train, test = mean(numbers["top-1 train"]), mean(numbers["top-1 test"])
     five = mean(numbers["top-5 test"])
-    epochs = steps * BATCH / 20000
+    epochs = setting.steps(GMLP_STEPS) * BATCH / 20000
     sentence = (
         f"CIFAR-10 (JPEG), 2,000 training images a class, width 128, 3 layers, {epochs:.1f} "
         f"epochs: top-1 {test:.1%} and top-5 {five:.1%} on the test images, top-1 {train:.1%} on "
@@ -72,31 +56,25 @@ def cifar_gmlp(setting: Setting) -> Outcome:
 def cifar_mixers(setting: Setting) -> Outcome:
     """ViT, gMLP and AFT-conv of the same width on 64 patches: accuracy, and how far they look."""
     data = load_dataset(DataConfig(source=str(setting.data)), "classify-image")
-    steps = setting.steps(600)
     trials = Trials(setting, "cifar-mixers")
     sizes: dict[str, int] = {}
     reach: dict[str, list[float]] = {}
-    for seed, (name, options) in trials.each(_SIDE_BY_SIDE.items()):
+    for name, options in trials.each(_SIDE_BY_SIDE.items()):
         model = create_model(
             name, "classify-image", width=96, heads=4, image=data.image, patch=4,
             classes=len(data.classes), **options,
         )  # fmt: skip
         sizes[name] = sum(p.numel() for p in model.parameters())
-        fit(
-            model,
-            dataset_batches(data, BATCH, seed),
-            steps=steps,
-            lr=1e-3,
-            weight_decay=0.05,
-            seed=seed,
-        )
+        trials.fit(model, (data, BATCH), MIXER_STEPS, lr=1e-3, weight_decay=0.05)
         top = _top(model, data, "test")[0]
         trials.keep(f"{name} top-1", top)
         reach[name] = _distances(model, data)
         trials.say(f"{name} {top:.1%}")
     shares = {name: mean(trials.numbers[f"{name} top-1"]) for name in sizes}
     listed = ", ".join(f"{n} {s:.1%} ({sizes[n]:,} parameters)" for n, s in shares.items())
-    sentence = f"CIFAR-10 (JPEG), {steps} steps of {BATCH}: test top-1 {listed}."
+    sentence = (
+        f"CIFAR-10 (JPEG), {setting.steps(MIXER_STEPS)} steps of {BATCH}: test top-1 {listed}."
+    )
     figure = lines(reach, "o-", first=1, xlabel="layer", ylabel="mean distance looked at (patches)")
     spread = max(shares.values()) - min(shares.values())
     return Outcome(trials.numbers, spread < 0.10, sentence, {"distance": figure})

@@ -26,10 +26,8 @@ from everyformer.experiments.base import (
     Outcome,
     Setting,
     Trials,
-    dataset_batches,
-    fit,
+    accuracy,
     held_out,
-    held_out_accuracy,
     mean,
 )
 from everyformer.experiments.figures import lines
@@ -172,13 +170,12 @@ def gates(setting: Setting) -> Outcome:
     data = load_dataset(DataConfig(length=256))
     trials = Trials(setting, "gates")
     curves: dict[str, list[float]] = {}
-    for seed, (name, (member, options)) in trials.each(ARMS.items()):
+    for name, (member, options) in trials.each(ARMS.items()):
         model = create_model(
             member, width=64, layers=2, heads=4, vocabulary=data.vocabulary, max_length=256,
             **options,
         )  # fmt: skip
-        batches = dataset_batches(data, 8, seed)
-        curves[name] = fit(model, batches, steps=setting.steps(400), lr=3e-3, seed=seed)
+        curves[name] = trials.fit(model, (data, 8), 400, lr=3e-3)
         found = held_out(model, data, "bits_per_byte", limit=128)
         trials.keep(name, found, "{:.3f} bits per byte")
     numbers = trials.numbers
@@ -225,14 +222,13 @@ def constant_state(setting: Setting) -> Outcome:
     data = load_dataset(DataConfig(source="copy", length=32, symbols=16), "lm")
     trials = Trials(setting, "constant-state")
     curves: dict[str, list[float]] = {}
-    for seed, name in trials.each(("linear", "attention")):
+    for name in trials.each(("linear", "attention")):
         model = create_model(
             name, width=64, layers=2, heads=2, vocabulary=data.vocabulary,
             max_length=data.length, position="learned",
         )  # fmt: skip
-        batches = dataset_batches(data, 64, seed)
-        curves[name] = fit(model, batches, steps=setting.steps(600), lr=3e-3, seed=seed)
-        trials.keep(name, held_out_accuracy(model, data), "{:.1%}")
+        curves[name] = trials.fit(model, (data, 64), 600, lr=3e-3)
+        trials.keep(name, accuracy(model, data), "{:.1%}")
     numbers = trials.numbers
     cost = {name: step_cost(name, {}) for name in ("linear", "attention")}
     flat = len(set(cost["linear"].values())) == 1

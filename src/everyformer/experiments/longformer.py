@@ -14,16 +14,7 @@ from matplotlib.figure import Figure
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    held_out,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
 from everyformer.models.base import Model
 from everyformer.models.build import by_layer, create_model
 from everyformer.models.lengthen import lengthen
@@ -58,14 +49,13 @@ def windows(setting: Setting) -> Outcome:
     """Loss of language models that differ in the order of their windows alone."""
     data = load_dataset(DataConfig(source=setting.data or "stdlib", length=TEXT), "lm")
     trials = Trials(setting, "windows")
-    for seed in trials.seeds():
+    for _ in trials.seeds():
         for name, sizes in trials.arms(ARMS.items()):
             model = create_model(
                 "longformer", "lm", width=64, layers=len(sizes), heads=4, position="rope",
                 vocabulary=data.vocabulary, max_length=TEXT, window=by_layer(*sizes),
             )  # fmt: skip
-            batches = dataset_batches(data, 8, seed)
-            fit(model, batches, steps=setting.steps(500), lr=3e-3, seed=seed)
+            trials.fit(model, (data, 8), 500, lr=3e-3)
             trials.keep(name, held_out(model, data, "loss", limit=256) / math.log(2))
         trials.say(f"bits a byte: {trials.latest('.3f')}")
     numbers = trials.numbers
@@ -97,7 +87,7 @@ def extension(setting: Setting) -> Outcome:
     )
     names = ("short", "repeated", "fresh", "repeated, trained on", "fresh, trained on")
     trials = Trials(setting, "extension", names)
-    for seed in trials.seeds():
+    for _ in trials.seeds():
         model = create_model(
             "bert", "mlm", width=96, layers=3, heads=4, vocabulary=short.vocabulary,
             max_length=SHORT, dropout=0.0, embedding_dropout=0.0,
@@ -105,15 +95,14 @@ def extension(setting: Setting) -> Outcome:
         waves = Sinusoidal(width=96).embed(torch.arange(SHORT)[None])[0]
         assert isinstance(model.position, Learned)
         model.position.table.data = WAVES * waves
-        fit(model, dataset_batches(short, 32, seed), steps=setting.steps(1000), lr=2e-3, seed=seed)
+        trials.fit(model, (short, 32), 1000, lr=2e-3)
         trials.keep("short", held_out(model, short, "loss", limit=512))
         for name in ("repeated", "fresh"):
             made = lengthen(model, "longformer", LONG, window=SHORT)
             if name == "fresh":
                 _fresh_rows(made)
             trials.keep(name, held_out(made, long, "loss", limit=128))
-            batches = dataset_batches(long, 8, seed)
-            fit(made, batches, steps=setting.steps(100), lr=5e-4, seed=seed)
+            trials.fit(made, (long, 8), 100, lr=5e-4)
             trials.keep(f"{name}, trained on", held_out(made, long, "loss", limit=128))
         trials.say(f"nats a hidden byte: {trials.latest('.3f')}")
     numbers = trials.numbers

@@ -21,10 +21,8 @@ from everyformer.experiments.base import (
     Outcome,
     Setting,
     Trials,
-    dataset_batches,
-    fit,
+    accuracy,
     held_out,
-    held_out_accuracy,
     mean,
 )
 from everyformer.experiments.figures import lines
@@ -51,12 +49,12 @@ def low_rank(setting: Setting) -> Outcome:
     spectra: list[Tensor] = []
     arms: dict[str, tuple[str, dict[str, Any]]] = {"attention": ("attention", {})}
     arms |= {f"k={k}": ("linformer", {"k": k}) for k in SLOTS}
-    for seed, (name, (member, options)) in trials.each(arms.items()):
+    for name, (member, options) in trials.each(arms.items()):
         model = create_model(
             member, "mlm", vocabulary=data.vocabulary, width=64, layers=2, heads=4,
             max_length=TEXT, **options,
         )  # fmt: skip
-        fit(model, dataset_batches(data, BATCH, seed), steps=setting.steps(STEPS), seed=seed)
+        trials.fit(model, (data, BATCH), STEPS)
         loss = held_out(model, data, "loss", limit=256)
         trials.keep(f"nats a hidden byte, {name}", loss)
         trials.say(f"{name} {loss:.3f} nats")
@@ -146,14 +144,13 @@ def far_slots(setting: Setting) -> Outcome:
     data = load_dataset(DataConfig(source="copy", length=4 * CHUNK, symbols=16), "lm")
     trials = Trials(setting, "far-slots")
     curves: dict[str, list[float]] = {}
-    for seed, (name, (member, options)) in trials.each(READERS.items()):
+    for name, (member, options) in trials.each(READERS.items()):
         model = create_model(
             member, width=64, layers=2, heads=4, vocabulary=data.vocabulary,
             max_length=data.length, position="learned", **options,
         )  # fmt: skip
-        batches = dataset_batches(data, 32, seed)
-        curves[name] = fit(model, batches, steps=setting.steps(600), seed=seed)
-        trials.keep(name, held_out_accuracy(model, data), "{:.1%}")
+        curves[name] = trials.fit(model, (data, 32), 600)
+        trials.keep(name, accuracy(model, data), "{:.1%}")
     numbers = trials.numbers
     slots, window = (mean(values) for values in numbers.values())
     sentence = (

@@ -39,11 +39,11 @@ def paths(setting: Setting) -> Outcome:
     """Mean steps between two tokens by length; what the last token has reached layer by layer."""
     trials = Trials(setting, "paths")
     longest = 0.0
-    for seed, (name, options) in trials.each(BIGBIRDS.items()):
+    for name, options in trials.each(BIGBIRDS.items()):
         for length in LENGTHS:
             mixer = create_mixer(
                 "bigbird", width=8, heads=1, causal=False, max_length=length,
-                block_size=BLOCK, seed=seed, **options,
+                block_size=BLOCK, seed=trials.seed, **options,
             )  # fmt: skip
             far = distances([_plan(mixer, length)], length)
             trials.keep(f"{name}, {length} tokens", _between(far))

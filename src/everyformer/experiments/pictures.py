@@ -11,16 +11,7 @@ from torch import Tensor, nn
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import (
-    Batches,
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
 from everyformer.generation.pixels import draw_images
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -73,16 +64,13 @@ def picture_memory(setting: Setting) -> Outcome:
         arms[f"{what}, 16 cells, 2-D"] = (RECTANGLE, images)
     trials = Trials(setting, "picture-memory")
     models: dict[str, Model] = {}
-    for seed, (name, (options, images)) in trials.each(arms.items()):
+    for name, (options, images) in trials.each(arms.items()):
         chosen = options | {"pixels": LEARNED | options.get("pixels", {})}
         model = create_model(
             "image-transformer", "pixels", width=64, layers=2, heads=4, dropout=0.0,
             scale_embedding=False, image=tuple(images.shape[1:]), **chosen,
         )  # fmt: skip
-        batches: Batches = drawn
-        if images is held:
-            batches = dataset_batches(digits, 16, seed)
-        fit(model, batches, steps=setting.steps(800), lr=3e-3, seed=seed)
+        trials.fit(model, (digits, 16) if images is held else drawn, 800, lr=3e-3)
         trials.keep(name, bits(model, images), "{:.3f} bits/dim")
         models[name] = model
     means = {name: mean(values) for name, values in trials.numbers.items()}

@@ -8,16 +8,7 @@ from torch import Tensor
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    held_out,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
 from everyformer.experiments.figures import bars, boxes
 from everyformer.models.build import create_model
 from everyformer.positions.sinusoidal import sinusoid
@@ -60,7 +51,7 @@ def _shift_error(vectors: Tensor, shift: int) -> float:
 def rotation(setting: Setting) -> Outcome:
     """The same text behind 100 tokens of padding-free offset: rotary scores do not notice."""
     trials = Trials(setting, "rotation")
-    for _, name in trials.each(("rope", "sinusoidal")):
+    for name in trials.each(("rope", "sinusoidal")):
         model = create_model(name, width=64, layers=2, heads=4).double().eval()
         tokens = torch.randint(0, 256, (4, 48))
         start = model(tokens).logits.detach()
@@ -91,12 +82,11 @@ def learned_table(setting: Setting) -> Outcome:
     """Bits per byte of the same model with a learned table and with fixed waves."""
     data = load_dataset(DataConfig(length=128))
     trials = Trials(setting, "learned-table")
-    for seed, name in trials.each(("learned", "sinusoidal")):
+    for name in trials.each(("learned", "sinusoidal")):
         model = create_model(
             name, width=96, layers=3, heads=4, vocabulary=data.vocabulary, max_length=128
         )
-        batches = dataset_batches(data, 16, seed)
-        fit(model, batches, steps=setting.steps(500), lr=2e-3, seed=seed)
+        trials.fit(model, (data, 16), 500, lr=2e-3)
         trials.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
     numbers = trials.numbers
     table, fixed = (mean(values) for values in numbers.values())

@@ -16,16 +16,7 @@ from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.engines.content.chunk_lists import Pattern
 from everyformer.engines.content.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    held_out,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, fit, held_out, mean
 from everyformer.experiments.figures import boxes
 from everyformer.functional import lsh_attention
 from everyformer.mixers._lsh import dense_attention, lsh_weights_reference
@@ -172,8 +163,9 @@ def sorted_figure(length: int = 64) -> Figure:
 def reversible(setting: Setting) -> Outcome:
     """Bytes kept for the backward pass of 2 to 16 layers, with their weights left out."""
     kept: dict[tuple[str, int], list[float]] = {}
-    for seed, arm in Trials(setting, "reversible").each(list(itertools.product(WIRINGS, DEPTHS))):
-        kept.setdefault(arm, []).append(kept_bytes(*arm, seed))
+    trials = Trials(setting, "reversible")
+    for arm in trials.each(list(itertools.product(WIRINGS, DEPTHS))):
+        kept.setdefault(arm, []).append(kept_bytes(*arm, trials.seed))
     numbers = {
         f"MB kept, {wiring}, {n} layers": [b / 1e6 for b in values]
         for (wiring, n), values in kept.items()
@@ -234,15 +226,14 @@ def axes(setting: Setting) -> Outcome:
     data = load_dataset(DataConfig(length=128))
     trials = Trials(setting, "axes")
     sizes = {}
-    for seed, name in trials.each(("axial", "learned")):
+    for name in trials.each(("axial", "learned")):
         model = create_model(
             name, width=96, layers=2, heads=4, vocabulary=data.vocabulary, max_length=128,
             std=0.02,
         )  # fmt: skip
         assert model.position is not None
         sizes[name] = sum(len(table.flatten()) for table in model.position.parameters())
-        batches = dataset_batches(data, 16, seed)
-        fit(model, batches, steps=setting.steps(300), lr=2e-3, seed=seed)
+        trials.fit(model, (data, 16), 300, lr=2e-3)
         trials.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
     numbers = trials.numbers
     two, whole = (mean(values) for values in numbers.values())

@@ -22,8 +22,6 @@ from everyformer.experiments.base import (
     Outcome,
     Setting,
     Trials,
-    dataset_batches,
-    fit,
     held_out,
     mean,
     scored_accuracy,
@@ -54,7 +52,7 @@ def shift(setting: Setting) -> Outcome:
                 "shaw", "mlm", width=48, layers=1, heads=4, vocabulary=SYMBOLS, max_length=LENGTH,
                 **options,
             )  # fmt: skip
-            fit(model, shifted, steps=setting.steps(600), seed=seed)
+            trials.fit(model, shifted, 600)
             found = scored_accuracy(model, *shifted(torch.Generator().manual_seed(99 + seed)))
             trials.keep(name, found)
         trials.say(trials.latest(".2f"))
@@ -110,7 +108,7 @@ def near_and_far(setting: Setting) -> Outcome:
                 member, "classify-text", width=48, layers=1, heads=4, classes=VALUES**2,
                 vocabulary=1 + NOISE + VALUES, max_length=TEXT, pooling="first", **place, **options,
             )  # fmt: skip
-            fit(model, valued, steps=setting.steps(1500), seed=seed)
+            trials.fit(model, valued, 1500)
             with torch.no_grad():
                 x, y = valued(torch.Generator().manual_seed(99 + seed), 1024)
                 trials.keep(name, float((model(x).logits.argmax(-1) == y).float().mean()))
@@ -171,12 +169,11 @@ def four_terms(setting: Setting) -> Outcome:
     data = load_dataset(DataConfig(length=128))
     trials = Trials(setting, "four-terms")
     figure: Figure | None = None
-    for seed in trials.seeds():
+    for _ in trials.seeds():
         model = create_model(
             "xl-relative", width=96, layers=2, heads=4, vocabulary=data.vocabulary, max_length=128
         )
-        batches = dataset_batches(data, 16, seed)
-        fit(model, batches, steps=setting.steps(500), lr=2e-3, seed=seed)
+        trials.fit(model, (data, 16), 500, lr=2e-3)
         for name, terms in REMOVED.items():
             with without(model, terms):
                 limit = max(8, setting.steps(128))
@@ -263,14 +260,13 @@ def inner_losses(setting: Setting) -> Outcome:
     """Bits per byte of a deep, narrow model after equal steps, with auxiliary losses or without."""
     data = load_dataset(DataConfig(length=64))
     trials = Trials(setting, "inner-losses")
-    for seed in trials.seeds():
+    for _ in trials.seeds():
         for name, options in trials.arms(LOSSES.items()):
             model = create_model(
                 "learned-per-layer", width=64, layers=DEPTH, heads=2, vocabulary=data.vocabulary,
                 max_length=64, **options,
             )  # fmt: skip
-            batches = dataset_batches(data, 16, seed)
-            fit(model, batches, steps=setting.steps(600), lr=2e-3, seed=seed)
+            trials.fit(model, (data, 16), 600, lr=2e-3)
             limit = max(8, setting.steps(128))
             trials.keep(name, held_out(model, data, "bits_per_byte", limit=limit))
         trials.say(trials.latest(".3f"))

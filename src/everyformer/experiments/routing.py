@@ -13,16 +13,7 @@ from everyformer.core.trace import trace
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.engines.flops import count_flops
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    mean,
-    scored_accuracy,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean, scored_accuracy
 from everyformer.models.base import Model
 from everyformer.models.build import create_mixer, create_model
 
@@ -46,12 +37,12 @@ def routed_copy(setting: Setting) -> Outcome:
     }
     trials = Trials(setting, "routed-copy")
     losses: dict[str, list[float]] = {}
-    for seed, (name, (member, options)) in trials.each(arms.items()):
+    for name, (member, options) in trials.each(arms.items()):
         model = create_model(
             member, width=64, layers=2, heads=4, vocabulary=data.vocabulary,
             max_length=data.length, position="learned", **options,
         )  # fmt: skip
-        curve = fit(model, dataset_batches(data, 32, seed), steps=setting.steps(600), seed=seed)
+        curve = trials.fit(model, (data, 32), 600)
         held = next(iter(data.validation_batches(256, 256)))
         trials.keep(name, scored_accuracy(model, held.inputs, held.targets), "{:.1%}")
         losses.setdefault(name, []).append(mean(curve[-20:]))

@@ -23,7 +23,7 @@ TASKS = ("copy", "reverse", "sort")
 def sequences(setting: Setting) -> Outcome:
     """10 to 20 symbols copied, reversed and sorted; counted are targets right in every token."""
     trials = Trials(setting, "sequences")
-    for seed, name in trials.each(TASKS):
+    for name in trials.each(TASKS):
         data = load_dataset(DataConfig(source=name, length=24, symbols=16), "seq2seq")
         model = create_model(
             "transformer", "seq2seq", width=64, layers=2, heads=4, vocabulary=data.vocabulary,
@@ -32,7 +32,7 @@ def sequences(setting: Setting) -> Outcome:
         )  # fmt: skip
         config = TrainingConfig(
             steps=setting.steps(1500), batch=64, lr=2e-3, warmup=0.1, weight_decay=0.01,
-            evaluate_every=None, checkpoint_every=None, seed=seed,
+            evaluate_every=None, checkpoint_every=None, seed=trials.seed,
         )  # fmt: skip
         finished(train(model, data, config, show=False))
         trials.keep(name, exact_matches(model, data), "{:.1%} exact")

@@ -9,15 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.core.trace import trace
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    fit,
-    mean,
-    scored_accuracy,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean, scored_accuracy
 from everyformer.models.build import create_model
 
 BLOCK, SYMBOLS = 8, 16
@@ -43,14 +35,14 @@ def far_block(setting: Setting) -> Outcome:
     trials = Trials(setting, "far-block", ARMS)
     curves: dict[str, list[float]] = {}
     shown: list[Tensor] = []
-    for seed, (name, (member, options)) in trials.each(ARMS.items()):
-        inputs, targets = gaps(torch.Generator().manual_seed(1000 + seed))
+    for name, (member, options) in trials.each(ARMS.items()):
+        inputs, targets = gaps(torch.Generator().manual_seed(1000 + trials.seed))
         model = create_model(
             member, "mlm", width=64, layers=1, heads=4, vocabulary=SYMBOLS + 1,
             max_length=2 * DISTANCE, position="learned", **options,
         )  # fmt: skip
         start = sort_matrices(model, inputs) if name == "sinkhorn" else None
-        curves[name] = fit(model, gaps, steps=setting.steps(1000), lr=3e-3, seed=seed)
+        curves[name] = trials.fit(model, gaps, 1000, lr=3e-3)
         trials.keep(name, scored_accuracy(model, inputs, targets), "{:.1%}")
         if start is not None:
             after = sort_matrices(model, inputs)

@@ -10,16 +10,7 @@ from torch import Tensor
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    held_out_accuracy,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, accuracy, mean
 from everyformer.experiments.figures import bars
 from everyformer.models.build import create_model
 
@@ -30,16 +21,10 @@ def toeplitz(setting: Setting) -> Outcome:
     """y_t = (2 x_(t-1) + x_(t+2)) mod 8: the same rule everywhere, so W should be Toeplitz."""
     trials = Trials(setting, "toeplitz", ("accuracy", "Toeplitz R^2"))
     kept: Tensor | None = None
-    for seed in trials.seeds():
+    for _ in trials.seeds():
         model = _tagger()
         trials.keep("R^2 at the start", toeplitz_share(_scored(_first(model))))
-        losses = fit(
-            model,
-            _shifted,
-            steps=setting.steps(600),
-            seed=seed,
-            loss_of=_token_loss,
-        )
+        losses = trials.fit(model, _shifted, 600, loss_of=_token_loss)
         generator = torch.Generator().manual_seed(11)
         inputs, targets = _shifted(generator)
         found = _token_logits(model, inputs).argmax(-1)
@@ -95,14 +80,13 @@ def alignment(setting: Setting) -> Outcome:
     """Associative recall: pairs stand elsewhere in every text, so a static matrix cannot align."""
     data = load_dataset(DataConfig(source="recall", length=32, symbols=32, pairs=8))
     trials = Trials(setting, "alignment")
-    for seed, name in trials.each(("gmlp", "amlp")):
+    for name in trials.each(("gmlp", "amlp")):
         options: dict[str, Any] = {"attention_dim": 32} if name == "amlp" else {}
         model = create_model(
             name, width=64, layers=3, vocabulary=data.vocabulary, max_length=32, **options
         )
-        batches = dataset_batches(data, 64, seed)
-        fit(model, batches, steps=setting.steps(1500), lr=2e-3, seed=seed)
-        trials.keep(name, held_out_accuracy(model, data), "{:.1%}")
+        trials.fit(model, (data, 64), 1500, lr=2e-3)
+        trials.keep(name, accuracy(model, data), "{:.1%}")
     static, tiny = (mean(values) for values in trials.numbers.values())
     sentence = (
         f"With 8 associations gMLP recalls {static:.1%} of the values and aMLP, with one tiny head "
