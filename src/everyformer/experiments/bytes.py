@@ -11,26 +11,17 @@ from matplotlib.figure import Figure
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    held_out,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
 from everyformer.models.build import create_model
 
 ORDER = 5
-BATCH, LENGTH = 8, 128
+BATCH, LENGTH, STEPS = 8, 128, 4000
 
 
 def bytes_against_counts(setting: Setting) -> Outcome:
     """Both read the same training bytes, batch by batch."""
     data = load_dataset(DataConfig(source=str(setting.data), length=LENGTH), "lm")
-    steps = setting.steps(4000)
+    steps = setting.steps(STEPS)
     trials = Trials(setting, "bytes")
     curves = []
     for seed in trials.seeds():
@@ -38,8 +29,7 @@ def bytes_against_counts(setting: Setting) -> Outcome:
             "gpt", width=128, layers=4, heads=4, vocabulary=data.vocabulary, max_length=LENGTH,
             dropout=0.0, embedding_dropout=0.0,
         )  # fmt: skip
-        batches = dataset_batches(data, BATCH, seed)
-        curves.append(fit(model, batches, steps=steps, lr=2e-3, seed=seed))
+        curves.append(trials.fit(model, (data, BATCH), STEPS, lr=2e-3))
         trials.keep("gpt", held_out(model, data, "bits_per_byte", limit=512))
         trials.keep("5-gram", ngram_bits(data, steps, seed))
         trials.say(trials.latest(".3f"))

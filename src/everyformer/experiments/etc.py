@@ -8,22 +8,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    fit,
-    mean,
-    scored_accuracy,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean, scored_accuracy
 from everyformer.models.build import create_model
 
 VALUES, NOISE = 8, 8
 ASK, END = VALUES + NOISE, VALUES + NOISE + 1
 SENTENCES, WORDS = 6, 6
 """of a text; the last two tokens of a sentence ask and end it"""
-RADIUS, LAYERS, BATCH = 2, 4, 32
+RADIUS, LAYERS, BATCH, STEPS = 2, 4, 32, 700
 """together four layers reach 8 tokens, the answer is 14 away at least"""
 PER_SENTENCE = {"per": "sentence", "ends": (END,)}
 ARMS: dict[str, dict[str, Any]] = {
@@ -56,7 +48,6 @@ def far_sentences(setting: Setting) -> Outcome:
     """The same texts for models that differ in their global tokens alone."""
     trials = Trials(setting, "far-sentences", [f"{name}, answered" for name in ARMS])
     curves: dict[str, list[list[float]]] = {name: [] for name in ARMS}
-    steps = setting.steps(700)
     for name, options in trials.each(ARMS.items()):
         inputs, targets = levels(torch.Generator().manual_seed(2000 + trials.seed))
         model = create_model(
@@ -64,7 +55,7 @@ def far_sentences(setting: Setting) -> Outcome:
             max_length=SENTENCES * WORDS, radius=RADIUS, wiring="pre",
             **options,
         )  # fmt: skip
-        curve = fit(model, levels, steps=steps, lr=2e-3, seed=trials.seed)
+        curve = trials.fit(model, levels, STEPS, lr=2e-3)
         curves[name].append(curve)
         share = scored_accuracy(model, inputs, targets)
         trials.keep(f"{name}, answered", share)
@@ -76,10 +67,11 @@ def far_sentences(setting: Setting) -> Outcome:
     fast, slow = (mean(numbers[f"{name}, steps"]) for name in list(ARMS)[:2])
     sentence = (
         f"With a global token a sentence a model of {LAYERS} layers with radius {RADIUS} answers "
-        f"{hard:.1%} of questions for a value {SENTENCES // 2} sentences away after {steps} steps "
-        f"({opened:.1%} where global tokens read all sentences), without {alone:.1%} (by chance "
-        f"{1 / VALUES:.1%}). Its loss is under {LEARNED} nats after {fast:.0f} steps where global "
-        f"tokens read their own sentence alone, after {slow:.0f} where they read all."
+        f"{hard:.1%} of questions for a value {SENTENCES // 2} sentences away after "
+        f"{setting.steps(STEPS)} steps ({opened:.1%} where global tokens read all sentences), "
+        f"without {alone:.1%} (by chance {1 / VALUES:.1%}). Its loss is under {LEARNED} nats after "
+        f"{fast:.0f} steps where global tokens read their own sentence alone, after {slow:.0f} "
+        "where they read all."
     )
     solved = min(numbers["hard g2l, answered"]) > SOLVED
     failed = max(numbers["no global tokens, answered"]) < FAILED

@@ -13,19 +13,11 @@ from everyformer.core.errors import DataError
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.masking import MaskedTextDataset
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    dataset_batches,
-    fit,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
 from everyformer.experiments.figures import bars
 from everyformer.models.build import create_model
 
-LENGTH, BATCH, WINDOWS = 64, 32, 4096
+LENGTH, BATCH, STEPS, WINDOWS = 64, 32, 1500, 4096
 SIZES: dict[str, Any] = {
     "width": 96, "layers": 3, "heads": 4, "max_length": LENGTH, "position": "rope",
     "dropout": 0.0, "embedding_dropout": 0.0,
@@ -51,14 +43,14 @@ def fill_in(setting: Setting) -> Outcome:
     data = load_dataset(DataConfig(length=LENGTH, mask_rate=SINGLE), "mlm")
     if not isinstance(data, MaskedTextDataset):
         raise DataError("the standard library's text cannot be masked")
-    steps, windows = setting.steps(1500), setting.steps(WINDOWS)
+    steps, windows = setting.steps(STEPS), setting.steps(WINDOWS)
     trials = Trials(setting, "fill-in", [f"{name}, accuracy" for name in NAMES])
     numbers = trials.numbers
     for seed in trials.seeds():
         both = create_model("bert", "mlm", vocabulary=data.vocabulary, **SIZES)
         left = create_model("gpt", "lm", vocabulary=256, **SIZES)
-        fit(both, dataset_batches(practice, BATCH, seed), steps=steps, lr=2e-3, seed=seed)
-        fit(left, dataset_batches(data.text, BATCH, seed), steps=steps, lr=2e-3, seed=seed)
+        trials.fit(both, (practice, BATCH), STEPS, lr=2e-3)
+        trials.fit(left, (data.text, BATCH), STEPS, lr=2e-3)
         for name, (accuracy, nats) in measured(data, both, left, seed, windows).items():
             trials.keep(f"{name}, accuracy", accuracy)
             trials.keep(f"{name}, nats", nats)
