@@ -9,8 +9,8 @@ from typing import Any
 
 def digest(*parts: Any) -> str:
     """A short hash of plain values and bytes, the same on every machine."""
-    made = hashlib.blake2b(digest_size=16)
+    result = hashlib.blake2b(digest_size=16)
     for part in parts:
         raw = part if isinstance(part, bytes) else json.dumps(part, sort_keys=True).encode()
-        made.update(len(raw).to_bytes(8, "little") + raw)
-    return made.hexdigest()
+        result.update(len(raw).to_bytes(8, "little") + raw)
+    return result.hexdigest()

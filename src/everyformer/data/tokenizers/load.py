@@ -52,8 +52,8 @@ def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
         raise DataError(f"{where} cannot be read: {error}") from error
 
 
-def _restored(held: Any) -> Tokenizer:
-    match held:
+def _restored(saved: Any) -> Tokenizer:
+    match saved:
         case {"kind": "bytes"}:
             return ByteTokenizer()
         case {"kind": "chars", "characters": str(characters)}:
@@ -78,7 +78,7 @@ def _restored(held: Any) -> Tokenizer:
             "source": str(),
             "target": str(),
         }:
-            return restored(held)
+            return restored(saved)
     raise DataError("it has not the fields of a tokenizer; restore the run's tokenizer.json")
 
 
