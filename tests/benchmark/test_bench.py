@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from everyformer.benchmark import measure as inside
-from everyformer.benchmark.bench import Point, Setting, bench, crossover, measure
+from everyformer.benchmark.bench import bench, measure
 from everyformer.benchmark.peers import PEERS
+from everyformer.benchmark.points import Point, Setting, crossover
 from everyformer.cli import main
 from everyformer.cli.bench import exit_code, render
 from everyformer.core.errors import ConfigError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everyformer.benchmark.bench import Point
+from everyformer.benchmark.points import Point
 from everyformer.cli import main
 
 MEASURED = Point("attention", 8, seconds=0.001, quartiles=(0.001, 0.001))

@@ -24,7 +24,7 @@ import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import EveryformerError
 from everyformer.core.memory import free_memory
-from everyformer.data.tokenizers import ByteTokenizer
+from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.generation.sampling import stream
 from everyformer.generation.state_file import load_state, save_state
 

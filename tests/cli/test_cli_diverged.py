@@ -11,7 +11,7 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import DivergedError
-from everyformer.data.tokenizers import ByteTokenizer
+from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw
 

@@ -271,7 +271,7 @@ def test_a_text_that_outgrows_the_table_says_so(say: Say, trained: Train) -> Non
 
 def test_bytes_are_written_when_a_character_is_whole() -> None:
     from everyformer.cli.generate import _writer
-    from everyformer.data.tokenizers import load_tokenizer
+    from everyformer.data.tokenizers.load import load_tokenizer
 
     tokenizer = load_tokenizer({"kind": "bytes"})
     pieces: list[str] = []

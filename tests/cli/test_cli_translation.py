@@ -193,7 +193,7 @@ def test_sentences_are_searched_by_length_and_given_back_in_order(
 ) -> None:
     import everyformer as ef
     from everyformer.data.parallel import encode_source
-    from everyformer.data.tokenizers import ByteTokenizer
+    from everyformer.data.tokenizers.plain import ByteTokenizer
 
     search = Backwards()
     monkeypatch.setattr("everyformer.generation.translation.beam_search", search)

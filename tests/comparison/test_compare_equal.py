@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from small_comparisons import SMALL
 
-from everyformer.benchmark.bench import Point
+from everyformer.benchmark.points import Point
 from everyformer.comparison import compare as comparing
 from everyformer.comparison import worker
 from everyformer.comparison.summary import mean_interval, student_quantile
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.report.words import notes
 
 Compare = Callable[..., Any]
@@ -96,7 +96,8 @@ def test_parameters_are_matched_within_a_tenth(compare: Compare) -> None:
     for member in ("aft-local", "gmlp"):
         assert 0.9 <= done.row(member)["parameter_ratio"] <= 1.1
     widths = {
-        run["member"]: done.job(run["folder"])["run"]["model"]["width"] for run in done.results["runs"]
+        run["member"]: done.job(run["folder"])["run"]["model"]["width"]
+        for run in done.results["runs"]
     }
     assert widths["attention"] == 64
     assert widths["gmlp"] != 64

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from small_comparisons import SMALL, Compared
 
-from everyformer.benchmark.bench import Point
+from everyformer.benchmark.points import Point
 from everyformer.cli import main
 from everyformer.comparison import trainings
 from everyformer.training.signals import StopSignals

@@ -10,7 +10,7 @@ import pytest
 from everyformer.core.config import field_docs
 from everyformer.core.errors import ConfigError, UnknownNameError
 from everyformer.data import BUILTINS, DataConfig, load_dataset
-from everyformer.data.builtin import TASKS
+from everyformer.data.tasks import SERVED
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_every_option_is_explained() -> None:
 
 
 def test_every_built_in_is_described_and_has_a_task() -> None:
-    assert set(BUILTINS) == set(TASKS)
-    for name, tasks in TASKS.items():
+    assert set(BUILTINS) == set(SERVED)
+    for name, tasks in SERVED.items():
         assert f"({', '.join(tasks)})" in BUILTINS[name]
 
 

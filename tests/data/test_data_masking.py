@@ -13,7 +13,8 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.masking import MASKED, RANDOM, word_flags, word_numbers
-from everyformer.data.tokenizers import HubTokenizer, fit_tokenizer
+from everyformer.data.tokenizers.hub import HubTokenizer
+from everyformer.data.tokenizers.load import fit_tokenizer
 from everyformer.training.evaluate import evaluate
 from everyformer.training.step import backward
 

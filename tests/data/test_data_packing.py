@@ -14,7 +14,7 @@ from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.batch import IGNORED
 from everyformer.data.text import TextDataset
-from everyformer.data.tokenizers import ByteTokenizer
+from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.family import LM, MLM, list_members
 from everyformer.training.evaluate import evaluate
 from everyformer.training.step import forward

@@ -3,7 +3,8 @@
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.sentences import ends_of, told
-from everyformer.data.tokenizers import BPETokenizer, ByteTokenizer, CharTokenizer
+from everyformer.data.tokenizers.bpe import BPETokenizer
+from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.models.build import configure
 
 TEXT = "One. Two! Three?\nFour. One. Two! Three?\nFour. One. Two. "

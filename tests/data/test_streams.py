@@ -8,7 +8,7 @@ from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED
 from everyformer.data.streams import held_out_segments, training_segment, warmed_windows
 from everyformer.data.text import TextDataset
-from everyformer.data.tokenizers import ByteTokenizer
+from everyformer.data.tokenizers.plain import ByteTokenizer
 
 
 def text(tokens: int, length: int, stride: int | None = None, **more: object) -> TextDataset:

@@ -50,6 +50,20 @@ def test_trained_experiments_run_from_end_to_end(name, tmp_path):
     assert not result["holds"], "two steps of training cannot show the claim"
 
 
+def test_arms_of_a_seed_start_from_the_same_random_numbers():
+    told = []
+    trials = base.Trials(base.Setting(seeds=2, say=told.append), "tried", ["b"])
+    drawn = []
+    for arm in trials.each(("a", "b")):
+        drawn.append((trials.seed, arm, float(torch.rand(()))))
+        trials.keep(arm, trials.seed + 0.5, "{:.1f} found")
+    starts = [float(torch.rand((), generator=torch.Generator().manual_seed(n))) for n in (0, 1)]
+    assert drawn == [(seed, arm, starts[seed]) for seed in (0, 1) for arm in ("a", "b")]
+    assert list(trials.numbers.items()) == [("b", [0.5, 1.5]), ("a", [0.5, 1.5])]
+    assert told[0] == "tried, seed 0: a 0.5 found"
+    assert trials.latest(".2f") == "b 1.50, a 1.50"
+
+
 def test_estimates_are_measured_against_attention_itself():
     """Many rows estimate the output, few do not; equal draws have equal errors."""
     from everyformer.experiments.kernels import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from everyformer.core.errors import EveryformerError
-from everyformer.data.tokenizers import load_tokenizer
+from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.interop.convert import import_checkpoint
 from everyformer.interop.convert.checkpoint import ARCHITECTURES
 from everyformer.interop.convert.tokenizer import import_tokenizer

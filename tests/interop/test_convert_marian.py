@@ -28,8 +28,8 @@ from safetensors.torch import load_file
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import CheckpointError, EveryformerError, UnsupportedError
-from everyformer.data.marian import MarianTokenizer
-from everyformer.data.tokenizers import load_tokenizer
+from everyformer.data.tokenizers.load import load_tokenizer
+from everyformer.data.tokenizers.marian import MarianTokenizer
 from everyformer.interop.convert.tokenizer import import_tokenizer
 from everyformer.models.seq2seq import EncoderDecoder
 

@@ -15,7 +15,7 @@ import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data import DataConfig, load_dataset
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.models.base import Model
 from everyformer.training.evaluate import evaluate

@@ -10,7 +10,7 @@ import torch
 
 import everyformer as ef
 from everyformer.data import DataConfig, load_dataset
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.training.distributed import World
 from everyformer.training.evaluate import evaluate
 from everyformer.training.step import backward

@@ -15,7 +15,7 @@ from torch import Tensor
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import CheckpointError, DataError, ShapeError
-from everyformer.data.tokenizers import ByteTokenizer, CharTokenizer
+from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.models.base import Model
 from everyformer.positions.learned import resize_grid
 from everyformer.training.warmstart import warm_start

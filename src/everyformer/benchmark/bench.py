@@ -1,4 +1,4 @@
-"""Points of a benchmark: each measured in a fresh process, so that no memory is shared or reused.
+"""A benchmark: points, each measured in a fresh process, so that no memory is shared or reused.
 
 Time is the median of repeated calls after warm-up with its quartiles (`torch.utils.benchmark`,
 which synchronises devices); memory is the rise of the process's peak over one call. A point that
@@ -11,64 +11,13 @@ import multiprocessing
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from everyformer.core.bounds import Amount, Count, Whole
-from everyformer.core.config import Options, converted
+from everyformer.benchmark.points import Point, Setting
+from everyformer.core.bounds import Count, Whole
+from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.family import info
-
-BASELINE = "attention"
-
-
-@dataclass(frozen=True)
-class Setting(Options):
-    """What every point of a benchmark shares."""
-
-    width: Count = 256
-    """channels of x"""
-    heads: Count = 4
-    """heads of each mixer that has heads"""
-    batch: Count = 1
-    """rows"""
-    causal: bool = True
-    """whether the future is hidden (members that cannot hide it are measured as they are)"""
-    backward: bool = True
-    """forward and backward, or forward alone"""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """dtype of weights and inputs"""
-    device: str = "cpu"
-    """where it is measured"""
-    seconds: Amount = 0.4
-    """least time spent on the repetitions of a point"""
-    threads: Count | None = None
-    """CPU threads (default: torch's own choice)"""
-
-
-@dataclass(frozen=True)
-class Point:
-    """One implementation at one length."""
-
-    member: str
-    length: int
-    source: str = "everyformer"
-    """this library, or the peer package"""
-    work: Literal["pass", "decode"] = "pass"
-    """a whole call at this length, or one token after this many"""
-    status: Literal["ok", "out of memory", "refused", "failed"] = "ok"
-    detail: str = ""
-    """why there is no number"""
-    seconds: float | None = None
-    """median"""
-    quartiles: tuple[float, float] | None = None
-    """of the seconds"""
-    peak_bytes: int | None = None
-    """memory beyond weights and inputs, at the worst moment"""
-    flops: int | None = None
-    """as torch counts them"""
-    state_bytes: int | None = None
-    """of the streaming state (decode)"""
 
 
 def bench(
@@ -160,16 +109,3 @@ def _without_main() -> Iterator[None]:
         yield
     finally:
         vars(main).update(held)
-
-
-def crossover(points: Iterable[Point], member: str, base: str = BASELINE) -> int | None:
-    """The shortest measured length from which ``member`` is faster than ``base``, and stays so."""
-    kept = [p for p in points if p.source == "everyformer" and p.work == "pass"]
-    own = {p.length: p.seconds for p in kept if p.member == member and p.seconds is not None}
-    other = {p.length: p.seconds for p in kept if p.member == base and p.seconds is not None}
-    start = None
-    for length in sorted(own.keys() & other.keys(), reverse=True):
-        if own[length] >= other[length]:
-            break
-        start = length
-    return start

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.benchmark import Timer
 
-from everyformer.benchmark.bench import Point, Setting
 from everyformer.benchmark.peers import build_peer
+from everyformer.benchmark.points import Point, Setting
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.errors import EveryformerError
 from everyformer.core.memory import is_out_of_memory, out_of_memory

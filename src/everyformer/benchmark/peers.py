@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.benchmark.bench import Point
+from everyformer.benchmark.points import Point
 from everyformer.core.errors import MissingExtraError, UnsupportedError
 
 PEERS: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import tyro
 
-from everyformer.benchmark.bench import BASELINE, Point, Setting, bench, crossover
+from everyformer.benchmark.bench import bench
+from everyformer.benchmark.points import BASELINE, Point, Setting, crossover
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import parse, say
 from everyformer.core.bounds import Count, Whole

@@ -21,7 +21,7 @@ from everyformer.generation.config import BeamConfig
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
-    from everyformer.data.base import Dataset
+    from everyformer.data.dataset import Dataset
     from everyformer.models.base import Model
 
 FIGURES = (".png", ".svg")

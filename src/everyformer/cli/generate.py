@@ -23,7 +23,7 @@ from everyformer.models.pixel_options import PIXEL_TASKS
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
-    from everyformer.data.tokenizers import Tokenizer
+    from everyformer.data.tokenizers.base import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from everyformer.models.pixel_options import PIXEL_TASKS
 from everyformer.training.spec import RunSpec, preset
 
 if TYPE_CHECKING:
-    from everyformer.data.tokenizers import Tokenizer
+    from everyformer.data.tokenizers.base import Tokenizer
     from everyformer.training.warmstart import Start
 
 PLAIN = (LM, MLM)

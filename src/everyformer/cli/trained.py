@@ -10,9 +10,10 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.core.files import expanded
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.data.tokenizers import Tokenizer, load_tokenizer
+from everyformer.data.dataset import Dataset
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.models.pixel_options import PIXEL_TASKS

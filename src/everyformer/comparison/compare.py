@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everyformer.benchmark.bench import Point, bench, crossover
+from everyformer.benchmark.bench import bench
+from everyformer.benchmark.points import Point, crossover
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.folder import check_folder, opened
 from everyformer.comparison.plan import Entrant, entrants, own_options, preset_changes
@@ -30,7 +31,7 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.files import write_text
 from everyformer.core.sealed import write_json
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.family import ALL_TASKS, info
 from everyformer.training.run import environment
 from everyformer.training.signals import StopSignals

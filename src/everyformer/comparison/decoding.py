@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate, initial_state
 from everyformer.models.base import Model

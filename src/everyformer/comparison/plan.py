@@ -14,7 +14,7 @@ from everyformer.comparison.config import OWN, CompareConfig
 from everyformer.core.config import Choice, to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError
 from everyformer.core.plain import from_json
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.sentences import told
 from everyformer.models.build import build_model, configure, scales_embedding
 from everyformer.models.config import Architecture, ModelConfig

@@ -21,7 +21,7 @@ from everyformer.comparison.plan import Entrant, Job, job, jobs
 from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError, MissingExtraError
 from everyformer.core.sealed import read_json, write_json
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.training.signals import StopSignals
 from everyformer.training.upgrades import read_saved
 

@@ -8,7 +8,7 @@ pages, laws, comparisons) walks the one list `everyformer.genes.GENES`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -96,8 +96,11 @@ class Gene:
         kind = self.options(choice.name)
         return Choice(choice.name, from_dict(kind, choice.options, f"{choice.name}."))
 
-    def check(self, plan: Blueprint) -> None:
+    def check(self, plan: Blueprint, mixers: Sequence[Any]) -> None:
         """Refuse what contradicts the other genes, with both named.
+
+        Args:
+            mixers: the classes of the layers' mixers.
 
         Raises:
             GeneError: what clashes with what, and why.
@@ -122,6 +125,13 @@ class Gene:
     def around(self, plan: Blueprint) -> Any:
         """What the stack of layers takes as the argument of this gene's name; None: nothing."""
         return None
+
+
+def layer_choice(plan: Blueprint, layer: int) -> Choice:
+    """Name and options of the mixer of one layer, counted from 0."""
+    chosen: dict[str, Any] = {name: values[layer] for name, values in plan.schedule.items()}
+    every = plan.genes["mixer"]
+    return Choice(chosen.pop("mixer", every.name), {**every.options, **chosen})
 
 
 def plain_choice(value: Any) -> Choice:

@@ -9,23 +9,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from everyformer.data.base import Dataset, load_dataset
     from everyformer.data.batch import Batch
-    from everyformer.data.config import BUILTINS, DataConfig
+    from everyformer.data.config import DataConfig
+    from everyformer.data.dataset import Dataset
+    from everyformer.data.load import load_dataset
+    from everyformer.data.tasks import BUILTINS
     from everyformer.data.text import decode, encode_prompt
-    from everyformer.data.tokenizers import Tokenizer, load_tokenizer, require_same
+    from everyformer.data.tokenizers.base import Tokenizer
+    from everyformer.data.tokenizers.load import load_tokenizer, require_same
 
 _HOMES = {
-    "BUILTINS": "config",
+    "BUILTINS": "tasks",
     "Batch": "batch",
     "DataConfig": "config",
-    "Dataset": "base",
-    "Tokenizer": "tokenizers",
+    "Dataset": "dataset",
+    "Tokenizer": "tokenizers.base",
     "decode": "text",
     "encode_prompt": "text",
-    "load_dataset": "base",
-    "load_tokenizer": "tokenizers",
-    "require_same": "tokenizers",
+    "load_dataset": "load",
+    "load_tokenizer": "tokenizers.load",
+    "require_same": "tokenizers.load",
 }
 
 __all__ = [

@@ -13,25 +13,17 @@ from typing import cast
 import numpy as np
 
 from everyformer.core.errors import DataError, MissingExtraError
-from everyformer.data.base import Dataset, Task, digest, held_out_draw
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
+from everyformer.data.fingerprint import digest
 from everyformer.data.images import ImageDataset, check_labels, image_dataset
 from everyformer.data.masking import masked
+from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated
+from everyformer.data.tasks import SERVED, Task
 from everyformer.data.text import load_text
-from everyformer.data.tokenizers import Tokenizer
-
-TASKS: dict[str, tuple[str, ...]] = {
-    "stdlib": ("lm", "mlm"),
-    "digits": ("classify-image", "pixels", "super-resolution"),
-    "copy": ("lm", "seq2seq"),
-    "reverse": ("seq2seq",),
-    "sort": ("seq2seq",),
-    "recall": ("lm",),
-    "listops": ("classify-text",),
-}
-"""What each built-in serves, its natural task first."""
+from everyformer.data.tokenizers.base import Tokenizer
 
 LARGEST = 10_000_000
 """Bytes of the standard library that are taken, in sorted order."""
@@ -59,7 +51,7 @@ def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | No
         ConfigError: options of a generated task that do not fit together.
         MissingExtraError: digits without scikit-learn.
     """
-    served = TASKS[config.source]
+    served = SERVED[config.source]
     if task is not None and task not in served:
         raise DataError(
             f"the built-in '{config.source}' cannot serve the task {task}, only "
@@ -74,7 +66,7 @@ def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | No
 
 
 def _others(task: str) -> str:
-    able = [name for name, tasks in TASKS.items() if task in tasks]
+    able = [name for name, tasks in SERVED.items() if task in tasks]
     return f"{', '.join(able)} can, or give your own data"
 
 

@@ -9,22 +9,6 @@ from everyformer.core.bounds import Count, Part, Seed, Several, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, nearest
 
-BUILTINS: dict[str, str] = {
-    "stdlib": "the .py files of this Python's standard library, up to 10 MB of text (lm, mlm)",
-    "digits": "1,797 grey 8x8 pictures of handwritten digits, from scikit-learn "
-    "(classify-image, pixels, super-resolution)",
-    "copy": "random tokens, a separator, then the same tokens, which alone are scored; or 10 to 20 "
-    "tokens and the same once more (lm, seq2seq)",
-    "reverse": "10 to 20 random tokens and the same backwards (seq2seq)",
-    "sort": "10 to 20 random tokens and the same in ascending order (seq2seq)",
-    "recall": "key-value pairs, then the keys again in another order; the answers are scored (lm)",
-    "listops": "nested MIN, MAX, MED and SM of digits; the class is the value (classify-text)",
-}
-"""Name -> one line: what it is and the tasks it serves."""
-
-TASKS = ("lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution")
-"""What a dataset can be asked for."""
-
 SMALLEST_BPE = 257
 """All 256 bytes and one merge."""
 LARGEST_BPE = 1_000_000

@@ -16,7 +16,8 @@ from everyformer.data.config import DataConfig, tokenizer_parts
 from everyformer.data.layout import find_layout
 from everyformer.data.records import JSON_LINES, json_texts
 from everyformer.data.sources import CHUNK, Entry, Source
-from everyformer.data.tokenizers import PIECE, SEPARATOR, ByteTokenizer, Tokenizer
+from everyformer.data.tokenizers.base import PIECE, SEPARATOR, Tokenizer
+from everyformer.data.tokenizers.plain import ByteTokenizer
 
 LONGEST_CHARACTER = 4
 """Bytes of one character in UTF-8, at most."""

@@ -14,24 +14,25 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError
-from everyformer.data.base import Dataset, Task, digest, epoch_rows, held_out_draw, spread
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
+from everyformer.data.fingerprint import digest
 from everyformer.data.layout import class_entries, class_names, find_layout
 from everyformer.data.pictures import opened, pixels_of, survey
+from everyformer.data.selection import epoch_rows, held_out_draw, spread
 from everyformer.data.sources import Entry, Source, open_source
+from everyformer.data.tasks import IMAGE_TASKS, Task
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
-IMAGE_TASKS = ("classify-image", "pixels", "super-resolution")
-"""what pictures serve"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -218,7 +219,7 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
         labels,
         held_out,
         name=source.name,
-        task=cast(Task, chosen),
+        task=chosen,
         classes=classes,
         split=split,
         checksum=facts["checksum"],

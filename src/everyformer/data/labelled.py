@@ -12,15 +12,18 @@ import numpy as np
 import torch
 
 from everyformer.core.errors import DataError
-from everyformer.data.base import Dataset, digest, epoch_rows, held_out_draw, spread
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import checked, tokenizer_kind
+from everyformer.data.dataset import Dataset
+from everyformer.data.fingerprint import digest
 from everyformer.data.layout import class_entries, class_names, find_layout
 from everyformer.data.records import TABLES, has_labels, labelled_rows
+from everyformer.data.selection import epoch_rows, held_out_draw, spread
 from everyformer.data.sources import Entry, Source
-from everyformer.data.tokenizers import Tokenizer, fit_tokenizer, load_tokenizer
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 
 MOST_CLASSES = 0.5
 """Different labels for each row of a table, above which the label column is taken for a mistake."""

@@ -24,11 +24,14 @@ import numpy as np
 import torch
 
 from everyformer.core.errors import DataError
-from everyformer.data.base import Dataset, digest, spread
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
+from everyformer.data.fingerprint import digest
+from everyformer.data.selection import spread
 from everyformer.data.text import TextDataset
-from everyformer.data.tokenizers import HubTokenizer, Tokenizer
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.data.tokenizers.hub import HubTokenizer
 
 MASKED, RANDOM = 0.8, 0.1
 """Shares of the chosen tokens that become the mask token and a random one."""

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.base import digest
 from everyformer.data.config import DataConfig, direction
+from everyformer.data.fingerprint import digest
 from everyformer.data.layout import NOTES, find_layout
 from everyformer.data.records import JSON_LINES, json_rows
 from everyformer.data.sources import Entry, Source, open_source, reading
-from everyformer.data.tokenizers import SEPARATOR
+from everyformer.data.tokenizers.base import SEPARATOR
 
 PAIR_TABLES = {".tsv", *JSON_LINES}
 FIELDS = ("source", "target")

@@ -20,22 +20,20 @@ from torch import Tensor
 from tqdm import tqdm
 
 from everyformer.core.errors import DataError
-from everyformer.data.base import Dataset, digest, spread
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.buckets import Buckets
 from everyformer.data.cache import FORMAT, cache_root, cached
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import tokenizer_kind
+from everyformer.data.dataset import Dataset
+from everyformer.data.fingerprint import digest
 from everyformer.data.pairs import Pairs
+from everyformer.data.selection import spread
 from everyformer.data.sources import Source
 from everyformer.data.text import encode_prompt
-from everyformer.data.tokenizers import (
-    SEPARATOR,
-    CharTokenizer,
-    Tokenizer,
-    fit_tokenizer,
-    load_tokenizer,
-)
+from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
+from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
+from everyformer.data.tokenizers.plain import CharTokenizer
 
 CHUNK = 2000
 """Pairs encoded at a time."""

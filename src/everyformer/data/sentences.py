@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.masking import MaskedTextDataset
-from everyformer.data.tokenizers import Tokenizer
+from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.models.config import ModelConfig
 
 MARKS = (".", "!", "?", "\n")

@@ -20,7 +20,7 @@ from typing import IO
 
 from everyformer.core.errors import DataError
 from everyformer.core.files import expanded
-from everyformer.data.base import digest
+from everyformer.data.fingerprint import digest
 
 CHUNK = 1 << 20
 LARGEST_ZIP = 20 << 30

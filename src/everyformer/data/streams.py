@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import DataError
-from everyformer.data.base import spread
 from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.selection import spread
 from everyformer.data.text import TextDataset
 
 

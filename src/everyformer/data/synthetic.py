@@ -15,9 +15,11 @@ import numpy as np
 import torch
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.base import Dataset, digest, spread
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
+from everyformer.data.fingerprint import digest
+from everyformer.data.selection import spread
 
 VERSION = 1
 """Raised when a generator changes, so that fingerprints tell old rows from new."""

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.core.trace import trace
-from everyformer.experiments.base import Experiment, Outcome, Setting, fit, mean, scored_accuracy
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean, scored_accuracy
+from everyformer.experiments.figures import bars
 from everyformer.models.build import create_model
 
 SYMBOLS, LENGTH = 12, 32
@@ -40,22 +41,20 @@ def addressing(setting: Setting) -> Outcome:
 
     The members with a bias get no positions in the embedding, so that the bias alone addresses.
     """
-    numbers: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    trials = Trials(setting, "addressing")
     curves: dict[str, list[float]] = {}
     learned: dict[str, Tensor] = {}
-    for seed in range(setting.seeds):
-        for name, options in VARIANTS.items():
-            torch.manual_seed(seed)
-            model = _model(name.split(",")[0], options, LENGTH)
-            losses = fit(model, sums(LENGTH), steps=setting.steps(600), seed=seed)  # type: ignore[arg-type]
-            numbers[name].append(mean(losses[-20:]))
-            curves[name] = losses
-            setting.say(f"addressing, seed {seed}: {name} loss {numbers[name][-1]:.3f}")
-            if seed == 0 and name in ("aft-local", "aft-full"):
-                with trace(model) as seen, torch.no_grad():
-                    model(torch.zeros(1, LENGTH, dtype=torch.long))
-                biases = list(seen.find("position_bias").values())
-                learned[name] = biases[0].reshape(-1, *biases[0].shape[-2:])[0]
+    for name, options in trials.each(VARIANTS.items()):
+        model = _model(name.split(",")[0], options, LENGTH)
+        losses = trials.fit(model, sums(LENGTH), 600)  # type: ignore[arg-type]
+        trials.keep(name, mean(losses[-20:]), "loss {:.3f}")
+        curves[name] = losses
+        if trials.seed == 0 and name in ("aft-local", "aft-full"):
+            with trace(model) as seen, torch.no_grad():
+                model(torch.zeros(1, LENGTH, dtype=torch.long))
+            biases = list(seen.find("position_bias").values())
+            learned[name] = biases[0].reshape(-1, *biases[0].shape[-2:])[0]
+    numbers = trials.numbers
     blind = min(numbers["aft-simple, no position"])
     able = {n: max(numbers[n]) for n in ("aft-local", "aft-full", "aft-conv")}
     sentence = (
@@ -80,29 +79,26 @@ def addressing(setting: Setting) -> Outcome:
 
 def kernel_length(setting: Setting) -> Outcome:
     """Trained at 32 tokens, tested at 32 and 128: a kernel has no table that ends."""
-    numbers: dict[str, list[float]] = {"accuracy at 32": [], "accuracy at 128": []}
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    trials = Trials(setting, "kernel-length")
+    for _ in trials.seeds():
         model = _model("aft-conv", {"kernel": 15, "position": None}, LENGTH)
-        fit(model, sums(LENGTH), steps=setting.steps(600), seed=seed)  # type: ignore[arg-type]
+        trials.fit(model, sums(LENGTH), 600)  # type: ignore[arg-type]
         generator = torch.Generator().manual_seed(7)
         for length in (LENGTH, 4 * LENGTH):
             inputs, targets = sums(length)(generator)  # type: ignore[operator]
             score = scored_accuracy(model, inputs, targets)
-            numbers[f"accuracy at {length}"].append(score)
-        last = numbers["accuracy at 128"][-1]
-        setting.say(f"kernel-length, seed {seed}: {last:.1%} at 128 tokens")
-    short, long = (mean(values) for values in numbers.values())
+            trials.keep(f"accuracy at {length}", score)
+        trials.say(f"{score:.1%} at 128 tokens")
+    short, long = (mean(values) for values in trials.numbers.values())
     sentence = (
         f"AFT-conv trained at 32 tokens solves {short:.1%} of the targets at 32 and {long:.1%} at "
         "128, where AFT-full and AFT-local have no bias at all (their tables end)."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.bar(["32 (trained)", "128"], [short, long], color=["C0", "C1"])
-    axis.set(xlabel="tokens at test", ylabel="accuracy", ylim=(0, 1))
-    figure.tight_layout()
-    return Outcome(numbers, short > 0.95 and long > 0.9, sentence, {"accuracy": figure})
+    figure = bars(
+        {"32 (trained)": short, "128": long}, colours=("C0", "C1"),
+        xlabel="tokens at test", ylabel="accuracy", ylim=(0, 1),
+    )  # fmt: skip
+    return Outcome(trials.numbers, short > 0.95 and long > 0.9, sentence, {"accuracy": figure})
 
 
 def _model(member: str, options: dict, length: int) -> torch.nn.Module:

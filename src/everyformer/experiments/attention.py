@@ -11,15 +11,7 @@ from torch import Tensor, nn
 from everyformer.core.outputs import ModelOutput
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    dataset_batches,
-    fit,
-    mean,
-    scored_accuracy,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, accuracy, mean
 from everyformer.functional import attention
 from everyformer.models.build import create_model
 
@@ -30,11 +22,10 @@ def saturation(setting: Setting) -> Outcome:
     """q, k ~ N(0,1)^D: scores have variance D, so unscaled softmax becomes one-hot as D grows."""
     keys = 64
     curves: dict[bool, list[list[tuple[float, float]]]] = {True: [], False: []}
-    for seed in range(setting.seeds):
-        for scaled in (True, False):
-            curves[scaled].append(
-                [_entropy_and_gradient(d, keys, scaled, seed) for d in DIMENSIONS]
-            )
+    trials = Trials(setting, "saturation")
+    for scaled in trials.each(curves):
+        found = [_entropy_and_gradient(d, keys, scaled, trials.seed) for d in DIMENSIONS]
+        curves[scaled].append(found)
     numbers = {}
     for scaled, name in ((True, "scaled"), (False, "unscaled")):
         for place, dimension in ((0, DIMENSIONS[0]), (-1, DIMENSIONS[-1])):
@@ -107,22 +98,16 @@ class LSTMModel(nn.Module):
 def recall(setting: Setting) -> Outcome:
     """Key-value pairs, then the keys again: attention finds the values, an equal LSTM does not."""
     data = load_dataset(DataConfig(source="recall", length=32, symbols=32, pairs=8))
-    numbers: dict[str, list[float]] = {"attention": [], "lstm": []}
+    trials = Trials(setting, "recall")
     curves: dict[str, list[list[float]]] = {"attention": [], "lstm": []}
     sizes = {}
-    for seed in range(setting.seeds):
-        for name in ("attention", "lstm"):
-            torch.manual_seed(seed)
-            model = _recall_model(name, data.vocabulary, data.length)
-            sizes[name] = sum(p.numel() for p in model.parameters())
-            batches = dataset_batches(data, 64, seed)
-            losses = fit(model, batches, steps=setting.steps(1000), lr=3e-3, seed=seed)
-            held = next(iter(data.validation_batches(256, 256)))
-            score = scored_accuracy(model, held.inputs, held.targets)
-            numbers[name].append(score)
-            curves[name].append(losses)
-            setting.say(f"recall, seed {seed}: {name} {score:.1%} of the values")
-    ours, theirs = mean(numbers["attention"]), mean(numbers["lstm"])
+    for name in trials.each(curves):
+        model = _recall_model(name, data.vocabulary, data.length)
+        sizes[name] = sum(p.numel() for p in model.parameters())
+        losses = trials.fit(model, (data, 64), 1000, lr=3e-3)
+        curves[name].append(losses)
+        trials.keep(name, accuracy(model, data), "{:.1%} of the values")
+    ours, theirs = (mean(values) for values in trials.numbers.values())
     sentence = (
         f"With 8 pairs, {sizes['attention']:,} parameters of attention recall {ours:.1%} of the "
         f"values and {sizes['lstm']:,} of a two-layer LSTM {theirs:.1%}, after equal steps."
@@ -138,7 +123,7 @@ def recall(setting: Setting) -> Outcome:
     unique = dict(zip(labels, handles, strict=True))
     axis.legend(unique.values(), unique.keys())
     figure.tight_layout()
-    return Outcome(numbers, ours > 0.95 and theirs < 0.6, sentence, {"loss": figure})
+    return Outcome(trials.numbers, ours > 0.95 and theirs < 0.6, sentence, {"loss": figure})
 
 
 def _recall_model(name: str, vocabulary: int, length: int) -> nn.Module:

@@ -7,10 +7,10 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from matplotlib.figure import Figure
@@ -22,12 +22,14 @@ from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import file_written_whole, write_text
 from everyformer.core.stopping import Stopped
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.family import info, list_members
+from everyformer.training.evaluate import evaluate
 from everyformer.training.result import TrainResult
 
 Say = Callable[[str], None]
 Batches = Callable[[torch.Generator], tuple[Tensor, Tensor]]
+Arm = TypeVar("Arm")
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,60 @@ class Experiment:
     run: Callable[[Setting], Outcome]
     data: str | None = None
     """what real data it wants, in words; None needs none"""
+
+
+class Trials:
+    """Arms times seeds, one after the other, and the numbers that they leave.
+
+    Args:
+        title: how what is said of them begins.
+        names: of numbers in another order than that in which they are kept.
+    """
+
+    def __init__(self, setting: Setting, title: str, names: Iterable[str] = ()) -> None:
+        self.setting, self.title = setting, title
+        self.numbers: dict[str, list[float]] = {name: [] for name in names}
+
+    def seeds(self) -> Iterator[int]:
+        """The seeds, from each of which torch's random numbers start anew."""
+        for seed in range(self.setting.seeds):
+            self.seed = seed
+            torch.manual_seed(seed)
+            yield seed
+
+    def arms(self, arms: Iterable[Arm]) -> Iterator[Arm]:
+        """The arms of a seed, all from the same random numbers."""
+        for arm in arms:
+            torch.manual_seed(self.seed)
+            yield arm
+
+    def each(self, arms: Iterable[Arm]) -> Iterator[Arm]:
+        """The arms, with every seed."""
+        for _ in self.seeds():
+            yield from self.arms(arms)
+
+    def fit(
+        self, model: nn.Module, batches: Batches | tuple[Dataset, int], steps: int, **options: Any
+    ) -> list[float]:
+        """`fit` on batches of the seed, or on so many rows of a dataset, for ``steps``, scaled."""
+        if isinstance(batches, tuple):
+            batches = dataset_batches(*batches, self.seed)
+        scaled = self.setting.steps(steps)
+        return fit(model, batches, steps=scaled, seed=self.seed, **options)
+
+    def keep(self, name: str, value: float, said: str = "") -> None:
+        """Add a number of this seed, which takes the place of the braces in what is ``said``."""
+        self.numbers.setdefault(name, []).append(value)
+        if said:
+            self.say(f"{name} {said.format(value)}")
+
+    def say(self, text: str) -> None:
+        """Tell what has happened, behind title and seed."""
+        self.setting.say(f"{self.title}, seed {self.seed}: {text}")
+
+    def latest(self, form: str) -> str:
+        """Every number's last value."""
+        return ", ".join(f"{name} {values[-1]:{form}}" for name, values in self.numbers.items())
 
 
 # file of this package -> the experiments in it
@@ -242,6 +298,19 @@ def scored_accuracy(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
     found = model(inputs).logits.argmax(-1)
     scored = targets != -100
     return float((found == targets)[scored].float().mean())
+
+
+def accuracy(model: nn.Module, data: Dataset) -> float:
+    """`scored_accuracy` on 256 held-out rows."""
+    held = next(iter(data.validation_batches(256, 256)))
+    return scored_accuracy(model, held.inputs, held.targets)
+
+
+def held_out(model: nn.Module, data: Dataset, what: str, **options: Any) -> float:
+    """``what`` an evaluation on the held-out part gives: loss, bits_per_byte, accuracy ..."""
+    found = evaluate(model, data, **options)
+    assert found is not None
+    return float(found[what])
 
 
 def mean(values: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from everyformer.engines.sparse.plan import reached
 from everyformer.engines.sparse.random_blocks import average_path
-from everyformer.experiments.base import Experiment, Outcome, Setting, fit, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
 from everyformer.mixers.bigbird import BigBird
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -39,28 +39,27 @@ MARGIN = 0.3
 
 def needle(setting: Setting) -> Outcome:
     """Two layers find the value of a needle anywhere in a text of noise, or do not."""
-    numbers: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
-        inputs, targets = hidden(torch.Generator().manual_seed(2000 + seed), 128)
-        for name, options in ARMS.items():
-            torch.manual_seed(seed)
-            model = create_model(
-                "bigbird", "mlm", width=64, layers=2, heads=HEADS, vocabulary=QUESTION + 1,
-                max_length=LENGTH, position=None, block_size=BLOCK, seed=seed, **options,
-            )  # fmt: skip
-            fit(model, hidden, steps=setting.steps(400), lr=2e-3, seed=seed)
-            found, able = answered(model, inputs, targets)
-            numbers.setdefault(f"{name}, found", []).append(found)
-            numbers.setdefault(f"{name}, within reach", []).append(able)
-            first = model.stack.blocks[0].mixer
-            assert isinstance(first, BigBird)
-            step = first.plan(LENGTH).mask(LENGTH, HEADS).any(0)[::BLOCK, ::BLOCK]
-            length, farthest = average_path(step)
-            numbers.setdefault(f"{name}, mean path", []).append(length)
-            setting.say(
-                f"needle, seed {seed}: {name} {found:.1%} found, {able:.1%} within reach, paths "
-                f"of {length:.2f} layers, at most {farthest}"
-            )
+    trials = Trials(setting, "needle")
+    for name, options in trials.each(ARMS.items()):
+        inputs, targets = hidden(torch.Generator().manual_seed(2000 + trials.seed), 128)
+        model = create_model(
+            "bigbird", "mlm", width=64, layers=2, heads=HEADS, vocabulary=QUESTION + 1,
+            max_length=LENGTH, position=None, block_size=BLOCK, seed=trials.seed, **options,
+        )  # fmt: skip
+        trials.fit(model, hidden, 400, lr=2e-3)
+        found, able = answered(model, inputs, targets)
+        trials.keep(f"{name}, found", found)
+        trials.keep(f"{name}, within reach", able)
+        first = model.stack.blocks[0].mixer
+        assert isinstance(first, BigBird)
+        step = first.plan(LENGTH).mask(LENGTH, HEADS).any(0)[::BLOCK, ::BLOCK]
+        length, farthest = average_path(step)
+        trials.keep(f"{name}, mean path", length)
+        trials.say(
+            f"{name} {found:.1%} found, {able:.1%} within reach, paths of {length:.2f} layers, at "
+            f"most {farthest}"
+        )
+    numbers = trials.numbers
     shares = {name: mean(numbers[f"{name}, found"]) for name in ARMS}
     lengths = {name: mean(numbers[f"{name}, mean path"]) for name in ARMS}
     shown = "; ".join(

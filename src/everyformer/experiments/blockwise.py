@@ -16,15 +16,14 @@ from everyformer.experiments.base import (
     Experiment,
     Outcome,
     Setting,
-    dataset_batches,
-    fit,
+    Trials,
+    held_out,
     mean,
     scored_accuracy,
 )
 from everyformer.experiments.sinkhorn import DISTANCE, SYMBOLS, gaps
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.models.build import create_mixer, create_model
-from everyformer.training.evaluate import evaluate
 
 COUNTS = (1, 2, 4, 8)
 """n of the layers whose cost is counted"""
@@ -41,32 +40,29 @@ MARGIN, NEAR = 0.3, 0.05
 def blockwise(setting: Setting) -> Outcome:
     """Scores and operations of a layer; masked models of n blocks; copying across blocks."""
     scores = {n: scores_of(n) for n in COUNTS}
-    numbers: dict[str, list[float]] = {f"masked text, n={n}": [] for n in (1, 2, 3)}
-    numbers |= {f"copied, {name}": [] for name in COPIERS}
+    trials = Trials(setting, "blocks")
     data = load_dataset(DataConfig(source="stdlib", length=TEXT), "mlm")
-    for seed in range(setting.seeds):
-        for blocks in (1, 2, 3):
-            torch.manual_seed(seed)
+    for seed in trials.seeds():
+        for blocks in trials.arms((1, 2, 3)):
             model = create_model(
                 "blockwise", "mlm", width=96, layers=3, heads=6, vocabulary=data.vocabulary,
                 max_length=TEXT, position="learned", blocks=blocks,
             )  # fmt: skip
-            fit(model, dataset_batches(data, 16, seed), steps=setting.steps(500), seed=seed)
-            measured = evaluate(model, data, limit=256)
-            assert measured is not None
-            loss = measured["loss"]
-            numbers[f"masked text, n={blocks}"].append(loss)
-            setting.say(f"blocks, seed {seed}: n={blocks} {loss:.3f} nats a hidden byte")
+            trials.fit(model, (data, 16), 500)
+            loss = held_out(model, data, "loss", limit=256)
+            trials.keep(f"masked text, n={blocks}", loss)
+            trials.say(f"n={blocks} {loss:.3f} nats a hidden byte")
         inputs, targets = gaps(torch.Generator().manual_seed(1000 + seed))
-        for name, options in COPIERS.items():
-            torch.manual_seed(seed)
+        for name, options in trials.arms(COPIERS.items()):
             model = create_model(
                 "blockwise", "mlm", width=64, layers=1, heads=4, vocabulary=SYMBOLS + 1,
                 max_length=2 * DISTANCE, position="learned", blocks=2, **options,
             )  # fmt: skip
-            fit(model, gaps, steps=setting.steps(600), lr=3e-3, seed=seed)
-            numbers[f"copied, {name}"].append(scored_accuracy(model, inputs, targets))
-            setting.say(f"blocks, seed {seed}: {name} {numbers[f'copied, {name}'][-1]:.1%}")
+            trials.fit(model, gaps, 600, lr=3e-3)
+            copied = scored_accuracy(model, inputs, targets)
+            trials.keep(f"copied, {name}", copied)
+            trials.say(f"{name} {copied:.1%}")
+    numbers = trials.numbers
     whole, two, three = (mean(numbers[f"masked text, n={n}"]) for n in (1, 2, 3))
     moved, stayed = (mean(numbers[f"copied, {name}"]) for name in COPIERS)
     made, operations = scores[1]

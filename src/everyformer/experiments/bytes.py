@@ -6,42 +6,34 @@ import math
 from collections import Counter
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
+from everyformer.data.dataset import Dataset
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
 from everyformer.models.build import create_model
-from everyformer.training.evaluate import evaluate
 
 ORDER = 5
-BATCH, LENGTH = 8, 128
+BATCH, LENGTH, STEPS = 8, 128, 4000
 
 
 def bytes_against_counts(setting: Setting) -> Outcome:
     """Both read the same training bytes, batch by batch."""
     data = load_dataset(DataConfig(source=str(setting.data), length=LENGTH), "lm")
-    steps = setting.steps(4000)
-    numbers: dict[str, list[float]] = {"gpt": [], "5-gram": []}
+    steps = setting.steps(STEPS)
+    trials = Trials(setting, "bytes")
     curves = []
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    for seed in trials.seeds():
         model = create_model(
             "gpt", width=128, layers=4, heads=4, vocabulary=data.vocabulary, max_length=LENGTH,
             dropout=0.0, embedding_dropout=0.0,
         )  # fmt: skip
-        batches = dataset_batches(data, BATCH, seed)
-        curves.append(fit(model, batches, steps=steps, lr=2e-3, seed=seed))
-        found = evaluate(model, data, limit=512)
-        assert found is not None
-        numbers["gpt"].append(found["bits_per_byte"])
-        numbers["5-gram"].append(ngram_bits(data, steps, seed))
-        setting.say(
-            f"bytes, seed {seed}: gpt {numbers['gpt'][-1]:.3f}, 5-gram {numbers['5-gram'][-1]:.3f}"
-        )
-    ours, theirs = mean(numbers["gpt"]), mean(numbers["5-gram"])
+        curves.append(trials.fit(model, (data, BATCH), STEPS, lr=2e-3))
+        trials.keep("gpt", held_out(model, data, "bits_per_byte", limit=512))
+        trials.keep("5-gram", ngram_bits(data, steps, seed))
+        trials.say(trials.latest(".3f"))
+    ours, theirs = (mean(values) for values in trials.numbers.values())
     sentence = (
         f"After {steps} steps of {BATCH} x {LENGTH} bytes of {data.name} GPT (4 layers, width 128) "
         f"needs {ours:.3f} bits per byte, an interpolated 5-gram that counted the same bytes "
@@ -57,7 +49,7 @@ def bytes_against_counts(setting: Setting) -> Outcome:
     axis.set(xlabel="step", ylabel="bits per byte", ylim=(0, 6))
     axis.legend()
     figure.tight_layout()
-    return Outcome(numbers, ours < 0.95 * theirs, sentence, {"loss": figure})
+    return Outcome(trials.numbers, ours < 0.95 * theirs, sentence, {"loss": figure})
 
 
 def ngram_bits(data: Dataset, steps: int, seed: int) -> float:

@@ -29,8 +29,8 @@ from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import EveryformerError
 from everyformer.core.files import file_written_whole
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
 from everyformer.family import ALL_TASKS, list_members
 from everyformer.models.build import build_model
 from everyformer.models.config import Architecture

@@ -12,17 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, finished, fit, mean
+from everyformer.data.dataset import Dataset
+from everyformer.experiments.base import (
+    Experiment,
+    Outcome,
+    Setting,
+    Trials,
+    finished,
+    fit,
+    held_out,
+    mean,
+)
+from everyformer.experiments.figures import bars
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.config import TrainingConfig
-from everyformer.training.evaluate import evaluate
 from everyformer.training.loop import train
 
 LONG, SHORT = 512, 64
@@ -46,41 +54,34 @@ Classify = Callable[[Setting, str, int, dict[str, Any], int], float]
 def documents(setting: Setting) -> Outcome:
     """Share of held-out generated documents whose class is found."""
     what = f"documents of {LONG} symbols, of which {CUES}, anywhere, tell the class of {CLASSES},"
-    return _compared(setting, _generated, (LONG, SHORT), what, MARGIN)
+    return _compared(Trials(setting, "documents"), _generated, (LONG, SHORT), what, MARGIN)
 
 
 def reviews(setting: Setting) -> Outcome:
     """Share of held-out given texts whose class is found."""
     what = f"texts of {Path(str(setting.data)).name}, cut to {TEXT:,} tokens,"
-    return _compared(setting, _given, (TEXT, CUT), what, GAIN)
+    return _compared(Trials(setting, "reviews"), _given, (TEXT, CUT), what, GAIN)
 
 
 def _compared(
-    setting: Setting, classify: Classify, tokens: tuple[int, int], what: str, margin: float
+    trials: Trials, classify: Classify, tokens: tuple[int, int], what: str, margin: float
 ) -> Outcome:
     """All arms, on ``tokens`` of a document whole and cut."""
-    numbers: dict[str, list[float]] = {name: [] for name in ARMS}
-    for seed in range(setting.seeds):
-        for name, (member, whole, options) in ARMS.items():
-            torch.manual_seed(seed)
+    for seed in trials.seeds():
+        for name, (member, whole, options) in trials.arms(ARMS.items()):
             length = tokens[0] if whole else tokens[1]
-            numbers[name].append(classify(setting, member, length, options, seed))
-        shown = ", ".join(f"{name} {values[-1]:.1%}" for name, values in numbers.items())
-        setting.say(f"seed {seed}: right: {shown}")
-    shares = {name: mean(values) for name, values in numbers.items()}
+            trials.keep(name, classify(trials.setting, member, length, options, seed))
+        trials.say(f"right: {trials.latest('.1%')}")
+    shares = {name: mean(values) for name, values in trials.numbers.items()}
     sentence = (
         f"Of {what} Longformer classifies {shares['longformer']:.1%}, BigBird "
         f"{shares['bigbird']:.1%} and attention {shares['attention']:.1%}; on the first "
         f"{tokens[1]} tokens attention {shares['attention, cut']:.1%}."
     )
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    axis.bar(list(shares), list(shares.values()))
-    axis.set(ylabel="documents classified", ylim=(0, 1))
-    figure.tight_layout()
+    figure = bars(shares, (5, 3), ylabel="documents classified", ylim=(0, 1))
     least = min(shares["longformer"], shares["bigbird"])
     holds = least > shares["attention, cut"] + margin
-    return Outcome(numbers, holds, sentence, {"accuracy": figure})
+    return Outcome(trials.numbers, holds, sentence, {"accuracy": figure})
 
 
 def cued(generator: torch.Generator, rows: int = 16) -> tuple[Tensor, Tensor]:
@@ -119,9 +120,7 @@ def _given(setting: Setting, member: str, length: int, options: dict[str, Any], 
         evaluate_every=None, checkpoint_every=None, seed=seed,
     )  # fmt: skip
     finished(train(model, data, how, show=False))
-    measured = evaluate(model, data, batch=8)
-    assert measured is not None
-    return float(measured["accuracy"])
+    return held_out(model, data, "accuracy", batch=8)
 
 
 def _model(

@@ -8,21 +8,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    fit,
-    mean,
-    scored_accuracy,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean, scored_accuracy
 from everyformer.models.build import create_model
 
 VALUES, NOISE = 8, 8
 ASK, END = VALUES + NOISE, VALUES + NOISE + 1
 SENTENCES, WORDS = 6, 6
 """of a text; the last two tokens of a sentence ask and end it"""
-RADIUS, LAYERS, BATCH = 2, 4, 32
+RADIUS, LAYERS, BATCH, STEPS = 2, 4, 32, 700
 """together four layers reach 8 tokens, the answer is 14 away at least"""
 PER_SENTENCE = {"per": "sentence", "ends": (END,)}
 ARMS: dict[str, dict[str, Any]] = {
@@ -53,36 +46,32 @@ def levels(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def far_sentences(setting: Setting) -> Outcome:
     """The same texts for models that differ in their global tokens alone."""
-    numbers: dict[str, list[float]] = {f"{name}, answered": [] for name in ARMS}
-    numbers |= {f"{name}, steps": [] for name in ARMS if "g2l" in name}
+    trials = Trials(setting, "far-sentences", [f"{name}, answered" for name in ARMS])
     curves: dict[str, list[list[float]]] = {name: [] for name in ARMS}
-    steps = setting.steps(700)
-    for seed in range(setting.seeds):
-        inputs, targets = levels(torch.Generator().manual_seed(2000 + seed))
-        for name, options in ARMS.items():
-            torch.manual_seed(seed)
-            model = create_model(
-                "etc", "mlm", width=64, layers=LAYERS, heads=4, vocabulary=END + 1,
-                max_length=SENTENCES * WORDS, radius=RADIUS, wiring="pre",
-                **options,
-            )  # fmt: skip
-            curve = fit(model, levels, steps=steps, lr=2e-3, seed=seed)
-            curves[name].append(curve)
-            numbers[f"{name}, answered"].append(scored_accuracy(model, inputs, targets))
-            if "g2l" in name:
-                numbers[f"{name}, steps"].append(float(learned_after(curve)))
-            share = numbers[f"{name}, answered"][-1]
-            setting.say(
-                f"far-sentences, seed {seed}: {name} {share:.1%}, loss {mean(curve[-WINDOW:]):.2f}"
-            )
+    for name, options in trials.each(ARMS.items()):
+        inputs, targets = levels(torch.Generator().manual_seed(2000 + trials.seed))
+        model = create_model(
+            "etc", "mlm", width=64, layers=LAYERS, heads=4, vocabulary=END + 1,
+            max_length=SENTENCES * WORDS, radius=RADIUS, wiring="pre",
+            **options,
+        )  # fmt: skip
+        curve = trials.fit(model, levels, STEPS, lr=2e-3)
+        curves[name].append(curve)
+        share = scored_accuracy(model, inputs, targets)
+        trials.keep(f"{name}, answered", share)
+        if "g2l" in name:
+            trials.keep(f"{name}, steps", float(learned_after(curve)))
+        trials.say(f"{name} {share:.1%}, loss {mean(curve[-WINDOW:]):.2f}")
+    numbers = trials.numbers
     hard, opened, alone = (mean(numbers[f"{name}, answered"]) for name in ARMS)
     fast, slow = (mean(numbers[f"{name}, steps"]) for name in list(ARMS)[:2])
     sentence = (
         f"With a global token a sentence a model of {LAYERS} layers with radius {RADIUS} answers "
-        f"{hard:.1%} of questions for a value {SENTENCES // 2} sentences away after {steps} steps "
-        f"({opened:.1%} where global tokens read all sentences), without {alone:.1%} (by chance "
-        f"{1 / VALUES:.1%}). Its loss is under {LEARNED} nats after {fast:.0f} steps where global "
-        f"tokens read their own sentence alone, after {slow:.0f} where they read all."
+        f"{hard:.1%} of questions for a value {SENTENCES // 2} sentences away after "
+        f"{setting.steps(STEPS)} steps ({opened:.1%} where global tokens read all sentences), "
+        f"without {alone:.1%} (by chance {1 / VALUES:.1%}). Its loss is under {LEARNED} nats after "
+        f"{fast:.0f} steps where global tokens read their own sentence alone, after {slow:.0f} "
+        "where they read all."
     )
     solved = min(numbers["hard g2l, answered"]) > SOLVED
     failed = max(numbers["no global tokens, answered"]) < FAILED

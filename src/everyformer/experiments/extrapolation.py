@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
+from everyformer.data.dataset import Dataset
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.long_evaluation import evaluate_long
@@ -45,12 +44,11 @@ def extrapolation(setting: Setting) -> Outcome:
     """Loss against the length of the window, for models that differ in their positions alone."""
     texts = {length: load_dataset(DataConfig(length=length)) for length in LENGTHS}
     losses: dict[tuple[str, str, int], list[float]] = {}
-    for seed in range(setting.seeds):
-        for arm in TRAINED_ARMS:
-            torch.manual_seed(seed)
-            model = build(arm, **TRAINED_ARMS[arm])
-            batches = dataset_batches(texts[TRAINED], 32, seed)
-            fit(model, batches, steps=setting.steps(600), lr=2e-3, seed=seed)
+    trials = Trials(setting, "extrapolation")
+    for _ in trials.seeds():
+        for arm, options in trials.arms(TRAINED_ARMS.items()):
+            model = build(arm, **options)
+            trials.fit(model, (texts[TRAINED], 32), 600, lr=2e-3)
             measure(setting, texts, losses, arm, dict.fromkeys(LENGTHS, model))
             if arm == "rope":
                 for kind in SCALINGS:
@@ -59,7 +57,7 @@ def extrapolation(setting: Setting) -> Outcome:
         shown = ", ".join(
             f"{arm} {losses[arm, 'side by side', LENGTHS[-1]][-1]:.2f}" for arm in TRAINED_ARMS
         )
-        setting.say(f"extrapolation, seed {seed}: nats a byte at {LENGTHS[-1]}: {shown}")
+        trials.say(f"nats a byte at {LENGTHS[-1]}: {shown}")
     arms = list(dict.fromkeys(arm for arm, _, _ in losses))
     numbers = {
         f"{arm}, {mode}, {length}": losses[arm, mode, length]

@@ -11,11 +11,10 @@ from torch import Tensor
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.engines.flops import count_flops
-from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
 from everyformer.experiments.pictures import COLUMNS, ROWS, bits, columns, least_bits
 from everyformer.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.build import create_model
-from everyformer.training.evaluate import evaluate
 
 PATTERNS = ("strided", "fixed")
 LENGTH, STRIDE, SUMMARIES = 512, 64, 16
@@ -38,34 +37,28 @@ def factorised(setting: Setting) -> Outcome:
         images = columns(8, generator)
         return images, images.flatten(1).long()
 
-    numbers: dict[str, list[float]] = {
-        f"{what}, {pattern}": [] for what in ("pictures", "text") for pattern in PATTERNS
-    }
+    trials = Trials(setting, "factorised")
     curves: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
-        for pattern in PATTERNS:
-            torch.manual_seed(seed)
+    for _ in trials.seeds():
+        for pattern in trials.arms(PATTERNS):
             model = create_model(
                 "sparse-transformer", "pixels", width=64, layers=2, heads=4, init="member",
                 image=(1, ROWS, COLUMNS), pattern=pattern, **summaries(pattern, 2),
             )  # fmt: skip
             name = f"pictures, {pattern}"
-            curves[name] = fit(model, drawn, steps=setting.steps(300), lr=3e-3, seed=seed)
-            numbers[name].append(bits(model, test))
-            setting.say(f"factorised, seed {seed}: {name} {numbers[name][-1]:.3f} bits/dim")
-        for pattern in PATTERNS:
-            torch.manual_seed(seed)
+            curves[name] = trials.fit(model, drawn, 300, lr=3e-3)
+            trials.keep(name, bits(model, test), "{:.3f} bits/dim")
+        for pattern in trials.arms(PATTERNS):
             model = create_model(
                 "sparse-transformer", "lm", width=64, layers=3, heads=4, init="member",
                 max_length=LENGTH, vocabulary=text.vocabulary, pattern=pattern,
                 stride=STRIDE, **summaries(pattern, SUMMARIES),
             )  # fmt: skip
-            name, batches = f"text, {pattern}", dataset_batches(text, 2, seed)
-            curves[name] = fit(model, batches, steps=setting.steps(1000), lr=3e-3, seed=seed)
-            found = evaluate(model, text, limit=64)
-            assert found is not None
-            numbers[name].append(found["bits_per_byte"])
-            setting.say(f"factorised, seed {seed}: {name} {numbers[name][-1]:.3f} bits a byte")
+            name = f"text, {pattern}"
+            curves[name] = trials.fit(model, (text, 2), 1000, lr=3e-3)
+            found = held_out(model, text, "bits_per_byte", limit=64)
+            trials.keep(name, found, "{:.3f} bits a byte")
+    numbers = trials.numbers
     for pattern in PATTERNS:
         numbers[f"exponent, {pattern}"] = [exponent(pattern)]
     means = {name: mean(values) for name, values in numbers.items()}

@@ -10,24 +10,22 @@ from torch import nn
 
 from everyformer.core.trace import trace
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
+from everyformer.data.dataset import Dataset
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
+from everyformer.experiments.figures import lines
 from everyformer.models.build import create_model
 
-BATCH = 32
+BATCH, GMLP_STEPS, MIXER_STEPS = 32, 1500, 600
 WANTS = "CIFAR-10 as a folder or zip of train/CLASS/*.png (or jpg) and test/CLASS/*.png"
 
 
 def cifar_gmlp(setting: Setting) -> Outcome:
     """Patch 8, 16 patches and a class token, learned positions, dropout, 4 heads of W, f = 4 d."""
     data = load_dataset(DataConfig(source=str(setting.data)), "classify-image")
-    steps = setting.steps(1500)
-    names = [f"top-{k} {part}" for part in ("train", "test") for k in range(1, 6)]
-    numbers: dict[str, list[float]] = {name: [] for name in names}
+    trials = Trials(setting, "cifar-gmlp")
     figures: dict[str, Figure] = {}
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    for seed in trials.seeds():
         model = create_model(
             "gmlp", "classify-image", width=128, layers=3, image=data.image, patch=8,
             classes=len(data.classes), pooling="class", position="learned", std=0.0,
@@ -35,26 +33,18 @@ def cifar_gmlp(setting: Setting) -> Outcome:
         )  # fmt: skip
         if seed == 0:
             figures["start"] = _matrices(model, "W at the start")
-        fit(
-            model,
-            dataset_batches(data, BATCH, seed),
-            steps=steps,
-            lr=1e-3,
-            weight_decay=0.01,
-            seed=seed,
-        )
+        trials.fit(model, (data, BATCH), GMLP_STEPS, lr=1e-3, weight_decay=0.01)
         if seed == 0:
             figures["learned"] = _matrices(model, "W after training")
         for part in ("train", "test"):
             for k, share in enumerate(_top(model, data, part), start=1):
-                numbers[f"top-{k} {part}"].append(share)
-        setting.say(
-            f"cifar-gmlp, seed {seed}: top-1 {numbers['top-1 train'][-1]:.1%} train, "
-            f"{numbers['top-1 test'][-1]:.1%} test"
-        )
+                trials.keep(f"top-{k} {part}", share)
+        numbers = trials.numbers
+        shown = " train, ".join(f"{numbers[f'top-1 {part}'][-1]:.1%}" for part in ("train", "test"))
+        trials.say(f"top-1 {shown} test")
     train, test = mean(numbers["top-1 train"]), mean(numbers["top-1 test"])
     five = mean(numbers["top-5 test"])
-    epochs = steps * BATCH / 20000
+    epochs = setting.steps(GMLP_STEPS) * BATCH / 20000
     sentence = (
         f"CIFAR-10 (JPEG), 2,000 training images a class, width 128, 3 layers, {epochs:.1f} "
         f"epochs: top-1 {test:.1%} and top-5 {five:.1%} on the test images, top-1 {train:.1%} on "
@@ -66,41 +56,28 @@ def cifar_gmlp(setting: Setting) -> Outcome:
 def cifar_mixers(setting: Setting) -> Outcome:
     """ViT, gMLP and AFT-conv of the same width on 64 patches: accuracy, and how far they look."""
     data = load_dataset(DataConfig(source=str(setting.data)), "classify-image")
-    steps = setting.steps(600)
-    numbers: dict[str, list[float]] = {}
+    trials = Trials(setting, "cifar-mixers")
     sizes: dict[str, int] = {}
     reach: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
-        for name, options in _SIDE_BY_SIDE.items():
-            torch.manual_seed(seed)
-            model = create_model(
-                name, "classify-image", width=96, heads=4, image=data.image, patch=4,
-                classes=len(data.classes), **options,
-            )  # fmt: skip
-            sizes[name] = sum(p.numel() for p in model.parameters())
-            fit(
-                model,
-                dataset_batches(data, BATCH, seed),
-                steps=steps,
-                lr=1e-3,
-                weight_decay=0.05,
-                seed=seed,
-            )
-            numbers.setdefault(f"{name} top-1", []).append(_top(model, data, "test")[0])
-            reach[name] = _distances(model, data)
-            setting.say(f"cifar-mixers, seed {seed}: {name} {numbers[f'{name} top-1'][-1]:.1%}")
-    shares = {name: mean(numbers[f"{name} top-1"]) for name in sizes}
+    for name, options in trials.each(_SIDE_BY_SIDE.items()):
+        model = create_model(
+            name, "classify-image", width=96, heads=4, image=data.image, patch=4,
+            classes=len(data.classes), **options,
+        )  # fmt: skip
+        sizes[name] = sum(p.numel() for p in model.parameters())
+        trials.fit(model, (data, BATCH), MIXER_STEPS, lr=1e-3, weight_decay=0.05)
+        top = _top(model, data, "test")[0]
+        trials.keep(f"{name} top-1", top)
+        reach[name] = _distances(model, data)
+        trials.say(f"{name} {top:.1%}")
+    shares = {name: mean(trials.numbers[f"{name} top-1"]) for name in sizes}
     listed = ", ".join(f"{n} {s:.1%} ({sizes[n]:,} parameters)" for n, s in shares.items())
-    sentence = f"CIFAR-10 (JPEG), {steps} steps of {BATCH}: test top-1 {listed}."
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    for name, distances in reach.items():
-        axis.plot(range(1, len(distances) + 1), distances, "o-", label=name)
-    axis.set(xlabel="layer", ylabel="mean distance looked at (patches)")
-    axis.legend()
-    figure.tight_layout()
+    sentence = (
+        f"CIFAR-10 (JPEG), {setting.steps(MIXER_STEPS)} steps of {BATCH}: test top-1 {listed}."
+    )
+    figure = lines(reach, "o-", first=1, xlabel="layer", ylabel="mean distance looked at (patches)")
     spread = max(shares.values()) - min(shares.values())
-    return Outcome(numbers, spread < 0.10, sentence, {"distance": figure})
+    return Outcome(trials.numbers, spread < 0.10, sentence, {"distance": figure})
 
 
 _SIDE_BY_SIDE: dict[str, dict] = {

@@ -25,13 +25,13 @@ from everyformer.experiments.base import (
     Experiment,
     Outcome,
     Setting,
-    dataset_batches,
-    fit,
+    Trials,
+    accuracy,
+    held_out,
     mean,
-    scored_accuracy,
 )
+from everyformer.experiments.figures import lines
 from everyformer.models.build import create_mixer, create_model
-from everyformer.training.evaluate import evaluate
 
 SIZE, TOKENS = 16, 512
 """D and L of the estimates"""
@@ -50,21 +50,20 @@ ESTIMATES: dict[str, tuple[str, Draw]] = {
 
 def random_features(setting: Setting) -> Outcome:
     """Errors of a weight from D rows and of outputs from M rows, beside those of plain averages."""
-    numbers: dict[str, list[float]] = {}
+    trials = Trials(setting, "random-features")
     errors: dict[tuple[str, float, int], list[float]] = {}
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    for _ in trials.seeds():
         for kind in ("positive", "trigonometric"):
             for norm in NORMS:
                 ratio = orthogonal_over_independent(kind, norm, setting.steps(20000))
                 name = f"orthogonal over independent, {kind}, norm {norm:g}"
-                numbers.setdefault(name, []).append(ratio)
+                trials.keep(name, ratio)
         for scale in (SMALL, UNIT):
             q, k, v = (torch.randn(1, 1, TOKENS, SIZE) for _ in range(3))
             q, k = q * scale, k * scale
             exact = nn.functional.scaled_dot_product_attention(q, k, v)
             uniform = relative_error(v.mean(2, keepdim=True), exact)
-            numbers.setdefault(f"plain averaging, std {scale:g}", []).append(uniform)
+            trials.keep(f"plain averaging, std {scale:g}", uniform)
             for name, (kind, draw) in ESTIMATES.items():
                 for rows in ROWS:
                     found = [
@@ -72,7 +71,8 @@ def random_features(setting: Setting) -> Outcome:
                         for _ in range(setting.steps(11))
                     ]
                     errors.setdefault((name, scale, rows), []).append(median(found))
-        setting.say(f"random-features, seed {seed}: done")
+        trials.say("done")
+    numbers = trials.numbers
     first, last = "positive, orthogonal", "trigonometric, orthogonal"
     for name in ESTIMATES:
         for scale in (SMALL, UNIT):
@@ -168,21 +168,17 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
 def gates(setting: Setting) -> Outcome:
     """Bits per byte of three small language models that differ in their features and the gate."""
     data = load_dataset(DataConfig(length=256))
-    numbers: dict[str, list[float]] = {name: [] for name in ARMS}
+    trials = Trials(setting, "gates")
     curves: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
-        for name, (member, options) in ARMS.items():
-            torch.manual_seed(seed)
-            model = create_model(
-                member, width=64, layers=2, heads=4, vocabulary=data.vocabulary, max_length=256,
-                **options,
-            )  # fmt: skip
-            batches = dataset_batches(data, 8, seed)
-            curves[name] = fit(model, batches, steps=setting.steps(400), lr=3e-3, seed=seed)
-            found = evaluate(model, data, limit=128)
-            assert found is not None
-            numbers[name].append(found["bits_per_byte"])
-            setting.say(f"gates, seed {seed}: {name} {numbers[name][-1]:.3f} bits per byte")
+    for name, (member, options) in trials.each(ARMS.items()):
+        model = create_model(
+            member, width=64, layers=2, heads=4, vocabulary=data.vocabulary, max_length=256,
+            **options,
+        )  # fmt: skip
+        curves[name] = trials.fit(model, (data, 8), 400, lr=3e-3)
+        found = held_out(model, data, "bits_per_byte", limit=128)
+        trials.keep(name, found, "{:.3f} bits per byte")
+    numbers = trials.numbers
     means = [mean(numbers[name]) for name in ARMS]
     cost = {name: step_cost(member, options) for name, (member, options) in ARMS.items()}
     for name, costs in cost.items():
@@ -198,13 +194,8 @@ def gates(setting: Setting) -> Outcome:
         f"paper's large models are better with Fourier features than with elu also without gates: "
         f"here they are {'better' if means[1] < means[2] else 'not'}."
     )
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    for name, losses in curves.items():
-        axis.plot(_smoothed(losses), label=name)
-    axis.set(xlabel="step", ylabel="training loss (nats)")
-    axis.legend()
-    figure.tight_layout()
+    smooth = {name: _smoothed(losses) for name, losses in curves.items()}
+    figure = lines(smooth, ylabel="training loss (nats)")
     holds = flat and means[0] < 0.98 * min(means[1:])
     return Outcome(numbers, holds, sentence, {"loss": figure})
 
@@ -229,20 +220,16 @@ def _smoothed(losses: list[float], width: int = 20) -> list[float]:
 def constant_state(setting: Setting) -> Outcome:
     """Copying what was read: linear attention has it in a state of one size."""
     data = load_dataset(DataConfig(source="copy", length=32, symbols=16), "lm")
-    numbers: dict[str, list[float]] = {"linear": [], "attention": []}
+    trials = Trials(setting, "constant-state")
     curves: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
-        for name in ("linear", "attention"):
-            torch.manual_seed(seed)
-            model = create_model(
-                name, width=64, layers=2, heads=2, vocabulary=data.vocabulary,
-                max_length=data.length, position="learned",
-            )  # fmt: skip
-            batches = dataset_batches(data, 64, seed)
-            curves[name] = fit(model, batches, steps=setting.steps(600), lr=3e-3, seed=seed)
-            held = next(iter(data.validation_batches(256, 256)))
-            numbers[name].append(scored_accuracy(model, held.inputs, held.targets))
-            setting.say(f"constant-state, seed {seed}: {name} {numbers[name][-1]:.1%}")
+    for name in trials.each(("linear", "attention")):
+        model = create_model(
+            name, width=64, layers=2, heads=2, vocabulary=data.vocabulary,
+            max_length=data.length, position="learned",
+        )  # fmt: skip
+        curves[name] = trials.fit(model, (data, 64), 600, lr=3e-3)
+        trials.keep(name, accuracy(model, data), "{:.1%}")
+    numbers = trials.numbers
     cost = {name: step_cost(name, {}) for name in ("linear", "attention")}
     flat = len(set(cost["linear"].values())) == 1
     ours, theirs = (cost[name][4096] for name in ("linear", "attention"))
@@ -253,13 +240,7 @@ def constant_state(setting: Setting) -> Outcome:
         f"{', after 64 tokens as after 4,096' if flat else ''}; softmax attention takes "
         f"{theirs[1]:,} bytes and {theirs[0]:,} operations after 4,096."
     )
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    for name, losses in curves.items():
-        axis.plot(losses, label=name)
-    axis.set(xlabel="step", ylabel="loss (nats)", yscale="log")
-    axis.legend()
-    figure.tight_layout()
+    figure = lines(curves, yscale="log")
     return Outcome(numbers, flat and min(numbers["linear"]) > 0.99, sentence, {"loss": figure})
 
 

@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from everyformer.experiments.base import Experiment, Outcome, Setting, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 
@@ -58,10 +58,9 @@ def lags(setting: Setting) -> Outcome:
     sizes = {"slots": SLOTS, "compressed": COMPRESSED, "rate": RATE}
     arms |= {name: {"memory": "compressive", **sizes, **o} for name, o in COMPRESSORS.items()}
     curves: dict[str, list[np.ndarray]] = {name: [] for name in arms}
-    reconstruction: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
-        for name, options in arms.items():
-            torch.manual_seed(seed)
+    trials = Trials(setting, "lags")
+    for seed in trials.seeds():
+        for name, options in trials.arms(arms.items()):
             model = create_model(
                 "compressive" if options["memory"] == "compressive" else "transformer-xl",
                 width=64, layers=1, heads=2, vocabulary=VOCABULARY, max_length=LENGTH,
@@ -71,13 +70,13 @@ def lags(setting: Setting) -> Outcome:
             if terms:
                 ends = max(1, len(terms) // 20)
                 fallen = mean(terms[-ends:]) / mean(terms[ends : 2 * ends])
-                reconstruction.setdefault(f"{name}, loss of the compression", []).append(fallen)
+                trials.keep(f"{name}, loss of the compression", fallen)
             curves[name].append(answered(model, setting.steps(120), seed))
         shown = ", ".join(f"{name} {far(curves[name][-1]):.2f}" for name in arms)
-        setting.say(f"lags, seed {seed}: far questions answered: {shown}")
+        trials.say(f"far questions answered: {shown}")
     numbers = {f"{name}, far": [far(curve) for curve in found] for name, found in curves.items()}
     numbers |= {f"{name}, near": [near(curve) for curve in found] for name, found in curves.items()}
-    numbers |= reconstruction
+    numbers |= trials.numbers
     best = max(COMPRESSORS, key=lambda name: mean(numbers[f"{name}, far"]))
     ours, plain = mean(numbers["conv, far"]), mean(numbers["transformer-xl, far"])
     shown = ", ".join(f"{name} {mean(numbers[f'{name}, far']):.0%}" for name in COMPRESSORS)

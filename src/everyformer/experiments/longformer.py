@@ -8,28 +8,18 @@ a RoBERTa on 4,096 tokens: fresh positions 10.3, repeated ones 1.96, trained on 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    dataset_batches,
-    fit,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
 from everyformer.models.base import Model
 from everyformer.models.build import by_layer, create_model
 from everyformer.models.lengthen import lengthen
 from everyformer.positions.learned import Learned
 from everyformer.positions.sinusoidal import Sinusoidal
-from everyformer.training.evaluate import evaluate
 
 TEXT = 256
 """bytes of a text of the language models"""
@@ -58,19 +48,17 @@ ones at least"""
 def windows(setting: Setting) -> Outcome:
     """Loss of language models that differ in the order of their windows alone."""
     data = load_dataset(DataConfig(source=setting.data or "stdlib", length=TEXT), "lm")
-    numbers: dict[str, list[float]] = {name: [] for name in ARMS}
-    for seed in range(setting.seeds):
-        for name, sizes in ARMS.items():
-            torch.manual_seed(seed)
+    trials = Trials(setting, "windows")
+    for _ in trials.seeds():
+        for name, sizes in trials.arms(ARMS.items()):
             model = create_model(
                 "longformer", "lm", width=64, layers=len(sizes), heads=4, position="rope",
                 vocabulary=data.vocabulary, max_length=TEXT, window=by_layer(*sizes),
             )  # fmt: skip
-            batches = dataset_batches(data, 8, seed)
-            fit(model, batches, steps=setting.steps(500), lr=3e-3, seed=seed)
-            numbers[name].append(_loss(model, data, 256) / math.log(2))
-        shown = ", ".join(f"{name} {values[-1]:.3f}" for name, values in numbers.items())
-        setting.say(f"windows, seed {seed}: bits a byte: {shown}")
+            trials.fit(model, (data, 8), 500, lr=3e-3)
+            trials.keep(name, held_out(model, data, "loss", limit=256) / math.log(2))
+        trials.say(f"bits a byte: {trials.latest('.3f')}")
+    numbers = trials.numbers
     grown, equal, shrunk = (mean(values) for values in numbers.values())
     sentence = (
         f"Language models of bytes of {data.name} with windows of "
@@ -98,9 +86,8 @@ def extension(setting: Setting) -> Outcome:
         for length in (SHORT, LONG)
     )
     names = ("short", "repeated", "fresh", "repeated, trained on", "fresh, trained on")
-    numbers: dict[str, list[float]] = {name: [] for name in names}
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    trials = Trials(setting, "extension", names)
+    for _ in trials.seeds():
         model = create_model(
             "bert", "mlm", width=96, layers=3, heads=4, vocabulary=short.vocabulary,
             max_length=SHORT, dropout=0.0, embedding_dropout=0.0,
@@ -108,18 +95,17 @@ def extension(setting: Setting) -> Outcome:
         waves = Sinusoidal(width=96).embed(torch.arange(SHORT)[None])[0]
         assert isinstance(model.position, Learned)
         model.position.table.data = WAVES * waves
-        fit(model, dataset_batches(short, 32, seed), steps=setting.steps(1000), lr=2e-3, seed=seed)
-        numbers["short"].append(_loss(model, short, 512))
+        trials.fit(model, (short, 32), 1000, lr=2e-3)
+        trials.keep("short", held_out(model, short, "loss", limit=512))
         for name in ("repeated", "fresh"):
             made = lengthen(model, "longformer", LONG, window=SHORT)
             if name == "fresh":
                 _fresh_rows(made)
-            numbers[name].append(_loss(made, long, 128))
-            batches = dataset_batches(long, 8, seed)
-            fit(made, batches, steps=setting.steps(100), lr=5e-4, seed=seed)
-            numbers[f"{name}, trained on"].append(_loss(made, long, 128))
-        shown = ", ".join(f"{name} {values[-1]:.3f}" for name, values in numbers.items())
-        setting.say(f"extension, seed {seed}: nats a hidden byte: {shown}")
+            trials.keep(name, held_out(made, long, "loss", limit=128))
+            trials.fit(made, (long, 8), 100, lr=5e-4)
+            trials.keep(f"{name}, trained on", held_out(made, long, "loss", limit=128))
+        trials.say(f"nats a hidden byte: {trials.latest('.3f')}")
+    numbers = trials.numbers
     found = {name: mean(values) for name, values in numbers.items()}
     sentence = (
         f"A masked model of {SHORT} bytes loses {found['short']:.3f} nats a hidden byte. Made a "
@@ -148,13 +134,6 @@ def _fresh_rows(model: Model) -> None:
     assert isinstance(model.position, Learned)
     table = model.position.table.data
     table[SHORT:] = table[:SHORT].std() * torch.randn_like(table[SHORT:])
-
-
-def _loss(model: Model, data: Dataset, limit: int) -> float:
-    """Nats a scored token."""
-    measured: dict[str, Any] | None = evaluate(model, data, limit=limit)
-    assert measured is not None
-    return float(measured["loss"])
 
 
 EXPERIMENTS = (

@@ -13,21 +13,21 @@ from torch import Tensor
 
 from everyformer.core.trace import trace
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
 from everyformer.engines.flops import count_flops
 from everyformer.experiments.base import (
     Experiment,
     Outcome,
     Setting,
-    dataset_batches,
-    fit,
+    Trials,
+    accuracy,
+    held_out,
     mean,
-    scored_accuracy,
 )
+from everyformer.experiments.figures import lines
 from everyformer.models.base import Model
 from everyformer.models.build import create_mixer, create_model
-from everyformer.training.evaluate import evaluate
 
 LENGTHS = (512, 1024, 2048, 4096)
 TEXT, BATCH, STEPS = 64, 16, 800
@@ -39,30 +39,28 @@ SHARE = 0.8
 
 def low_rank(setting: Setting) -> Outcome:
     """Cost by length; masked models of a few k beside full attention; spectra of the latter."""
-    numbers: dict[str, list[float]] = {}
+    trials = Trials(setting, "low-rank")
     costs = {name: cost(name, setting.steps(5)) for name in ("linformer", "attention")}
     for name, found in costs.items():
         for length, (operations, seconds) in found.items():
-            numbers[f"{name}, operations at {length}"] = [float(operations)]
-            numbers[f"{name}, ms at {length}"] = [1000 * seconds]
+            trials.numbers[f"{name}, operations at {length}"] = [float(operations)]
+            trials.numbers[f"{name}, ms at {length}"] = [1000 * seconds]
     data = load_dataset(DataConfig(length=TEXT), "mlm")
     spectra: list[Tensor] = []
     arms: dict[str, tuple[str, dict[str, Any]]] = {"attention": ("attention", {})}
     arms |= {f"k={k}": ("linformer", {"k": k}) for k in SLOTS}
-    for seed in range(setting.seeds):
-        for name, (member, options) in arms.items():
-            torch.manual_seed(seed)
-            model = create_model(
-                member, "mlm", vocabulary=data.vocabulary, width=64, layers=2, heads=4,
-                max_length=TEXT, **options,
-            )  # fmt: skip
-            fit(model, dataset_batches(data, BATCH, seed), steps=setting.steps(STEPS), seed=seed)
-            measured = evaluate(model, data, limit=256)
-            assert measured is not None
-            numbers.setdefault(f"nats a hidden byte, {name}", []).append(measured["loss"])
-            setting.say(f"low-rank, seed {seed}: {name} {measured['loss']:.3f} nats")
-            if name == "attention":
-                spectra.append(spectrum(model, data))
+    for name, (member, options) in trials.each(arms.items()):
+        model = create_model(
+            member, "mlm", vocabulary=data.vocabulary, width=64, layers=2, heads=4,
+            max_length=TEXT, **options,
+        )  # fmt: skip
+        trials.fit(model, (data, BATCH), STEPS)
+        loss = held_out(model, data, "loss", limit=256)
+        trials.keep(f"nats a hidden byte, {name}", loss)
+        trials.say(f"{name} {loss:.3f} nats")
+        if name == "attention":
+            spectra.append(spectrum(model, data))
+    numbers = trials.numbers
     shares = [float(s[TEXT // 4 - 1]) for s in spectra]
     numbers["singular values, share of the first quarter"] = shares
     losses = {name: mean(numbers[f"nats a hidden byte, {name}"]) for name in arms}
@@ -144,35 +142,24 @@ SLOT_MARGIN = 0.3
 def far_slots(setting: Setting) -> Outcome:
     """Copying 32 symbols: what lies two segments back is in slots, or out of reach."""
     data = load_dataset(DataConfig(source="copy", length=4 * CHUNK, symbols=16), "lm")
-    numbers: dict[str, list[float]] = {name: [] for name in READERS}
+    trials = Trials(setting, "far-slots")
     curves: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
-        for name, (member, options) in READERS.items():
-            torch.manual_seed(seed)
-            model = create_model(
-                member, width=64, layers=2, heads=4, vocabulary=data.vocabulary,
-                max_length=data.length, position="learned", **options,
-            )  # fmt: skip
-            batches = dataset_batches(data, 32, seed)
-            curves[name] = fit(model, batches, steps=setting.steps(600), seed=seed)
-            held = next(iter(data.validation_batches(256, 256)))
-            numbers[name].append(scored_accuracy(model, held.inputs, held.targets))
-            setting.say(f"far-slots, seed {seed}: {name} {numbers[name][-1]:.1%}")
+    for name, (member, options) in trials.each(READERS.items()):
+        model = create_model(
+            member, width=64, layers=2, heads=4, vocabulary=data.vocabulary,
+            max_length=data.length, position="learned", **options,
+        )  # fmt: skip
+        curves[name] = trials.fit(model, (data, 32), 600)
+        trials.keep(name, accuracy(model, data), "{:.1%}")
+    numbers = trials.numbers
     slots, window = (mean(values) for values in numbers.values())
     sentence = (
         f"In two layers, {CHUNK // 2} slots for every segment of {CHUNK} tokens copy {slots:.1%} "
         f"of 16 symbols that were read 32 tokens before; attention to the last {CHUNK} tokens "
         f"copies {window:.1%}."
     )
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    for name, losses in curves.items():
-        axis.plot(losses, label=name)
-    axis.set(xlabel="step", ylabel="loss (nats)")
-    axis.legend()
-    figure.tight_layout()
     worst = min(numbers["linformer-chunked"])
-    return Outcome(numbers, worst > window + SLOT_MARGIN, sentence, {"loss": figure})
+    return Outcome(numbers, worst > window + SLOT_MARGIN, sentence, {"loss": lines(curves)})
 
 
 EXPERIMENTS = (

@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.core.errors import DataError
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.masking import MaskedTextDataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
+from everyformer.experiments.figures import bars
 from everyformer.models.build import create_model
 
-LENGTH, BATCH, WINDOWS = 64, 32, 4096
+LENGTH, BATCH, STEPS, WINDOWS = 64, 32, 1500, 4096
 SIZES: dict[str, Any] = {
     "width": 96, "layers": 3, "heads": 4, "max_length": LENGTH, "position": "rope",
     "dropout": 0.0, "embedding_dropout": 0.0,
@@ -43,21 +43,19 @@ def fill_in(setting: Setting) -> Outcome:
     data = load_dataset(DataConfig(length=LENGTH, mask_rate=SINGLE), "mlm")
     if not isinstance(data, MaskedTextDataset):
         raise DataError("the standard library's text cannot be masked")
-    steps, windows = setting.steps(1500), setting.steps(WINDOWS)
-    numbers: dict[str, list[float]] = {
-        f"{name}, {unit}": [] for unit in ("accuracy", "nats") for name in NAMES
-    }
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    steps, windows = setting.steps(STEPS), setting.steps(WINDOWS)
+    trials = Trials(setting, "fill-in", [f"{name}, accuracy" for name in NAMES])
+    numbers = trials.numbers
+    for seed in trials.seeds():
         both = create_model("bert", "mlm", vocabulary=data.vocabulary, **SIZES)
         left = create_model("gpt", "lm", vocabulary=256, **SIZES)
-        fit(both, dataset_batches(practice, BATCH, seed), steps=steps, lr=2e-3, seed=seed)
-        fit(left, dataset_batches(data.text, BATCH, seed), steps=steps, lr=2e-3, seed=seed)
+        trials.fit(both, (practice, BATCH), STEPS, lr=2e-3)
+        trials.fit(left, (data.text, BATCH), STEPS, lr=2e-3)
         for name, (accuracy, nats) in measured(data, both, left, seed, windows).items():
-            numbers[f"{name}, accuracy"].append(accuracy)
-            numbers[f"{name}, nats"].append(nats)
+            trials.keep(f"{name}, accuracy", accuracy)
+            trials.keep(f"{name}, nats", nats)
         shown = ", ".join(f"{name} {numbers[f'{name}, accuracy'][-1]:.3f}" for name in NAMES)
-        setting.say(f"fill-in, seed {seed}: accuracy {shown}")
+        trials.say(f"accuracy {shown}")
     right, bits = (
         {name: mean(numbers[f"{name}, {unit}"]) for name in NAMES} for unit in ("accuracy", "nats")
     )
@@ -68,11 +66,7 @@ def fill_in(setting: Setting) -> Outcome:
         f"{right['gpt']:.1%} ({bits['gpt']:.2f}), and the commonest byte is right for "
         f"{right['unigram']:.1%} ({bits['unigram']:.2f})."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.bar(list(NAMES), [right[name] for name in NAMES], color=["C0", "C1", "C7"])
-    axis.set(ylabel="hidden bytes guessed", ylim=(0, 1))
-    figure.tight_layout()
+    figure = bars(right, colours=("C0", "C1", "C7"), ylabel="hidden bytes guessed", ylim=(0, 1))
     better = right["bert"] > max(right["gpt"], right["unigram"]) + MARGIN
     surer = bits["bert"] < min(bits["gpt"], bits["unigram"])
     return Outcome(numbers, better and surer, sentence, {"accuracy": figure})

@@ -22,9 +22,9 @@ from everyformer.blocks.block import Block
 from everyformer.core.errors import DivergedError
 from everyformer.core.mask import Mask
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, finished, mean
+from everyformer.data.dataset import Dataset
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, finished, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.config import TrainingConfig
@@ -61,7 +61,8 @@ def norms(setting: Setting) -> Outcome:
     losses: dict[tuple[str, float], list[float]] = {}
     curves: dict[tuple[str, float], list[list[float]]] = {}
     gradients: dict[tuple[str, int], list[list[float]]] = {}
-    for seed in range(setting.seeds):
+    trials = Trials(setting, "norms")
+    for seed in trials.seeds():
         for wiring in WIRINGS:
             for depth in DEPTHS:
                 found = gradient_norms(data, wiring, depth, seed)
@@ -72,7 +73,7 @@ def norms(setting: Setting) -> Outcome:
                 losses.setdefault((arm, rate), []).append(loss)
                 curves.setdefault((arm, rate), []).append(curve)
             shown = ", ".join(f"{losses[arm, rate][-1]:.2f} at {rate:g}" for rate in RATES)
-            setting.say(f"norms, seed {seed}: {arm}: {shown} (guessing: {guess:.2f})")
+            trials.say(f"{arm}: {shown} (guessing: {guess:.2f})")
     numbers = {f"loss {arm}, lr {rate:g}": values for (arm, rate), values in losses.items()}
     for wiring in WIRINGS:
         deepest = gradients[wiring, DEPTHS[-1]]

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 from everyformer.engines.sparse.plan import SparsePlan, distances, reached
-from everyformer.experiments.base import Experiment, Outcome, Setting, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.build import create_mixer
@@ -37,21 +37,19 @@ LINEAR, FLAT = 1.8, 1.0
 
 def paths(setting: Setting) -> Outcome:
     """Mean steps between two tokens by length; what the last token has reached layer by layer."""
-    numbers: dict[str, list[float]] = {
-        f"{name}, {length} tokens": [] for name in BIGBIRDS for length in LENGTHS
-    }
+    trials = Trials(setting, "paths")
     longest = 0.0
-    for seed in range(setting.seeds):
-        for name, options in BIGBIRDS.items():
-            for length in LENGTHS:
-                mixer = create_mixer(
-                    "bigbird", width=8, heads=1, causal=False, max_length=length,
-                    block_size=BLOCK, seed=seed, **options,
-                )  # fmt: skip
-                far = distances([_plan(mixer, length)], length)
-                numbers[f"{name}, {length} tokens"].append(_between(far))
-                if name == "near and global":
-                    longest = max(longest, float(far.max()))
+    for name, options in trials.each(BIGBIRDS.items()):
+        for length in LENGTHS:
+            mixer = create_mixer(
+                "bigbird", width=8, heads=1, causal=False, max_length=length,
+                block_size=BLOCK, seed=trials.seed, **options,
+            )  # fmt: skip
+            far = distances([_plan(mixer, length)], length)
+            trials.keep(f"{name}, {length} tokens", _between(far))
+            if name == "near and global":
+                longest = max(longest, float(far.max()))
+    numbers = trials.numbers
     found = {name: mean(values) for name, values in numbers.items()}
     reach = reach_by_layer()
     for name, shares in reach.items():

@@ -11,15 +11,7 @@ from torch import Tensor, nn
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import (
-    Batches,
-    Experiment,
-    Outcome,
-    Setting,
-    dataset_batches,
-    fit,
-    mean,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
 from everyformer.generation.pixels import draw_images
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -70,24 +62,18 @@ def picture_memory(setting: Setting) -> Outcome:
     for what, images in (("digits", held), ("columns", test)):
         arms[f"{what}, 16 cells, 1-D"] = (STRETCH, images)
         arms[f"{what}, 16 cells, 2-D"] = (RECTANGLE, images)
-    numbers: dict[str, list[float]] = {name: [] for name in arms}
+    trials = Trials(setting, "picture-memory")
     models: dict[str, Model] = {}
-    for seed in range(setting.seeds):
-        for name, (options, images) in arms.items():
-            torch.manual_seed(seed)
-            chosen = options | {"pixels": LEARNED | options.get("pixels", {})}
-            model = create_model(
-                "image-transformer", "pixels", width=64, layers=2, heads=4, dropout=0.0,
-                scale_embedding=False, image=tuple(images.shape[1:]), **chosen,
-            )  # fmt: skip
-            batches: Batches = drawn
-            if images is held:
-                batches = dataset_batches(digits, 16, seed)
-            fit(model, batches, steps=setting.steps(800), lr=3e-3, seed=seed)
-            numbers[name].append(bits(model, images))
-            models[name] = model
-            setting.say(f"picture-memory, seed {seed}: {name} {numbers[name][-1]:.3f} bits/dim")
-    means = {name: mean(values) for name, values in numbers.items()}
+    for name, (options, images) in trials.each(arms.items()):
+        chosen = options | {"pixels": LEARNED | options.get("pixels", {})}
+        model = create_model(
+            "image-transformer", "pixels", width=64, layers=2, heads=4, dropout=0.0,
+            scale_embedding=False, image=tuple(images.shape[1:]), **chosen,
+        )  # fmt: skip
+        trials.fit(model, (digits, 16) if images is held else drawn, 800, lr=3e-3)
+        trials.keep(name, bits(model, images), "{:.3f} bits/dim")
+        models[name] = model
+    means = {name: mean(values) for name, values in trials.numbers.items()}
     fallen = [means[f"digits, l_m = {size}"] for size in MEMORIES]
     listed = ", ".join(f"{size}: {value:.3f}" for size, value in zip(MEMORIES, fallen, strict=True))
     one, two = means["columns, 16 cells, 1-D"], means["columns, 16 cells, 2-D"]
@@ -99,7 +85,7 @@ def picture_memory(setting: Setting) -> Outcome:
     )
     holds = fallen[0] - max(fallen[1:]) > FALL and one - two > AHEAD
     figures = {"memory": _curve(fallen, both), "completed": _completed(models, held)}
-    return Outcome(numbers, holds, sentence, figures)
+    return Outcome(trials.numbers, holds, sentence, figures)
 
 
 @torch.no_grad()

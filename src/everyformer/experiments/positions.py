@@ -8,24 +8,25 @@ from torch import Tensor
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
+from everyformer.experiments.figures import bars, boxes
 from everyformer.models.build import create_model
 from everyformer.positions.sinusoidal import sinusoid
-from everyformer.training.evaluate import evaluate
 
 
 def waves(setting: Setting) -> Outcome:
     """One matrix for each shift k carries PE[p] to PE[p+k]: fitted at some p, right at others."""
     width = 64
-    numbers: dict[str, list[float]] = {"linear map": [], "linear map of random vectors": []}
+    trials = Trials(setting, "waves")
+    names = "linear map", "linear map of random vectors"
     table = sinusoid(torch.arange(512), width, dtype=torch.float64)
-    for seed in range(setting.seeds):
+    for seed in trials.seeds():
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(512, width, generator=generator, dtype=torch.float64)
-        for name, vectors in zip(numbers, (table, noise), strict=True):
+        for name, vectors in zip(names, (table, noise), strict=True):
             errors = [_shift_error(vectors, k) for k in (1, 7, 31)]
-            numbers[name].append(max(errors))
-    ours, control = (mean(values) for values in numbers.values())
+            trials.keep(name, max(errors))
+    ours, control = (mean(values) for values in trials.numbers.values())
     sentence = (
         f"A linear map fitted on the even positions predicts PE[p+k] from the odd ones with a "
         f"relative error of {ours:.1e} for k = 1, 7, 31; for random vectors it is {control:.2f}."
@@ -36,7 +37,7 @@ def waves(setting: Setting) -> Outcome:
     axis.set(xlabel="channel", ylabel="position", title="sinusoidal positions, L = 32, d = 128")
     figure.colorbar(image, ax=axis)
     figure.tight_layout()
-    return Outcome(numbers, ours < 1e-6 and control > 0.1, sentence, {"map": figure})
+    return Outcome(trials.numbers, ours < 1e-6 and control > 0.1, sentence, {"map": figure})
 
 
 def _shift_error(vectors: Tensor, shift: int) -> float:
@@ -49,29 +50,25 @@ def _shift_error(vectors: Tensor, shift: int) -> float:
 
 def rotation(setting: Setting) -> Outcome:
     """The same text behind 100 tokens of padding-free offset: rotary scores do not notice."""
-    numbers: dict[str, list[float]] = {"rope": [], "sinusoidal": []}
-    for seed in range(setting.seeds):
-        for name in numbers:
-            torch.manual_seed(seed)
-            model = create_model(name, width=64, layers=2, heads=4).double().eval()
-            tokens = torch.randint(0, 256, (4, 48))
-            start = model(tokens).logits.detach()
-            state = model.init_state(4, dtype=torch.float64)
-            moved = _moved(state, 100)
-            with torch.no_grad():
-                shifted = model(tokens, state=moved).logits
-            numbers[name].append(float((shifted - start).abs().max() / start.abs().max()))
-    turned, fixed = mean(numbers["rope"]), mean(numbers["sinusoidal"])
+    trials = Trials(setting, "rotation")
+    for name in trials.each(("rope", "sinusoidal")):
+        model = create_model(name, width=64, layers=2, heads=4).double().eval()
+        tokens = torch.randint(0, 256, (4, 48))
+        start = model(tokens).logits.detach()
+        state = model.init_state(4, dtype=torch.float64)
+        moved = _moved(state, 100)
+        with torch.no_grad():
+            shifted = model(tokens, state=moved).logits
+        trials.keep(name, float((shifted - start).abs().max() / start.abs().max()))
+    turned, fixed = (mean(values) for values in trials.numbers.values())
     sentence = (
         f"Moving every position by 100 changes the logits of an untrained model by {turned:.1e} "
         f"(relative) with rotations and by {fixed:.2f} with added waves."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.bar(list(numbers), [turned, fixed], color=["C0", "C1"])
-    axis.set(yscale="log", ylabel="relative change of logits")
-    figure.tight_layout()
-    return Outcome(numbers, turned < 1e-9 and fixed > 1e-2, sentence, {"shift": figure})
+    shifts = {"rope": turned, "sinusoidal": fixed}
+    label = "relative change of logits"
+    figure = bars(shifts, colours=("C0", "C1"), yscale="log", ylabel=label)
+    return Outcome(trials.numbers, turned < 1e-9 and fixed > 1e-2, sentence, {"shift": figure})
 
 
 def _moved(state: object, by: int) -> object:
@@ -84,29 +81,20 @@ def _moved(state: object, by: int) -> object:
 def learned_table(setting: Setting) -> Outcome:
     """Bits per byte of the same model with a learned table and with fixed waves."""
     data = load_dataset(DataConfig(length=128))
-    numbers: dict[str, list[float]] = {"learned": [], "sinusoidal": []}
-    for seed in range(setting.seeds):
-        for name in numbers:
-            torch.manual_seed(seed)
-            model = create_model(
-                name, width=96, layers=3, heads=4, vocabulary=data.vocabulary, max_length=128
-            )
-            batches = dataset_batches(data, 16, seed)
-            fit(model, batches, steps=setting.steps(500), lr=2e-3, seed=seed)
-            found = evaluate(model, data, limit=128)
-            assert found is not None
-            numbers[name].append(found["bits_per_byte"])
-            setting.say(f"learned-table, seed {seed}: {name} {found['bits_per_byte']:.3f}")
-    table, fixed = mean(numbers["learned"]), mean(numbers["sinusoidal"])
+    trials = Trials(setting, "learned-table")
+    for name in trials.each(("learned", "sinusoidal")):
+        model = create_model(
+            name, width=96, layers=3, heads=4, vocabulary=data.vocabulary, max_length=128
+        )
+        trials.fit(model, (data, 16), 500, lr=2e-3)
+        trials.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
+    numbers = trials.numbers
+    table, fixed = (mean(values) for values in numbers.values())
     sentence = (
         f"After equal steps on the standard library, {table:.3f} bits per byte with a learned "
         f"table and {fixed:.3f} with fixed waves; beyond its last row the table is an error."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.boxplot(list(numbers.values()), tick_labels=list(numbers))
-    axis.set(ylabel="bits per byte")
-    figure.tight_layout()
+    figure = boxes(numbers, "bits per byte")
     return Outcome(numbers, abs(table / fixed - 1) < 0.05, sentence, {"quality": figure})
 
 

@@ -16,12 +16,12 @@ from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.engines.content.chunk_lists import Pattern
 from everyformer.engines.content.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
-from everyformer.experiments.base import Experiment, Outcome, Setting, dataset_batches, fit, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, fit, held_out, mean
+from everyformer.experiments.figures import boxes
 from everyformer.functional import lsh_attention
 from everyformer.mixers._lsh import dense_attention, lsh_weights_reference
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, create_model
-from everyformer.training.evaluate import evaluate
 
 ROUNDS = (1, 2, 4, 8, 16)
 LENGTH, SIZE, CHUNK, BUCKETS = 512, 32, 16, 32
@@ -38,7 +38,8 @@ def rounds(setting: Setting) -> Outcome:
     """Error of one attention against dense as rounds grow, and copies by a trained model."""
     errors: dict[tuple[str, int], list[float]] = {}
     copies: dict[int, list[float]] = {}
-    for seed in range(setting.seeds):
+    trials = Trials(setting, "rounds")
+    for seed in trials.seeds():
         for kind in ("hashed", "random"):
             for count in ROUNDS:
                 errors.setdefault((kind, count), []).append(output_error(kind, count, seed))
@@ -46,7 +47,7 @@ def rounds(setting: Setting) -> Outcome:
         for count in EVALUATED:
             copies.setdefault(count, []).append(copied(model, count, seed))
         shown = ", ".join(f"{values[-1]:.1%} by {count}" for count, values in copies.items())
-        setting.say(f"rounds, seed {seed}: copied {shown}")
+        trials.say(f"copied {shown}")
     numbers = {f"error, {kind} buckets, {n} rounds": v for (kind, n), v in errors.items()}
     numbers |= {f"copied by {n} rounds": values for n, values in copies.items()}
     first, last, chance = (
@@ -163,10 +164,9 @@ def sorted_figure(length: int = 64) -> Figure:
 def reversible(setting: Setting) -> Outcome:
     """Bytes kept for the backward pass of 2 to 16 layers, with their weights left out."""
     kept: dict[tuple[str, int], list[float]] = {}
-    for seed in range(setting.seeds):
-        for wiring in WIRINGS:
-            for depth in DEPTHS:
-                kept.setdefault((wiring, depth), []).append(kept_bytes(wiring, depth, seed))
+    trials = Trials(setting, "reversible")
+    for arm in trials.each(list(itertools.product(WIRINGS, DEPTHS))):
+        kept.setdefault(arm, []).append(kept_bytes(*arm, trials.seed))
     numbers = {
         f"MB kept, {wiring}, {n} layers": [b / 1e6 for b in values]
         for (wiring, n), values in kept.items()
@@ -225,35 +225,26 @@ def kept_bytes(wiring: str, depth: int, seed: int) -> float:
 def axes(setting: Setting) -> Outcome:
     """Bits per byte of the same model with a table of two axes and with a whole one."""
     data = load_dataset(DataConfig(length=128))
-    numbers: dict[str, list[float]] = {"axial": [], "learned": []}
+    trials = Trials(setting, "axes")
     sizes = {}
-    for seed in range(setting.seeds):
-        for name in numbers:
-            torch.manual_seed(seed)
-            model = create_model(
-                name, width=96, layers=2, heads=4, vocabulary=data.vocabulary, max_length=128,
-                std=0.02,
-            )  # fmt: skip
-            assert model.position is not None
-            sizes[name] = sum(len(table.flatten()) for table in model.position.parameters())
-            batches = dataset_batches(data, 16, seed)
-            fit(model, batches, steps=setting.steps(300), lr=2e-3, seed=seed)
-            found = evaluate(model, data, limit=128)
-            assert found is not None
-            numbers[name].append(found["bits_per_byte"])
-            setting.say(f"axes, seed {seed}: {name} {found['bits_per_byte']:.3f}")
-    two, whole = mean(numbers["axial"]), mean(numbers["learned"])
+    for name in trials.each(("axial", "learned")):
+        model = create_model(
+            name, width=96, layers=2, heads=4, vocabulary=data.vocabulary, max_length=128,
+            std=0.02,
+        )  # fmt: skip
+        assert model.position is not None
+        sizes[name] = sum(len(table.flatten()) for table in model.position.parameters())
+        trials.fit(model, (data, 16), 300, lr=2e-3)
+        trials.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
+    numbers = trials.numbers
+    two, whole = (mean(values) for values in numbers.values())
     sentence = (
         f"After equal steps on the standard library, {two:.3f} bits per byte with "
         f"{sizes['axial']:,} parameters on two axes and {whole:.3f} with {sizes['learned']:,} in "
         f"one table."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.boxplot(list(numbers.values()), tick_labels=list(numbers))
-    axis.set(ylabel="bits per byte")
-    figure.tight_layout()
-    return Outcome(numbers, two / whole < 1.03, sentence, {"quality": figure})
+    quality = boxes(numbers, "bits per byte")
+    return Outcome(numbers, two / whole < 1.03, sentence, {"quality": quality})
 
 
 EXPERIMENTS = (

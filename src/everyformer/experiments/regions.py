@@ -18,7 +18,7 @@ from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.streams import held_out_segments
 from everyformer.data.text import TextDataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, finished, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, finished, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.config import TrainingConfig
@@ -40,8 +40,8 @@ def regions(setting: Setting) -> Outcome:
     count = STREAMS * SIZE * (WARM + setting.steps(MEASURED)) + 1
     text = dataclasses.replace(found, validation=found.validation[:count])
     parts: list[np.ndarray] = []
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    trials = Trials(setting, "regions")
+    for seed in trials.seeds():
         model = create_model(
             "compressive", width=128, layers=3, heads=HEADS, vocabulary=256, max_length=SIZE,
             slots=SIZE, compressed=SIZE, rate=3, dropout=0.0, embedding_dropout=0.0,
@@ -52,7 +52,7 @@ def regions(setting: Setting) -> Outcome:
         )  # fmt: skip
         finished(train(model, text, config, show=False))
         parts.append(attention_by_part(model.eval(), text))
-        setting.say(f"regions, seed {seed}: {np.round(parts[-1].mean(0), 4).tolist()}")
+        trials.say(f"{np.round(parts[-1].mean(0), 4).tolist()}")
     means = np.stack([part.mean(0) for part in parts])
     numbers = {
         f"{region}, part {n + 1}": means[:, r * PARTS + n].tolist()

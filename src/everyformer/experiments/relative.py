@@ -21,16 +21,16 @@ from everyformer.experiments.base import (
     Experiment,
     Outcome,
     Setting,
-    dataset_batches,
-    fit,
+    Trials,
+    held_out,
     mean,
     scored_accuracy,
 )
+from everyformer.experiments.figures import boxes
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.positions.da_transformer import DaTransformer
 from everyformer.positions.xl_relative import XlRelative
-from everyformer.training.evaluate import evaluate
 
 SYMBOLS, LENGTH, SHIFT = 16, 24, 4
 CLIPS = (0, 2, 4, 5, 8)
@@ -45,19 +45,18 @@ ARMS: dict[str, dict[str, Any]] = {
 
 def shift(setting: Setting) -> Outcome:
     """Each token of one layer, seeing both sides, must say which stood `SHIFT` places before it."""
-    numbers: dict[str, list[float]] = {name: [] for name in ARMS}
-    for seed in range(setting.seeds):
-        for name, options in ARMS.items():
-            torch.manual_seed(seed)
+    trials = Trials(setting, "shift")
+    for seed in trials.seeds():
+        for name, options in trials.arms(ARMS.items()):
             model = create_model(
                 "shaw", "mlm", width=48, layers=1, heads=4, vocabulary=SYMBOLS, max_length=LENGTH,
                 **options,
             )  # fmt: skip
-            fit(model, shifted, steps=setting.steps(600), seed=seed)
+            trials.fit(model, shifted, 600)
             found = scored_accuracy(model, *shifted(torch.Generator().manual_seed(99 + seed)))
-            numbers[name].append(found)
-        shown = ", ".join(f"{name} {values[-1]:.2f}" for name, values in numbers.items())
-        setting.say(f"shift, seed {seed}: {shown}")
+            trials.keep(name, found)
+        trials.say(trials.latest(".2f"))
+    numbers = trials.numbers
     short = [f"clip {k}" for k in CLIPS if k <= SHIFT]
     long = [*(f"clip {k}" for k in CLIPS if k > SHIFT), "clip 8, keys alone"]
     blind, solved = max(max(numbers[n]) for n in short), min(min(numbers[n]) for n in long)
@@ -100,29 +99,27 @@ PLACES = ((1, 4), (10, 14), (15, 19), (25, 31))
 def near_and_far(setting: Setting) -> Outcome:
     """The first token must tell the nearest and the farthest of four values: sixteen classes."""
     arms = {"da-transformer": {"spread": 0.0, "distance_scale": 8.0}, "no position": {}}
-    numbers: dict[str, list[float]] = {name: [] for name in arms}
-    numbers |= {"smallest alpha": [], "largest alpha": []}
+    trials = Trials(setting, "near-and-far", arms)
     learned: list[DaTransformer] = []
-    for seed in range(setting.seeds):
-        for name, options in arms.items():
-            torch.manual_seed(seed)
+    for seed in trials.seeds():
+        for name, options in trials.arms(arms.items()):
             member, place = (name, {}) if options else ("attention", {"position": None})
             model = create_model(
                 member, "classify-text", width=48, layers=1, heads=4, classes=VALUES**2,
                 vocabulary=1 + NOISE + VALUES, max_length=TEXT, pooling="first", **place, **options,
             )  # fmt: skip
-            fit(model, valued, steps=setting.steps(1500), seed=seed)
+            trials.fit(model, valued, 1500)
             with torch.no_grad():
                 x, y = valued(torch.Generator().manual_seed(99 + seed), 1024)
-                numbers[name].append(float((model(x).logits.argmax(-1) == y).float().mean()))
+                trials.keep(name, float((model(x).logits.argmax(-1) == y).float().mean()))
             made = [m for m in model.modules() if isinstance(m, DaTransformer)]
             if made:
                 alphas = torch.cat([one.alpha.detach() for one in made])
-                numbers["smallest alpha"].append(float(alphas.min()))
-                numbers["largest alpha"].append(float(alphas.max()))
+                trials.keep("smallest alpha", float(alphas.min()))
+                trials.keep("largest alpha", float(alphas.max()))
             learned = learned or made
-        shown = ", ".join(f"{name} {values[-1]:.2f}" for name, values in numbers.items())
-        setting.say(f"near-and-far, seed {seed}: {shown}")
+        trials.say(trials.latest(".2f"))
+    numbers = trials.numbers
     able, blind = min(numbers["da-transformer"]), max(numbers["no position"])
     low, high = max(numbers["smallest alpha"]), min(numbers["largest alpha"])
     sentence = (
@@ -170,23 +167,20 @@ REMOVED: dict[str, str] = {"none": "", "b": "b", "d": "d", "b and d": "bd", "c":
 def four_terms(setting: Setting) -> Outcome:
     """Bits per byte of a trained model of bytes when terms of its scores are left out."""
     data = load_dataset(DataConfig(length=128))
-    numbers: dict[str, list[float]] = {name: [] for name in REMOVED}
+    trials = Trials(setting, "four-terms")
     figure: Figure | None = None
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    for _ in trials.seeds():
         model = create_model(
             "xl-relative", width=96, layers=2, heads=4, vocabulary=data.vocabulary, max_length=128
         )
-        batches = dataset_batches(data, 16, seed)
-        fit(model, batches, steps=setting.steps(500), lr=2e-3, seed=seed)
+        trials.fit(model, (data, 16), 500, lr=2e-3)
         for name, terms in REMOVED.items():
             with without(model, terms):
-                found = evaluate(model, data, limit=max(8, setting.steps(128)))
-            assert found is not None
-            numbers[name].append(found["bits_per_byte"])
-        shown = ", ".join(f"without {name} {values[-1]:.2f}" for name, values in numbers.items())
-        setting.say(f"four-terms, seed {seed}: {shown}")
+                limit = max(8, setting.steps(128))
+                trials.keep(name, held_out(model, data, "bits_per_byte", limit=limit))
+        trials.say(f"left out: {trials.latest('.2f')}")
         figure = figure or _terms(model, data.train_batch(0, 1, 7).inputs[:, :48])
+    numbers = trials.numbers
     whole = mean(numbers["none"])
     lost = {name: mean(values) - whole for name, values in numbers.items()}
     sentence = (
@@ -265,21 +259,18 @@ LOSSES: dict[str, dict[str, Any]] = {
 def inner_losses(setting: Setting) -> Outcome:
     """Bits per byte of a deep, narrow model after equal steps, with auxiliary losses or without."""
     data = load_dataset(DataConfig(length=64))
-    numbers: dict[str, list[float]] = {name: [] for name in LOSSES}
-    for seed in range(setting.seeds):
-        for name, options in LOSSES.items():
-            torch.manual_seed(seed)
+    trials = Trials(setting, "inner-losses")
+    for _ in trials.seeds():
+        for name, options in trials.arms(LOSSES.items()):
             model = create_model(
                 "learned-per-layer", width=64, layers=DEPTH, heads=2, vocabulary=data.vocabulary,
                 max_length=64, **options,
             )  # fmt: skip
-            batches = dataset_batches(data, 16, seed)
-            fit(model, batches, steps=setting.steps(600), lr=2e-3, seed=seed)
-            found = evaluate(model, data, limit=max(8, setting.steps(128)))
-            assert found is not None
-            numbers[name].append(found["bits_per_byte"])
-        shown = ", ".join(f"{name} {values[-1]:.3f}" for name, values in numbers.items())
-        setting.say(f"inner-losses, seed {seed}: {shown}")
+            trials.fit(model, (data, 16), 600, lr=2e-3)
+            limit = max(8, setting.steps(128))
+            trials.keep(name, held_out(model, data, "bits_per_byte", limit=limit))
+        trials.say(trials.latest(".3f"))
+    numbers = trials.numbers
     helped, plain = mean(numbers["both"]), mean(numbers["neither"])
     sentence = (
         f"{DEPTH} layers, equal steps on the standard library: {helped:.3f} bits per byte with "
@@ -287,11 +278,7 @@ def inner_losses(setting: Setting) -> Outcome:
         f"{mean(numbers['inner layers']):.3f} with the first alone, {plain:.3f} with neither."
     )
     pairs = zip(numbers["both"], numbers["neither"], strict=True)
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.boxplot(list(numbers.values()), tick_labels=list(numbers))
-    axis.set(ylabel="bits per byte")
-    figure.tight_layout()
+    figure = boxes(numbers, "bits per byte")
     holds = all(a < b for a, b in pairs) and helped < 0.99 * plain
     return Outcome(numbers, holds, sentence, {"quality": figure})
 

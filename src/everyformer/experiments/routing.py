@@ -13,15 +13,7 @@ from everyformer.core.trace import trace
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.engines.flops import count_flops
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    dataset_batches,
-    fit,
-    mean,
-    scored_accuracy,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean, scored_accuracy
 from everyformer.models.base import Model
 from everyformer.models.build import create_mixer, create_model
 
@@ -43,26 +35,23 @@ def routed_copy(setting: Setting) -> Outcome:
         f"hashed, K={MAIN}": ("routing", _sizes(MAIN) | {"update": "none"}),
         **{f"routed, K={k}": ("routing", _sizes(k)) for k in CLUSTERS},
     }
-    numbers: dict[str, list[float]] = {}
+    trials = Trials(setting, "routed-copy")
     losses: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
-        for name, (member, options) in arms.items():
-            torch.manual_seed(seed)
-            model = create_model(
-                member, width=64, layers=2, heads=4, vocabulary=data.vocabulary,
-                max_length=data.length, position="learned", **options,
-            )  # fmt: skip
-            curve = fit(model, dataset_batches(data, 32, seed), steps=setting.steps(600), seed=seed)
-            held = next(iter(data.validation_batches(256, 256)))
-            numbers.setdefault(name, []).append(scored_accuracy(model, held.inputs, held.targets))
-            losses.setdefault(name, []).append(mean(curve[-20:]))
-            setting.say(f"routed-copy, seed {seed}: {name} {numbers[name][-1]:.1%}")
-            if name == f"routed, K={MAIN}":
-                figure = clusters_figure(model, held.inputs)
+    for name, (member, options) in trials.each(arms.items()):
+        model = create_model(
+            member, width=64, layers=2, heads=4, vocabulary=data.vocabulary,
+            max_length=data.length, position="learned", **options,
+        )  # fmt: skip
+        curve = trials.fit(model, (data, 32), 600)
+        held = next(iter(data.validation_batches(256, 256)))
+        trials.keep(name, scored_accuracy(model, held.inputs, held.targets), "{:.1%}")
+        losses.setdefault(name, []).append(mean(curve[-20:]))
+        if name == f"routed, K={MAIN}":
+            figure = clusters_figure(model, held.inputs)
     counted = {length: mixing_operations(length) for length in LENGTHS}
     first, last = LENGTHS[0], LENGTHS[-1]
     power = math.log(counted[last] / counted[first]) / math.log(last / first)
-    numbers["exponent of operations"] = [power]
+    numbers = trials.numbers | {"exponent of operations": [power]}
     shares = {name: mean(values) for name, values in numbers.items()}
     main, local = shares[f"routed, K={MAIN}"], shares["local heads"]
     sentence = (

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.text import TextDataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, finished, mean
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, finished, mean
 from everyformer.memory.base import memories_of
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -45,8 +45,8 @@ def segments(setting: Setting) -> Outcome:
     text = dataclasses.replace(found, validation=found.validation[: setting.steps(SCORED) + 1])
     by_memory: dict[int, list[float]] = {slots: [] for slots in MEMORIES}
     places: dict[str, list[dict[str, Any]]] = {}
-    numbers: dict[str, list[float]] = {}
-    for seed in range(setting.seeds):
+    trials = Trials(setting, "segments")
+    for seed in trials.seeds():
         model = trained(text, SLOTS, seed, setting)
         for slots in MEMORIES:
             loss = in_order(model, text, slots)["loss"]
@@ -56,15 +56,12 @@ def segments(setting: Setting) -> Outcome:
             one = in_order(made, text, slots)
             places[name] = one["by_place"]
             for part, first, last in (("first", 0, EARLY), ("later", LATE, LENGTH)):
-                numbers.setdefault(f"{name}, {part} places", []).append(
-                    at_places(one["by_place"], first, last)
-                )
-        numbers.setdefault("bytes a second, in order over sliding", []).append(
-            speed(model, text, setting)
-        )
+                loss = at_places(one["by_place"], first, last)
+                trials.keep(f"{name}, {part} places", loss)
+        trials.keep("bytes a second, in order over sliding", speed(model, text, setting))
         ends = by_memory[0][-1], by_memory[MEMORIES[-1]][-1]
-        setting.say(f"segments, seed {seed}: {ends[0]:.3f} to {ends[1]:.3f}")
-    numbers |= {f"memory {slots}": losses for slots, losses in by_memory.items()}
+        trials.say(f"{ends[0]:.3f} to {ends[1]:.3f}")
+    numbers = trials.numbers | {f"memory {slots}": losses for slots, losses in by_memory.items()}
     none, trained_at, longest = (mean(by_memory[n]) for n in (0, SLOTS, MEMORIES[-1]))
     gain = mean(numbers["without, first places"]) - mean(numbers["with memory, first places"])
     later = mean(numbers["without, later places"]) - mean(numbers["with memory, later places"])

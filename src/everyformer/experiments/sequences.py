@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from matplotlib.figure import Figure
 
 from everyformer.core.mask import Mask
 from everyformer.data import load_dataset
-from everyformer.data.base import Dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, finished, mean
+from everyformer.data.dataset import Dataset
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, finished, mean
+from everyformer.experiments.figures import bars
 from everyformer.generation.beam import beam_search
 from everyformer.generation.config import BeamConfig
 from everyformer.models.base import Model
@@ -22,33 +22,26 @@ TASKS = ("copy", "reverse", "sort")
 
 def sequences(setting: Setting) -> Outcome:
     """10 to 20 symbols copied, reversed and sorted; counted are targets right in every token."""
-    numbers: dict[str, list[float]] = {name: [] for name in TASKS}
-    for seed in range(setting.seeds):
-        for name in TASKS:
-            data = load_dataset(DataConfig(source=name, length=24, symbols=16), "seq2seq")
-            torch.manual_seed(seed)
-            model = create_model(
-                "transformer", "seq2seq", width=64, layers=2, heads=4, vocabulary=data.vocabulary,
-                max_length=data.length + 2, dropout=0.0, embedding_dropout=0.0,
-                **data.target_ends,
-            )  # fmt: skip
-            config = TrainingConfig(
-                steps=setting.steps(1500), batch=64, lr=2e-3, warmup=0.1, weight_decay=0.01,
-                evaluate_every=None, checkpoint_every=None, seed=seed,
-            )  # fmt: skip
-            finished(train(model, data, config, show=False))
-            numbers[name].append(exact_matches(model, data))
-            setting.say(f"sequences, seed {seed}: {name} {numbers[name][-1]:.1%} exact")
-    shares = {name: mean(values) for name, values in numbers.items()}
+    trials = Trials(setting, "sequences")
+    for name in trials.each(TASKS):
+        data = load_dataset(DataConfig(source=name, length=24, symbols=16), "seq2seq")
+        model = create_model(
+            "transformer", "seq2seq", width=64, layers=2, heads=4, vocabulary=data.vocabulary,
+            max_length=data.length + 2, dropout=0.0, embedding_dropout=0.0,
+            **data.target_ends,
+        )  # fmt: skip
+        config = TrainingConfig(
+            steps=setting.steps(1500), batch=64, lr=2e-3, warmup=0.1, weight_decay=0.01,
+            evaluate_every=None, checkpoint_every=None, seed=trials.seed,
+        )  # fmt: skip
+        finished(train(model, data, config, show=False))
+        trials.keep(name, exact_matches(model, data), "{:.1%} exact")
+    shares = {name: mean(values) for name, values in trials.numbers.items()}
     sentence = "Targets right in every token: " + ", ".join(
         f"{name} {share:.1%}" for name, share in shares.items()
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.bar(list(shares), list(shares.values()))
-    axis.set(ylabel="exact matches", ylim=(0, 1))
-    figure.tight_layout()
-    return Outcome(numbers, min(shares.values()) > 0.95, f"{sentence}.", {"exact": figure})
+    figure = bars(shares, ylabel="exact matches", ylim=(0, 1))
+    return Outcome(trials.numbers, min(shares.values()) > 0.95, f"{sentence}.", {"exact": figure})
 
 
 @torch.no_grad()

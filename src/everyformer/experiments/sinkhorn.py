@@ -9,14 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.core.trace import trace
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    fit,
-    mean,
-    scored_accuracy,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean, scored_accuracy
 from everyformer.models.build import create_model
 
 BLOCK, SYMBOLS = 8, 16
@@ -39,27 +32,24 @@ def gaps(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def far_block(setting: Setting) -> Outcome:
     """Copying 32 symbols in one layer whose queries read 16 keys: the nearest, or 8 sorted in."""
-    numbers: dict[str, list[float]] = {name: [] for name in ARMS}
-    numbers |= {"entropy of P at the start, nats": [], "entropy of P, nats": []}
+    trials = Trials(setting, "far-block", ARMS)
     curves: dict[str, list[float]] = {}
     shown: list[Tensor] = []
-    for seed in range(setting.seeds):
-        inputs, targets = gaps(torch.Generator().manual_seed(1000 + seed))
-        for name, (member, options) in ARMS.items():
-            torch.manual_seed(seed)
-            model = create_model(
-                member, "mlm", width=64, layers=1, heads=4, vocabulary=SYMBOLS + 1,
-                max_length=2 * DISTANCE, position="learned", **options,
-            )  # fmt: skip
-            start = sort_matrices(model, inputs) if name == "sinkhorn" else None
-            curves[name] = fit(model, gaps, steps=setting.steps(1000), lr=3e-3, seed=seed)
-            numbers[name].append(scored_accuracy(model, inputs, targets))
-            if start is not None:
-                after = sort_matrices(model, inputs)
-                numbers["entropy of P at the start, nats"].append(entropy(start))
-                numbers["entropy of P, nats"].append(entropy(after))
-                shown = [start[0], after[0]]
-            setting.say(f"far-block, seed {seed}: {name} {numbers[name][-1]:.1%}")
+    for name, (member, options) in trials.each(ARMS.items()):
+        inputs, targets = gaps(torch.Generator().manual_seed(1000 + trials.seed))
+        model = create_model(
+            member, "mlm", width=64, layers=1, heads=4, vocabulary=SYMBOLS + 1,
+            max_length=2 * DISTANCE, position="learned", **options,
+        )  # fmt: skip
+        start = sort_matrices(model, inputs) if name == "sinkhorn" else None
+        curves[name] = trials.fit(model, gaps, 1000, lr=3e-3)
+        trials.keep(name, scored_accuracy(model, inputs, targets), "{:.1%}")
+        if start is not None:
+            after = sort_matrices(model, inputs)
+            trials.keep("entropy of P at the start, nats", entropy(start))
+            trials.keep("entropy of P, nats", entropy(after))
+            shown = [start[0], after[0]]
+    numbers = trials.numbers
     found, local, before, trained = (mean(values) for values in numbers.values())
     sentence = (
         f"One layer of Sinkhorn attention with blocks of {BLOCK} fills in {found:.1%} of the gaps "

@@ -10,15 +10,8 @@ from torch import Tensor
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    dataset_batches,
-    fit,
-    mean,
-    scored_accuracy,
-)
+from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, accuracy, mean
+from everyformer.experiments.figures import bars
 from everyformer.models.build import create_model
 
 SYMBOLS, LENGTH = 8, 24
@@ -26,29 +19,22 @@ SYMBOLS, LENGTH = 8, 24
 
 def toeplitz(setting: Setting) -> Outcome:
     """y_t = (2 x_(t-1) + x_(t+2)) mod 8: the same rule everywhere, so W should be Toeplitz."""
-    numbers: dict[str, list[float]] = {"accuracy": [], "Toeplitz R^2": [], "R^2 at the start": []}
+    trials = Trials(setting, "toeplitz", ("accuracy", "Toeplitz R^2"))
     kept: Tensor | None = None
-    for seed in range(setting.seeds):
-        torch.manual_seed(seed)
+    for _ in trials.seeds():
         model = _tagger()
-        numbers["R^2 at the start"].append(toeplitz_share(_scored(_first(model))))
-        losses = fit(
-            model,
-            _shifted,
-            steps=setting.steps(600),
-            seed=seed,
-            loss_of=_token_loss,
-        )
+        trials.keep("R^2 at the start", toeplitz_share(_scored(_first(model))))
+        losses = trials.fit(model, _shifted, 600, loss_of=_token_loss)
         generator = torch.Generator().manual_seed(11)
         inputs, targets = _shifted(generator)
         found = _token_logits(model, inputs).argmax(-1)
         scored = targets != -100
-        numbers["accuracy"].append(float((found == targets)[scored].float().mean()))
-        numbers["Toeplitz R^2"].append(toeplitz_share(_scored(_first(model))))
+        trials.keep("accuracy", float((found == targets)[scored].float().mean()))
+        explained = toeplitz_share(_scored(_first(model)))
+        trials.keep("Toeplitz R^2", explained)
         kept = _first(model) if kept is None else kept
-        setting.say(
-            f"toeplitz, seed {seed}: loss {losses[-1]:.3f}, R^2 {numbers['Toeplitz R^2'][-1]:.3f}"
-        )
+        trials.say(f"loss {losses[-1]:.3f}, R^2 {explained:.3f}")
+    numbers = trials.numbers
     assert kept is not None
     diagonals = diagonal_means(_scored(kept))
     order = sorted(diagonals, key=lambda n: -abs(diagonals[n]))[:2]
@@ -93,30 +79,22 @@ def diagonal_means(matrix: Tensor) -> dict[int, float]:
 def alignment(setting: Setting) -> Outcome:
     """Associative recall: pairs stand elsewhere in every text, so a static matrix cannot align."""
     data = load_dataset(DataConfig(source="recall", length=32, symbols=32, pairs=8))
-    numbers: dict[str, list[float]] = {"gmlp": [], "amlp": []}
-    for seed in range(setting.seeds):
-        for name in numbers:
-            torch.manual_seed(seed)
-            options: dict[str, Any] = {"attention_dim": 32} if name == "amlp" else {}
-            model = create_model(
-                name, width=64, layers=3, vocabulary=data.vocabulary, max_length=32, **options
-            )
-            batches = dataset_batches(data, 64, seed)
-            fit(model, batches, steps=setting.steps(1500), lr=2e-3, seed=seed)
-            held = next(iter(data.validation_batches(256, 256)))
-            numbers[name].append(scored_accuracy(model, held.inputs, held.targets))
-            setting.say(f"alignment, seed {seed}: {name} {numbers[name][-1]:.1%}")
-    static, tiny = mean(numbers["gmlp"]), mean(numbers["amlp"])
+    trials = Trials(setting, "alignment")
+    for name in trials.each(("gmlp", "amlp")):
+        options: dict[str, Any] = {"attention_dim": 32} if name == "amlp" else {}
+        model = create_model(
+            name, width=64, layers=3, vocabulary=data.vocabulary, max_length=32, **options
+        )
+        trials.fit(model, (data, 64), 1500, lr=2e-3)
+        trials.keep(name, accuracy(model, data), "{:.1%}")
+    static, tiny = (mean(values) for values in trials.numbers.values())
     sentence = (
         f"With 8 associations gMLP recalls {static:.1%} of the values and aMLP, with one tiny head "
         f"of 32 channels a layer, {tiny:.1%}."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.bar(list(numbers), [static, tiny], color=["C0", "C1"])
-    axis.set(ylabel="values recalled", ylim=(0, 1))
-    figure.tight_layout()
-    return Outcome(numbers, tiny > static + 0.2, sentence, {"recall": figure})
+    shares = {"gmlp": static, "amlp": tiny}
+    figure = bars(shares, colours=("C0", "C1"), ylabel="values recalled", ylim=(0, 1))
+    return Outcome(trials.numbers, tiny > static + 0.2, sentence, {"recall": figure})
 
 
 def _tagger() -> torch.nn.Module:

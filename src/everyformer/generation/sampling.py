@@ -17,7 +17,7 @@ from torch import Tensor
 from everyformer.core.errors import ConfigError, DivergedError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
-from everyformer.data.tokenizers import Tokenizer
+from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.generation.config import Sampling
 from everyformer.models.base import Model
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from everyformer.core.errors import DataError, MissingExtraError
 from everyformer.core.mask import Mask
 from everyformer.data.text import decode
-from everyformer.data.tokenizers import Tokenizer
+from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.generation.beam import beam_search
 from everyformer.generation.config import BeamConfig
 from everyformer.models.base import Model

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import GeneError
 from everyformer.core.gene import Blueprint, Gene
 from everyformer.core.registry import Registry
-from everyformer.mixers import MIXERS, layer_choice
 from everyformer.positions import POSITION
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ class MemoryGene(Gene):
     in_mixers = True
     holds_weights = False
 
-    def check(self, plan: Blueprint) -> None:
+    def check(self, plan: Blueprint, mixers: Sequence[Any]) -> None:
         """Refuse mixers that read none, a task without segments, and rows that look alike."""
         name = plan.genes[self.name].name
         if name is None:
             return
         MEMORIES.get(name)
-        for mixer in (str(layer_choice(plan, layer).name) for layer in range(plan.layers)):
-            if not MIXERS.get(mixer).accepts_memory:
+        for mixer in mixers:
+            if not mixer.accepts_memory:
                 raise GeneError(
-                    f"memory '{name}' is read as further keys and values, which mixer '{mixer}' "
-                    "has not: use it with 'attention'"
+                    f"memory '{name}' is read as further keys and values, which mixer "
+                    f"'{mixer.name}' has not: use it with 'attention'"
                 )
         if plan.task != "lm":
             raise GeneError(

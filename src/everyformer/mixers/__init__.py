@@ -6,11 +6,11 @@ An encoder-decoder has three: `MIXER` of the decoder, `ENCODER`, and `CROSS` bet
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError, GeneError, nearest
-from everyformer.core.gene import Blueprint, Gene
+from everyformer.core.gene import Blueprint, Gene, layer_choice
 from everyformer.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -26,28 +26,30 @@ class MixerGene(Gene):
     question = "how information moves across positions"
     always_named = True
 
-    def check(self, plan: Blueprint) -> None:
+    def check(self, plan: Blueprint, mixers: Sequence[Any]) -> None:
+        known = {f.name for mixer in mixers for f in dataclasses.fields(mixer.Options)}
+        for option in [*plan.genes[self.name].options, *plan.schedule]:
+            if option != self.name and option not in known:
+                used = sorted({mixer.name for mixer in mixers})
+                raise ConfigError(
+                    f"unknown option '{option}' for mixer {', '.join(used)}; "
+                    f"{nearest(option, known)}"
+                )
+
+    def of_layers(self, plan: Blueprint) -> list[Any]:
+        """The class of every layer's mixer.
+
+        Raises:
+            GeneError: a schedule for another number of layers.
+        """
         for name, values in plan.schedule.items():
             if len(values) != plan.layers:
                 raise GeneError(
                     f"the schedule of '{name}' has {len(values)} entries, but the model has "
                     f"layers={plan.layers}: give one value a layer"
                 )
-        used = {layer_choice(plan, layer).name for layer in range(plan.layers)}
-        known = {f.name for name in used for f in dataclasses.fields(self.options(name))}
-        for option in [*plan.genes[self.name].options, *plan.schedule]:
-            if option != self.name and option not in known:
-                raise ConfigError(
-                    f"unknown option '{option}' for mixer {', '.join(sorted(map(str, used)))}; "
-                    f"{nearest(option, known)}"
-                )
-
-
-def layer_choice(plan: Blueprint, layer: int) -> Choice:
-    """Name and options of the mixer of one layer, counted from 0."""
-    chosen: dict[str, Any] = {name: values[layer] for name, values in plan.schedule.items()}
-    every = plan.genes["mixer"]
-    return Choice(chosen.pop("mixer", every.name), {**every.options, **chosen})
+        names = (layer_choice(plan, layer).name for layer in range(plan.layers))
+        return [self.alternatives.get(str(name)) for name in names]
 
 
 class EncoderGene(Gene):
@@ -66,7 +68,7 @@ class CrossGene(Gene):
     name = "cross"
     question = "how a decoder reads the encoder's output (seq2seq, super-resolution)"
 
-    def check(self, plan: Blueprint) -> None:
+    def check(self, plan: Blueprint, mixers: Sequence[Any]) -> None:
         name = str(plan.genes[self.name].name)
         if not MIXERS.get(name).crosses:
             able = [known for known in MIXERS.names() if MIXERS.get(known).crosses]

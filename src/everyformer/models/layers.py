@@ -7,9 +7,10 @@ from typing import Any
 
 from everyformer.blocks.stack import Stack
 from everyformer.core.config import Choice
+from everyformer.core.gene import layer_choice
 from everyformer.core.mixer import Mixer, Picture, set_options
 from everyformer.genes import GENES
-from everyformer.mixers import MIXERS, layer_choice
+from everyformer.mixers import MIXER, MIXERS
 from everyformer.models.checks import check_globals, check_model
 from everyformer.models.config import ModelConfig
 from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
@@ -21,8 +22,9 @@ def build_mixers(config: ModelConfig) -> list[Mixer]:
     Raises:
         GeneError, ConfigError: what clashes with what, and why.
     """
+    classes = MIXER.of_layers(config)
     for gene in GENES.values():
-        gene.check(config)
+        gene.check(config, classes)
     check_model(config)
     mixers: list[Mixer] = []
     first: dict[str, Any] = {}

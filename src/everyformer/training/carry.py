@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError
 from everyformer.core.state import StackState, filled, named_tensors
-from everyformer.data.base import Dataset
 from everyformer.data.batch import Batch
+from everyformer.data.dataset import Dataset
 from everyformer.data.streams import training_segment
 from everyformer.data.text import TextDataset
 from everyformer.memory.base import memories_of

@@ -25,7 +25,7 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded, require_regular, written_whole
 from everyformer.core.sealed import DamagedError, check_sums, checksums, write_json
-from everyformer.data.tokenizers import Tokenizer
+from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.training.optimiser import WeightAverage
 from everyformer.training.storage import (
     check_fit,

@@ -20,8 +20,8 @@ from everyformer.training.reading import read_in_order, read_windows
 from everyformer.training.step import autocast
 
 if TYPE_CHECKING:
-    from everyformer.data.base import Dataset
     from everyformer.data.batch import Batch
+    from everyformer.data.dataset import Dataset
     from everyformer.training.curves import Curves
 
 Z = 1.959963984540054

@@ -9,7 +9,7 @@ from torch import nn
 from everyformer.core.memory import check_memory
 
 if TYPE_CHECKING:
-    from everyformer.data.base import Dataset
+    from everyformer.data.dataset import Dataset
     from everyformer.training.config import TrainingConfig
     from everyformer.training.distributed import World
 

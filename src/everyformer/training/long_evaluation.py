@@ -19,7 +19,7 @@ from typing import Any, Literal
 from torch import nn
 
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.training.curves import Curves
 from everyformer.training.evaluate import evaluate

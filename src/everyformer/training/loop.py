@@ -39,8 +39,8 @@ from everyformer.training.stages import check_stages, narrowed, pieces_of
 from everyformer.training.step import backward, count_operations, positions, seed_step
 
 if TYPE_CHECKING:
-    from everyformer.data.base import Dataset
     from everyformer.data.batch import Batch
+    from everyformer.data.dataset import Dataset
 
 WARM_UP_STEPS = 3
 """first steps of a sitting, not counted in its speed: memory is claimed and code compiled"""

@@ -17,8 +17,8 @@ from everyformer.training.distributed import World
 from everyformer.training.step import forward
 
 if TYPE_CHECKING:
-    from everyformer.data.base import Dataset
     from everyformer.data.batch import Batch
+    from everyformer.data.dataset import Dataset
 
 
 class Read(NamedTuple):

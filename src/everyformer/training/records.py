@@ -28,7 +28,7 @@ from everyformer.training.logging import MetricsLog
 from everyformer.training.run import RunDirectory
 
 if TYPE_CHECKING:
-    from everyformer.data.base import Dataset
+    from everyformer.data.dataset import Dataset
 
 
 class Records:

@@ -22,7 +22,7 @@ from everyformer.models.config import Architecture, ModelConfig
 from everyformer.training.config import TrainingConfig
 
 if TYPE_CHECKING:
-    from everyformer.data.base import Dataset
+    from everyformer.data.dataset import Dataset
     from everyformer.models.base import Model
 
 

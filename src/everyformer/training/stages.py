@@ -20,7 +20,7 @@ from torch import nn
 
 from everyformer.core.errors import ConfigError
 from everyformer.core.mixer import Mixer
-from everyformer.data.base import Dataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.memory.base import memories_of
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
-from everyformer.data.tokenizers import Tokenizer, load_tokenizer, require_same
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.data.tokenizers.load import load_tokenizer, require_same
 from everyformer.genes import GENES
 from everyformer.models.base import Model
 from everyformer.models.build import settled

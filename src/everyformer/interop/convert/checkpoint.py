@@ -26,7 +26,7 @@ from everyformer.core.errors import (
 from everyformer.core.files import expanded, require_regular, write_text, written_whole
 from everyformer.core.plain import from_json
 from everyformer.core.sealed import DamagedError
-from everyformer.data.tokenizers import Tokenizer
+from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
 from everyformer.interop.convert.architecture import Architecture
 from everyformer.interop.convert.bert import BERT, ROBERTA

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
 from everyformer.core.files import require_regular
-from everyformer.data.tokenizers import Tokenizer
+from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.interop.convert.checkpoint import (
     Imported,
     find_folder,

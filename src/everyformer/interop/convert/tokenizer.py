@@ -15,13 +15,11 @@ from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from everyformer.core.files import file_written_whole, write_text
 from everyformer.core.plain import from_json
-from everyformer.data.marian import SIDES, MarianTokenizer
-from everyformer.data.tokenizers import (
-    BPETokenizer,
-    HubTokenizer,
-    Tokenizer,
-    tokenizers_package,
-)
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.data.tokenizers.bpe import BPETokenizer
+from everyformer.data.tokenizers.hub import HubTokenizer
+from everyformer.data.tokenizers.huggingface import tokenizers_package
+from everyformer.data.tokenizers.marian import SIDES, MarianTokenizer
 
 MARKS = "special_tokens_map.json", "tokenizer_config.json"
 OLDER = "vocab.json", "merges.txt"

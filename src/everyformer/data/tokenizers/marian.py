@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import DataError, MissingExtraError
-from everyformer.data.tokenizers import SEPARATOR, Tokenizer
+from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
 
 SIDES = ("source", "target")
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)

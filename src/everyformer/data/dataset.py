@@ -1,0 +1,95 @@
+"""`Dataset`: the face of all data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from everyformer.data.batch import Batch
+from everyformer.data.tasks import Task
+from everyformer.data.tokenizers.base import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset(ABC):
+    """Training batches by step, validation batches in a fixed order, and the facts beside them."""
+
+    name: str
+    """What the data is called in tables."""
+    task: Task
+    """What a model does with it."""
+    kind: Literal["text", "images"]
+    """What the inputs are."""
+    vocabulary: int
+    """Number of different tokens; of pixels 256."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes, in the order of their ids; () where classes are neither found nor
+    told."""
+    length: int
+    """Tokens in a sequence that the model must take: of pixels height x width x channels, of
+    pictures to classify height x width."""
+    image: tuple[int, int, int] | None = None
+    """(channels, height, width) of pictures."""
+    source_image: tuple[int, int, int] | None = None
+    """The same of the small pictures that are enlarged (super-resolution)."""
+    bytes_per_token: float | None = None
+    """Mean bytes behind a validation token: nats per token / ln 2 / this = bits per byte. None
+    when that has no meaning."""
+    split: str
+    """One sentence: how training and validation were separated, with their sizes."""
+    fingerprint: str
+    """Hash of content, split and tokenizer; equal data on another machine has the same."""
+    known_as: tuple[str, ...] = ()
+    """Fingerprints that earlier versions gave the same data."""
+    tokenizer: Tokenizer | None = None
+    """What made the tokens of text; None for pictures and generated tasks."""
+
+    @abstractmethod
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        """The ``size`` rows of training step ``step``: a pure function of its arguments.
+
+        So a run resumes by its step alone, and processes of one run take rows of the same batch.
+        """
+
+    @abstractmethod
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        """Every validation target exactly once, always in this order, ``size`` rows at a time.
+
+        The last batch may have fewer rows. With ``limit`` only that many sequences, taken at equal
+        distances over the whole validation part.
+        """
+
+    @property
+    def target_ends(self) -> dict[str, int]:
+        """Of seq2seq, the model's start and end token: the separator is both; {} of other tasks."""
+        if self.task != "seq2seq":
+            return {}
+        end = 0 if self.tokenizer is None else self.tokenizer.separator
+        assert end is not None
+        return {"start_token": end, "end_token": end}
+
+    @property
+    def pictures(self) -> dict[str, Any]:
+        """What a model of pictures must know of them, by the names of its config's fields."""
+        told = self.classes if self.task in ("pixels", "super-resolution") else ()
+        return {"image": self.image, "source_image": self.source_image, "class_names": told}
+
+    def summary(self) -> dict[str, Any]:
+        """The facts above as plain values, for a run's files and reports."""
+        return {
+            "name": self.name,
+            "task": self.task,
+            "kind": self.kind,
+            "vocabulary": self.vocabulary,
+            "classes": list(self.classes),
+            "length": self.length,
+            "image": None if self.image is None else list(self.image),
+            "source_image": None if self.source_image is None else list(self.source_image),
+            "bytes_per_token": self.bytes_per_token,
+            "split": self.split,
+            "fingerprint": self.fingerprint,
+            "known_as": list(self.known_as),
+            "tokenizer": None if self.tokenizer is None else self.tokenizer.name,
+        }

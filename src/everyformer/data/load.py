@@ -1,0 +1,116 @@
+"""`load_dataset`, which finds the right kind of data for a source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from everyformer.core.errors import ConfigError, DataError, nearest, unknown
+from everyformer.data.builtin import load_builtin
+from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
+from everyformer.data.images import holds_images, load_images
+from everyformer.data.labelled import holds_labels, load_labelled
+from everyformer.data.masking import masked
+from everyformer.data.pairs import holds_parallel
+from everyformer.data.parallel import load_parallel
+from everyformer.data.sources import open_source
+from everyformer.data.tasks import BUILTINS, IMAGE_TASKS, SERVED, TASKS
+from everyformer.data.text import load_text
+from everyformer.data.tokenizers.base import Tokenizer
+
+
+def load_dataset(
+    config: DataConfig,
+    task: str | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    able: Sequence[str] = TASKS,
+) -> Dataset:
+    """The data that ``config`` names, ready to give batches.
+
+    Args:
+        config: source, tokenizer, lengths, held-out part.
+        task: one of lm, mlm, classify-text, classify-image, seq2seq, pixels, super-resolution;
+            None takes what is natural: a text file lm, parallel text seq2seq, a folder or zip with
+            a folder of texts for each class classify-text, pictures classify-image (pixels when
+            they have no classes), a built-in its first task.
+        tokenizer: a finished run's, to read other text as that run would; replaces the config's.
+        able: the tasks that the model has; of what a text or a built-in can serve, the first of
+            them is natural.
+
+    Raises:
+        ConfigError: an unknown built-in, task or option.
+        DataError: the source is missing, unreadable, too short, or not fit for the task.
+        MissingExtraError: pillow, scikit-learn or tokenizers is needed and not installed.
+    """
+    if task is not None and task not in TASKS:
+        raise ConfigError(f"no data for the task '{task}'; {nearest(task, TASKS)}")
+    if config.source in BUILTINS:
+        _refuse_idle(config, f"the built-in '{config.source}'", "part")
+        if config.source != "stdlib":
+            _refuse_packing(config, f"the built-in '{config.source}'")
+        if config.source != "digits":
+            _refuse_drawing(config, f"the built-in '{config.source}'")
+        served = SERVED[config.source]
+        return load_builtin(config, task or _natural(served, able), tokenizer)
+    _refuse_unknown_name(config.source)
+    with open_source(config.source) as source:
+        if holds_images(source):
+            _refuse_idle(config, "pictures")
+            _refuse_packing(config, "pictures")
+            return load_images(source, config, task)
+        if task in IMAGE_TASKS:
+            raise DataError(
+                f"'{config.source}' holds no pictures, which the task {task} needs; give a folder "
+                "or zip of .png or .jpg files, or take the task lm or classify-text"
+            )
+        _refuse_drawing(config, "text")
+        if task is None:
+            pairs = ("seq2seq",) if holds_parallel(source, config) else ()
+            labels = ("classify-text",) if not pairs and holds_labels(source) else ()
+            task = _natural((*pairs, *labels, "lm", "mlm"), able)
+        if task not in ("lm", "mlm"):
+            _refuse_packing(config, f"the task {task}")
+        if task == "seq2seq":
+            return load_parallel(source, config, tokenizer)
+        _refuse_idle(config, f"the task {task}")
+        if task == "classify-text":
+            return load_labelled(source, config, tokenizer)
+        text = load_text(source, config, tokenizer)
+        return masked(text, config) if task == "mlm" else text
+
+
+def _natural(served: Sequence[str], able: Sequence[str]) -> str:
+    """The first task of ``served`` that the model has; its very first where it has none."""
+    return next((task for task in served if task in able), served[0])
+
+
+def _refuse_idle(config: DataConfig, data: str, *further: str) -> None:
+    """Options of parallel text would have no meaning."""
+    for name in ("target", "languages", "tokens", *further):
+        if getattr(config, name) is not None:
+            raise ConfigError(
+                f"'data.{name}' has no meaning for {data}; leave it out, or give files that it "
+                "fits (parallel text is the task seq2seq)"
+            )
+
+
+def _refuse_packing(config: DataConfig, data: str) -> None:
+    if config.packing:
+        raise ConfigError(f"'data.packing' has no meaning for {data}: it is for lm and mlm on text")
+
+
+def _refuse_drawing(config: DataConfig, data: str) -> None:
+    for name in ("labels", "small"):
+        if getattr(config, name):
+            raise ConfigError(
+                f"'data.{name}' has no meaning for {data}: it is for pictures that are drawn"
+            )
+
+
+def _refuse_unknown_name(source: str) -> None:
+    """A missing source that looks like a name, not like a path, was meant as a built-in."""
+    if source.replace("-", "").replace("_", "").isalnum() and not os.path.exists(source):
+        error = unknown("data source", source, BUILTINS)
+        raise type(error)(f"{error} (and there is no file or folder '{source}' here)")

@@ -1,0 +1,55 @@
+"""Which rows are taken: of a step, of a limited validation, for the held-out part."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from everyformer.core.errors import ConfigError, DataError
+
+
+def spread(count: int, limit: int | None) -> np.ndarray:
+    """Indices of all ``count`` sequences, or of ``limit`` of them at equal distances."""
+    if limit is not None and limit < 1:
+        raise ConfigError(f"the limit of validation sequences must be at least 1, not {limit}")
+    if limit is None or limit >= count:
+        return np.arange(count)
+    return (2 * np.arange(limit) + 1) * count // (2 * limit)
+
+
+def epoch_rows(rows: np.ndarray, step: int, size: int, seed: int) -> np.ndarray:
+    """The rows of step ``step`` when every epoch is a fresh shuffle of ``rows``.
+
+    A batch that reaches past the end of an epoch takes its rest from the next, so all are full.
+    """
+    if len(rows) == 0:
+        raise DataError("everything is held out (--data.validation 1), so there is no training")
+    places = np.arange(step * size, (step + 1) * size)
+    epochs = places // len(rows)
+    picked = np.empty(size, dtype=np.int64)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        picked[here] = rows[_shuffle(len(rows), seed, int(epoch))[places[here] % len(rows)]]
+    return picked
+
+
+@lru_cache(maxsize=4)
+def _shuffle(count: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(count)
+
+
+def held_out_draw(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Sorted indices of a seeded draw of ``fraction`` of every class.
+
+    A class of two or more keeps at least one on either side; ``fraction`` 1 takes all.
+    """
+    if fraction == 1:
+        return np.arange(len(labels))
+    drawn = []
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        count = min(max(1, round(fraction * len(members))), len(members) - 1)
+        order = np.random.default_rng((seed, int(label))).permutation(len(members))
+        drawn.append(members[order[:count]])
+    return np.sort(np.concatenate(drawn))

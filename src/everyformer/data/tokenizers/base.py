@@ -1,0 +1,107 @@
+"""`Tokenizer`: the face of all tokenizers, and what separates and cuts the text they read."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everyformer.core.files import expanded, write_text
+
+SEPARATOR = "\0"
+PIECE = 1 << 16
+"""Characters encoded at a time; cut after a line's end, so that the cut changes no token inside."""
+
+
+class Tokenizer(ABC):
+    """Encodes and decodes text; equal when every text gives the same tokens."""
+
+    kind: str
+    mask: int | None = None
+    """The token that stands for a hidden one, where the vocabulary has its own."""
+    opening: tuple[int, ...] = ()
+    """Tokens that a text which stands by itself begins with, and every prompt."""
+    closing: tuple[int, ...] = ()
+    """Tokens that a text which stands by itself ends with."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """As the option is written: ``bytes``, ``chars``, ``bpe:8000``, ``hub``."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int:
+        """Number of different tokens; ids are 0 up to this."""
+
+    @property
+    @abstractmethod
+    def separator(self) -> int | None:
+        """The token that ends a document, or None where the training text had just one."""
+
+    @abstractmethod
+    def encode_array(self, text: str) -> np.ndarray:
+        """The tokens of ``text`` in the smallest unsigned dtype that holds the vocabulary."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ``ids``; what is no valid UTF-8 becomes the replacement character."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Everything needed to make it again, as plain values."""
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of ``text``."""
+        return self.encode_array(text).tolist()
+
+    def encode_alone(self, text: str) -> np.ndarray:
+        """The tokens of a ``text`` that stands by itself, such as one to classify."""
+        found = self.encode_array(text)
+        if not self.opening and not self.closing:
+            return found
+        return np.concatenate((self.opening, found, self.closing)).astype(self.dtype)
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
+        """The tokens of each source and of each target, in turn, without their ends."""
+        return [self.encode_array(text) for pair in pairs for text in pair]
+
+    def decode_after(self, before: Iterable[int], ids: Iterable[int]) -> str:
+        """What the tokens ``ids`` add to the text of those ``before`` them."""
+        return self.decode(ids)
+
+    @property
+    def dtype(self) -> type[np.unsignedinteger]:
+        """The smallest unsigned dtype that holds every token."""
+        if self.vocabulary <= 1 << 8:
+            return np.uint8
+        return np.uint16 if self.vocabulary <= 1 << 16 else np.uint32
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` into ``folder``, which exists."""
+        text = json.dumps(self.to_dict(), ensure_ascii=False)
+        write_text(expanded(folder) / "tokenizer.json", text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokenizer) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.vocabulary))
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.vocabulary} tokens)"
+
+
+def pieces(text: str) -> Iterator[str]:
+    """``text`` cut after line ends into pieces of about `PIECE` characters."""
+    start = 0
+    while start < len(text):
+        stop = start + PIECE
+        if stop < len(text):
+            stop = text.rfind("\n", start, stop) + 1 or stop
+        yield text[start:stop]
+        start = stop

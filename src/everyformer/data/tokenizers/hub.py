@@ -1,0 +1,85 @@
+"""The tokenizer of a checkpoint of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from everyformer.core.errors import DataError
+from everyformer.data.tokenizers.huggingface import PackageTokenizer
+
+CONTEXT = 16
+"""Tokens before a piece of text that may change how its first characters are written."""
+
+
+class HubTokenizer(PackageTokenizer):
+    """What a checkpoint of others was trained with, a file of the package `tokenizers` kept whole.
+
+    Running text gets none of the marks that the file puts around a text ([CLS], <s> ...), a text by
+    itself all of them, a prompt those in front. A mark that is written out in a text is read as the
+    mark. Where long text is cut, a file that marks the beginning of a text does so anew.
+
+    Args:
+        model: the file's JSON.
+        size: tokens that the model has; those beyond the file's own stand for no text.
+        end: ends a document; None: documents follow each other unmarked.
+        mask: stands for a hidden token, where there is one for that.
+
+    Raises:
+        DataError: the package cannot read it, or it has more tokens than the model.
+        MissingExtraError: the package tokenizers is not installed.
+    """
+
+    kind = "hub"
+    name = "hub"
+
+    def __init__(self, model: str, size: int, end: int | None, mask: int | None) -> None:
+        super().__init__(model)
+        self.size, self.end, self.mask = size, end, mask
+        if self.known > size:
+            raise DataError(
+                f"it has {self.known:,} tokens, the model only {size:,}: they do not belong "
+                "together"
+            )
+        for mark in (end, mask):
+            if mark is not None and not 0 <= mark < size:
+                raise DataError(f"its mark {mark} is none of the model's {size:,} tokens")
+        # a file may keep how its makers cut and filled their batches
+        self._inner.no_truncation()
+        self._inner.no_padding()
+        self._end = np.array([] if end is None else [end], dtype=self.dtype)
+        marked = self._inner.encode("a")
+        inside = [place for place, mark in enumerate(marked.special_tokens_mask) if not mark]
+        first, last = (inside[0], inside[-1]) if inside else (len(marked.ids),) * 2
+        self.opening, self.closing = tuple(marked.ids[:first]), tuple(marked.ids[last + 1 :])
+
+    @property
+    def known(self) -> int:
+        """Tokens that the file itself has, counted up to the highest."""
+        return 1 + max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def token(self, number: int) -> str | None:
+        """How the file writes a token, special ones too; None beyond its own."""
+        text: str | None = self._inner.id_to_token(number)
+        return text
+
+    @property
+    def vocabulary(self) -> int:
+        return self.size
+
+    @property
+    def separator(self) -> int | None:
+        return self.end
+
+    def decode_after(self, before: Iterable[int], ids: Iterable[int]) -> str:
+        """As `decode`, but with the space that some files leave out where a text begins."""
+        context = list(before)[-CONTEXT:]
+        return self.decode([*context, *ids])[len(self.decode(context)) :]
+
+    def to_dict(self) -> dict[str, Any]:
+        model = json.loads(self.model)
+        marks = {"end": self.end, "mask": self.mask}
+        return {"kind": self.kind, "size": self.size, **marks, "model": model}
