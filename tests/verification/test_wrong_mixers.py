@@ -76,6 +76,12 @@ def products_in_strips(self, x, y):
     return y
 
 
+def products_in_the_gradient(self, x, y):
+    """As many, and only of gradients."""
+    y.register_hook(lambda g: products_in_strips(self, g, g))
+    return y
+
+
 def table_of_pairs(self, x, y):
     """All pairs are there, and none is multiplied by a matrix product."""
     return y + 0 * (x[:, :, None, 0] - x[:, None, :, 0]).sum()
@@ -193,6 +199,10 @@ WRONG = (
     ),
     simple(
         "cost", "products of all pairs", "FLOPs", "forward", output(products_in_strips)
+    ),
+    simple(
+        "cost", "products of all pairs of gradients", "FLOPs", "forward",
+        output(products_in_the_gradient),
     ),
     simple(
         "cost", "a table of all pairs", "largest tensor", "forward", output(table_of_pairs)

@@ -27,7 +27,7 @@ COST_WIDTH, COST_LENGTHS = 96, (2048, 4096)
 
 
 def cost(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
-    """FLOPs and the largest tensor grow with L as claimed, from one length to twice that.
+    """FLOPs and the largest tensor of a training step grow with L as claimed, from L to 2 L.
 
     A claim of 1 means that doubling L doubles the count; a claim of 2 that it more than doubles it,
     at most fourfold (the projections beside the mixing are linear). Tensors of a claim of 1 may
@@ -52,8 +52,8 @@ def cost(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
 
 
 def _flops(mixer: Mixer, length: int) -> int:
-    x = draw(1, length, mixer.width, dtype=torch.float32)
-    return count_flops(lambda: mixer(x))
+    x = draw(1, length, mixer.width, dtype=torch.float32).requires_grad_()
+    return count_flops(lambda: mixer(x).y.sum().backward())
 
 
 def largest_allocation(mixer: Mixer, length: int) -> int:
