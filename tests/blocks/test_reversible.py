@@ -19,12 +19,9 @@ from everyformer.engines.flops import count_flops
 from everyformer.family import list_members
 from everyformer.models.build import create_mixer
 from everyformer.verification.cases import stir
+from helpers import draw
 
 WIDTH = 12
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def make_stack(name, depth=3, output="concat", **options):

@@ -18,6 +18,7 @@ from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.family import LM, MLM, list_members
 from everyformer.training.evaluate import evaluate
 from everyformer.training.step import forward
+from helpers import build_model, shifted
 
 TEXTS = ("first one", "b", "the third text here", "d4", "and so on")
 LENGTH = 29
@@ -33,13 +34,8 @@ def packed(texts: tuple[str, ...], length: int) -> TextDataset:
 
 
 def small(member: str, task: str = LM) -> Any:
-    torch.manual_seed(0)
     sizes = {"width": 12, "heads": 3, "layers": 2, "max_length": 64}
-    model = ef.create_model(member, task, vocabulary=257, **sizes).double().eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.2)
-    return model
+    return shifted(build_model(member, task, vocabulary=257, **sizes), 0.2)
 
 
 @pytest.mark.parametrize("member", [m.name for m in list_members(task=LM)])

@@ -6,10 +6,7 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import GeneError
 from everyformer.engines.content import hashing
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from helpers import draw
 
 
 @pytest.mark.parametrize("factors", [(2,), (8,), (4, 6), (2, 2, 8)], ids=str)

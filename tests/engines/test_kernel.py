@@ -18,6 +18,7 @@ from everyformer.engines.kernel.attention import (
     kernel_attention,
     read_all,
 )
+from helpers import close
 
 B, H, M, D = 2, 3, 5, 4
 LENGTHS = (1, 2, 7, 64, 65, 150)
@@ -78,10 +79,6 @@ def pieces(given, keep, cuts, guard=POSITIVE):
     return torch.cat(found, 2), state
 
 
-def close(a, b, tolerance=1e-9):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-
-
 def gradients(y, given, keep):
     generator = torch.Generator().manual_seed(5)
     weight = torch.randn(y.shape, generator=generator, dtype=y.dtype)
@@ -113,7 +110,7 @@ def test_chunks_and_steps_are_the_dense_sum(length, padded, kind, guard):
     real = 1.0 if keep is None else keep[:, None, :, None].double()
     for cuts in ((0, length), tuple(sorted({0, 1, length // 2, length - 1, length}))):
         y, _ = pieces(given, keep, cuts, guard)
-        close(y * real, expected * real)
+        close(y * real, expected * real, 1e-9)
         found = zip(gradients(y, given, keep), wanted, strict=True)
         for name, (a, b) in zip(given, found, strict=True):
             assert a.shape == given[name].shape

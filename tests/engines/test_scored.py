@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-import everyformer as ef
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax import scored
 from everyformer.engines.softmax.places import Places
 from everyformer.verification.cases import stir
+from helpers import build_mixer
 
 LENGTH = 19
 POSITIONS = [
@@ -42,13 +42,12 @@ def masks():
 
 
 def mixer(position, options, causal, **more):
-    torch.manual_seed(0)
-    made = ef.create_mixer(
+    made = build_mixer(
         "attention", width=12, heads=3, causal=causal, position=position,
         position_options=options, **more,
     )  # fmt: skip
     stir(made)
-    return made.double()
+    return made
 
 
 def results(made, x, mask, seen):

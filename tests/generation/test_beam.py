@@ -7,23 +7,19 @@ import tempfile
 import pytest
 import torch
 
-import everyformer as ef
 from everyformer.core.mask import Mask
 from everyformer.generation.beam import Hypothesis, beam_search
 from everyformer.generation.config import BeamConfig
+from helpers import build_model, shifted
 
 VOCABULARY, END, START = 4, 3, 2
 
 
 def small(member="transformer", **options):
-    torch.manual_seed(options.pop("seed", 0))
     sizes = {"width": 8, "heads": 2, "layers": 1, "max_length": 12} | options
-    model = ef.create_model(
-        member, "seq2seq", vocabulary=VOCABULARY, start_token=START, end_token=END, **sizes
-    )
-    for weight in model.parameters():
-        weight.data += 0.7 * torch.randn_like(weight)
-    return model.double().eval().requires_grad_(False)
+    ends = {"vocabulary": VOCABULARY, "start_token": START, "end_token": END}
+    model = build_model(member, "seq2seq", dtype=torch.float32, **ends, **sizes)
+    return shifted(model, 0.7).double().requires_grad_(False)
 
 
 def log_probability(model, source, target):

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import everyformer as ef
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.family import LM, PIXELS, list_members
@@ -17,20 +16,16 @@ from everyformer.generation import pixels, sampling
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw, generate, stream
 from everyformer.models.base import Model
+from helpers import build_model, shifted
 
 LANGUAGE = [m.name for m in list_members(task=LM)]
 STREAMING = [m.name for m in list_members(task=LM, abilities=("streaming",))]
 
 
 def small_model(member: str, task: str = LM, **options: Any) -> Model:
-    torch.manual_seed(0)
     sizes = {"width": 16, "layers": 2, "heads": 2, "max_length": 24, "vocabulary": 13}
-    model = ef.create_model(member, task, **{**sizes, **options}).double().eval()
     # far from uniform, so that a small difference changes a token
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.3)
-    return model
+    return shifted(build_model(member, task, **{**sizes, **options}))
 
 
 def recomputed(monkeypatch: pytest.MonkeyPatch) -> None:

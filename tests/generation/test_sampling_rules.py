@@ -30,18 +30,14 @@ from everyformer.generation.sampling import (
     stream,
 )
 from everyformer.models.base import Model
+from helpers import build_model, shifted
 
 BYTES = ByteTokenizer()
 
 
 def small_model(member: str, **options: Any) -> Model:
-    torch.manual_seed(0)
     sizes = {"width": 16, "layers": 2, "heads": 2, "max_length": 40, "vocabulary": 13}
-    model = ef.create_model(member, LM, **{**sizes, **options}).double().eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.3)
-    return model
+    return shifted(build_model(member, LM, **{**sizes, **options}))
 
 
 class Scripted(Model):

@@ -21,6 +21,7 @@ from everyformer.engines.sparse.random_blocks import (
     released_order,
     uniform_order,
 )
+from helpers import draw, shifted
 
 WIDTH, HEADS = 12, 3
 
@@ -28,15 +29,7 @@ WIDTH, HEADS = 12, 3
 def build(*, causal=False, dtype=torch.float64, max_length=128, seed=0, **options):
     torch.manual_seed(0)
     sizes = {"width": WIDTH, "heads": HEADS, "causal": causal, "max_length": max_length}
-    mixer = ef.create_mixer("bigbird", **sizes, seed=seed, **options).to(dtype).eval()
-    for parameter in mixer.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
-    return mixer
-
-
-def draw(*shape, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return shifted(ef.create_mixer("bigbird", **sizes, seed=seed, **options).to(dtype).eval())
 
 
 def close(a, b, tolerance=1e-11):

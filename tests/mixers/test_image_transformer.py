@@ -15,6 +15,7 @@ from everyformer.engines.sparse.block_order import block_order
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.generation.pixels import draw_images
+from helpers import build_mixer, draw
 
 WIDTH, HEADS = 12, 3
 SHAPES = [
@@ -31,13 +32,8 @@ SHAPES = [
 def build(
     *, causal=True, dtype=torch.float64, max_length=40, member="image-transformer", **options
 ):
-    torch.manual_seed(0)
     sizes = {"width": WIDTH, "heads": HEADS, "causal": causal, "max_length": max_length}
-    return ef.create_mixer(member, **sizes, **options).to(dtype).eval()
-
-
-def draw(*shape, seed=1):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return build_mixer(member, dtype=dtype, **sizes, **options)
 
 
 def literal(grid, tile, flange, causal):

@@ -13,6 +13,7 @@ from everyformer.core.errors import ConfigError, GeneError, ShapeError, Unsuppor
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.engines.kernel.attention import Guard
+from helpers import build_mixer, close, draw, shifted
 
 WIDTH, HEADS = 12, 3
 MEMBERS = [
@@ -33,22 +34,9 @@ causal_members = pytest.mark.parametrize(("name", "options"), MEMBERS + GATED, i
 
 
 def build(name, options=None, *, causal=True, dtype=torch.float64, width=WIDTH, **more):
-    torch.manual_seed(0)
     sizes = {"width": width, "heads": HEADS, "causal": causal}
-    mixer = ef.create_mixer(name, **sizes, **(options or {}), **more).to(dtype).eval()
-    for parameter in mixer.parameters():
-        if parameter.dim() < 2:
-            parameter.data += 0.3 * torch.randn_like(parameter)
-    return mixer
-
-
-def draw(*shape, seed=1, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def close(a, b, tolerance=1e-10):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    mixer = build_mixer(name, dtype=dtype, **sizes, **(options or {}), **more)
+    return shifted(mixer, vectors=True)
 
 
 def features(q_seed=1, length=17, size=5):

@@ -13,6 +13,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.mixers._slots import compress, compress_reference
 from everyformer.models.build import by_layer
+from helpers import build_mixer, close, draw, shifted
 
 WIDTH, HEADS, LONGEST = 12, 3, 20
 KINDS = ("linear", "mean", "max", "conv")
@@ -21,22 +22,8 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def build(*, causal=False, dtype=torch.float64, max_length=LONGEST, **options):
-    torch.manual_seed(0)
     sizes = {"width": WIDTH, "heads": HEADS, "causal": causal, "max_length": max_length}
-    mixer = ef.create_mixer("linformer", **sizes, **options).to(dtype).eval()
-    for parameter in mixer.parameters():
-        if parameter.dim() < 2:
-            parameter.data += 0.3 * torch.randn_like(parameter)
-    return mixer
-
-
-def draw(*shape, seed=1, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def close(a, b, tolerance=1e-10):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    return shifted(build_mixer("linformer", dtype=dtype, **sizes, **options), vectors=True)
 
 
 # an implementation that no one here wrote

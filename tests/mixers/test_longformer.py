@@ -12,6 +12,7 @@ from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.engines.sparse.plan import reached
+from helpers import build_mixer, draw, shifted
 
 WIDTH, HEADS = 12, 3
 ALL = ("query", "key", "value", "output")
@@ -19,17 +20,8 @@ PARTS = ("query", "key", "value")
 
 
 def build(*, causal=False, dtype=torch.float64, seed=0, **options):
-    torch.manual_seed(seed)
     sizes = {"width": WIDTH, "heads": HEADS, "causal": causal}
-    mixer = ef.create_mixer("longformer", **sizes, **options).to(dtype).eval()
-    for parameter in mixer.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
-    return mixer
-
-
-def draw(*shape, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return shifted(build_mixer("longformer", seed=seed, dtype=dtype, **sizes, **options))
 
 
 def flags(length, *rows):

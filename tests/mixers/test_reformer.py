@@ -13,19 +13,14 @@ from everyformer.engines.content import sorted_chunks
 from everyformer.engines.content.chunk_lists import Pattern
 from everyformer.mixers import reformer
 from everyformer.mixers._lsh import dense_attention, keys_of, lsh_weights_reference
-from everyformer.models.build import create_mixer
+from helpers import build_mixer, draw
 
 WIDTH = 12
 
 
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def make(causal=True, **options):
-    torch.manual_seed(0)
     options = {"chunk": 4, "rounds": 3, "buckets": 6, **options}
-    return create_mixer("reformer", width=WIDTH, heads=3, causal=causal, **options).double().eval()
+    return build_mixer("reformer", width=WIDTH, heads=3, causal=causal, **options)
 
 
 def drawn_buckets(batch, heads, rounds, length, count=5):

@@ -18,24 +18,14 @@ from everyformer.engines.content.clustered import Heads, balanced, best_places, 
 from everyformer.engines.flops import count_flops
 from everyformer.family import info
 from everyformer.verification.cases import Case
+from helpers import build_mixer, close, draw
 
 ROUTINGS = ["strict", "prefix", "paper", None]
 
 
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def close(a, b, tolerance=1e-10):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-
-
 def build(causal=True, dtype=torch.float64, heads=2, **options):
-    torch.manual_seed(0)
     options = {"clusters": 4, "window": 5, "local_heads": 0, **options}
-    mixer = ef.create_mixer("routing", width=16, heads=heads, causal=causal, **options)
-    return mixer.to(dtype).eval()
+    return build_mixer("routing", dtype=dtype, width=16, heads=heads, causal=causal, **options)
 
 
 def problem(length=37, clusters=4, size=5, seed=0):

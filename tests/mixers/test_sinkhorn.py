@@ -21,6 +21,7 @@ from everyformer.engines.content.balance import (
 )
 from everyformer.mixers._sorting import hardened
 from everyformer.report.pictures import draw_pictures
+from helpers import build_mixer, close, draw, shifted
 
 WIDTH, HEADS, LONGEST = 12, 3, 40
 NETS = ("linear", "mlp", "bilinear")
@@ -39,14 +40,9 @@ class Fixed(torch.nn.Module):
 
 
 def build(*, causal=False, dtype=torch.float64, max_length=LONGEST, block_size=4, **options):
-    torch.manual_seed(0)
     sizes = {"width": WIDTH, "heads": HEADS, "causal": causal, "max_length": max_length}
-    mixer = ef.create_mixer("sinkhorn", **sizes, block_size=block_size, **options)
-    mixer = mixer.to(dtype).eval()
-    for parameter in mixer.parameters():
-        if parameter.dim() < 2:
-            parameter.data += 0.3 * torch.randn_like(parameter)
-    return mixer
+    mixer = build_mixer("sinkhorn", dtype=dtype, **sizes, block_size=block_size, **options)
+    return shifted(mixer, vectors=True)
 
 
 def attention_of(mixer):
@@ -54,15 +50,6 @@ def attention_of(mixer):
     plain = ef.create_mixer("attention", width=WIDTH, heads=HEADS, causal=mixer.causal).double()
     plain.load_state_dict(mixer.state_dict(), strict=False)
     return plain
-
-
-def draw(*shape, seed=1, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def close(a, b, tolerance=1e-10):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 # balancing

@@ -15,26 +15,22 @@ from everyformer.engines.sparse.plan import reached
 from everyformer.models.build import configure
 from everyformer.models.layers import build_mixers
 from everyformer.positions.axial import Axial, axial_reference
+from helpers import build_mixer, draw
 
 WIDTH, HEADS, LENGTH = 12, 2, 64
 
 
 def build(*, causal=True, heads=HEADS, max_length=LENGTH, member="sparse-transformer", **options):
     """A mixer; summary columns are given to the pattern that has some."""
-    torch.manual_seed(0)
     if options.get("pattern") != "fixed":
         options.pop("columns", None)
     sizes = {"width": WIDTH, "heads": heads, "causal": causal, "max_length": max_length}
-    return ef.create_mixer(member, **sizes, **options).double().eval()
+    return build_mixer(member, **sizes, **options)
 
 
 def layers(**options):
     sizes = {"width": 12, "heads": 2, "max_length": 64}
     return build_mixers(configure("sparse-transformer", "lm", **sizes, **options))
-
-
-def draw(*shape, seed=1):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def sets(pattern, stride, columns=1, group=0, length=LENGTH, inclusive=False):

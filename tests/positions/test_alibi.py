@@ -11,6 +11,7 @@ from everyformer.core.mask import Mask
 from everyformer.engines.softmax.attention import Visibility, attention_weights, softmax_attention
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions.alibi import Alibi, alibi_reference, alibi_slopes
+from helpers import build_mixer
 
 HEADS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 20)
 Q, K = torch.tensor([[4, 5, 9]]), torch.tensor([[0, 3, 4, 5, 9, 11, 300]])
@@ -23,9 +24,8 @@ def bias(position, queries, keys, dtype=torch.float32):
 
 
 def mixer(causal, seed=0, heads=3, **options):
-    torch.manual_seed(seed)
     sizes = {"width": 4 * heads, "heads": heads, "causal": causal}
-    return ef.create_mixer("attention", **sizes, **options).double().eval()
+    return build_mixer("attention", seed=seed, **sizes, **options)
 
 
 def with_alibi(causal, seed=0, heads=3, more=None, **position):

@@ -8,17 +8,16 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import ConfigError
 from everyformer.positions.da_transformer import DaTransformer, factor_reference
+from helpers import build_mixer
 
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
 
 
 def mixer(causal, **options):
-    torch.manual_seed(0)
-    made = ef.create_mixer(
+    return build_mixer(
         "attention", width=12, heads=3, causal=causal, position="da-transformer",
         position_options={"spread": 0.7, **options},
     )  # fmt: skip
-    return made.double().eval()
 
 
 def position(alpha, beta):

@@ -12,6 +12,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
 from everyformer.positions import POSITIONS
 from everyformer.verification.cases import stir
+from helpers import build_model
 
 LENGTH = 13
 RELATIVE, ABSOLUTE = True, False
@@ -57,13 +58,12 @@ BLINDED = [row for row in TABLE if row[3] is not None]
 
 
 def model(name, options, task="lm"):
-    torch.manual_seed(0)
-    made = ef.create_model(
+    made = build_model(
         "attention", task, width=12, heads=3, layers=2, vocabulary=20, max_length=4 * LENGTH,
         position=name, position_options=options, tie=False,
     )  # fmt: skip
     stir(made)
-    return made.double().eval()
+    return made
 
 
 def positions_in(made):

@@ -8,13 +8,13 @@ from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.generation.config import Sampling
 from everyformer.positions.learned_per_layer import LearnedPerLayer
+from helpers import build_model
 
 SIZES = {"width": 8, "heads": 2, "layers": 3, "max_length": 10}
 
 
 def model(member="learned-per-layer", **more):
-    torch.manual_seed(0)
-    made = ef.create_model(member, **{**SIZES, "tie": False, **more}).double().eval()
+    made = build_model(member, **{**SIZES, "tie": False, **more})
     for position in made.stack.before or ():
         torch.nn.init.normal_(position.table)
     return made

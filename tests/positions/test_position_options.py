@@ -8,15 +8,15 @@ from everyformer.core.errors import ConfigError
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions.alibi import Alibi, alibi_slopes
 from everyformer.positions.rope import Rope, rotate
+from helpers import build_mixer
 
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
 
 
 def mixer(position, causal, **options):
-    torch.manual_seed(0)
-    return ef.create_mixer(
+    return build_mixer(
         "attention", width=12, heads=3, causal=causal, position=position, position_options=options
-    ).double()
+    )
 
 
 @DIRECTIONS

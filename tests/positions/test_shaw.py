@@ -3,20 +3,18 @@
 import pytest
 import torch
 
-import everyformer as ef
 from everyformer.core.errors import ConfigError
+from helpers import build_mixer
 
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
 CLIPS = pytest.mark.parametrize("clip", [0, 1, (2, 4), (5, 0), 16, 30])
 
 
 def mixer(causal=False, heads=3, mixer_options=None, **options):
-    torch.manual_seed(0)
-    made = ef.create_mixer(
+    return build_mixer(
         "attention", width=12, heads=heads, causal=causal, position="shaw",
         position_options=options, **(mixer_options or {}),
     )  # fmt: skip
-    return made.double().eval()
 
 
 def by_the_pair(made, x):

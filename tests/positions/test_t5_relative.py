@@ -8,6 +8,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions.t5_relative import T5Relative, buckets_reference
+from helpers import build_mixer
 
 SIZES = [(32, 128), (8, 12), (4, 5), (14, 100), (64, 300)]
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
@@ -26,10 +27,9 @@ def position(causal, buckets=32, max_distance=128, heads=3):
 
 
 def mixer(causal, **more):
-    torch.manual_seed(1)
     chosen = {"position": "t5-relative", "position_options": {"buckets": 8, "max_distance": 12}}
     sizes = {"width": 12, "heads": 3, "causal": causal}
-    return ef.create_mixer("attention", **sizes, **chosen, **more).double().eval()
+    return build_mixer("attention", seed=1, **sizes, **chosen, **more)
 
 
 def rows_of(made):

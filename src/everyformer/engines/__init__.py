@@ -7,5 +7,6 @@
     softmax averages without queries (AFT), tables over places   averages/  running, banded, dense
 
 Beside them: `projections` (into heads), `rows` (padding and packing undone), `ranges` (which sums
-of exponentials stay finite), `once` (hand-written backward passes), `flops` (their counts).
+of exponentials stay finite), `operators` (a forward pass and its gradients by hand), `once` (what
+has no second derivative), `flops` (counts of operations).
 """

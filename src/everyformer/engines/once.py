@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.library import CustomOpDef
 
 from everyformer.core.errors import UnsupportedError
 
@@ -56,12 +55,6 @@ def _final(
     return tuple(None if t is None else _Final.apply(t) for t in gradients)
 
 
-def without_second(operation: CustomOpDef) -> CustomOpDef:
-    """Decorator of an operation that is a backward pass, and so is not derived again."""
-    operation.register_autograd(_refuse)
-    return operation
-
-
 class _Final(torch.autograd.Function):
     """The first of what it is given; it has no derivative by the others."""
 
@@ -71,10 +64,11 @@ class _Final(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> NoReturn:
-        _refuse(ctx, gradient)
+        refuse(ctx, gradient)
 
 
-def _refuse(ctx: Any, *gradients: Tensor | None) -> NoReturn:
+def refuse(ctx: Any, *gradients: Tensor | None) -> NoReturn:
+    """The backward pass of what is a backward pass itself, and so is not derived again."""
     raise UnsupportedError(
         "second derivatives are not supported here: this gradient was computed by hand. Leave "
         "out create_graph=True, or differentiate .reference(x), which is autograd's own"

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils.flop_counter import register_flop_formula
 
 from everyformer.engines.averages.offsets import exact_backward, exact_forward
-from everyformer.engines.once import without_second
+from everyformer.engines.operators import operator
 from everyformer.engines.ranges import (
     bias_limit,
     fake,
@@ -80,10 +79,7 @@ def _blocks(length: int, offsets: int, causal: bool) -> _Blocks:
     return _Blocks(length, before, offsets, size, window, -(-length // size))
 
 
-@torch.library.custom_op("everyformer::banded_average", mutates_args=())
-def _banded_average(
-    k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int
-) -> tuple[Tensor, Tensor]:
+def _averages(k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int) -> tuple[Tensor, Tensor]:
     """o, and what the gradients need: denominators, or on the exact path log-sums."""
     with full_precision(k):
         wide = widened(k), widened(v), bias.to(widened(k).dtype)
@@ -95,15 +91,14 @@ def _banded_average(
     return returned(o, v), total.contiguous()
 
 
-@without_second
-@torch.library.custom_op("everyformer::banded_average_backward", mutates_args=())
-def _banded_average_backward(
-    k: Tensor, v: Tensor, bias: Tensor, o: Tensor, total: Tensor, g: Tensor, causal: bool, lead: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(
+    k: Tensor, v: Tensor, bias: Tensor, o: Tensor, total: Tensor, grad_o: Tensor,
+    causal: bool, lead: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     with full_precision(k):
         wide = widened(k), widened(v), bias.to(widened(k).dtype)
         reference = _reference(wide[0], wide[2], causal, lead)
-        g = widened(g)
+        g = widened(grad_o)
         c = per_key(g * widened(o), k.shape[-1]).neg_()
         if reference is None:
             grads = exact_backward(*wide, total, g, c, causal, lead)
@@ -233,46 +228,22 @@ def _backward(
     return key_gradient(v, weight, dv, dx[..., values:]), dv, db * bias.exp()
 
 
-@_banded_average.register_fake
-def _(k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int) -> tuple[Tensor, Tensor]:
-    return fake(v[:, lead:]), fake(widened(k[:, lead:]))
-
-
-@_banded_average_backward.register_fake
-def _(
-    k: Tensor, v: Tensor, bias: Tensor, o: Tensor, total: Tensor, g: Tensor, causal: bool, lead: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    return fake(k), fake(v), fake(bias)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:3], *output)
-    ctx.how = inputs[3:]
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(ctx: Any, g: Tensor | None, _: Tensor) -> tuple[Tensor | None, ...]:
-    if g is None:
-        return (None,) * 5
-    return *_banded_average_backward(*ctx.saved_tensors, g, *ctx.how), None, None
-
-
-_banded_average.register_autograd(_differentiate, setup_context=_save)
-
-
-def _products_of(k_shape: Any, v_shape: Any, bias_shape: Any, causal: bool, lead: int) -> int:
-    blocks = _blocks(k_shape[1] - lead, bias_shape[-1], causal)
+def _operations(k: Any, v: Any, bias: Any, causal: bool, lead: int) -> int:
+    """Of the matrices of biases and their products, from shapes."""
+    blocks = _blocks(k[1] - lead, bias[-1], causal)
     pairs = blocks.queries * blocks.window * blocks.size**2
-    return 2 * pairs * k_shape[0] * k_shape[2] * (v_shape[-1] + k_shape[-1])
+    return 2 * pairs * k[0] * k[2] * (v[-1] + k[-1])
 
 
-@register_flop_formula(torch.ops.everyformer.banded_average)
-def _(k: Any, v: Any, bias: Any, causal: bool, lead: int, **_: Any) -> int:
-    return _products_of(k, v, bias, causal, lead)
-
-
-@register_flop_formula(torch.ops.everyformer.banded_average_backward)
-def _(
-    k: Any, v: Any, bias: Any, o: Any, total: Any, g: Any, causal: bool, lead: int, **_: Any
-) -> int:
-    return 2 * _products_of(k, v, bias, causal, lead)
+_banded_average, _ = operator(
+    "banded_average",
+    _averages,
+    _gradients,
+    results=("o", "total"),
+    inputs=("k", "v", "bias"),
+    shapes=lambda k, v, lead: (fake(v[:, lead:]), fake(widened(k[:, lead:]))),
+    flops=(
+        _operations,
+        lambda k, v, bias, causal, lead: 2 * _operations(k, v, bias, causal, lead),
+    ),
+)

@@ -17,12 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from everyformer.engines.once import without_second
+from everyformer.engines.operators import operator
 from everyformer.engines.ranges import (
     bias_limit,
-    fake,
     full_precision,
     key_gradient,
     one_reference,
@@ -171,8 +169,7 @@ def _kept(k: Tensor, rows: Tensor, keep: bool) -> Tensor:
     return widened(k).new_empty(pairs if keep and pairs <= _KEPT else 0)
 
 
-@torch.library.custom_op("everyformer::dense_average", mutates_args=())
-def _dense_average(
+def _averages(
     k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
     causal: bool, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -193,20 +190,18 @@ def _dense_average(
     return returned(o, v), total, kept
 
 
-@without_second
-@torch.library.custom_op("everyformer::dense_average_backward", mutates_args=())
-def _dense_average_backward(
+def _gradients(
     k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
-    o: Tensor, total: Tensor, kept: Tensor, g: Tensor, causal: bool,
+    o: Tensor, total: Tensor, kept: Tensor, grad_o: Tensor, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Per block dX = exp(w)^T Y and dw = exp(w) * (Y X^T); then dK = V dV + exp(K) dexp(K)."""
     with full_precision(k):
         call = _prepare(k, v, rows, columns, offset, causal)
-        g = widened(g)
+        g = widened(grad_o)
         c = per_key(g * widened(o), k.shape[-1]).neg_()
         dx, own = torch.zeros_like(call.products), None
         drows, room = torch.zeros_like(call.rows), _room(call)
-        dcolumns = torch.zeros_like(call.rows[:0] if call.columns is None else call.columns)
+        dcolumns = k.new_empty(0) if call.columns is None else torch.zeros_like(call.columns)
         made = kept.numel() > 0 and call.small and call.reference is not None
         for here, w, exact in _blocks(call, kept if made else kept[:0], made):
             seen = w.shape[2]
@@ -286,40 +281,9 @@ def _exact_backward(
     return dw
 
 
-@_dense_average.register_fake
-def _(
-    k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
-    causal: bool, keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _shapes(k: Tensor, v: Tensor, rows: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     o = v.new_empty(v.shape[0], rows.shape[1], *v.shape[2:])
     return o, widened(k).new_empty(*o.shape[:3], k.shape[-1]), _kept(k, rows, keep)
-
-
-@_dense_average_backward.register_fake
-def _(
-    k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
-    o: Tensor, total: Tensor, kept: Tensor, g: Tensor, causal: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return fake(k), fake(v), fake(rows), fake(rows[:0] if columns is None else columns)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs[:5], *output)
-    ctx.causal = inputs[5]
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(ctx: Any, g: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
-    if g is None:
-        return (None,) * 7
-    # once: checkpoints unpack what was saved a single time
-    saved = ctx.saved_tensors
-    dk, dv, drows, dcolumns = _dense_average_backward(*saved, g, ctx.causal)
-    none = (None, None, None)
-    return dk, dv, drows, None if saved[3] is None else dcolumns, *none
-
-
-_dense_average.register_autograd(_differentiate, setup_context=_save)
 
 
 def _products_of(k: Any, v: Any, rows: Any, columns: Any, causal: bool) -> tuple[int, int]:
@@ -329,17 +293,21 @@ def _products_of(k: Any, v: Any, rows: Any, columns: Any, causal: bool) -> tuple
     return bias, 2 * pairs * k[0] * (k[3] + v[3])
 
 
-@register_flop_formula(torch.ops.everyformer.dense_average)
-def _(
-    k: Any, v: Any, rows: Any, columns: Any, offset: Any, causal: bool, *_: Any, **__: Any
-) -> int:
+def _operations(k: Any, v: Any, rows: Any, columns: Any, causal: bool) -> int:
     return sum(_products_of(k, v, rows, columns, causal))
 
 
-@register_flop_formula(torch.ops.everyformer.dense_average_backward)
-def _(
-    k: Any, v: Any, rows: Any, columns: Any, offset: Any, o: Any, total: Any, kept: Any, g: Any,
-    causal: bool, **_: Any,
-) -> int:  # fmt: skip
+def _operations_back(k: Any, v: Any, rows: Any, columns: Any, kept: Any, causal: bool) -> int:
     bias, products = _products_of(k, v, rows, columns, causal)
     return (2 if kept[0] else 3) * bias + 2 * products
+
+
+_dense_average, _dense_average_backward = operator(
+    "dense_average",
+    _averages,
+    _gradients,
+    results=("o", "total", "kept"),
+    inputs=("k", "v", "rows", "columns"),
+    shapes=_shapes,
+    flops=(_operations, _operations_back),
+)

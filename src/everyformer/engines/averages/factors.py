@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils.flop_counter import register_flop_formula
 
-from everyformer.engines.once import without_second
-from everyformer.engines.ranges import fake, full_precision, returned, widened
+from everyformer.engines.operators import operator
+from everyformer.engines.ranges import full_precision, returned, widened
 
 
 def band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
@@ -32,24 +31,21 @@ def band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
     return _band_product(u, v, count)
 
 
-@torch.library.custom_op("everyformer::band_product", mutates_args=())
-def _band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
+def _band(u: Tensor, v: Tensor, count: int) -> Tensor:
     with full_precision(u):
         rows, windows, _ = _blocks(widened(u), widened(v), count)
         band = _diagonals(torch.bmm(rows, windows.transpose(1, 2)), count)
     return band.reshape(u.shape[0], -1, count)[:, : u.shape[1]].contiguous()
 
 
-@without_second
-@torch.library.custom_op("everyformer::band_product_backward", mutates_args=())
-def _band_product_backward(u: Tensor, v: Tensor, g: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _gradients(u: Tensor, v: Tensor, grad_band: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """dU = G V and, block by block into overlapping places, dV = G^T U."""
     with full_precision(u):
         (many, length, rank), size = u.shape, _size(count)
         rows, windows, padded = _blocks(widened(u), widened(v), count)
         each = rows.shape[0] // many
-        products = g.new_zeros(*rows.shape[:2], windows.shape[1])
-        spaced = pad(g, (0, 0, 0, each * size - length)).view(-1, size, count)
+        products = grad_band.new_zeros(*rows.shape[:2], windows.shape[1])
+        spaced = pad(grad_band, (0, 0, 0, each * size - length)).view(-1, size, count)
         _diagonals(products, count).copy_(spaced)
         du = torch.bmm(products, windows).view(many, -1, rank)[:, :length]
         parts = torch.bmm(products.transpose(1, 2), rows).view(many, each, -1, rank)
@@ -83,35 +79,21 @@ def _diagonals(products: Tensor, count: int) -> Tensor:
     return products.as_strided((blocks, size, count), (size * width, width + 1, 1))
 
 
-@_band_product.register_fake
-def _(u: Tensor, v: Tensor, count: int) -> Tensor:
-    return widened(u).new_empty(*u.shape[:2], count)
-
-
-@_band_product_backward.register_fake
-def _(u: Tensor, v: Tensor, g: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    return fake(u), fake(v)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:2])
-    ctx.count = inputs[2]
-
-
-def _differentiate(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
-    return *_band_product_backward(*ctx.saved_tensors, g, ctx.count), None
-
-
-_band_product.register_autograd(_differentiate, setup_context=_save)
-
-
-@register_flop_formula(torch.ops.everyformer.band_product)
-def _(u: Any, v: Any, count: int, **_: Any) -> int:
+def _multiplications(u: Any, count: int) -> int:
+    """Entries of all small products, times r."""
     size = _size(count)
-    return 2 * math.ceil(u[1] / size) * size * (size + count - 1) * u[0] * u[2]
+    return math.ceil(u[1] / size) * size * (size + count - 1) * u[0] * u[2]
 
 
-@register_flop_formula(torch.ops.everyformer.band_product_backward)
-def _(u: Any, v: Any, g: Any, count: int, **_: Any) -> int:
-    size = _size(count)
-    return 4 * math.ceil(u[1] / size) * size * (size + count - 1) * u[0] * u[2]
+_band_product, _ = operator(
+    "band_product",
+    _band,
+    _gradients,
+    results=("band",),
+    inputs=("u", "v"),
+    shapes=lambda u, count: widened(u).new_empty(*u.shape[:2], count),
+    flops=(
+        lambda u, count: 2 * _multiplications(u, count),
+        lambda u, count: 4 * _multiplications(u, count),
+    ),
+)

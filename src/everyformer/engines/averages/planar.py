@@ -17,10 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
-from torch.utils.flop_counter import register_flop_formula
 
 from everyformer.engines.averages.dense import _dense_average, _dense_average_backward
-from everyformer.engines.once import without_second
+from everyformer.engines.operators import operator
 from everyformer.engines.ranges import (
     bias_limit,
     fake,
@@ -49,8 +48,7 @@ def planar_average(k: Tensor, v: Tensor, kernel: Tensor, *, lines: int) -> Tenso
     return o
 
 
-@torch.library.custom_op("everyformer::planar_average", mutates_args=())
-def _planar_average(k: Tensor, v: Tensor, kernel: Tensor, lines: int) -> tuple[Tensor, Tensor]:
+def _averages(k: Tensor, v: Tensor, kernel: Tensor, lines: int) -> tuple[Tensor, Tensor]:
     with full_precision(k):
         wide, values = widened(k), v.shape[-1]
         kernel = kernel.to(wide.dtype)
@@ -66,10 +64,8 @@ def _planar_average(k: Tensor, v: Tensor, kernel: Tensor, lines: int) -> tuple[T
         return returned(y[..., :values] / total, v), total.contiguous()
 
 
-@without_second
-@torch.library.custom_op("everyformer::planar_average_backward", mutates_args=())
-def _planar_average_backward(
-    k: Tensor, v: Tensor, kernel: Tensor, o: Tensor, total: Tensor, g: Tensor, lines: int
+def _gradients(
+    k: Tensor, v: Tensor, kernel: Tensor, o: Tensor, total: Tensor, grad_o: Tensor, lines: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     with full_precision(k):
         wide, values = widened(k), v.shape[-1]
@@ -78,10 +74,10 @@ def _planar_average_backward(
         if reference is None:
             w = _pairs(taps, lines, k.shape[1])
             none = k.new_empty(0)
-            grads = _dense_average_backward(k, v, w, None, None, o, total, none, g, False)
+            grads = _dense_average_backward(k, v, w, None, None, o, total, none, grad_o, False)
             dk, dv, dw, _ = grads
             return dk, dv, returned(_to_taps(dw, taps, lines), kernel)
-        g = widened(g)
+        g = widened(grad_o)
         c = per_key(g * widened(o), k.shape[-1]).neg_()
         x = _products(wide, widened(v), reference, lines)
         y = _planes(torch.cat([g / total, c / total], -1), lines)
@@ -159,38 +155,16 @@ def _to_taps(pairs: Tensor, kernel: Tensor, lines: int) -> Tensor:
     return sums.index_add_(1, index, pairs.flatten(1))[:, :-1].view(kernel.shape)
 
 
-@_planar_average.register_fake
-def _(k: Tensor, v: Tensor, kernel: Tensor, lines: int) -> tuple[Tensor, Tensor]:
-    return fake(v), fake(widened(k))
-
-
-@_planar_average_backward.register_fake
-def _(
-    k: Tensor, v: Tensor, kernel: Tensor, o: Tensor, total: Tensor, g: Tensor, lines: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    return fake(k), fake(v), fake(kernel)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:3], *output)
-    ctx.lines = inputs[3]
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(ctx: Any, g: Tensor | None, _: Tensor) -> tuple[Tensor | None, ...]:
-    if g is None:
-        return (None,) * 4
-    return *_planar_average_backward(*ctx.saved_tensors, g, ctx.lines), None
-
-
-_planar_average.register_autograd(_differentiate, setup_context=_save)
-
-
-@register_flop_formula(torch.ops.everyformer.planar_average)
-def _(k: Any, v: Any, kernel: Any, lines: int, **_: Any) -> int:
+def _operations(k: Any, v: Any, kernel: Any) -> int:
     return 2 * k[0] * k[1] * math.prod(kernel) * (k[3] + v[3])
 
 
-@register_flop_formula(torch.ops.everyformer.planar_average_backward)
-def _(k: Any, v: Any, kernel: Any, *_: Any, **__: Any) -> int:
-    return 4 * k[0] * k[1] * math.prod(kernel) * (k[3] + v[3])
+_planar_average, _ = operator(
+    "planar_average",
+    _averages,
+    _gradients,
+    results=("o", "total"),
+    inputs=("k", "v", "kernel"),
+    shapes=lambda k, v: (fake(v), fake(widened(k))),
+    flops=(_operations, lambda k, v, kernel: 2 * _operations(k, v, kernel)),
+)

@@ -15,13 +15,11 @@ Shapes: k (B, S, H, K), v (B, S, H, V); K = V for a key per channel, K = 1 for o
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from everyformer.engines.once import without_second
+from everyformer.engines.operators import operator
 from everyformer.engines.ranges import (
     fake,
     full_precision,
@@ -63,16 +61,13 @@ def total_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return lse, (weights * v).sum(1) / total
 
 
-@torch.library.custom_op("everyformer::running_average", mutates_args=())
-def _running_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _averages(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     with full_precision(k):
         lse, o = forward_scan(widened(k), widened(v))
     return lse.contiguous(), returned(o, v)
 
 
-@without_second
-@torch.library.custom_op("everyformer::running_average_backward", mutates_args=())
-def _running_average_backward(
+def _gradients(
     k: Tensor, v: Tensor, lse: Tensor, o: Tensor, grad_lse: Tensor | None, grad_o: Tensor
 ) -> tuple[Tensor, Tensor]:
     """With g the gradient of o, the other one is c_t = dlse_t - g_t o_t."""
@@ -156,41 +151,16 @@ def _scan(level: Tensor, *sums: Tensor) -> None:
         y[:, 1:].addcmul_(fade, carried[:, :-1, None])
 
 
-@_running_average.register_fake
-def _(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return fake(widened(k)), fake(v)
-
-
-@_running_average_backward.register_fake
-def _(
-    k: Tensor, v: Tensor, lse: Tensor, o: Tensor, grad_lse: Tensor | None, grad_o: Tensor
-) -> tuple[Tensor, Tensor]:
-    return fake(k), fake(v)
-
-
-def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs, *output)
-    ctx.set_materialize_grads(False)
-
-
-def _backward(ctx: Any, grad_lse: Tensor | None, grad_o: Tensor | None) -> tuple[Tensor, Tensor]:
-    # once: checkpoints unpack what was saved a single time
-    saved = ctx.saved_tensors
-    if grad_o is None:
-        grad_o = torch.zeros_like(saved[3])
-    dk, dv = _running_average_backward(*saved, grad_lse, grad_o)
-    return dk, dv
-
-
-_running_average.register_autograd(_backward, setup_context=_save)
-
-
-@register_flop_formula(torch.ops.everyformer.running_average)
-def _(k_shape: Any, v_shape: Any, **_: Any) -> int:
-    """One multiplication and one addition for each of the two sums."""
-    return 2 * (math.prod(k_shape) + math.prod(v_shape))
-
-
-@register_flop_formula(torch.ops.everyformer.running_average_backward)
-def _(k_shape: Any, v_shape: Any, *shapes: Any, **_: Any) -> int:
-    return 4 * (math.prod(k_shape) + math.prod(v_shape))
+_running_average, _ = operator(
+    "running_average",
+    _averages,
+    _gradients,
+    results=("lse", "o"),
+    inputs=("k", "v"),
+    shapes=lambda k, v: (fake(widened(k)), fake(v)),
+    # one multiplication and one addition for each of the two sums
+    flops=(
+        lambda k, v: 2 * (math.prod(k) + math.prod(v)),
+        lambda k, v: 4 * (math.prod(k) + math.prod(v)),
+    ),
+)

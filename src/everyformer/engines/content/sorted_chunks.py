@@ -25,7 +25,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from everyformer.engines.content.chunk_lists import (
     NEVER,
@@ -36,7 +35,7 @@ from everyformer.engines.content.chunk_lists import (
     lay_out,
     windows_of,
 )
-from everyformer.engines.once import without_second
+from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 
 _BITS = math.log2(math.e)
@@ -60,7 +59,7 @@ def chunked_attention(
         dropout: on the weights; its mask follows from torch's generator.
     """
     seed = torch.randint(2**62, (1,)) if dropout > 0 else None
-    return _forward(q, k, v, order, real, buckets, seed, pattern.code(), dropout)[0]
+    return _sorted_chunks(q, k, v, order, real, buckets, seed, pattern.code(), dropout)[0]
 
 
 def chunked_queries(
@@ -176,8 +175,7 @@ def _gathered(listed: Tensor, slots: Tensor, weights: Tensor | None = None) -> T
     return total
 
 
-@torch.library.custom_op("everyformer::sorted_chunks", mutates_args=())
-def _forward(
+def _attend(
     q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,
     seed: Tensor | None, code: list[int], dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -209,16 +207,14 @@ def _forward(
     return returned(o[:, : v.shape[1]], v), z
 
 
-@without_second
-@torch.library.custom_op("everyformer::sorted_chunks_backward", mutates_args=())
-def _backward(
+def _gradients(
     q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,
-    seed: Tensor | None, code: list[int], dropout: float, o: Tensor, z: Tensor, g: Tensor,
+    seed: Tensor | None, code: list[int], dropout: float, o: Tensor, z: Tensor, grad_o: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     pattern = Pattern.of(code)
     with full_precision(q):
         layout = lay_out(order, real, buckets, pattern)
-        queries, keys, values, grown, made = (_rows(t, order) for t in (q, k, v, g, o))
+        queries, keys, values, grown, made = (_rows(t, order) for t in (q, k, v, grad_o, o))
         queries = queries * _BITS
         alone = z == -math.inf
         sums = z.masked_fill(alone, 0.0).flatten()[:, None] * _BITS
@@ -254,37 +250,6 @@ def _backward(
     return returned(dq, q), returned(dk, k), returned(dv, v)
 
 
-@_forward.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,
-    seed: Tensor | None, code: list[int], dropout: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return fake(v), widened(v).new_empty(order.shape[0], order.shape[2])
-
-
-@_backward.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,
-    seed: Tensor | None, code: list[int], dropout: float, o: Tensor, z: Tensor, g: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return fake(q), fake(k), fake(v)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:7], *output)
-    ctx.code, ctx.dropout = inputs[7], inputs[8]
-    ctx.mark_non_differentiable(output[1])
-
-
-def _differentiate(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    *inputs, o, z = ctx.saved_tensors
-    made = _backward(*inputs, ctx.code, ctx.dropout, o, z, g)
-    return (*made, None, None, None, None, None, None)
-
-
-_forward.register_autograd(_differentiate, setup_context=_save)
-
-
 def _pairs(order: Any, code: list[int]) -> int:
     """Scores that are computed: rows, windows, queries and keys multiplied."""
     pattern, (many, rounds, length) = Pattern.of(code), order
@@ -292,33 +257,15 @@ def _pairs(order: Any, code: list[int]) -> int:
     return windows * pattern.chunk**2 * pattern.width
 
 
-@register_flop_formula(torch.ops.everyformer.sorted_chunks)
-def _(
-    q: Any,
-    k: Any,
-    v: Any,
-    order: Any,
-    real: Any,
-    buckets: Any,
-    seed: Any,
-    code: Any,
-    dropout: Any,
-    **_: Any,
-) -> int:
-    return 2 * _pairs(order, code) * (q[2] + v[2])
-
-
-@register_flop_formula(torch.ops.everyformer.sorted_chunks_backward)
-def _(
-    q: Any,
-    k: Any,
-    v: Any,
-    order: Any,
-    real: Any,
-    buckets: Any,
-    seed: Any,
-    code: Any,
-    *rest: Any,
-    **_: Any,
-) -> int:
-    return 2 * _pairs(order, code) * (3 * q[2] + 2 * v[2])
+_sorted_chunks, _ = operator(
+    "sorted_chunks",
+    _attend,
+    _gradients,
+    results=("o", "z"),
+    inputs=("q", "k", "v"),
+    shapes=lambda v, order: (fake(v), widened(v).new_empty(order.shape[0], order.shape[2])),
+    flops=(
+        lambda q, v, order, code: 2 * _pairs(order, code) * (q[2] + v[2]),
+        lambda q, v, order, code: 2 * _pairs(order, code) * (3 * q[2] + 2 * v[2]),
+    ),
+)

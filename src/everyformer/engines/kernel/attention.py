@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.state import State, state
@@ -33,7 +32,7 @@ from everyformer.engines.kernel.chunks import (
     segment_count,
     segment_length,
 )
-from everyformer.engines.once import without_second
+from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 
 _EMPTY = {torch.float32: 1e-28, torch.float64: 1e-280}
@@ -218,8 +217,7 @@ def _rows(part: Tensor, like: Tensor, start: int, stop: int) -> Tensor:
     return part.view(batch, heads, -1, part.shape[2])[:, :, : stop - start].transpose(1, 2)
 
 
-@torch.library.custom_op("everyformer::kernel_attention", mutates_args=())
-def _kernel_attention(
+def _attend(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
     gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -252,9 +250,7 @@ def _kernel_attention(
     )
 
 
-@without_second
-@torch.library.custom_op("everyformer::kernel_attention_backward", mutates_args=())
-def _kernel_attention_backward(
+def _gradients(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
     gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, kept: Tensor, tops: Tensor,
     grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float,
@@ -313,11 +309,9 @@ def _fill(g: Tensor, here: slice, saved: tuple[Tensor, ...], kind: str, eps: flo
     g[..., -1:] = down if held is None else down.masked_fill_(held, 0)
 
 
-@_kernel_attention.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
-    gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def _shapes(
+    k: Tensor, v: Tensor, sums: Tensor, top: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch, heads, length, values = v.shape
     count = 1 + segment_count(length, k.shape[3], values)
     none = sums.new_empty(0)
@@ -331,38 +325,11 @@ def _(
     )
 
 
-@_kernel_attention_backward.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
-    gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, kept: Tensor, tops: Tensor,
-    grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    none = kept.new_empty(0)
-    logs = [none.clone() if t is None else fake(t) for t in (level, gate)]
-    return fake(q), fake(k), fake(v), logs[0], logs[1], fake(after)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    y, totals, after, _, kept, tops = output
-    ctx.save_for_backward(*inputs[:6], y, totals, after, kept, tops)
-    ctx.guard = inputs[8:]
-    ctx.mark_non_differentiable(totals, output[3], kept, tops)
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(ctx: Any, grad_y: Tensor | None, *grads: Tensor | None) -> tuple[Any, ...]:
-    # once: checkpoints unpack what was saved a single time
-    saved = ctx.saved_tensors
-    level, gate, y = saved[4:7]
-    grad_y = torch.zeros_like(y) if grad_y is None else grad_y
-    dq, dk, dv, dlevel, dgate, dsums = _kernel_attention_backward(
-        *saved, grad_y, grads[1], *ctx.guard
-    )
-    logs = None if level is None else dlevel, None if gate is None else dgate
-    return dq, dk, dv, None, *logs, dsums, None, None, None
-
-
-_kernel_attention.register_autograd(_differentiate, setup_context=_save)
+def _gradient_shapes(
+    q: Tensor, k: Tensor, v: Tensor, level: Tensor | None, gate: Tensor | None, after: Tensor
+) -> tuple[Tensor, ...]:
+    logs = (after.new_empty(0) if t is None else fake(t) for t in (level, gate))
+    return fake(q), fake(k), fake(v), *logs, fake(after)
 
 
 def _counted(v: Any, features: int, within: int, states: int, fades: int) -> int:
@@ -378,13 +345,23 @@ def _counted(v: Any, features: int, within: int, states: int, fades: int) -> int
     return int(2 * v[0] * v[1] * (tokens * (CHUNK * within + states * size) + mixed * size))
 
 
-@register_flop_formula(torch.ops.everyformer.kernel_attention)
-def _(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
+def _operations(k: Any, v: Any) -> int:
     """Products within chunks, the chunks' sums, and what queries read of them."""
     return _counted(v, k[3], within=k[3] + v[3] + 1, states=2, fades=1)
 
 
-@register_flop_formula(torch.ops.everyformer.kernel_attention_backward)
-def _(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
+def _operations_back(k: Any, v: Any) -> int:
     """The weights and the states again, and two products for each of the forward pass."""
     return _counted(v, k[3], within=3 * k[3] + 2 * (v[3] + 1), states=5, fades=2)
+
+
+_kernel_attention, _ = operator(
+    "kernel_attention",
+    _attend,
+    _gradients,
+    results=("y", "totals", "after", "last", "kept", "tops"),
+    inputs=("q", "k", "v", "level", "gate", "sums"),
+    shapes=_shapes,
+    gradient_shapes=_gradient_shapes,
+    flops=(_operations, _operations_back),
+)

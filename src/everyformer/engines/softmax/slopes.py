@@ -37,10 +37,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from everyformer.engines.once import without_second
-from everyformer.engines.ranges import fake
+from everyformer.engines.operators import operator
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -177,10 +175,7 @@ def _calls(
         first = last
 
 
-@torch.library.custom_op("everyformer::sloped_softmax", mutates_args=())
-def _sloped_softmax(
-    q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
+def _attend(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """o (B, H, L, D) and log-sums (B, H, L)."""
     o, logsum = torch.empty_like(q), q.new_empty(q.shape[:3])
     for row, heads, part, bias, beside in _calls(q, k, slopes, scale):
@@ -198,15 +193,13 @@ def _sloped_softmax(
     return o, logsum
 
 
-@without_second
-@torch.library.custom_op("everyformer::sloped_softmax_backward", mutates_args=())
-def _sloped_softmax_backward(
-    q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, o: Tensor, logsum: Tensor, grad: Tensor,
+def _gradients(
+    q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, o: Tensor, logsum: Tensor, grad_o: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dq, dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
     for row, heads, part, bias, beside in _calls(q, k, slopes, scale):
-        above, asked, made = (part.queries(t[row, heads]) for t in (grad, q, o))
+        above, asked, made = (part.queries(t[row, heads]) for t in (grad_o, q, o))
         read, held = (part.read(t[row, heads]) for t in (k, v))
         total = (part.queries(logsum[row, heads]) - beside).contiguous()
         found = _backward(
@@ -218,31 +211,6 @@ def _sloped_softmax_backward(
     return dq, dk, dv
 
 
-@_sloped_softmax.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float) -> Any:
-    return torch.empty_like(q), q.new_empty(q.shape[:3])
-
-
-@_sloped_softmax_backward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Any:
-    return fake(q), fake(k), fake(v)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, slopes, ctx.scale = inputs
-    ctx.save_for_backward(q, k, v, slopes, *output)
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(ctx: Any, g: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    if g is None:
-        return (None,) * 5
-    return *_sloped_softmax_backward(*ctx.saved_tensors, g, ctx.scale), None, None
-
-
-_sloped_softmax.register_autograd(_differentiate, setup_context=_save)
-
-
 def _pairs(q: Any, k: Any) -> int:
     """Scores computed, times channels of all heads; fewer where slopes are steep."""
     batch, heads, length, size = q
@@ -250,11 +218,12 @@ def _pairs(q: Any, k: Any) -> int:
     return batch * heads * size * sum(part.count * part.rows * part.keys for part in parts)
 
 
-@register_flop_formula(torch.ops.everyformer.sloped_softmax)
-def _(q: Any, k: Any, *_: Any, **__: Any) -> int:
-    return 4 * _pairs(q, k)
-
-
-@register_flop_formula(torch.ops.everyformer.sloped_softmax_backward)
-def _(q: Any, k: Any, *_: Any, **__: Any) -> int:
-    return 10 * _pairs(q, k)
+_sloped_softmax, _ = operator(
+    "sloped_softmax",
+    _attend,
+    _gradients,
+    results=("o", "logsum"),
+    inputs=("q", "k", "v"),
+    shapes=lambda q: (torch.empty_like(q), q.new_empty(q.shape[:3])),
+    flops=(lambda q, k: 4 * _pairs(q, k), lambda q, k: 10 * _pairs(q, k)),
+)

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from everyformer.engines.once import without_second
+from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake
 from everyformer.engines.sparse.plan import Branch, SparsePlan
 
@@ -105,8 +104,7 @@ def _masked(
     return mask, None if bool(seen.all()) else ~seen
 
 
-@torch.library.custom_op("everyformer::sparse_softmax", mutates_args=())
-def _sparse_softmax(
+def _attend(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, plan: str, scale: float
 ) -> tuple[Tensor, Tensor]:
     """o (B, L, H, D) and log-sums (B, L, H); -inf where nothing is seen."""
@@ -153,10 +151,8 @@ def _at(task: _Task) -> tuple[Any, ...]:
     return task.row, rows[:, None], task.heads[None]
 
 
-@without_second
-@torch.library.custom_op("everyformer::sparse_softmax_backward", mutates_args=())
-def _sparse_softmax_backward(
-    q: Tensor, k: Tensor, v: Tensor, o: Tensor, logsum: Tensor, grad: Tensor,
+def _gradients(
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, logsum: Tensor, grad_o: Tensor,
     lengths: Tensor | None, plan: str, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     length = q.shape[1]
@@ -166,7 +162,8 @@ def _sparse_softmax_backward(
     for task in _tasks(q, lengths, plan):
         queries, keys = task.branch.queries, task.branch.keys
         g, asked, made, total = (
-            _units(queries, t[task.row][:, :, task.heads]) for t in (grad, q, o, logsum[..., None])
+            _units(queries, t[task.row][:, :, task.heads])
+            for t in (grad_o, q, o, logsum[..., None])
         )
         read, held = (_units(keys, t[task.row][:, :, task.heads]) for t in (k, v))
         found = _backward(
@@ -196,43 +193,23 @@ def _ordered(layout: Any, units: Tensor, length: int) -> Tensor:
     return ordered
 
 
-@_sparse_softmax.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, plan: str, scale: float) -> Any:
+def _shapes(q: Tensor) -> tuple[Tensor, Tensor]:
     wide = torch.promote_types(q.dtype, torch.float32)
     return fake(q), torch.empty(q.shape[:3], dtype=wide, device=q.device)
 
 
-@_sparse_softmax_backward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Any:
-    return fake(q), fake(k), fake(v)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, lengths, ctx.plan, ctx.scale = inputs
-    ctx.save_for_backward(q, k, v, *output, lengths)
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(ctx: Any, g: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    if g is None:
-        return (None,) * 6
-    *saved, lengths = ctx.saved_tensors
-    found = _sparse_softmax_backward(*saved, g, lengths, ctx.plan, ctx.scale)
-    return *found, None, None, None
-
-
-_sparse_softmax.register_autograd(_differentiate, setup_context=_save)
-
-
-@register_flop_formula(torch.ops.everyformer.sparse_softmax)
-def _(q: Any, k: Any, v: Any, lengths: Any, plan: str, *_: Any, **__: Any) -> int:
+def _scores(q: Any, plan: str) -> int:
+    """Scores computed, times channels."""
     batch, length, heads, size = q
-    return 4 * batch * size * SparsePlan.from_text(plan).pairs(length, heads)
+    return batch * size * SparsePlan.from_text(plan).pairs(length, heads)
 
 
-@register_flop_formula(torch.ops.everyformer.sparse_softmax_backward)
-def _(
-    q: Any, k: Any, v: Any, o: Any, logsum: Any, g: Any, lengths: Any, plan: str, *_: Any, **__: Any
-) -> int:
-    batch, length, heads, size = q
-    return 10 * batch * size * SparsePlan.from_text(plan).pairs(length, heads)
+_sparse_softmax, _ = operator(
+    "sparse_softmax",
+    _attend,
+    _gradients,
+    results=("o", "logsum"),
+    inputs=("q", "k", "v"),
+    shapes=_shapes,
+    flops=(lambda q, plan: 4 * _scores(q, plan), lambda q, plan: 10 * _scores(q, plan)),
+)

@@ -1,0 +1,122 @@
+"""Custom operators: a forward pass, its gradients by hand, and the shapes of what both give.
+
+Arguments are known by their names. The gradients' function names what it reads: arguments of the
+forward pass, its results, and ``grad_x`` for the gradient of a result x. What it names is what is
+saved; results whose gradient it does not name have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from inspect import signature
+from types import NoneType
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+from torch.library import CustomOpDef
+from torch.utils.flop_counter import register_flop_formula
+
+from everyformer.engines.once import refuse
+from everyformer.engines.ranges import fake
+
+Formula = Callable[..., Any]
+"""of those of an operator's arguments that it names"""
+
+
+def operator(
+    name: str,
+    forward: Callable[..., Any],
+    gradients: Callable[..., tuple[Tensor, ...]],
+    *,
+    results: tuple[str, ...],
+    inputs: tuple[str, ...],
+    shapes: Formula,
+    flops: tuple[Formula, Formula],
+    gradient_shapes: Formula | None = None,
+) -> tuple[CustomOpDef, CustomOpDef]:
+    """The operators ``everyformer::name`` and, of its gradients, ``everyformer::name_backward``.
+
+    Args:
+        forward: gives the ``results``, contiguous; none is an argument or a view of one.
+        gradients: gives those of the arguments ``inputs``, likewise; where one that is not the
+            first is None, something of shape (0,). It is not derived again (`once`).
+        shapes: the results without values.
+        flops: operations of both, from arguments whose tensors are shapes.
+        gradient_shapes: the gradients without values, where they are not like the ``inputs``.
+    """
+    given, read = (signature(f, eval_str=True).parameters for f in (forward, gradients))
+    optional = {n for n, argument in read.items() if NoneType in get_args(argument.annotation)}
+    held = [n for n in read if n in given or n in results]
+    tensors = [n for n in held if Tensor in (read[n].annotation, *get_args(read[n].annotation))]
+    numbers = [n for n in held if n not in tensors]
+    arriving = [n for n in results if f"grad_{n}" in read]
+    # a call is short: where its values stand is looked up here
+    known = [*given, *results]
+    restored = [*tensors, *numbers, *(f"grad_{n}" for n in results)]
+    tensors_at, numbers_at = _places(tensors, known), _places(numbers, known)
+    constant_at = _places((n for n in results if n not in arriving), known)
+    read_at, inputs_at = _places(read, restored), _places(inputs, list(given))
+    absent_at = [(list(given).index(n), restored.index(n)) for n in inputs if n in optional]
+    # of one result alone that has a gradient, it comes
+    zero = [n for n in arriving if f"grad_{n}" not in optional and len(arriving) > 1]
+    zero_at = [_places((f"grad_{n}", n), restored) for n in zero]
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        values = (*inputs, *(output if isinstance(output, tuple) else (output,)))
+        ctx.save_for_backward(*[values[n] for n in tensors_at])
+        ctx.numbers = [values[n] for n in numbers_at]
+        if constant_at:
+            ctx.mark_non_differentiable(*[values[n] for n in constant_at])
+        ctx.set_materialize_grads(False)
+
+    def differentiate(ctx: Any, *above: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(g is None for g in above):
+            return (None,) * len(given)
+        # once: checkpoints unpack what was saved a single time
+        values = [*ctx.saved_tensors, *ctx.numbers, *above]
+        for gradient, result in zero_at:
+            if values[gradient] is None:
+                values[gradient] = torch.zeros_like(values[result])
+        found: list[Tensor | None] = [None] * len(given)
+        for n, gradient in zip(inputs_at, backward(*[values[n] for n in read_at]), strict=True):
+            found[n] = gradient
+        for n, argument in absent_at:
+            if values[argument] is None:
+                found[n] = None
+        return tuple(found)
+
+    def like_inputs(*values: Any) -> tuple[Tensor, ...]:
+        known = dict(zip(read, values, strict=True))
+        none = known[inputs[0]].new_empty(0)
+        return tuple(none.clone() if known[n] is None else fake(known[n]) for n in inputs)
+
+    operation = _registered(name, forward, _by_name(given, shapes), _by_name(given, flops[0]))
+    fakes = like_inputs if gradient_shapes is None else _by_name(read, gradient_shapes)
+    backward = _registered(f"{name}_backward", gradients, fakes, _by_name(read, flops[1]))
+    operation.register_autograd(differentiate, setup_context=save)
+    backward.register_autograd(refuse)
+    return operation, backward
+
+
+def _registered(
+    name: str, function: Callable[..., Any], shapes: Formula, flops: Formula
+) -> CustomOpDef:
+    operation = torch.library.custom_op(f"everyformer::{name}", function, mutates_args=())
+    operation.register_fake(shapes)
+    register_flop_formula(getattr(torch.ops.everyformer, name))(flops)
+    return operation
+
+
+def _by_name(names: Iterable[str], formula: Formula) -> Formula:
+    """``formula`` as a function of all arguments, whose ``names`` these are, in order."""
+    places = _places(signature(formula).parameters, list(names))
+
+    def chosen(*values: Any, **_: Any) -> Any:
+        return formula(*(values[n] for n in places))
+
+    return chosen
+
+
+def _places(names: Iterable[str], among: list[str]) -> list[int]:
+    return [among.index(n) for n in names]

@@ -1,0 +1,55 @@
+"""What tests of many folders do alike: numbers from a seed, closeness, mixers and models."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+import everyformer as ef
+from everyformer.core.mixer import Mixer
+from everyformer.family import LM
+from everyformer.models.base import Model
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def draw(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Standard normal numbers of the seed alone, the same in every dtype but for rounding."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def close(a: Any, b: Any, tolerance: float = 1e-10) -> None:
+    """Equal to ``tolerance``, absolute and relative; the default is for float64."""
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def build_mixer(
+    name: str, *, seed: int = 0, dtype: torch.dtype = torch.float64, **options: Any
+) -> Mixer:
+    """`everyformer.create_mixer` with weights from the seed, in evaluation."""
+    torch.manual_seed(seed)
+    return ef.create_mixer(name, **options).to(dtype).eval()
+
+
+def build_model(
+    name: str, task: str = LM, *, seed: int = 0, dtype: torch.dtype = torch.float64,
+    **options: Any,
+) -> Model:  # fmt: skip
+    """`everyformer.create_model` with weights from the seed, in evaluation."""
+    torch.manual_seed(seed)
+    return ef.create_model(name, task, **options).to(dtype).eval()
+
+
+def shifted(module: Module, by: float = 0.3, *, vectors: bool = False) -> Module:
+    """The module with normal numbers times ``by`` added to its parameters, from torch's generator.
+
+    What starts at zero or one comes to matter. ``vectors``: of parameters of one dimension alone.
+    """
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() < 2 or not vectors:
+                parameter += by * torch.randn_like(parameter)
+    return module

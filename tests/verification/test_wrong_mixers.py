@@ -1,0 +1,246 @@
+"""Every law catches mixers that are wrong by a little, and holds for what they were made of."""
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from everyformer.core.outputs import MixerOutput
+from everyformer.engines.softmax import visibility
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.visibility import Sight
+from everyformer.family import info
+from everyformer.mixers import aft_local, attention
+from everyformer.mixers._aft import hide_padding
+from everyformer.mixers.aft_simple import AFTSimple, SimpleState
+from everyformer.verification.verify import LAWS, check_law
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One change of one right function, and what its law says of it."""
+
+    law: str
+    what: str
+    says: str
+    member: str
+    owner: Any
+    name: str
+    """of the function of ``owner`` that is changed"""
+    change: Callable[[Callable[..., Any]], Callable[..., Any]]
+    """the wrong function from the right one"""
+
+
+def output(extra: Callable[..., Any]) -> Callable[..., Any]:
+    """A change of `forward`: ``extra`` (mixer, x, y) instead of y."""
+
+    def change(right: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(self, x, **more):
+            out = right(self, x, **more)
+            return MixerOutput(extra(self, x, out.y), out.state, out.losses)
+
+        return forward
+
+    return change
+
+
+def forgotten(right):
+    """Of all keys and values the state drops the oldest, once more after every call."""
+
+    def last(self, count):
+        return right(self, self.keys.shape[2] - 1 if count is None else count)
+
+    return last
+
+
+def overflowing(right):
+    """Exponentials of the keys as they are."""
+
+    def average(self, k, v, rows):
+        weights = hide_padding(k, rows.keep).exp()
+        if self.causal:
+            return (weights * v).cumsum(1) / weights.cumsum(1)
+        return ((weights * v).sum(1, keepdim=True) / weights.sum(1, keepdim=True)).expand_as(v)
+
+    return average
+
+
+def products_in_strips(self, x, y):
+    """All pairs are multiplied, and few of them at a time are there."""
+    for strip in x.split(128, 1):
+        y = y + 0 * (strip @ x.mT).sum()
+    return y
+
+
+def products_in_the_gradient(self, x, y):
+    """As many, and only of gradients."""
+    y.register_hook(lambda g: products_in_strips(self, g, g))
+    return y
+
+
+def table_of_pairs(self, x, y):
+    """All pairs are there, and none is multiplied by a matrix product."""
+    return y + 0 * (x[:, :, None, 0] - x[:, None, :, 0]).sum()
+
+
+def branching(self, x, y):
+    return y + 1e-3 if float(x.sum()) > 0 else y
+
+
+def one_step_a_token(self, x, y):
+    """A loop that a compiler writes out, anew for every length."""
+    return torch.stack([y[:, t] for t in range(y.shape[1])], 1)
+
+
+def with_a_tensor_beside(right):
+    """A drawn tensor that is neither parameter nor buffer: a score for each head's sink."""
+
+    def init(self, **options):
+        right(self, **options)
+        self.sink = torch.randn(options["heads"])
+
+    return init
+
+
+def with_a_count_beside(right):
+    """Outputs that depend on how often the module was called."""
+
+    def forward(self, x, **more):
+        self.calls = getattr(self, "calls", 0) + 1
+        out = right(self, x, **more)
+        return MixerOutput(out.y * (1 + 1e-3 * self.calls), out.state, out.losses)
+
+    return forward
+
+
+def simple(law: str, what: str, says: str, name: str, change: Callable[..., Any]) -> Wrong:
+    """A wrong AFT-simple."""
+    return Wrong(law, what, says, "aft-simple", AFTSimple, name, change)
+
+
+def softmax(law: str, what: str, says: str, owner: Any, name: str, change: Any) -> Wrong:
+    """A wrong softmax attention."""
+    return Wrong(law, what, says, "attention", owner, name, change)
+
+
+WRONG = (
+    simple(
+        "equation", "keys are scaled in the fast path", "off by", "average",
+        lambda right: lambda self, k, v, rows: right(self, 1.001 * k, v, rows),
+    ),
+    simple(
+        "equation", "keys get no gradient", "gradient", "average",
+        lambda right: lambda self, k, v, rows: right(self, k.detach(), v, rows),
+    ),
+    softmax(
+        "causality", "a mask that shows one token ahead", "has a gradient to the future",
+        Sight, "of",
+        lambda right: lambda self, mask, q, k, keep, regular: right(
+            self, mask, q + 1, k, keep, False
+        ),
+    ),
+    simple(
+        "causality", "a mean of the whole row, without a gradient", "future after 0 matters",
+        "forward", output(lambda self, x, y: y + 1e-6 * x.detach().mean(1, keepdim=True)),
+    ),
+    softmax(
+        "chunks", "a state that drops a token", "off by", KeyValueState, "last", forgotten,
+    ),
+    softmax(
+        "chunks", "a reset that clears nothing", "a reset row remembers", KeyValueState, "reset",
+        lambda right: lambda self, where: self,
+    ),
+    simple(
+        "chunks", "an average that is carried without its weight", "off by", "resume",
+        lambda right: lambda self, k, v, keep, state: right(
+            self, k, v, keep, replace(state, lse=state.lse.clamp(max=0.0))
+        ),
+    ),
+    Wrong(
+        "chunks", "rows that stay where they were", "reorder", "aft-simple", SimpleState,
+        "reorder", lambda right: lambda self, index: self,
+    ),
+    simple(
+        "padding", "padding that is read", "real tokens at", "order",
+        lambda right: lambda self, x, mask: right(self, x, mask and mask.without("keep")),
+    ),
+    simple(
+        "padding", "documents that mix", "packed documents mix", "order",
+        lambda right: lambda self, x, mask: right(self, x, mask and mask.without("documents")),
+    ),
+    softmax(
+        "padding", "ids that come again are one document", "off by", visibility, "runs_of",
+        lambda right: lambda documents, keep=None: documents,
+    ),
+    softmax(
+        "limits", "a window one key too narrow", "window >= L", attention, "Sight",
+        lambda right: lambda causal, windows=(None,): right(
+            causal, tuple(w and w - 1 for w in windows)
+        ),
+    ),
+    Wrong(
+        "limits", "a window one place too wide", "window 0 is AFT-simple", "aft-local", aft_local,
+        "reach", lambda right: lambda window, length: right(window + 1, length),
+    ),
+    simple("numbers", "exponentials that overflow", "not finite", "average", overflowing),
+    simple(
+        "numbers", "another dtype", "became torch.float32", "forward",
+        output(lambda self, x, y: y.float()),
+    ),
+    simple(
+        "numbers", "keys of few digits", "against float64", "average",
+        lambda right: lambda self, k, v, rows: right(
+            self, k if k.dtype == torch.float64 else k.to(torch.bfloat16).to(k), v, rows
+        ),
+    ),
+    simple(
+        "cost", "products of all pairs", "FLOPs", "forward", output(products_in_strips)
+    ),
+    simple(
+        "cost", "products of all pairs of gradients", "FLOPs", "forward",
+        output(products_in_the_gradient),
+    ),
+    simple(
+        "cost", "a table of all pairs", "largest tensor", "forward", output(table_of_pairs)
+    ),
+    simple("compiles", "a branch on a number", "not one graph", "forward", output(branching)),
+    simple(
+        "compiles", "a graph for each length", "graphs for", "forward", output(one_step_a_token)
+    ),
+    simple(
+        "compiles", "another output where it is compiled", "off by", "forward",
+        output(lambda self, x, y: y * 1.001 if torch.compiler.is_compiling() else y),
+    ),
+    Wrong(
+        "keeps", "a tensor that is not saved", "loaded: off by", "attention", attention.Attention,
+        "__init__", with_a_tensor_beside,
+    ),
+    simple(
+        "reproducible", "numbers of another generator", "two equal runs differ", "forward",
+        output(lambda self, x, y: y * (1 + 1e-3 * random.random())),
+    ),
+    simple(
+        "reproducible", "a count that is not saved", "a resumed run differs", "forward",
+        with_a_count_beside,
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda w: f"{w.law}: {w.what}".replace(" ", "-"))
+def test_a_law_catches_what_is_wrong(wrong, monkeypatch):
+    held = check_law(info(wrong.member), wrong.law)
+    assert held.status == "held", held.detail
+    # of a class the function that it inherits, too; of a module what stands there
+    monkeypatch.setattr(wrong.owner, wrong.name, wrong.change(getattr(wrong.owner, wrong.name)))
+    broken = check_law(info(wrong.member), wrong.law)
+    assert broken.status == "failed"
+    assert not re.match(r"[A-Z]\w*: ", broken.detail), "the law crashed"
+    assert wrong.says in broken.detail
+
+
+def test_every_law_has_its_wrong_mixers():
+    assert {wrong.law for wrong in WRONG} == set(LAWS)
