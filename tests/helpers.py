@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import everyformer as ef
 from everyformer.core.mixer import Mixer
-from everyformer.family import LM
+from everyformer.core.tasks import LM
 from everyformer.models.base import Model
 
 Module = TypeVar("Module", bound=nn.Module)

@@ -13,21 +13,8 @@ from everyformer.core.config import Choice
 from everyformer.core.errors import unknown
 from everyformer.core.gene import plain_choice
 from everyformer.core.member import Cost, Genes, Member
+from everyformer.core.tasks import ALL_TASKS, ENLARGE, IMAGE, LM, MLM, PIXELS, SEQ2SEQ, TEXT
 from everyformer.genes import GENES, plain_genes
-
-LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
-SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
-ALL_TASKS = (LM, MLM, TEXT, IMAGE, SEQ2SEQ, PIXELS, ENLARGE)
-TRAIN = {
-    LM: "--data mytext.txt",
-    MLM: "--data mytext.txt --task mlm",
-    SEQ2SEQ: "--data corpus-en-de.zip --tokenizer bpe:8000 --data.tokens 4096",
-    TEXT: "--data reviews.csv",
-    IMAGE: "--data myimages.zip",
-    PIXELS: "--data myimages.zip --task pixels",
-    ENLARGE: "--data myimages.zip --task super-resolution --data.small 8",
-}
-"""task -> how a member is trained for it on the user's own data"""
 
 _SOFTMAX = Cost(2, 1, "O(L^2 d) time, O(L d) memory when fused", "2 t d")
 _NO_CROSS_DISTANCE = "distances are defined between tokens of one sequence"

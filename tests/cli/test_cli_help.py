@@ -13,7 +13,8 @@ import pytest
 
 import everyformer
 from everyformer.cli import VERBS
-from everyformer.family import TRAIN, list_members
+from everyformer.core.tasks import TASKS
+from everyformer.family import list_members
 from everyformer.genes import GENES
 
 
@@ -111,7 +112,7 @@ def test_info_tells_what_the_row_and_the_options_say(member: str, say: Callable)
     row = everyformer.info(member)
     assert row.title in out
     assert row.claim in out
-    assert f"everyformer train {member} {TRAIN[row.tasks[0]]}" in out
+    assert f"everyformer train {member} {TASKS[row.tasks[0]].train}" in out
     described = json.loads(say("info", member, "--json")[1])
     assert described["name"] == member
     assert described["strictly_causal"] == row.strictly_causal

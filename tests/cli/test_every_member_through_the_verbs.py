@@ -16,7 +16,8 @@ import pytest
 from matplotlib.image import imread
 from PIL import Image
 
-from everyformer.family import ALL_TASKS, list_members
+from everyformer.core.tasks import ALL_TASKS
+from everyformer.family import list_members
 
 Say = Callable[..., tuple[int, str, str]]
 

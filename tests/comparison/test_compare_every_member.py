@@ -15,7 +15,8 @@ from small_comparisons import Compared
 from torch import Tensor
 
 from everyformer.cli import main
-from everyformer.family import ALL_TASKS, list_members
+from everyformer.core.tasks import ALL_TASKS
+from everyformer.family import list_members
 from everyformer.models.base import Model
 from everyformer.report import comparison as report
 from everyformer.report import learned

@@ -11,11 +11,12 @@ from data_files import Load, write
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, DataError, UnsupportedError
+from everyformer.core.tasks import LM, MLM
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.batch import IGNORED
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.plain import ByteTokenizer
-from everyformer.family import LM, MLM, list_members
+from everyformer.family import list_members
 from everyformer.training.evaluate import evaluate
 from everyformer.training.step import forward
 from helpers import build_model, shifted

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.family import LM, PIXELS, list_members
+from everyformer.core.tasks import LM, PIXELS
+from everyformer.family import list_members
 from everyformer.generation import pixels, sampling
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw, generate, stream

@@ -15,9 +15,10 @@ import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
+from everyformer.core.tasks import LM, PIXELS
 from everyformer.data.tokenizers.load import fit_tokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer
-from everyformer.family import LM, PIXELS, list_members
+from everyformer.family import list_members
 from everyformer.generation import sampling as module
 from everyformer.generation.config import Sampling
 from everyformer.generation.pixels import draw_images

@@ -11,8 +11,9 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
+from everyformer.core.tasks import ENLARGE, PIXELS
 from everyformer.engines.sparse.block_order import block_order
-from everyformer.family import ENLARGE, PIXELS, list_members
+from everyformer.family import list_members
 from everyformer.generation import pixels as drawing
 from everyformer.generation.config import Sampling
 from everyformer.generation.pixels import draw_images

@@ -16,6 +16,7 @@ from everyformer.core.bounds import Count, Even
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
+from everyformer.core.tasks import TASKS
 
 if TYPE_CHECKING:
     from everyformer.interop.convert.rules import Report
@@ -210,7 +211,7 @@ def _next(out: str, opened: Opened, fresh: Sequence[str]) -> str:
     """What to do with a saved model."""
     if fresh:
         return f"everyformer train --from {out} --data ..."
-    if opened.model.config.task in ("lm", "seq2seq") and opened.tokenizer is not None:
+    if TASKS[opened.model.config.task].writes and opened.tokenizer is not None:
         return f"everyformer generate {out} --prompt '...'"
     return f"everyformer show {out}"
 

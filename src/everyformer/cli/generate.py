@@ -18,8 +18,8 @@ from everyformer.cli.parsing import parse, say
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.files import expanded
+from everyformer.core.tasks import TASKS
 from everyformer.generation.config import BeamConfig, Sampling
-from everyformer.models.pixel_options import PIXEL_TASKS
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
@@ -99,17 +99,17 @@ def run(words: Sequence[str]) -> int:
     from everyformer.cli.trained import open_run
 
     trained = open_run(options.run)
-    if trained.task == "seq2seq":
+    if TASKS[trained.task].translates:
         _refuse_images(trained, options)
         return _translations(trained, options)
     if options.search != BeamConfig():
         raise ConfigError(
             f"beam search is for seq2seq runs, not {trained.task}: leave its options out"
         )
-    if trained.task in PIXEL_TASKS:
+    if TASKS[trained.task].draws:
         return _images(trained, options)
     _refuse_images(trained, options)
-    if trained.task == "lm":
+    if TASKS[trained.task].continues:
         return _text(trained, options)
     raise UnsupportedError(
         f"the {'model' if trained.saved else 'run'} in {options.run} has the task {trained.task}: "

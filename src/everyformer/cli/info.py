@@ -14,7 +14,8 @@ from everyformer.cli.list import ABILITIES, describe
 from everyformer.cli.parsing import parse
 from everyformer.core.config import Options
 from everyformer.core.member import Member
-from everyformer.family import TRAIN, info
+from everyformer.core.tasks import TASKS
+from everyformer.family import info
 from everyformer.genes import GENES, named_genes
 
 
@@ -58,7 +59,7 @@ def run(words: Sequence[str]) -> int:
             rows = [(o["option"], o["default"], o["meaning"]) for o in found]
             title = f"options of the {gene} (--{gene}.OPTION)"
             print(f"\n{title}\n{table(('option', 'default', 'meaning'), rows)}")
-    print(f"\ntry     everyformer train {member.name} {TRAIN[member.tasks[0]]} --steps 500")
+    print(f"\ntry     everyformer train {member.name} {TASKS[member.tasks[0]].train} --steps 500")
     return 0
 
 

@@ -11,7 +11,8 @@ from everyformer.cli.parsing import parse
 from everyformer.core.config import Options
 from everyformer.core.errors import unknown
 from everyformer.core.member import Member
-from everyformer.family import ALL_TASKS, list_members
+from everyformer.core.tasks import TASKS
+from everyformer.family import list_members
 
 ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
 
@@ -46,8 +47,8 @@ def run(words: Sequence[str]) -> int:
         about="See what exists: one line a member.",
         examples=("everyformer list --streaming", "everyformer list --task classify-image --json"),
     )
-    if options.task is not None and options.task not in ALL_TASKS:
-        raise unknown("task", options.task, ALL_TASKS)
+    if options.task is not None and options.task not in TASKS:
+        raise unknown("task", options.task, TASKS)
     wanted = tuple(name for name in ABILITIES if getattr(options, name))
     members = list_members(task=options.task, abilities=wanted)
     members = [m for m in members if m.is_mixer or not options.mixers]

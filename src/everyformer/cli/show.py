@@ -15,7 +15,8 @@ from everyformer.core.bounds import Bounds
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
 from everyformer.core.files import expanded, require_no_file
-from everyformer.family import IMAGE, LM, PIXELS, info, list_members
+from everyformer.core.tasks import LM, TASKS
+from everyformer.family import info, list_members
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -144,7 +145,7 @@ def _fresh(options: ShowOptions) -> Subject:
         )
     folder = Path("pictures") / member.name
     torch.manual_seed(0)
-    if task in (IMAGE, PIXELS):
+    if TASKS[task].pictures:
         model = create_model(member.name, task, image=(3, 32, 32), **FRESH)
         images = torch.randint(256, (1, 3, 32, 32), dtype=torch.uint8)
         return Subject(model, None, images, None, folder)

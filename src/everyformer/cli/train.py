@@ -19,17 +19,14 @@ from everyformer.cli.run_options import (
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.files import expanded
-from everyformer.family import LM, MLM, info
+from everyformer.core.tasks import TASKS
+from everyformer.family import info
 from everyformer.genes import GENES
-from everyformer.models.pixel_options import PIXEL_TASKS
 from everyformer.training.spec import RunSpec, preset
 
 if TYPE_CHECKING:
     from everyformer.data.tokenizers.base import Tokenizer
     from everyformer.training.warmstart import Start
-
-PLAIN = (LM, MLM)
-"""tasks that any plain text serves"""
 
 
 def run(words: Sequence[str]) -> int:
@@ -84,11 +81,11 @@ def run(words: Sequence[str]) -> int:
         found = (result.evaluation or {}).items()
         rows |= {name: value for name, value in found if isinstance(value, int | float)}
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
-        if dataset.task == "lm" and dataset.tokenizer is not None:
+        if TASKS[dataset.task].continues and dataset.tokenizer is not None:
             rows["next"] = f"everyformer generate {folder} --prompt '...'"
-        if dataset.task in PIXEL_TASKS:
+        if TASKS[dataset.task].draws:
             rows["next"] = f"everyformer generate {folder}"
-        if dataset.task == "seq2seq" and dataset.tokenizer is not None:
+        if TASKS[dataset.task].translates and dataset.tokenizer is not None:
             rows["next"] = f"everyformer eval {folder} --bleu"
         print(facts(rows))
     return result.exit_code
@@ -107,9 +104,10 @@ def _origin(options: TrainOptions, folder: Path) -> Start | None:
 def _able(options: TrainOptions, origin: Start | None) -> tuple[str, ...]:
     """Tasks of the member; of plain text a model goes on with the one that it has learned."""
     tasks = info(options.member).tasks
-    if origin is None or origin.config.task not in PLAIN:
+    plain = [name for name, task in TASKS.items() if task.reads == "text"]
+    if origin is None or origin.config.task not in plain:
         return tasks
-    return tuple(task for task in tasks if task not in PLAIN or task == origin.config.task)
+    return tuple(task for task in tasks if task not in plain or task == origin.config.task)
 
 
 def _with_tokenizer(options: TrainOptions, tokenizer: Tokenizer, asked: str | None) -> TrainOptions:

@@ -9,6 +9,7 @@ from typing import Any
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.core.files import expanded
+from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
@@ -16,7 +17,6 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
-from everyformer.models.pixel_options import PIXEL_TASKS
 from everyformer.training.checkpoint import is_model, load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved
@@ -87,13 +87,13 @@ class TrainedRun:
                 f"{dataset.name} has {dataset.vocabulary} different tokens, but {what} was trained "
                 f"with {expected}: evaluate it on data of its own kind"
             )
-        if dataset.task.startswith("classify") and len(dataset.classes) != model["classes"]:
+        if TASKS[dataset.task].classifies and len(dataset.classes) != model["classes"]:
             raise DataError(
                 f"{dataset.name} has {len(dataset.classes)} classes, but {what} was trained with "
                 f"{model['classes']}"
             )
         told = self.config.class_names
-        if dataset.task in PIXEL_TASKS and dataset.classes != told:
+        if TASKS[dataset.task].draws and dataset.classes != told:
             here, there = (", ".join(names) or "none" for names in (dataset.classes, told))
             raise DataError(
                 f"{what} is told the classes {there}, but {dataset.name} has {here}: give data "

@@ -30,9 +30,10 @@ from everyformer.comparison.trainings import Finished, Say, Trainings
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.files import write_text
 from everyformer.core.sealed import write_json
+from everyformer.core.tasks import ALL_TASKS
 from everyformer.data import load_dataset
 from everyformer.data.dataset import Dataset
-from everyformer.family import ALL_TASKS, info
+from everyformer.family import info
 from everyformer.training.run import environment
 from everyformer.training.signals import StopSignals
 

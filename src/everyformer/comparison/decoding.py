@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate, initial_state
@@ -31,7 +32,7 @@ def decoding_times(config: ModelConfig) -> dict[str, Any]:
     is the size of the state at the longer context in bytes, None where there is no exact state and
     the whole text is read again.
     """
-    if config.task == "pixels":
+    if TASKS[config.task].pictures:
         return {}
     longest = CONTEXTS[-1] + WARM_UP + TIMED + 1
     model = build_model(dataclasses.replace(config, max_length=longest)).eval()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from everyformer.core.tasks import TASKS
 from everyformer.training.logging import read_metrics
 
 NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
@@ -18,9 +19,7 @@ BETTER = {"bits_per_byte": "lower", "bits_per_dim": "lower", "loss": "lower", "a
 
 def quality_metric(task: str, evaluation: dict[str, Any]) -> str:
     """What a table of this task is ranked by."""
-    if task.startswith("classify"):
-        return "accuracy"
-    return next((m for m in ("bits_per_byte", "bits_per_dim") if m in evaluation), "loss")
+    return next(metric for metric in TASKS[task].metrics if metric in evaluation)
 
 
 def member_row(

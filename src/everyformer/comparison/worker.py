@@ -24,6 +24,7 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
 from everyformer.core.files import write_text
 from everyformer.core.mixer import leak_of
+from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
 from everyformer.training import RunDirectory, train
 from everyformer.training.result import peak_rss
@@ -89,9 +90,9 @@ def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     model.eval()
     if leak := leak_of(model):
         found["leaks"] = leak
-    if dataset.task in ("lm", "pixels"):
+    if TASKS[dataset.task].writes and not TASKS[dataset.task].encodes:
         found["decoding"] = decoding_times(config)
-    if dataset.task == "lm":
+    if TASKS[dataset.task].continues:
         found["by_position"] = loss_by_position(model, dataset, training.evaluate_sequences)
         found["sample"] = sample(model, dataset)
     return found

@@ -13,6 +13,7 @@ from typing import cast
 import numpy as np
 
 from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.data.fingerprint import digest
@@ -21,7 +22,7 @@ from everyformer.data.masking import masked
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated
-from everyformer.data.tasks import SERVED, Task
+from everyformer.data.tasks import SERVED
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
 
@@ -59,7 +60,7 @@ def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | No
         )
     if config.source == "stdlib":
         text = load_stdlib(config, tokenizer)
-        return masked(text, config) if task == "mlm" else text
+        return masked(text, config) if task and TASKS[task].predicts == "hidden" else text
     if config.source == "digits":
         return load_digits(config, task or served[0])
     return load_generated(config, task)
@@ -116,16 +117,16 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
     labels = found.target.astype(np.int64)
     held_out = np.zeros(len(labels), dtype=bool)
     held_out[held_out_draw(labels, config.validation, config.seed)] = True
-    told = task == "classify-image" or config.labels
+    told = TASKS[task].classifies or config.labels
     names: tuple[tuple[str, ...], ...] = (tuple("0123456789"), ())
     return image_dataset(
         _shaped(pixels, config),
         labels,
         held_out,
         name="digits",
-        task=cast(Task, task),
+        task=cast(TaskName, task),
         classes=names[not told],
-        untold=names[told or task != "pixels"],
+        untold=names[told or TASKS[task].encodes],
         split=f"a draw of {config.validation:.0%} within each class (seed {config.seed}): COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),
         small=config.small,

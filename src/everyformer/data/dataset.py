@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.batch import Batch
-from everyformer.data.tasks import Task
 from everyformer.data.tokenizers.base import Tokenizer
 
 
@@ -18,7 +18,7 @@ class Dataset(ABC):
 
     name: str
     """What the data is called in tables."""
-    task: Task
+    task: TaskName
     """What a model does with it."""
     kind: Literal["text", "images"]
     """What the inputs are."""
@@ -64,7 +64,7 @@ class Dataset(ABC):
     @property
     def target_ends(self) -> dict[str, int]:
         """Of seq2seq, the model's start and end token: the separator is both; {} of other tasks."""
-        if self.task != "seq2seq":
+        if not TASKS[self.task].translates:
             return {}
         end = 0 if self.tokenizer is None else self.tokenizer.separator
         assert end is not None
@@ -73,7 +73,7 @@ class Dataset(ABC):
     @property
     def pictures(self) -> dict[str, Any]:
         """What a model of pictures must know of them, by the names of its config's fields."""
-        told = self.classes if self.task in ("pixels", "super-resolution") else ()
+        told = self.classes if TASKS[self.task].draws else ()
         return {"image": self.image, "source_image": self.source_image, "class_names": told}
 
     def summary(self) -> dict[str, Any]:

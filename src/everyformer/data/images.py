@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError
+from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached
 from everyformer.data.config import DataConfig
@@ -30,7 +31,6 @@ from everyformer.data.layout import class_entries, class_names, find_layout
 from everyformer.data.pictures import opened, pixels_of, survey
 from everyformer.data.selection import epoch_rows, held_out_draw, spread
 from everyformer.data.sources import Entry, Source, open_source
-from everyformer.data.tasks import IMAGE_TASKS, Task
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
@@ -70,7 +70,7 @@ class ImageDataset(Dataset):
     def _batch(self, rows: np.ndarray) -> Batch:
         inputs = torch.from_numpy(np.array(self.pixels[rows]))
         labels = torch.from_numpy(self.labels[rows])
-        if self.task == "classify-image":
+        if TASKS[self.task].classifies:
             return Batch(inputs, labels)
         targets = inputs.permute(0, 2, 3, 1).flatten(1).long()
         told = labels if self.classes else None
@@ -99,7 +99,7 @@ def image_dataset(
     held_out: np.ndarray,
     *,
     name: str,
-    task: Task,
+    task: TaskName,
     classes: tuple[str, ...],
     split: str,
     checksum: str,
@@ -118,10 +118,10 @@ def image_dataset(
     """
     _, channels, height, width = pixels.shape
     counts = f"{int((~held_out).sum()):,} training and {int(held_out.sum()):,} validation pictures"
-    classify = task == "classify-image"
+    classify = TASKS[task].classifies
     source: tuple[int, int, int] | None = None
     facts: list[Any] = [checksum, labels.tobytes(), held_out.tobytes(), classes]
-    if task == "super-resolution":
+    if TASKS[task].encodes:
         source = (channels, *_small_size(height, width, small))
         facts.append(source)
         split += f"; each is drawn from {source[2]}x{source[1]}"
@@ -175,15 +175,16 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
             or only one where they are asked for, too few pictures.
         MissingExtraError: pillow is not installed.
     """
-    if task not in (None, *IMAGE_TASKS):
+    if task is not None and not TASKS[task].pictures:
+        *able, last = tasks_that("pictures")
         raise DataError(
             f"'{source.given}' holds pictures, which the task {task} cannot use; take "
-            f"{', '.join(IMAGE_TASKS[:-1])} or {IMAGE_TASKS[-1]}"
+            f"{', '.join(able)} or {last}"
         )
     pictures = [entry for entry in source.entries if entry.suffix in SUFFIXES]
     layout = find_layout(pictures, config.part)
     labelled = any(len(entry.parts) > 1 for entry in layout.train)
-    chosen = task or ("classify-image" if labelled and not config.labels else "pixels")
+    chosen: Any = task or ("classify-image" if labelled and not config.labels else "pixels")
     check_labels(config, chosen)
     loose = 0
     with_classes = chosen == "classify-image" or config.labels
@@ -229,7 +230,7 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
 
 def check_labels(config: DataConfig, task: str) -> None:
     """A classifier is not told the class that it is to find."""
-    if config.labels and task == "classify-image":
+    if config.labels and TASKS[task].classifies:
         raise ConfigError(
             "'data.labels' tells a model the class of each picture that it draws; a classifier is "
             "to find it: leave it out, or take --task pixels"

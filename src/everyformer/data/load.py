@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from everyformer.core.errors import ConfigError, DataError, nearest, unknown
+from everyformer.core.tasks import ALL_TASKS, TASKS
 from everyformer.data.builtin import load_builtin
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
@@ -15,7 +16,7 @@ from everyformer.data.masking import masked
 from everyformer.data.pairs import holds_parallel
 from everyformer.data.parallel import load_parallel
 from everyformer.data.sources import open_source
-from everyformer.data.tasks import BUILTINS, IMAGE_TASKS, SERVED, TASKS
+from everyformer.data.tasks import BUILTINS, SERVED
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
 
@@ -25,7 +26,7 @@ def load_dataset(
     task: str | None = None,
     *,
     tokenizer: Tokenizer | None = None,
-    able: Sequence[str] = TASKS,
+    able: Sequence[str] = ALL_TASKS,
 ) -> Dataset:
     """The data that ``config`` names, ready to give batches.
 
@@ -60,7 +61,7 @@ def load_dataset(
             _refuse_idle(config, "pictures")
             _refuse_packing(config, "pictures")
             return load_images(source, config, task)
-        if task in IMAGE_TASKS:
+        if task is not None and TASKS[task].pictures:
             raise DataError(
                 f"'{config.source}' holds no pictures, which the task {task} needs; give a folder "
                 "or zip of .png or .jpg files, or take the task lm or classify-text"
@@ -70,15 +71,15 @@ def load_dataset(
             pairs = ("seq2seq",) if holds_parallel(source, config) else ()
             labels = ("classify-text",) if not pairs and holds_labels(source) else ()
             task = _natural((*pairs, *labels, "lm", "mlm"), able)
-        if task not in ("lm", "mlm"):
+        if TASKS[task].reads != "text":
             _refuse_packing(config, f"the task {task}")
-        if task == "seq2seq":
+        if TASKS[task].translates:
             return load_parallel(source, config, tokenizer)
         _refuse_idle(config, f"the task {task}")
-        if task == "classify-text":
+        if TASKS[task].classifies:
             return load_labelled(source, config, tokenizer)
         text = load_text(source, config, tokenizer)
-        return masked(text, config) if task == "mlm" else text
+        return masked(text, config) if TASKS[task].predicts == "hidden" else text
 
 
 def _natural(served: Sequence[str], able: Sequence[str]) -> str:

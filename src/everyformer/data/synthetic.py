@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.tasks import TASKS
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
@@ -220,7 +221,7 @@ def load_generated(config: DataConfig, task: str | None = None) -> GeneratedData
         DataError: listops of a length that its depth cannot reach.
     """
     options: dict[str, Any] = {"length": config.length, "seed": config.seed}
-    rewrites = config.source in ("reverse", "sort") or task == "seq2seq"
+    rewrites = config.source in ("reverse", "sort") or (task is not None and TASKS[task].translates)
     if rewrites:
         longest = min(config.length, LONGEST_ROW)
         options |= {"length": longest + 1, "vocabulary": config.symbols + 1}

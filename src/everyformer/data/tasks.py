@@ -1,16 +1,8 @@
-"""The tasks that data can be asked for, the built-in data, and which of it serves which task."""
+"""The built-in data, and which of it serves which task."""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
-Task = Literal[
-    "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution"
-]
-TASKS: tuple[Task, ...] = get_args(Task)
-"""What a dataset can be asked for."""
-IMAGE_TASKS: tuple[Task, ...] = ("classify-image", "pixels", "super-resolution")
-"""What pictures serve."""
+from everyformer.core.tasks import TaskName
 
 BUILTINS: dict[str, str] = {
     "stdlib": "the .py files of this Python's standard library, up to 10 MB of text (lm, mlm)",
@@ -25,7 +17,7 @@ BUILTINS: dict[str, str] = {
 }
 """Name -> one line: what it is and the tasks it serves."""
 
-SERVED: dict[str, tuple[Task, ...]] = {
+SERVED: dict[str, tuple[TaskName, ...]] = {
     "stdlib": ("lm", "mlm"),
     "digits": ("classify-image", "pixels", "super-resolution"),
     "copy": ("lm", "seq2seq"),

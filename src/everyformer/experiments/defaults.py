@@ -28,10 +28,11 @@ from everyformer.comparison.plan import Entrant, entrants, preset_changes
 from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import EveryformerError
 from everyformer.core.files import file_written_whole
+from everyformer.core.tasks import ALL_TASKS
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.family import ALL_TASKS, list_members
+from everyformer.family import list_members
 from everyformer.models.build import build_model
 from everyformer.models.config import Architecture
 from everyformer.training import train

@@ -42,12 +42,13 @@ from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
+from everyformer.core.tasks import TASKS
 from everyformer.engines.averages import factors  # noqa: F401 (has the operator BAND)
 from everyformer.models.base import Model
 from everyformer.positions.base import Position
 
-TEXT_TASKS = ("lm", "mlm", "classify-text")
-IMAGE_TASKS = ("classify-image",)
+ABLE = tuple(name for name, task in TASKS.items() if task.embeds_text or not task.writes)
+"""tasks whose models can be exported"""
 # their fast forms are operators of our own, their literal equations are not
 LITERAL = ("aft-full", "aft-local", "aft-simple", "aft-conv", "linear", "rfa", "performer")
 BAND = torch.ops.everyformer.band_product.default
@@ -185,7 +186,7 @@ def _program(model: Model, padding: bool) -> torch.export.ExportedProgram:
     inputs = _inputs(model, padding, 3, length)
     batch = torch.export.Dim("batch", min=1)
     free: dict[int, Any] = {0: batch}
-    if model.config.task in TEXT_TASKS and length > 1:
+    if TASKS[model.config.task].embeds_text and length > 1:
         free[1] = torch.export.Dim("length", min=1, max=longest)
     shapes = dict.fromkeys(inputs, free)
     try:
@@ -204,14 +205,14 @@ def _inputs(model: Model, padding: bool, batch: int, length: int) -> dict[str, T
     """Random inputs by name; some tokens are padding, never the first."""
     config, weight = model.config, next(model.parameters())
     draw = torch.Generator().manual_seed(batch + length)
-    if config.task in IMAGE_TASKS:
+    if TASKS[config.task].pictures and config.task in ABLE:
         assert config.image is not None
         pixels = torch.rand(batch, *config.image, generator=draw) * 2 - 1
         return {"pixels": pixels.to(weight)}
-    if config.task not in TEXT_TASKS:
+    if config.task not in ABLE:
         raise UnsupportedError(
             f"a model of the task '{config.task}' cannot be exported; tasks that can: "
-            f"{', '.join((*TEXT_TASKS, *IMAGE_TASKS))}"
+            f"{', '.join(ABLE)}"
         )
     size = (batch, length)
     inputs = {"tokens": torch.randint(config.vocabulary, size, generator=draw)}

@@ -29,6 +29,7 @@ from everyformer.core.errors import (
 )
 from everyformer.core.mask import Mask, document_positions, positions_of
 from everyformer.core.state import StackState
+from everyformer.core.tasks import TASKS
 from everyformer.generation.sampling import initial_state
 from everyformer.interop.hf_attention import NAME, WITH_WEIGHTS, register
 from everyformer.models.build import build_model, configure
@@ -77,7 +78,7 @@ class EveryformerConfig(PreTrainedConfig):
         given = configure("attention") if everyformer is None else everyformer
         if isinstance(given, dict):
             given = from_dict(ModelConfig, given, "everyformer.")
-        if given.task != "lm":
+        if not TASKS[given.task].continues:
             raise ConfigError(
                 f"this wrapper holds causal language models, task 'lm', not task '{given.task}'"
             )

@@ -9,6 +9,7 @@ from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import GeneError
 from everyformer.core.gene import Blueprint, Gene
 from everyformer.core.registry import Registry
+from everyformer.core.tasks import TASKS
 from everyformer.positions import POSITION
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class MemoryGene(Gene):
                     f"memory '{name}' is read as further keys and values, which mixer "
                     f"'{mixer.name}' has not: use it with 'attention'"
                 )
-        if plan.task != "lm":
+        if not TASKS[plan.task].continues:
             raise GeneError(
                 f"memory '{name}' carries a text from segment to segment (task lm); task "
                 f"'{plan.task}' reads each input by itself"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import Any
 
 from everyformer.blocks.options import BlockOptions
@@ -12,39 +13,13 @@ from everyformer.core.config import Choice, converted, field_types, from_dict, t
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
 from everyformer.core.gene import Gene, plain_choice
 from everyformer.core.mixer import DROPOUT, Mixer, no_weights, set_options
-from everyformer.family import (
-    ENLARGE,
-    IMAGE,
-    LM,
-    MLM,
-    PIXELS,
-    SEQ2SEQ,
-    TEXT,
-    Member,
-    info,
-    list_members,
-)
+from everyformer.core.tasks import LM, TASKS, TEXT
+from everyformer.family import Member, info, list_members
 from everyformer.genes import GENES
 from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
-from everyformer.models.classifier import ImageClassifier, TextClassifier
 from everyformer.models.config import ModelConfig
-from everyformer.models.enlarging import SuperResolution
-from everyformer.models.language import LanguageModel
 from everyformer.models.layers import decoder_config, encoder_config
-from everyformer.models.masked import MaskedLanguageModel
-from everyformer.models.pixels import PixelModel
-from everyformer.models.seq2seq import EncoderDecoder
-
-MODELS: dict[str, type[Model]] = {
-    LM: LanguageModel,
-    MLM: MaskedLanguageModel,
-    TEXT: TextClassifier,
-    IMAGE: ImageClassifier,
-    PIXELS: PixelModel,
-    SEQ2SEQ: EncoderDecoder,
-    ENLARGE: SuperResolution,
-}
 
 FIELDS = frozenset(field_types(ModelConfig)) - {"genes"}
 """of a model, by which they are given"""
@@ -156,8 +131,8 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
 def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
     """The complete config that `create_model` would build."""
     member = info(name)
-    if task not in MODELS:
-        raise unknown("task", task, MODELS)
+    if task not in TASKS:
+        raise unknown("task", task, TASKS)
     if task not in member.tasks:
         able = [m.name for m in list_members(task=task)]
         raise UnsupportedError(
@@ -185,7 +160,7 @@ def scales_embedding(config: ModelConfig) -> bool:
     dominate (2017 paper), and text is learnt late from embeddings of 0.02 before layers of usual
     size."""
     waves = config.genes["position"].name == "sinusoidal"
-    return waves or (config.task in (LM, MLM, TEXT) and config.init == "member")
+    return waves or (TASKS[config.task].embeds_text and config.init == "member")
 
 
 def configure_layers(name: str, causal: bool, length: int, **options: Any) -> ModelConfig:
@@ -197,12 +172,12 @@ def configure_layers(name: str, causal: bool, length: int, **options: Any) -> Mo
     tasks = info(name).tasks
     task = LM if causal else TEXT
     if task not in tasks:
-        task = SEQ2SEQ if SEQ2SEQ in tasks else tasks[0]
+        task = next((name for name in tasks if TASKS[name].translates), tasks[0])
     sizes: dict[str, Any] = {"max_length": length, **options}
-    if task == SEQ2SEQ:
+    if TASKS[task].translates:
         both = configure(name, task, **sizes)
         return decoder_config(both) if causal else encoder_config(both)
-    if task == IMAGE:
+    if TASKS[task].pictures:
         sizes = {"image": (1, length, 1), "patch": 1, "pooling": "mean", **sizes}
     return configure(name, task, causal=causal, **sizes)
 
@@ -210,7 +185,9 @@ def configure_layers(name: str, causal: bool, length: int, **options: Any) -> Mo
 def build_model(config: ModelConfig) -> Model:
     """The module that a complete config describes."""
     with within_memory(f"the model '{config.member}'"):
-        return MODELS[config.task](config)
+        module, _, name = TASKS[config.task].model.partition(":")
+        kind: type[Model] = getattr(importlib.import_module(f"everyformer.models.{module}"), name)
+        return kind(config)
 
 
 def settled(config: ModelConfig) -> dict[str, Any]:
@@ -309,13 +286,13 @@ class _Draft:
 
 def is_causal(member: Member, config: ModelConfig) -> bool:
     """Causal for what is generated, bidirectional for the rest where the member can."""
-    generative = config.task in (LM, PIXELS, SEQ2SEQ, ENLARGE)
+    generative = TASKS[config.task].writes
     if config.causal is False and generative:
         raise GeneError(
             f"task '{config.task}' predicts what comes next, so causal=False would leak"
         )
     if (
-        config.task == SEQ2SEQ
+        TASKS[config.task].translates
         and config.genes["encoder"].name is None
         and not member.can("bidirectional")
     ):
@@ -323,7 +300,7 @@ def is_causal(member: Member, config: ModelConfig) -> bool:
             f"member '{member.name}' cannot be an encoder: {member.bidirectional}; give another "
             "one with encoder=..."
         )
-    if config.task == MLM and config.causal:
+    if TASKS[config.task].predicts == "hidden" and config.causal:
         raise GeneError("task 'mlm' reads both sides of a hidden token; causal=True has no meaning")
     causal = generative or bool(config.causal) or not member.can("bidirectional")
     if causal and not member.can("causal"):

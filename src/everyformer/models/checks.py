@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mixer import Mixer
+from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
-from everyformer.models.summary_options import SUMMARY_TASKS
 from everyformer.positions import POSITION
 
 GLOBALS = frozenset({"keep", "global_tokens"})
@@ -20,13 +20,14 @@ GLOBALS = frozenset({"keep", "global_tokens"})
 
 def check_model(config: ModelConfig) -> None:
     """Refuse what the task or the wiring of a model contradicts."""
-    if config.loss_chunk is not None and config.task.startswith("classify"):
+    if config.loss_chunk is not None and TASKS[config.task].classifies:
         raise GeneError(
             f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
             "predicts once for a whole row: leave it out"
         )
     _check_reversible(config)
-    tied = config.tie and config.task in ("lm", "mlm", "seq2seq")
+    task = TASKS[config.task]
+    tied = config.tie and not task.classifies and not task.pictures
     if config.init == "sparse-transformer" and tied:
         raise GeneError(
             "init='sparse-transformer' starts the output layer at 0, but tie=True makes it the "
@@ -43,7 +44,7 @@ def check_model(config: ModelConfig) -> None:
 def _check_summaries(config: ModelConfig) -> None:
     """Global tokens have no place in the text, and what they stand for must be known."""
     chosen, position = config.summaries, config.genes["position"].name
-    if chosen.cpc and (chosen.per is None or config.task != "mlm"):
+    if chosen.cpc and (chosen.per is None or TASKS[config.task].predicts != "hidden"):
         raise GeneError(
             f"summaries.cpc={chosen.cpc} teaches global tokens to foretell hidden sentences: it "
             f"needs task 'mlm', not '{config.task}', and summaries.per 'sentence' or 'tokens'"
@@ -56,11 +57,11 @@ def _check_summaries(config: ModelConfig) -> None:
             )
         return
     what = f"summaries.per='{chosen.per}'"
-    if config.task not in SUMMARY_TASKS or config.causal:
+    if not TASKS[config.task].summarised or config.causal:
         causal = " with causal=True" if config.causal else ""
         raise GeneError(
             f"{what} gives a text global tokens, which read all of it; task '{config.task}'"
-            f"{causal} does not: it is for {' and '.join(SUMMARY_TASKS)}, both ways"
+            f"{causal} does not: it is for {' and '.join(tasks_that('summarised'))}, both ways"
         )
     if position is not None and POSITION.acts_on(config) != "embeddings":
         raise GeneError(
@@ -108,13 +109,14 @@ def _check_reversible(config: ModelConfig) -> None:
     """Two halves side by side fit neither tied embeddings nor a decoder that reads them."""
     if config.block.wiring != "reversible" or config.block.reversible_output == "mean":
         return
-    if config.task == "seq2seq":
+    if TASKS[config.task].translates:
         raise GeneError(
             "reversible_output='concat' gives twice the width, which a decoder does not read: use "
             "reversible_output='mean' with task 'seq2seq'"
         )
-    tied = config.tie and config.task in ("lm", "mlm")
-    if tied and not (config.task == "mlm" and config.head_transform):
+    task = TASKS[config.task]
+    tied = config.tie and task.embeds_text and not task.classifies
+    if tied and not (task.predicts == "hidden" and config.head_transform):
         raise GeneError(
             "reversible_output='concat' gives twice the width, but tie=True makes the output layer "
             "as wide as the embeddings: use tie=False, or reversible_output='mean'"

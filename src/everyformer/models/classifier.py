@@ -23,6 +23,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
+from everyformer.core.tasks import TASKS
 from everyformer.models.base import Model, refuse_state
 from everyformer.models.config import ModelConfig
 from everyformer.models.language import total_loss
@@ -55,7 +56,7 @@ class Pool(nn.Module):
         nn.init.zeros_(last.bias)
         # ViT starts its head at zero; a text classifier does not, since every logit then moves
         # alike and small tasks stay on that plateau (seen on modular sums)
-        if config.task == "classify-image":
+        if TASKS[config.task].pictures:
             nn.init.zeros_(last.weight)
         else:
             nn.init.normal_(last.weight, std=channels**-0.5)

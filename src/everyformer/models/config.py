@@ -11,8 +11,9 @@ from everyformer.blocks.options import BlockOptions
 from everyformer.core.bounds import Amount, Count, Layers, Rate, Share, Whole
 from everyformer.core.config import Choice, Options
 from everyformer.core.gene import EMBEDDING_STD
+from everyformer.core.tasks import TASKS, TaskName
 from everyformer.genes import plain_genes
-from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
+from everyformer.models.pixel_options import PixelOptions
 from everyformer.models.summary_options import SummaryOptions
 
 DEFAULT_LENGTH = 1024
@@ -20,10 +21,6 @@ DEFAULT_LENGTH = 1024
 
 DEEP_TABLE = 0.01
 """of the same with init=sparse-transformer (see `everyformer.models.deep`)"""
-
-Task = Literal[
-    "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution"
-]
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ class ModelConfig(Architecture):
 
     member: str = "attention"
     """name in the family table that this started from"""
-    task: Task = "lm"
+    task: TaskName = "lm"
     """what goes in and what comes out"""
     vocabulary: Count = 256
     """number of tokens (lm, mlm, classify-text, seq2seq)"""
@@ -162,6 +159,6 @@ class ModelConfig(Architecture):
         if self.image is None:
             return (self.max_length or DEFAULT_LENGTH) + (self.pooling == "class")
         channels, height, width = self.image
-        if self.task in PIXEL_TASKS:
+        if TASKS[self.task].draws:
             return height * width * (1 if self.pixels.output == "mixture" else channels)
         return (height // self.patch) * (width // self.patch) + (self.pooling == "class")

@@ -9,11 +9,12 @@ from everyformer.blocks.stack import Stack
 from everyformer.core.config import Choice
 from everyformer.core.gene import layer_choice
 from everyformer.core.mixer import Mixer, Picture, set_options
+from everyformer.core.tasks import TASKS
 from everyformer.genes import GENES
 from everyformer.mixers import MIXER, MIXERS
 from everyformer.models.checks import check_globals, check_model
 from everyformer.models.config import ModelConfig
-from everyformer.models.pixel_options import PIXEL_TASKS, PixelOptions
+from everyformer.models.pixel_options import PixelOptions
 
 
 def build_mixers(config: ModelConfig) -> list[Mixer]:
@@ -113,7 +114,7 @@ def _build_mixer(
     if "mixer" in config.schedule:
         options = {key: value for key, value in options.items() if key in known}
     checked = set_options(cls.Options, name, options)
-    if config.task in PIXEL_TASKS:
+    if TASKS[config.task].draws:
         checked = cls.for_pictures(checked, _picture(config))
     found = {n: g.inside(config, cls, checked, first.get(n)) for n, g in GENES.items()}
     inside = {name: part for name, part in found.items() if part is not None}

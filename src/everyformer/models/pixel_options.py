@@ -9,9 +9,6 @@ from everyformer.core.bounds import Count, When
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
-PIXEL_TASKS = ("pixels", "super-resolution")
-"""tasks whose models draw pictures"""
-
 
 @dataclass(frozen=True)
 class PixelOptions(Options):

@@ -8,9 +8,6 @@ from typing import Annotated, Literal
 from everyformer.core.bounds import Amount, Count, Part, Positive, Unless, When, Whole
 from everyformer.core.config import Options
 
-SUMMARY_TASKS = ("mlm", "classify-text")
-"""tasks whose models read a text both ways, so that tokens may stand for parts of it"""
-
 
 @dataclass(frozen=True)
 class SummaryOptions(Options):

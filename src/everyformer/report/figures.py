@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from everyformer.core.tasks import TASKS
 from everyformer.core.words import size as bytes_in_words
 from everyformer.report.style import Looks, name_members, new_figure, styled
 from everyformer.report.words import (
@@ -357,7 +358,7 @@ def _loss_unit(results: dict[str, Any]) -> tuple[float, str]:
         return 1 / (math.log(2) * per_token), UNITS[metric]
     if metric == "bits_per_dim":
         return 1 / math.log(2), UNITS[metric]
-    per = "example" if results["data"]["task"].startswith("classify") else "token"
+    per = "example" if TASKS[results["data"]["task"]].classifies else "token"
     return 1.0, f"nats per {per}"
 
 

@@ -20,9 +20,10 @@ from matplotlib.figure import Figure
 from everyformer.core.config import Choice, docs_of
 from everyformer.core.files import write_text
 from everyformer.core.member import Member
+from everyformer.core.tasks import TASKS
 from everyformer.experiments import defaults
 from everyformer.experiments.base import FILES, Experiment
-from everyformer.family import TRAIN, list_members
+from everyformer.family import list_members
 from everyformer.genes import GENES, named_genes
 from everyformer.models.build import create_model
 from everyformer.report.places import draw_masks
@@ -88,7 +89,7 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
         lines.append(
             f'mixer = ef.create_mixer("{member.name}", width=256, heads=4, max_length=1024)'
         )
-    command = f"everyformer train {member.name} {TRAIN[member.tasks[0]]}"
+    command = f"everyformer train {member.name} {TASKS[member.tasks[0]].train}"
     lines += ["```", "", "```sh", command, "```"]
     lines += ["", *_table_row(member), "", "## What it is", "", _text(member), ""]
     for gene, choice in named_genes(member).items():

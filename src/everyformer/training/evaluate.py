@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import DataError
 from everyformer.core.outputs import ModelOutput
+from everyformer.core.tasks import TASKS
 from everyformer.data.text import TextDataset
-from everyformer.models.pixel_options import PIXEL_TASKS
 from everyformer.training.distributed import World
 from everyformer.training.reading import read_in_order, read_windows
 from everyformer.training.step import autocast
@@ -155,7 +155,7 @@ def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
     rows, n, nn_, s, ss, sn, c, cc, cn, five = sums
     loss, interval = _ratio(rows, n, nn_, s, ss, sn)
     found: dict[str, Any] = {"loss": loss, "loss_interval": interval}
-    if dataset.task.startswith("classify"):
+    if TASKS[dataset.task].classifies:
         found |= {"accuracy": c / n, "accuracy_interval": _wilson(c, n)}
     else:
         accuracy, around = _ratio(rows, n, nn_, c, cc, cn)
@@ -166,7 +166,7 @@ def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
     if top5:
         found["top5"] = five / n
     unit, size = "bits_per_byte", dataset.bytes_per_token
-    if dataset.task in PIXEL_TASKS:
+    if TASKS[dataset.task].draws:
         unit, size = "bits_per_dim", 1.0
     if size is not None:
         scale = 1 / (math.log(2) * size)

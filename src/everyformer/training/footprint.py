@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from everyformer.core.memory import check_memory
+from everyformer.core.tasks import TASKS
 
 if TYPE_CHECKING:
     from everyformer.data.dataset import Dataset
@@ -35,7 +36,7 @@ def check_footprint(
     check_memory(
         MOMENTS * weights, "training this model", "choose a smaller --width, --layers or tables"
     )
-    if dataset.task == "seq2seq":
+    if TASKS[dataset.task].translates:
         # its batches are as large as --data.tokens says, and no text is longer than what was read
         return
     told: Any = getattr(model, "config", None)

@@ -15,6 +15,7 @@ from everyformer.core.config import Choice, Options, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.gene import NONE
 from everyformer.core.plain import from_json
+from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.family import info
 from everyformer.genes import GENES, plain_genes
@@ -98,9 +99,13 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
         f.name: to_dict(getattr(spec.model, f.name)) for f in dataclasses.fields(Architecture)
     }
     options["max_length"] = max(spec.model.max_length or 0, dataset.length)
-    if origin is not None and origin.causal and dataset.task.startswith("classify"):
+    if origin is not None and origin.causal and TASKS[dataset.task].classifies:
         options["causal"] = True
-    if origin is not None and origin.task == "mlm" != dataset.task:
+    if (
+        origin is not None
+        and TASKS[origin.task].predicts == "hidden"
+        and origin.task != dataset.task
+    ):
         options["summaries"] |= {"cpc": 0.0, "mask_token": None}
     genes = dict(spec.genes)
     if spec.by_head is not None:

@@ -20,6 +20,7 @@ from torch import nn
 
 from everyformer.core.errors import ConfigError
 from everyformer.core.mixer import Mixer
+from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.memory.base import memories_of
@@ -44,7 +45,7 @@ def check_stages(parts: Sequence[float], model: nn.Module, dataset: Dataset) -> 
     """
     if len(parts) < 2:
         return
-    if not isinstance(dataset, TextDataset) or dataset.task != "lm":
+    if not isinstance(dataset, TextDataset) or not TASKS[dataset.task].continues:
         raise ConfigError(
             f"'stages' are of language models on running text, not of {dataset.task} on "
             f"{dataset.name}: leave them out"

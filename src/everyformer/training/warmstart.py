@@ -19,6 +19,7 @@ from torch import Tensor
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
+from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer, require_same
 from everyformer.genes import GENES
@@ -159,7 +160,7 @@ def _take_positions(
 ) -> str | None:
     slots = [_class_rows(config) for config in (before, after)]
     old, new = held[slots[0] :], into[slots[1] :]
-    if before.image != after.image and after.task != "classify-image":
+    if before.image != after.image and not TASKS[after.task].classifies:
         return None
     if min(slots) == 1:
         into[0] = held[0]
@@ -177,12 +178,12 @@ def _take_positions(
 
 
 def _class_rows(config: ModelConfig) -> int:
-    return int(config.task.startswith("classify") and config.pooling == "class")
+    return int(TASKS[config.task].classifies and config.pooling == "class")
 
 
 def _grid(config: ModelConfig) -> tuple[int, int] | None:
     """Rows and columns of patches; None for a model that reads no patches."""
-    if config.image is None or config.task != "classify-image":
+    if config.image is None or not TASKS[config.task].classifies:
         return None
     return config.image[1] // config.patch, config.image[2] // config.patch
 
@@ -201,7 +202,10 @@ def _check(start: Start, wanted: ModelConfig, tokenizer: Tokenizer | None) -> No
     if held.image is not None and wanted.image is not None and held.image[0] != wanted.image[0]:
         faults.append(f"channels of its pictures: {held.image[0]} -> {wanted.image[0]}")
     masks = tokenizer is None or tokenizer.mask is None
-    tokens = [config.vocabulary - (masks and config.task == "mlm") for config in (held, wanted)]
+    tokens = [
+        config.vocabulary - (masks and TASKS[config.task].predicts == "hidden")
+        for config in (held, wanted)
+    ]
     if held.image is None and tokens[0] != tokens[1]:
         faults.append(f"different tokens: {tokens[0]} -> {tokens[1]}")
     if faults:

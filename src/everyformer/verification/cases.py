@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
-from everyformer.family import ENLARGE, IMAGE, PIXELS
+from everyformer.core.tasks import TASKS
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers, create_model
 from everyformer.models.layers import build_mixers
@@ -316,13 +316,14 @@ def small_model(
     sizes |= SMALL.get((member.name, task), {}) | more
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, 50, (2, 12), generator=generator)
-    if task in (IMAGE, PIXELS, ENLARGE):
+    does = TASKS[task]
+    if does.pictures:
         sizes |= {"image": (1, 4, 4), "patch": 2, "classes": 3}
         pixels = torch.randint(0, 256, (2, 1, 4, 4), generator=generator).to(torch.uint8)
-        targets = torch.tensor([0, 2]) if task == IMAGE else pixels.flatten(1).long()
-        if task == ENLARGE:
+        targets = torch.tensor([0, 2]) if does.classifies else pixels.flatten(1).long()
+        if does.encodes:
             sizes |= {"source_image": (1, 2, 2)}
             pixels = pixels[:, :, ::2, ::2]
         return create_model(member.name, task, **sizes), pixels, targets
-    targets = torch.tensor([0, 1]) if task == "classify-text" else tokens.roll(-1, 1)
+    targets = torch.tensor([0, 1]) if does.classifies else tokens.roll(-1, 1)
     return create_model(member.name, task, vocabulary=50, **sizes), tokens, targets

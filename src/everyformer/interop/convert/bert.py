@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everyformer.core.bounds import Amount, Count, Layers, Rate, Whole
+from everyformer.core.tasks import TASKS
 from everyformer.interop.convert.architecture import (
     ALL_BIASES,
     Architecture,
@@ -107,7 +108,7 @@ def encoder_rules(config: ModelConfig, kind: Encoder) -> list[Rule]:
         Rule(("types.weight",), (f"{body}.token_type_embeddings.weight",)),
         *same("embedding_norm", f"{body}.LayerNorm"),
     ]
-    if config.task == "mlm":
+    if TASKS[config.task].predicts == "hidden":
         rules += [
             *same("transform", dense),
             *same("transform_norm", norm),
@@ -116,7 +117,7 @@ def encoder_rules(config: ModelConfig, kind: Encoder) -> list[Rule]:
     else:
         rules += same("pool.head.0", f"{kind.classifier}.dense")
         rules += same("pool.head.2", f"{kind.classifier}.out_proj")
-    if config.task == "mlm" and not config.tie:
+    if TASKS[config.task].predicts == "hidden" and not config.tie:
         # they hold the bias twice, and add this one
         rules += same("head", f"{bias}.decoder")
     biased = "query" in config.genes["mixer"].get("bias", ())

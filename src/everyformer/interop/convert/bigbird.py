@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from everyformer.core.bounds import Count, Whole
+from everyformer.core.tasks import TASKS
 from everyformer.interop.convert.architecture import Architecture, activation
 from everyformer.interop.convert.bert import (
     BERT_HEAD,
@@ -44,7 +45,7 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     told |= encoder_options(config, KIND) | {"bias": (*parts, "output")}
     if config.get("rescale_embeddings", False):
         told["scale_embedding"] = True
-    if task == "classify-text":
+    if TASKS[task].classifies:
         told |= {"pooling": "first", "head_hidden": config["hidden_size"]}
         told |= {"head_activation": activation(config["hidden_act"])}
         told |= {"classes": label_count(config), "head_transform": False, "head_bias": False}

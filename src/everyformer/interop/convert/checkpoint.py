@@ -26,6 +26,7 @@ from everyformer.core.errors import (
 from everyformer.core.files import expanded, require_regular, write_text, written_whole
 from everyformer.core.plain import from_json
 from everyformer.core.sealed import DamagedError
+from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
 from everyformer.interop.convert.architecture import Architecture
@@ -231,7 +232,7 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
         flat["mixer.kv_heads"] = flat["mixer.kv_heads"] or config.heads
         widths = flat["mixer.widths"].items()
         flat["mixer.widths"] = {key: channels for key, channels in widths if channels is not None}
-    if not config.task.startswith("classify"):
+    if not TASKS[config.task].classifies:
         del flat["classes"]
     parts = flat.get("mixer.bias") or []
     flat["mixer.bias"] = sorted(parts) if isinstance(parts, list | tuple) else parts

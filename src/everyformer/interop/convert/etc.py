@@ -18,13 +18,14 @@ from torch import Tensor
 
 from everyformer.core.config import Choice, from_dict, to_dict
 from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.interop.convert.checkpoint import Imported, fill
 from everyformer.interop.convert.rules import Report
 from everyformer.mixers.attention import AttentionOptions
 from everyformer.mixers.etc import ETCOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
-from everyformer.models.summary_options import SUMMARY_TASKS, SummaryOptions
+from everyformer.models.summary_options import SummaryOptions
 
 KEPT = ("bias", "attention_dropout")
 """options of attention that an ETC has too"""
@@ -60,11 +61,11 @@ def lift_to_etc(
         if field.name not in KEPT
         and getattr(chosen, field.name) != getattr(AttentionOptions(), field.name)
     ]
-    if config.task not in SUMMARY_TASKS or config.causal or mixer.name != "attention":
+    if not TASKS[config.task].summarised or config.causal or mixer.name != "attention":
         raise UnsupportedError(
             f"this {config.member} (mixer {mixer.name}, task {config.task}"
             f"{', causal' if config.causal else ''}) cannot go on as etc: only softmax attention "
-            f"that reads both ways can, of the tasks {', '.join(SUMMARY_TASKS)}"
+            f"that reads both ways can, of the tasks {', '.join(tasks_that('summarised'))}"
         )
     if odd or config.schedule:
         raise UnsupportedError(

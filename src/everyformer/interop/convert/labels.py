@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from everyformer.core.tasks import TASKS
 from everyformer.models.config import ModelConfig
 
 
@@ -14,7 +15,7 @@ def label_count(config: dict[str, Any]) -> int:
 
 def described_labels(config: ModelConfig) -> dict[str, Any]:
     """Names for as many classes as a classifier has; nothing for other tasks."""
-    if not config.task.startswith("classify"):
+    if not TASKS[config.task].classifies:
         return {}
     names = {str(n): f"LABEL_{n}" for n in range(config.classes)}
     return {"id2label": names, "label2id": {name: int(n) for n, name in names.items()}}

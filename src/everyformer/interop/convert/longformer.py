@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everyformer.core.bounds import Even
+from everyformer.core.tasks import TASKS
 from everyformer.interop.convert.architecture import ALL_BIASES, Architecture
 from everyformer.interop.convert.bert import (
     ENCODER_FIELDS,
@@ -42,7 +43,7 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
         **OF_BERT,
         **encoder_options(config, KIND),
     }
-    if task == "classify-text":
+    if TASKS[task].classifies:
         told |= {**OF_CLASSIFIER, "head_hidden": config["hidden_size"]}
         told |= {"classes": label_count(config), "head_transform": False, "head_bias": False}
     return told

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
 from everyformer.core.files import require_regular
+from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.interop.convert.checkpoint import (
     Imported,
@@ -27,7 +28,6 @@ from everyformer.training.warmstart import read_start
 OURS = {RUN_FORMAT: "a run of everyformer", MODEL_FORMAT: "a saved model of everyformer"}
 WRAPPED = "everyformer"
 """transformers' ``model_type`` of our models in its clothes"""
-TEXT = ("lm", "mlm", "classify-text", "seq2seq")
 """tasks whose models read text"""
 
 
@@ -111,7 +111,7 @@ def open_source(source: Source, *, mixer: str | None = None, average: int | None
         check_finite(model, folder)
         tokenizer = read_start(folder).tokenizer
         note = "none is saved with it" if tokenizer is None else str(tokenizer)
-        return Opened(model, None, tokenizer, note if model.config.task in TEXT else "")
+        return Opened(model, None, tokenizer, note if not TASKS[model.config.task].pictures else "")
     if kind is None:
         imported = import_timm(folder)
     elif kind == WRAPPED:
@@ -121,7 +121,7 @@ def open_source(source: Source, *, mixer: str | None = None, average: int | None
     model, report = imported
     check_finite(model, folder)
     found = Found(None, "")
-    if model.config.task in TEXT:
+    if not TASKS[model.config.task].pictures:
         found = import_tokenizer(folder, model.config.vocabulary)
     return Opened(model, report, *found)
 

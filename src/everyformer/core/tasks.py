@@ -1,0 +1,123 @@
+"""`TASKS`: what a model can be asked to do, one record each.
+
+A task is told by its record everywhere: what is asked of it is asked of these fields, never of its
+name. A new one is a record here, a model, and data that serves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
+SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
+TaskName = Literal[
+    "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution"
+]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task."""
+
+    name: str
+    about: str
+    """what goes in, and what comes out"""
+    reads: Literal["text", "labelled text", "parallel text", "pictures"]
+    """the kind of data that it is learned from"""
+    predicts: Literal["next", "hidden", "class"]
+    """every next token or intensity, hidden tokens, or one class a row"""
+    model: str
+    """module of `everyformer.models` and class"""
+    train: str
+    """how a member is trained for it on a user's own data"""
+    encodes: bool = False
+    """whether an encoder reads a source for a decoder that writes"""
+    metrics: tuple[str, ...] = ("loss",)
+    """what a table is ranked by: the first of these that an evaluation has"""
+
+    @property
+    def classifies(self) -> bool:
+        return self.predicts == "class"
+
+    @property
+    def writes(self) -> bool:
+        """Whether what comes next is predicted, so that a model can generate."""
+        return self.predicts == "next"
+
+    @property
+    def pictures(self) -> bool:
+        """Whether it reads pictures."""
+        return self.reads == "pictures"
+
+    @property
+    def draws(self) -> bool:
+        """Whether it generates pictures."""
+        return self.writes and self.pictures
+
+    @property
+    def continues(self) -> bool:
+        """Whether it goes on with a text, from one segment to the next."""
+        return self.writes and self.reads == "text"
+
+    @property
+    def translates(self) -> bool:
+        """Whether it writes a text for a text."""
+        return self.encodes and not self.pictures
+
+    @property
+    def summarised(self) -> bool:
+        """Whether global tokens may stand for parts of its texts, which it reads both ways."""
+        return self.embeds_text and not self.writes
+
+    @property
+    def embeds_text(self) -> bool:
+        """Whether one stack reads tokens of text."""
+        return not self.pictures and not self.encodes
+
+
+_BITS = ("bits_per_byte", "loss")
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task(
+            LM, "tokens -> the next token at every position", "text", "next",
+            "language:LanguageModel", "--data mytext.txt", metrics=_BITS,
+        ),
+        Task(
+            MLM, "tokens, some of them hidden -> the hidden ones", "text", "hidden",
+            "masked:MaskedLanguageModel", "--data mytext.txt --task mlm", metrics=_BITS,
+        ),
+        Task(
+            TEXT, "tokens -> a class", "labelled text", "class", "classifier:TextClassifier",
+            "--data reviews.csv", metrics=("accuracy",),
+        ),
+        Task(
+            IMAGE, "a picture -> a class", "pictures", "class", "classifier:ImageClassifier",
+            "--data myimages.zip", metrics=("accuracy",),
+        ),
+        Task(
+            SEQ2SEQ, "a source text -> a target text", "parallel text", "next",
+            "seq2seq:EncoderDecoder",
+            "--data corpus-en-de.zip --tokenizer bpe:8000 --data.tokens 4096", encodes=True,
+            metrics=_BITS,
+        ),
+        Task(
+            PIXELS, "a picture -> the next intensity at every position", "pictures", "next",
+            "pixels:PixelModel", "--data myimages.zip --task pixels",
+            metrics=("bits_per_dim", "loss"),
+        ),
+        Task(
+            ENLARGE, "a small picture -> a large one", "pictures", "next",
+            "enlarging:SuperResolution",
+            "--data myimages.zip --task super-resolution --data.small 8", encodes=True,
+            metrics=("bits_per_dim", "loss"),
+        ),
+    )
+}  # fmt: skip
+ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
+
+
+def tasks_that(what: str) -> tuple[str, ...]:
+    """Names of the tasks whose record says yes to ``what``, a field or property of `Task`."""
+    return tuple(name for name, task in TASKS.items() if getattr(task, what))
