@@ -58,7 +58,7 @@ def order_of_real(keep: Tensor) -> Tensor:
 
 def spread(y: Tensor, rows: Compacted) -> Tensor:
     """Undo `compact` on a result ``y`` (B, L, ...); tokens that were padding become zero."""
-    y = y * _widen(rows.keep, y).to(y.dtype)
+    y = y.masked_fill(~_widen(rows.keep, y), 0)
     return torch.empty_like(y).scatter(1, _widen(rows.order, y).expand_as(y), y)
 
 
