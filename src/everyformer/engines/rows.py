@@ -33,14 +33,19 @@ class Compacted(NamedTuple):
     x: Tensor
     """(B, L, ...) real tokens first, the rest behind"""
     keep: Tensor
-    """(B, L) bool, a prefix of True in every row"""
+    """(B, L) bool, a prefix of True in every row, or in both parts of it"""
     order: Tensor
     """(B, L) where each came from"""
 
 
-def compact(x: Tensor, keep: Tensor) -> Compacted:
-    """Move the real tokens of each row of ``x`` (B, L, ...) to the front, keeping their order."""
-    order = order_of_real(keep)
+def compact(x: Tensor, keep: Tensor, front: int = 0) -> Compacted:
+    """Move the real tokens of each row of ``x`` (B, L, ...) to the front, keeping their order.
+
+    Those of the first ``front`` tokens and those of the others are moved apart.
+    """
+    order = order_of_real(keep[:, front:] if front else keep)
+    if front:
+        order = torch.cat((order_of_real(keep[:, :front]), front + order), 1)
     return Compacted(gather_rows(x, order), keep.gather(1, order), order)
 
 

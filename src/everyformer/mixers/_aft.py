@@ -231,8 +231,8 @@ class AttentionFree(RowMixer):
         """The same for tokens that continue those of ``state``, and the state after them."""
         raise NotImplementedError
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, text: Rows) -> Tensor:
-        """The member's reference function on one text, by this module's options and parameters."""
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        """The member's reference function on this module's options and parameters."""
         raise NotImplementedError
 
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
@@ -252,8 +252,8 @@ class AttentionFree(RowMixer):
         return MixerOutput(self.out(gated(self.options.gate, q, average)), after, {})
 
     def text_reference(self, text: Rows) -> Tensor:
-        x = text.x
-        return self.out(self.literal(self.query(x), self.key(x), self.value(x), text))
+        x, mask = text.x, Mask(keep=text.keep, grid=text.grid)
+        return self.out(self.literal(self.query(x), self.key(x), self.value(x), mask))
 
     def show(self, k: Tensor, rows: Rows) -> None:
         """Offer w (H, L, L) and the weights of real tokens (B, 1, L, L), mean over channels."""

@@ -38,6 +38,9 @@ class Rows(NamedTuple):
     """(B, L) int"""
     grid: tuple[int, int] | None = None
     """(lines, columns) of pictures, whose tokens all keep their cells, also the padding"""
+    front: int | None = None
+    """where it is known that the global tokens are the first so many, it is told here; real tokens
+    then stand first among these, and among the others"""
 
     @property
     def lengths(self) -> Tensor:
@@ -60,10 +63,13 @@ class Rows(NamedTuple):
             yield Rows(self.x[:, here], keep, flags, sentences)
 
 
-def laid(x: Tensor, mask: Mask | None, planar: bool = False) -> tuple[Rows, Restore]:
+def laid(
+    x: Tensor, mask: Mask | None, planar: bool = False, front: int | None = None
+) -> tuple[Rows, Restore]:
     """The texts of ``x`` (B, L, ...) as rows, and the way back.
 
-    ``planar``: the padding of a picture (`Mask.grid`) stays in its cells.
+    ``planar``: the padding of a picture (`Mask.grid`) stays in its cells. ``front``: the first so
+    many tokens stay in front of the others.
     """
     if mask is None:
         return Rows(x), lambda y: y
@@ -76,16 +82,23 @@ def laid(x: Tensor, mask: Mask | None, planar: bool = False) -> tuple[Rows, Rest
         own = Mask(keep=packed.keep, global_tokens=flags, sentences=sentences)
         rows, restore = laid(packed.x, own)
         return rows, lambda y: repack(restore(y), packed)
-    marks = Rows(x, keep, mask.global_tokens, mask.sentences, mask.grid if planar else None)
+    grid = mask.grid if planar else None
+    told = Rows(x, keep, mask.global_tokens, mask.sentences, grid, front)
     if keep is None:
-        return marks, lambda y: y
-    # a graph that leaves the length open cannot compare neighbours
-    if marks.grid is not None or surely(keep[:, 1:] <= keep[:, :-1]):
-        return marks._replace(x=_cleared(x, keep)), lambda y: _cleared(y, keep)
-    made = compact(x, keep)
+        return told, lambda y: y
+    parts = (keep[:, :front], keep[:, front:]) if front else (keep,)
+    if grid is not None or all(_first(part) for part in parts):
+        return told._replace(x=_cleared(x, keep)), lambda y: _cleared(y, keep)
+    made = compact(x, keep, front or 0)
     flags, sentences = _moved(mask, lambda t: t.gather(1, made.order))
-    rows = Rows(_cleared(made.x, made.keep), made.keep, flags, sentences)
+    rows = Rows(_cleared(made.x, made.keep), made.keep, flags, sentences, None, front)
     return rows, lambda y: spread(y, made)
+
+
+def _first(keep: Tensor) -> bool:
+    """Whether the real tokens of every row are known to stand first."""
+    # a graph that leaves the length open cannot compare neighbours
+    return not torch.compiler.is_compiling() and surely(keep[:, 1:] <= keep[:, :-1])
 
 
 def _moved(mask: Mask, move: Callable[[Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None]:
@@ -107,6 +120,8 @@ class RowMixer(Mixer):
     """whether padding is hidden; else it is read as other tokens are"""
     planar: bool = False
     """whether `Mask.grid` makes pictures of the rows"""
+    global_rows: bool = False
+    """whether global tokens are read apart, so that those in front (`Mask.front`) stay there"""
     no_context: str | None = None
     """why this one reads no context although its kind does"""
 
@@ -115,7 +130,10 @@ class RowMixer(Mixer):
         raise NotImplementedError
 
     def text_reference(self, text: Rows) -> Tensor:
-        """The same module by its literal equation on one whole text (1, L, width)."""
+        """The same module by its literal equation on one whole text (1, L, width).
+
+        Members that are exported by it take padded rows too, as `mix` does.
+        """
         raise NotImplementedError
 
     def read(self, keys: Rows, values: Tensor) -> State:
@@ -149,7 +167,9 @@ class RowMixer(Mixer):
                 f"this {self.name} lets padding mix (mask_padding=False), but a state counts real "
                 "tokens alone: leave the padding out, or build it with mask_padding=True"
             )
-        rows, restore = laid(x, self._hidden(mask), self.planar)
+        mask = self._masked(mask)
+        front = mask.front if mask is not None and self.global_rows else None
+        rows, restore = laid(x, mask, self.planar, front)
         out = self.mix(rows, state)
         return MixerOutput(restore(out.y), out.state, out.losses)
 
@@ -159,7 +179,7 @@ class RowMixer(Mixer):
     ) -> Tensor:
         """By the literal equation, text by text on the real tokens alone; padding gets zeros."""
         self.check_input(x, context, mask, None)
-        mask = self._hidden(mask) or Mask()
+        mask = self._masked(mask) or Mask()
         if context is not None:
             self._check_context()
             sources = context if isinstance(context, tuple) else (context, context)
@@ -169,6 +189,10 @@ class RowMixer(Mixer):
                 read = (t[row] if keep is None else t[row, keep[row]] for t in sources)
                 texts.append(self.cross_reference(own[None], *(t[None] for t in read)))
             return torch.cat(texts)
+        if torch.compiler.is_exporting():
+            # a graph has no loop over texts
+            rows, restore = laid(x, mask, self.planar)
+            return restore(self.text_reference(rows))
         if self.planar and mask.grid is not None:
             rows, restore = laid(x, mask, planar=True)
             keeps = [None] * len(x) if rows.keep is None else rows.keep[:, None]
@@ -201,7 +225,7 @@ class RowMixer(Mixer):
         if self.no_context is not None:
             raise UnsupportedError(self.no_context)
 
-    def _hidden(self, mask: Mask | None) -> Mask | None:
+    def _masked(self, mask: Mask | None) -> Mask | None:
         """What of ``mask`` is hidden: not the padding, where it is read."""
         if mask is None or self.mask_padding:
             return mask

@@ -257,9 +257,8 @@ class AFTConv(AttentionFree):
             return picture_bias(self.w, grid)
         return line_bias(self.w, length, self.causal)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, text: Rows) -> Tensor:
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         gate, causal = self.options.gate, self.causal
-        mask = Mask(keep=text.keep, grid=text.grid)
         return aft_conv_reference(q, k, v, self.w, causal=causal, mask=mask, gate=gate)
 
     def init_state(

@@ -224,9 +224,9 @@ class AFTFull(AttentionFree):
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         return dense_table(self.w, length)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, text: Rows) -> Tensor:
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         gate, causal = self.options.gate, self.causal
-        return aft_full_reference(q, k, v, self.w, causal=causal, gate=gate)
+        return aft_full_reference(q, k, v, self.w, causal=causal, mask=mask, gate=gate)
 
     def init_state(
         self, batch_size: int, *, device: torch.device | str | None = None,

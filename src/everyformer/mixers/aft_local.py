@@ -234,12 +234,14 @@ class AFTLocal(AttentionFree):
         w = band.gather(2, offset.clamp(0, self.offsets - 1).expand(band.shape[0], -1, -1))
         return w.masked_fill(~near, 0.0)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, text: Rows) -> Tensor:
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         w = self.dense_bias(k.shape[1])
         if self.position is not None and isinstance(self.position.w, tuple):
             w = dense_table(self.position.w, k.shape[1])
         gate, window = self.options.gate, self.window
-        return aft_local_reference(q, k, v, w, window=window, causal=self.causal, gate=gate)
+        return aft_local_reference(
+            q, k, v, w, window=window, causal=self.causal, mask=mask, gate=gate
+        )
 
     def init_state(
         self, batch_size: int, *, device: torch.device | str | None = None,

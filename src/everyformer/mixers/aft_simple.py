@@ -142,9 +142,9 @@ class AFTSimple(AttentionFree):
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         return self.key.weight.new_zeros(1, length, length)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, text: Rows) -> Tensor:
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         gate, causal = self.options.gate, self.causal
-        return aft_simple_reference(q, k, v, causal=causal, gate=gate)
+        return aft_simple_reference(q, k, v, causal=causal, mask=mask, gate=gate)
 
     def init_state(
         self, batch_size: int, *, device: torch.device | str | None = None,

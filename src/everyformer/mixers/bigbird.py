@@ -60,6 +60,7 @@ from everyformer.engines.sparse.random_blocks import (
 )
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
+from everyformer.mixers._rows import Rows
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions.base import Position
 
@@ -270,17 +271,15 @@ class BigBird(PatternAttention):
         o = self.options
         return o.random != "zeros" or not o.random_blocks or count <= o.dense_blocks
 
-    def _mixed(
-        self, x: Tensor, keep: Tensor | None, state: State | None, *marked: Tensor
-    ) -> tuple[Tensor, State | None]:
-        longest = x.shape[1]
+    def _mixed(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        longest, x = rows.x.shape[1], rows.x
         known = x.device.type == "cpu" and not torch.compiler.is_compiling()
-        if known and keep is not None:
-            longest = int(keep.sum(1).max())
+        if known and rows.keep is not None:
+            longest = int(rows.lengths.max())
         if known and state is not None:
             longest += int(state.seen.max())
         self.check_length(longest - self.lead)
-        return super()._mixed(x, keep, state, *marked)
+        return super()._mixed(rows, state)
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         if self.causal:
@@ -358,8 +357,8 @@ class BigBird(PatternAttention):
         q, k = self._repeated(heads[0], heads[1], count)
         return weigh(q, k, heads[2], shown, at[None], at[None])
 
-    def _literal(self, text: Tensor) -> Tensor:
-        length, count = text.shape[1], self.blocks(text.shape[1])
+    def _literal(self, text: Rows) -> Tensor:
+        length, count = text.x.shape[1], self.blocks(text.x.shape[1])
         if self._counts_once(count):
             return super()._literal(text)
         block, always = self._block(torch.arange(length)), self.rules.always
@@ -367,9 +366,9 @@ class BigBird(PatternAttention):
         twice = (block == 0) & ~torch.isin(block, chosen)[:, None]
         front = torch.arange(length) < self.lead
         twice = twice & ~front & ~front[:, None]
-        more = math.log(1 + self.options.random_blocks) * twice.to(text.dtype)
+        more = math.log(1 + self.options.random_blocks) * twice.to(text.x.dtype)
         shown = self.plan(length).mask(length, self.heads)
-        return attention_reference(*self.project(text), mask=shown[None], bias=more[None, None])
+        return attention_reference(*self.project(text.x), mask=shown[None], bias=more[None, None])
 
     def _always(self, block: Tensor, counts: Tensor) -> Tensor:
         """Which blocks (L,) of texts of ``counts`` (B,) blocks are global: (B, L) bool."""
