@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ PIECE = 256
 
 
 class PatternAttention(RowMixer):
-    """Base of the members; each overrides `plan`.
+    """Base of the members, which say what their heads read.
 
     Args:
         sizes: width of x, channels of the heads together (by-head), number of heads.
@@ -87,15 +87,25 @@ class PatternAttention(RowMixer):
         """What each head sees in a text of ``length`` tokens; causal: of any longer one too."""
         raise NotImplementedError
 
+    def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        """Heads' outputs (B, H, L, D), and the state behind them."""
+        raise NotImplementedError
+
+    def literal(self, text: Rows) -> Tensor:
+        """Heads' outputs (1, H, L, D) of one text, by `attention_reference` under its mask."""
+        raise NotImplementedError
+
+    @final
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
-        heads, new = self._mixed(rows, state)
+        heads, new = self.heads_of(rows, state)
         return MixerOutput(self.out(heads.transpose(1, 2).flatten(2)), new, {})
 
+    @final
     def text_reference(self, text: Rows) -> Tensor:
-        return self.out(self._literal(text).transpose(1, 2).flatten(2))
+        return self.out(self.literal(text).transpose(1, 2).flatten(2))
 
     def _literal(self, text: Rows) -> Tensor:
-        """Heads' outputs (1, H, L, D) of one text, by `attention_reference` under its mask."""
+        """`literal` by the plan alone."""
         length = text.x.shape[1]
         shown = self.plan(length).mask(length, self.heads)
         return self._by_definition(self.project(text.x), shown)
@@ -122,16 +132,11 @@ class PatternAttention(RowMixer):
         like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
         return KeyValueState.empty((batch_size, self.heads), self.key_size, self.size, **like)
 
-    def _mixed(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
-        """Heads' outputs (B, H, L, D), and the state behind them."""
+    def _by_plan(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        """`heads_of` by the plan alone."""
         assert state is None or isinstance(state, KeyValueState)
+        (q, k, v), places = self._project(rows, state)
         keep = rows.keep
-        places = torch.arange(rows.x.shape[1], device=rows.x.device)[None]
-        if state is not None:
-            places = places + state.seen[:, None]
-        q, k, v = self.project(rows.x)
-        lengths = None if state is not None else rows.lengths[:, None]
-        q, k = self._turn(q, places, lengths), self._turn(k, places, lengths)
         fresh = state is None or state.keys.shape[2] == 0
         new = None
         if state is not None:
@@ -143,6 +148,15 @@ class PatternAttention(RowMixer):
             assert new is not None
             heads = self._continued(q, places, new)
         return heads, None if new is None else self._trimmed(new)
+
+    def _project(self, rows: Rows, state: State | None) -> tuple[Heads, Tensor]:
+        """Queries, keys and values, and where they stand (B or 1, L)."""
+        places = torch.arange(rows.x.shape[1], device=rows.x.device)[None]
+        if state is not None:
+            places = places + state.seen[:, None]
+        q, k, v = self.project(rows.x)
+        lengths = None if state is not None else rows.lengths[:, None]
+        return (self._turn(q, places, lengths), self._turn(k, places, lengths), v), places
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         """Heads' outputs (B, H, L, D) of texts from their beginning."""
@@ -234,3 +248,15 @@ class PatternAttention(RowMixer):
         if self.position is None or self.position.acts_on != "queries-keys":
             return x
         return self.position.rotate(x, places, lengths)
+
+
+class PlanAttention(PatternAttention):
+    """Base of the members that are nothing but their plan."""
+
+    @final
+    def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        return self._by_plan(rows, state)
+
+    @final
+    def literal(self, text: Rows) -> Tensor:
+        return self._literal(text)

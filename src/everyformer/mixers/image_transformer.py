@@ -35,7 +35,6 @@ from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mixer import Picture, set_options
 from everyformer.core.state import State
 from everyformer.engines.softmax.attention import Visibility
-from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.places import Places
 from everyformer.engines.softmax.weighing import Weighing
 from everyformer.engines.sparse.attention import Backend, sparse_attention
@@ -158,9 +157,12 @@ class ImageTransformer(PatternAttention):
         self.check_length(length)
         return self._plan
 
-    def _mixed(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+    def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
         if rows.grid is None:
-            return super()._mixed(rows, state)
+            bounded = self.max_length is not None and not torch.compiler.is_compiling()
+            if state is not None and bounded:
+                self.check_length(int((state.seen + rows.lengths).max()))
+            return self._by_plan(rows, state)
         plan, keep = self._of_grid(rows), rows.keep
         q, k, v = self.project(rows.x)
         places = torch.arange(rows.x.shape[1], device=rows.x.device)
@@ -173,9 +175,9 @@ class ImageTransformer(PatternAttention):
         weighing = Weighing(1 / math.sqrt(self.key_size), scorer=self._how.scorer, causal=False)
         return weighing.heads(q, k, v, Visibility(mask=shown), at, self._how.dropout), None
 
-    def _literal(self, text: Rows) -> Tensor:
+    def literal(self, text: Rows) -> Tensor:
         if text.grid is None:
-            return super()._literal(text)
+            return self._literal(text)
         shown = self._of_grid(text).mask(text.x.shape[1], self.heads)
         shown = shown if text.keep is None else shown & text.keep
         return self._by_definition(self.project(text.x), shown)
@@ -196,11 +198,6 @@ class ImageTransformer(PatternAttention):
         return SparsePlan.of(
             Rectangles(grid=grid, tile=o.tile or TILE, flange=o.flange, causal=self.causal)
         )
-
-    def _continued(self, q: Tensor, places: Tensor, held: KeyValueState) -> Tensor:
-        if self.max_length is not None and not torch.compiler.is_compiling():
-            self.check_length(int(places.max()) + 1)
-        return super()._continued(q, places, held)
 
 
 def _in_order(tile: Grid, grid: Grid) -> Grid:

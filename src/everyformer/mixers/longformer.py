@@ -156,7 +156,7 @@ class Longformer(PatternAttention):
         near = self._near[:1] if len(set(self._near)) == 1 else self._near
         return SparsePlan(tuple((one, *whole) for one in near))
 
-    def _mixed(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+    def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
         x, keep, marked = rows[:3]
         if state is not None:
             if marked is not None:
@@ -166,16 +166,13 @@ class Longformer(PatternAttention):
                     "tokens of every text by the option global_tokens"
                 )
             return self._streamed(rows, state)
-        places = torch.arange(x.shape[1], device=x.device)[None]
-        q, k, v = self.project(x)
-        lengths = rows.lengths[:, None]
-        heads = self._turn(q, places, lengths), self._turn(k, places, lengths), v
+        heads = self._project(rows, None)[0]
         if tracing():
             record(self, "weights", lambda: self._pairs(rows, heads, self._weights))
         if marked is None and not self.tokens:
             return self._local_heads(heads, keep, self._local), None
         graph = torch.compiler.is_compiling()
-        by_pairs = marked is not None and (graph or self._dense(q))
+        by_pairs = marked is not None and (graph or self._dense(heads[0]))
         if by_pairs or torch.compiler.is_exporting():
             return self._pairs(rows, heads, self._outputs), None
         if marked is None:
@@ -240,10 +237,10 @@ class Longformer(PatternAttention):
     def _streamed(self, rows: Rows, held: State) -> tuple[Tensor, State]:
         """New tokens behind those of a state."""
         if not isinstance(held, LongformerState):
-            heads, local = super()._mixed(rows, held)
+            heads, local = self._by_plan(rows, held)
             assert local is not None
             return heads, local
-        heads, local = super()._mixed(rows, held.local)
+        heads, local = self._by_plan(rows, held.local)
         x, keep = rows.x, rows.keep
         assert isinstance(local, KeyValueState)
         places = held.seen[:, None] + torch.arange(x.shape[1], device=x.device)
@@ -278,7 +275,7 @@ class Longformer(PatternAttention):
         assert isinstance(local, KeyValueState)
         return LongformerState(local.seen, local, local)
 
-    def _literal(self, text: Rows) -> Tensor:
+    def literal(self, text: Rows) -> Tensor:
         (x, _, marked), tokens = text[:3], self.tokens
         length = x.shape[1]
         if marked is not None:
