@@ -8,8 +8,8 @@ from by_loops import CLOSE, HEADS, attended, mixer, normed, softmaxed, text
 
 import everyformer as ef
 from everyformer.core.mask import Mask
-from everyformer.mixers._sorting import hardened
 from everyformer.mixers.attention import attention
+from everyformer.mixers.sinkhorn.sorting import hardened
 
 
 def test_a_bias_and_that_of_a_mask_are_both_added():

@@ -1,17 +1,17 @@
 """One small registry for all genes: a name, the class behind it, and the file it lives in.
 
-A name equals its file: ``aft-local`` is registered in ``aft_local.py`` of its package. Files are
-imported when their name is first asked for, so that listing costs nothing; other packages may add
-names through the entry-point group ``everyformer.<kind>s``.
+A name equals its file or folder: ``aft-local`` is registered in ``aft_local.py`` of its package,
+``sinkhorn`` in ``sinkhorn/``. They are imported when their name is first asked for, so that listing
+costs nothing; other packages may add names through the entry-point group ``everyformer.<kind>s``.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import pkgutil
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from everyformer.core.errors import ConfigError, unknown
@@ -51,15 +51,13 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def names(self) -> list[str]:
-        """All names: of this package's files, of what was registered, and of entry points."""
+        """All names: of files and folders, of what was registered, and of entry points."""
         package = importlib.util.find_spec(self._package)
         assert package is not None
-        assert package.submodule_search_locations is not None
         files = {
-            path.stem.replace("_", "-")
-            for place in package.submodule_search_locations
-            for path in Path(place).glob("*.py")
-            if path.stem != "base" and not path.stem.startswith("_")
+            file.name.replace("_", "-")
+            for file in pkgutil.iter_modules(package.submodule_search_locations)
+            if file.name != "base" and not file.name.startswith("_")
         }
         plugins = {e.name for e in entry_points(group=f"everyformer.{self.kind}s")}
         return sorted(files | set(self._files) | set(self._entries) | plugins)

@@ -33,14 +33,19 @@ class Compacted(NamedTuple):
     x: Tensor
     """(B, L, ...) real tokens first, the rest behind"""
     keep: Tensor
-    """(B, L) bool, a prefix of True in every row"""
+    """(B, L) bool, a prefix of True in every row, or in both parts of it"""
     order: Tensor
     """(B, L) where each came from"""
 
 
-def compact(x: Tensor, keep: Tensor) -> Compacted:
-    """Move the real tokens of each row of ``x`` (B, L, ...) to the front, keeping their order."""
-    order = order_of_real(keep)
+def compact(x: Tensor, keep: Tensor, front: int = 0) -> Compacted:
+    """Move the real tokens of each row of ``x`` (B, L, ...) to the front, keeping their order.
+
+    Those of the first ``front`` tokens and those of the others are moved apart.
+    """
+    order = order_of_real(keep[:, front:] if front else keep)
+    if front:
+        order = torch.cat((order_of_real(keep[:, :front]), front + order), 1)
     return Compacted(gather_rows(x, order), keep.gather(1, order), order)
 
 
@@ -58,7 +63,7 @@ def order_of_real(keep: Tensor) -> Tensor:
 
 def spread(y: Tensor, rows: Compacted) -> Tensor:
     """Undo `compact` on a result ``y`` (B, L, ...); tokens that were padding become zero."""
-    y = y * _widen(rows.keep, y).to(y.dtype)
+    y = y.masked_fill(~_widen(rows.keep, y), 0)
     return torch.empty_like(y).scatter(1, _widen(rows.order, y).expand_as(y), y)
 
 

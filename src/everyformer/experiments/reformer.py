@@ -19,7 +19,8 @@ from everyformer.engines.content.hashing import bucket_order, columns, lsh_bucke
 from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, fit, held_out, mean
 from everyformer.experiments.figures import boxes
 from everyformer.functional import lsh_attention
-from everyformer.mixers._lsh import dense_attention, lsh_weights_reference
+from everyformer.mixers.reformer.function import dense_attention
+from everyformer.mixers.reformer.reference import lsh_weights_reference
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, create_model
 

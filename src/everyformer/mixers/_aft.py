@@ -2,8 +2,7 @@
 
     Y = gate(Q) * softmax average of V,   out = Y W_o
 
-Padding and packing are undone first: the real tokens of a row (or of a packed document) move to its
-front, so that position t of a table means the t-th real token wherever it stands.
+Rows have their real tokens in front, so position t of a table means the t-th real token.
 
 Letters: B batch, L length, d width, H heads (tables of position biases), n biased offsets.
 """
@@ -13,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +20,12 @@ from torch import Tensor, nn
 from everyformer.core.config import Options
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.averages.running import total_average
-from everyformer.engines.rows import compact, gather_rows, repack, spread, unpack
+from everyformer.engines.rows import gather_rows
+from everyformer.mixers._rows import RowMixer, Rows, laid
 
 Gate = Literal["sigmoid", "relu", "identity"]
 _GATES: dict[Gate, Callable[[Tensor], Tensor]] = {
@@ -47,37 +46,6 @@ class AFTOptions(Options):
     """what the queries go through before they scale the average; the paper's is the sigmoid"""
     bias: bool = True
     """whether the four projections have a bias"""
-
-
-class Ordered(NamedTuple):
-    """Rows as they are averaged."""
-
-    x: Tensor
-    keep: Tensor | None
-    """(rows, length) bool, a prefix of True in every row of a line; None: all are real"""
-    restore: Callable[[Tensor], Tensor]
-    """puts results back where the tokens came from; padding gets zeros"""
-    grid: Grid | None = None
-    """(lines, columns) where the tokens are a picture, whose padding stays in its place"""
-
-
-def real_first(x: Tensor, mask: Mask | None) -> Ordered:
-    """Undo the padding and packing of ``x`` (B, L, ...)."""
-    if mask is None or (mask.keep is None and mask.documents is None):
-        return Ordered(x, None, lambda y: y)
-    mask.check(x.shape[0], x.shape[1], x.shape[1])
-    if mask.documents is None:
-        assert mask.keep is not None
-        rows = compact(x, mask.keep)
-        return Ordered(_without_padding(rows.x, rows.keep), rows.keep, lambda y: spread(y, rows))
-    packed = unpack(x, mask.documents, mask.keep)
-    inner = real_first(packed.x, Mask(keep=packed.keep))
-    return Ordered(inner.x, inner.keep, lambda y: repack(inner.restore(y), packed))
-
-
-def _without_padding(x: Tensor, keep: Tensor) -> Tensor:
-    """Zeros in place of padding, so that not even a NaN there is read."""
-    return x.masked_fill(~keep.view(*keep.shape, *[1] * (x.dim() - 2)), 0)
 
 
 def hide_padding(k: Tensor, keep: Tensor | None) -> Tensor:
@@ -105,9 +73,10 @@ def gated_average(
     if mask is None:
         return gated(gate, q, average(k, v, None))
     mask.require("this AFT", frozenset({"keep", "documents"}))
-    rows = real_first(torch.cat([q, k, v], -1), mask)
+    mask.check(q.shape[0], q.shape[1], q.shape[1])
+    rows, restore = laid(torch.cat([q, k, v], -1), mask)
     q, k, v = rows.x.split([q.shape[-1], k.shape[-1], v.shape[-1]], -1)
-    return rows.restore(gated(gate, q, average(k, v, rows.keep)))
+    return restore(gated(gate, q, average(k, v, rows.keep)))
 
 
 def split_heads(t: Tensor, heads: int) -> Tensor:
@@ -238,8 +207,8 @@ class BandState(State):
         )
 
 
-class AttentionFree(Mixer):
-    """Projections, gate, padding and packing; a member adds how V is averaged."""
+class AttentionFree(RowMixer):
+    """Projections and gate; a member adds how V is averaged."""
 
     shares_heads = True
 
@@ -254,7 +223,7 @@ class AttentionFree(Mixer):
         self.value = nn.Linear(width, channels, bias=options.bias)
         self.out = nn.Linear(channels, width, bias=options.bias)
 
-    def average(self, k: Tensor, v: Tensor, rows: Ordered) -> Tensor:
+    def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         """Softmax averages (B, L, d) of whole rows."""
         raise NotImplementedError
 
@@ -262,7 +231,7 @@ class AttentionFree(Mixer):
         """The same for tokens that continue those of ``state``, and the state after them."""
         raise NotImplementedError
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         """The member's reference function on this module's options and parameters."""
         raise NotImplementedError
 
@@ -270,16 +239,7 @@ class AttentionFree(Mixer):
         """w (H, length, length) of the first positions, as the equation has it."""
         raise NotImplementedError
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        self.check_input(x, context, mask, state)
-        rows = self.order(x, mask)
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         q, k, v = self.query(rows.x), self.key(rows.x), self.value(rows.x)
         after = None
         if state is None:
@@ -289,21 +249,13 @@ class AttentionFree(Mixer):
                 self.show(k, rows)
         else:
             average, after = self.resume(k, v, rows.keep, state)
-        y = self.out(gated(self.options.gate, q, average))
-        return MixerOutput(rows.restore(y), after, {})
+        return MixerOutput(self.out(gated(self.options.gate, q, average)), after, {})
 
-    def reference(
-        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
-    ) -> Tensor:
-        """The same module by its reference function (slow, any dtype)."""
-        self.check_input(x, context, mask, None)
+    def text_reference(self, text: Rows) -> Tensor:
+        x, mask = text.x, Mask(keep=text.keep, grid=text.grid)
         return self.out(self.literal(self.query(x), self.key(x), self.value(x), mask))
 
-    def order(self, x: Tensor, mask: Mask | None) -> Ordered:
-        """The rows that are averaged: the real tokens first."""
-        return real_first(x, mask)
-
-    def show(self, k: Tensor, rows: Ordered) -> None:
+    def show(self, k: Tensor, rows: Rows) -> None:
         """Offer w (H, L, L) and the weights of real tokens (B, 1, L, L), mean over channels."""
         w = self.dense_bias(k.shape[1], rows.grid)
         record(self, "position_bias", lambda: w)

@@ -2,9 +2,9 @@
 
     y_t = sum_s fq(q_t) . fk(k_s) v_s / sum_s fq(q_t) . fk(k_s),    Y = concat_h(y) W_o
 
-Padding has features of zero, packed documents get rows of their own. In cross form the context is
-read once into a state of constant size. There is no matrix of weights, so there is no dropout on
-it, and no bias that a position could add to it.
+Padding has features of zero. In cross form the context is read once into a state of constant size.
+There is no matrix of weights, so there is no dropout on it, and no bias that a position could add
+to it.
 
 Letters: B batch, H heads, L queries, S keys, D channels of a head, M features.
 """
@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.config import Options
-from everyformer.core.errors import GeneError, UnsupportedError
-from everyformer.core.mask import Mask, positions_of
-from everyformer.core.mixer import Context, heads_divide
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -37,9 +36,8 @@ from everyformer.engines.kernel.attention import (
 )
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import checked_keep
 from everyformer.engines.softmax.visibility import visibility
-from everyformer.mixers._by_text import ByText
+from everyformer.mixers._rows import RowMixer, Rows
 from everyformer.positions.base import Position
 
 Keys = tuple[Tensor, Tensor | None]
@@ -55,8 +53,8 @@ class KernelOptions(Options):
     """which projections have a bias"""
 
 
-class KernelAttention(ByText):
-    """Projections, masks, context and state; a member adds its features, and gates if it has them.
+class KernelAttention(RowMixer):
+    """Projections, context and state; a member adds its features, and gates if it has them.
 
     Args:
         sizes: width of x, channels of the heads together (by-head), number of heads.
@@ -91,6 +89,10 @@ class KernelAttention(ByText):
                     f"position '{position.name}' is added to scores of pairs, which {self.name} "
                     "never forms: use a position of the embeddings, or 'rope'"
                 )
+            self.no_context = (
+                f"position '{position.name}' is defined between tokens of one sequence; build "
+                "cross-attention with position=None"
+            )
         self.position = position
         whole = self.head_dim * heads
         self.project = HeadProjections(
@@ -139,28 +141,12 @@ class KernelAttention(ByText):
         """The output (B, L, width) of averages (B, H, L, D)."""
         return self.out(y.transpose(1, 2).flatten(2))
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        self.check_input(x, context, mask, state)
-        if context is not None or isinstance(state, ContextSums):
-            return self._cross(x, context, mask, state)
-        if mask is not None and mask.documents is not None:
-            return self.unpacked(x, mask)
-        keep = None if mask is None else mask.keep
-        if keep is not None:
-            # not even a NaN in the padding is read
-            x = x.masked_fill(~keep[..., None], 0)
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        x, keep = rows.x, rows.keep
         drawn = self.draw(carried=state is not None)
         q, k, v = self.project(x)
         if self.position is not None:
-            seen = None if state is None else state.seen
-            positions = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
+            positions = rows.positions(None if state is None else state.seen)
             q, k = self.position.rotate(q, positions), self.position.rotate(k, positions)
         features = self.query_features(q, drawn)
         keys, level = self.key_features(k, drawn)
@@ -182,27 +168,16 @@ class KernelAttention(ByText):
         )
         return MixerOutput(self.finish(y), None if state is None else after, {})
 
-    def reference(
-        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
-    ) -> Tensor:
-        """The same module by its literal equation (quadratic, any dtype)."""
-        self.check_input(x, context, mask, None)
-        q, k, v = self.project(x, context)
-        here = there = torch.arange(x.shape[1], device=x.device)[None]
-        if context is None:
-            here = there = positions_of(x.shape[0], x.shape[1], mask, None, x.device)
-        else:
-            there = torch.arange(k.shape[2], device=x.device)[None]
+    def text_reference(self, text: Rows) -> Tensor:
+        q, k, v = self.project(text.x)
         if self.position is not None:
-            q, k = self.position.rotate(q, here), self.position.rotate(k, there)
-        causal = self.causal and context is None
-        keep = None if mask is None else mask.keep
-        shown = visibility(mask, here, there, causal=causal, windows=(None,), keep=keep).mask
+            q, k = (self.position.rotate(t, text.positions()) for t in (q, k))
         scores = self.literal(q, k, self.draw(carried=False, again=False))
-        gates = None if context is not None else self.literal_gates(x)
+        gates = self.literal_gates(text.x)
         if gates is not None:
-            scores = scores * gate_weights(gates, keep)
-        return self.finish(dense_average(scores, self._summed(v), shown, self.guard))
+            scores = scores * gate_weights(gates, text.keep)
+        visible = self._shown(q, text.keep)
+        return self.finish(dense_average(scores, self._summed(v), visible, self.guard))
 
     def init_state(
         self,
@@ -221,34 +196,24 @@ class KernelAttention(ByText):
             device=device or like.device, dtype=dtype or like.dtype,
         )  # fmt: skip
 
-    def read_context(self, context: Context, mask: Mask | None = None) -> ContextSums:
-        """Sum up a context once; `forward` takes the result as ``state`` at every step."""
-        keys_from, values_from = context if isinstance(context, tuple) else (context, context)
-        keep = checked_keep(keys_from, mask)
-        k, v = self.project.one(keys_from, "key"), self.project.one(values_from, "value")
-        if keep is not None:
-            k = k.masked_fill(~keep[:, None, :, None], 0)
-        keys, level = self.key_features(k, self.draw(carried=False))
+    def read(self, keys: Rows, values: Tensor) -> ContextSums:
+        """The sums of a context."""
+        k, v = self.project.one(keys.x, "key"), self.project.one(values, "value")
+        features, level = self.key_features(k, self.draw(carried=False))
         seen = torch.zeros(k.shape[0], dtype=torch.long, device=k.device)
-        return ContextSums(seen, read_all(keys, v, keep, level))
+        return ContextSums(seen, read_all(features, v, keys.keep, level))
 
-    def _cross(
-        self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
-    ) -> MixerOutput:
-        if self.position is not None:
-            raise UnsupportedError(
-                f"position '{self.position.name}' is defined between tokens of one sequence; build "
-                "cross-attention with position=None"
-            )
-        if isinstance(state, ContextSums):
-            held = state
-        else:
-            assert context is not None
-            held = self.read_context(context, mask)
+    def cross(self, x: Tensor, context: State) -> Tensor:
+        assert isinstance(context, ContextSums)
         q = self.project.one(x, "query")
         features = self.query_features(q, self.draw(False, again=False))
-        y = ask(features, held.sums, self.guard, self._summed(q).dtype)
-        return MixerOutput(self.finish(y), state, {})
+        return self.finish(ask(features, context.sums, self.guard, self._summed(q).dtype))
+
+    def cross_reference(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        q, k = self.project.one(x, "query"), self.project.one(keys, "key")
+        v = self._summed(self.project.one(values, "value"))
+        scores = self.literal(q, k, self.draw(False, again=False))
+        return self.finish(dense_average(scores, v, None, self.guard))
 
     def _summed(self, v: Tensor) -> Tensor:
         """Values in the dtype of the averages: sums that nothing divides outgrow float16."""

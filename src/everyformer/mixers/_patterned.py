@@ -2,10 +2,10 @@
 
     y_i = sum_j p_ij v_j,   p_i = softmax over the j that the plan shows to i of q_i . k_j / sqrt(D)
 
-A member says which plan a text of some length has. Here are its projections, padding (rows are made
-compact, so that position = index), packed documents (a row each), positions, the stream and the
-definition. State: the keys and values that some later query may see: a ring for windows, else all
-that the plan still needs, thrown out when they are as many as those that it keeps.
+A member says which plan a text of some length has. Here are its projections, positions, the stream
+and the definition; rows have their real tokens in front, so that position = index. State: the keys
+and values that some later query may see: a ring for windows, else all that the plan still needs,
+thrown out when they are as many as those that it keeps.
 
 Letters: B batch, H heads, L queries, S keys, D channels of a head.
 """
@@ -14,26 +14,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, heads_divide
+from everyformer.core.mixer import heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.rows import compact, spread
 from everyformer.engines.softmax.attention import Visibility
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.places import Places
-from everyformer.engines.softmax.visibility import surely
 from everyformer.engines.softmax.weighing import Weighing
 from everyformer.engines.sparse.attention import Backend, How, dense_weights, sparse_attention
 from everyformer.engines.sparse.plan import SparsePlan
-from everyformer.mixers._by_text import ByText, texts_of
+from everyformer.mixers._rows import RowMixer, Rows
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position
@@ -46,8 +43,8 @@ PIECE = 256
 """queries of a continued text that look at what was kept in one go"""
 
 
-class PatternAttention(ByText):
-    """Base of the members; each overrides `plan`.
+class PatternAttention(RowMixer):
+    """Base of the members, which say what their heads read.
 
     Args:
         sizes: width of x, channels of the heads together (by-head), number of heads.
@@ -90,50 +87,28 @@ class PatternAttention(ByText):
         """What each head sees in a text of ``length`` tokens; causal: of any longer one too."""
         raise NotImplementedError
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        self.check_input(x, context, mask, state)
-        if mask is not None and mask.documents is not None:
-            return self.unpacked(x, mask)
-        keep = None if mask is None else mask.keep
-        marked: tuple[Tensor, ...] = ()
-        if mask is not None and mask.global_tokens is not None:
-            marked = (mask.global_tokens,)
-        if keep is None:
-            return self._run(x, None, state, *marked)
-        # a graph that leaves the length open cannot compare neighbours
-        if not torch.compiler.is_compiling() and surely(keep[:, 1:] <= keep[:, :-1]):
-            out = self._run(x.masked_fill(~keep[..., None], 0.0), keep, state, *marked)
-            return MixerOutput(out.y * keep[..., None].to(out.y), out.state, {})
-        made = compact(x, keep)
-        marked = tuple(flags.gather(1, made.order) for flags in marked)
-        out = self._run(made.x.masked_fill(~made.keep[..., None], 0.0), made.keep, state, *marked)
-        return MixerOutput(spread(out.y, made), out.state, {})
+    def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        """Heads' outputs (B, H, L, D), and the state behind them."""
+        raise NotImplementedError
 
-    def reference(
-        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
-    ) -> Tensor:
-        """By `attention_reference` under the plan's mask, text by text."""
-        self.check_input(x, context, mask, None)
-        y = torch.zeros_like(x)
-        marked = None if mask is None else mask.global_tokens
-        for row, at in texts_of(x, mask):
-            given = () if marked is None else (marked[row, at],)
-            made = self._literal(x[row, at][None], *given)
-            y[row, at] = self.out(made.transpose(1, 2).flatten(2))[0]
-        return y
+    def literal(self, text: Rows) -> Tensor:
+        """Heads' outputs (1, H, L, D) of one text, by `attention_reference` under its mask."""
+        raise NotImplementedError
 
-    def _literal(self, text: Tensor) -> Tensor:
-        """Heads' outputs (1, H, L, D) of one text, by definition."""
-        length = text.shape[1]
+    @final
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        heads, new = self.heads_of(rows, state)
+        return MixerOutput(self.out(heads.transpose(1, 2).flatten(2)), new, {})
+
+    @final
+    def text_reference(self, text: Rows) -> Tensor:
+        return self.out(self.literal(text).transpose(1, 2).flatten(2))
+
+    def _literal(self, text: Rows) -> Tensor:
+        """`literal` by the plan alone."""
+        length = text.x.shape[1]
         shown = self.plan(length).mask(length, self.heads)
-        return self._by_definition(self.project(text), shown)
+        return self._by_definition(self.project(text.x), shown)
 
     def _by_definition(self, heads: Heads, shown: Tensor) -> Tensor:
         """Of queries, keys and values (1, H, L, D) under the mask ``shown`` (H or 1, L, L)."""
@@ -157,25 +132,11 @@ class PatternAttention(ByText):
         like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
         return KeyValueState.empty((batch_size, self.heads), self.key_size, self.size, **like)
 
-    def _run(
-        self, x: Tensor, keep: Tensor | None, state: State | None, *marked: Tensor
-    ) -> MixerOutput:
-        """Rows whose real tokens stand first; ``marked`` are flags of global tokens, if given."""
-        heads, new = self._mixed(x, keep, state, *marked)
-        return MixerOutput(self.out(heads.transpose(1, 2).flatten(2)), new, {})
-
-    def _mixed(
-        self, x: Tensor, keep: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State | None]:
-        """Heads' outputs (B, H, L, D), and the state behind them."""
+    def _by_plan(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        """`heads_of` by the plan alone."""
         assert state is None or isinstance(state, KeyValueState)
-        length = x.shape[1]
-        places = torch.arange(length, device=x.device)[None]
-        if state is not None:
-            places = places + state.seen[:, None]
-        q, k, v = self.project(x)
-        lengths = None if state is not None else lengths_of_rows(x, keep)
-        q, k = self._turn(q, places, lengths), self._turn(k, places, lengths)
+        (q, k, v), places = self._project(rows, state)
+        keep = rows.keep
         fresh = state is None or state.keys.shape[2] == 0
         new = None
         if state is not None:
@@ -187,6 +148,15 @@ class PatternAttention(ByText):
             assert new is not None
             heads = self._continued(q, places, new)
         return heads, None if new is None else self._trimmed(new)
+
+    def _project(self, rows: Rows, state: State | None) -> tuple[Heads, Tensor]:
+        """Queries, keys and values, and where they stand (B or 1, L)."""
+        places = torch.arange(rows.x.shape[1], device=rows.x.device)[None]
+        if state is not None:
+            places = places + state.seen[:, None]
+        q, k, v = self.project(rows.x)
+        lengths = None if state is not None else rows.lengths[:, None]
+        return (self._turn(q, places, lengths), self._turn(k, places, lengths), v), places
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         """Heads' outputs (B, H, L, D) of texts from their beginning."""
@@ -280,8 +250,13 @@ class PatternAttention(ByText):
         return self.position.rotate(x, places, lengths)
 
 
-def lengths_of_rows(x: Tensor, keep: Tensor | None) -> Tensor:
-    """How many real tokens the rows ``x`` (B, L, width) have: (B or 1, 1)."""
-    if keep is not None:
-        return keep.sum(1, keepdim=True)
-    return torch.full((1, 1), x.shape[1], device=x.device)
+class PlanAttention(PatternAttention):
+    """Base of the members that are nothing but their plan."""
+
+    @final
+    def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        return self._by_plan(rows, state)
+
+    @final
+    def literal(self, text: Rows) -> Tensor:
+        return self._literal(text)

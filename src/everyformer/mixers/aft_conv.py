@@ -41,12 +41,11 @@ from everyformer.mixers._aft import (
     BandState,
     Gate,
     Grid,
-    Ordered,
     gated_average,
     hide_padding,
-    real_first,
     split_heads,
 )
+from everyformer.mixers._rows import Rows, laid
 from everyformer.mixers.aft_full import aft_full_reference
 
 
@@ -136,13 +135,14 @@ def aft_conv(
     picture = _grid(mask, grid, k.shape[1], causal)
     if mask is not None:
         mask.require("AFT-conv on a picture", frozenset({"keep", "grid"}))
-    rows = _in_place(torch.cat([q, k, v], -1), mask, picture)
+    hidden = Mask(keep=checked_keep(v, mask), grid=picture)
+    rows, restore = laid(torch.cat([q, k, v], -1), hidden, planar=True)
 
     def over_picture(k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
         return picture_average(k, v, kernel, rows.keep, picture)
 
     q, k, v = rows.x.split([q.shape[-1], k.shape[-1], v.shape[-1]], -1)
-    return rows.restore(gated_average(q, k, v, None, gate, over_picture))
+    return restore(gated_average(q, k, v, None, gate, over_picture))
 
 
 def line_average(k: Tensor, v: Tensor, kernel: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
@@ -168,15 +168,6 @@ def normalised_kernel(raw: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
     variance, mean = torch.var_mean(raw, taps, correction=0, keepdim=True)
     shape = (-1, *[1] * len(taps))
     return gamma.view(shape) * (raw - mean) * torch.rsqrt(variance + 1e-5) + beta.view(shape)
-
-
-def _in_place(x: Tensor, mask: Mask | None, grid: Grid) -> Ordered:
-    """Padding of a picture, left where it is."""
-    keep = checked_keep(x, mask)
-    if keep is None:
-        return Ordered(x, None, lambda y: y, grid)
-    gone = ~keep[..., None]
-    return Ordered(x.masked_fill(gone, 0.0), keep, lambda y: y.masked_fill(gone, 0.0), grid)
 
 
 def _grid(mask: Mask | None, grid: Grid | None, length: int, causal: bool) -> Grid:
@@ -225,8 +216,8 @@ class AFTConv(AttentionFree):
         channels = channels or width
         heads_divide(channels, heads, self.name)
         super().__init__(width, channels, heads if o.tied else channels, causal, o)
-        self.dims = o.dims
-        if o.dims == 2:
+        self.planar = o.dims == 2
+        if self.planar:
             if causal:
                 _grid(None, None, 0, causal)
             self.honours = frozenset({"keep", "grid"})  # type: ignore[misc]
@@ -243,15 +234,11 @@ class AFTConv(AttentionFree):
             return self.kernel
         return normalised_kernel(self.kernel, self.gamma, self.beta)
 
-    def order(self, x: Tensor, mask: Mask | None) -> Ordered:
-        if self.dims == 1:
-            return real_first(x, mask)
-        return _in_place(x, mask, _grid(mask, None, x.shape[1], self.causal))
-
-    def average(self, k: Tensor, v: Tensor, rows: Ordered) -> Tensor:
-        if rows.grid is None:
+    def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
+        if not self.planar:
             return line_average(k, v, self.w, rows.keep, self.causal)
-        return picture_average(k, v, self.w, rows.keep, rows.grid)
+        grid = _grid(None, rows.grid, k.shape[1], self.causal)
+        return picture_average(k, v, self.w, rows.keep, grid)
 
     def resume(
         self, k: Tensor, v: Tensor, keep: Tensor | None, state: BandState
@@ -270,7 +257,7 @@ class AFTConv(AttentionFree):
             return picture_bias(self.w, grid)
         return line_bias(self.w, length, self.causal)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         gate, causal = self.options.gate, self.causal
         return aft_conv_reference(q, k, v, self.w, causal=causal, mask=mask, gate=gate)
 

@@ -37,7 +37,6 @@ from everyformer.mixers._aft import (
     Factors,
     Gate,
     Grid,
-    Ordered,
     PositionBias,
     as_tables,
     dense_table,
@@ -48,6 +47,7 @@ from everyformer.mixers._aft import (
     split_heads,
     unfold_batch,
 )
+from everyformer.mixers._rows import Rows
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class AFTFull(AttentionFree):
         """The table (H, N, N) or its factors."""
         return self.position.w
 
-    def average(self, k: Tensor, v: Tensor, rows: Ordered) -> Tensor:
+    def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         return full_average(k, v, self.w, rows.keep, self.causal)
 
     def resume(
@@ -224,7 +224,7 @@ class AFTFull(AttentionFree):
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         return dense_table(self.w, length)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         gate, causal = self.options.gate, self.causal
         return aft_full_reference(q, k, v, self.w, causal=causal, mask=mask, gate=gate)
 

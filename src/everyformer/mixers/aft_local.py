@@ -35,7 +35,6 @@ from everyformer.mixers._aft import (
     Factors,
     Gate,
     Grid,
-    Ordered,
     PositionBias,
     as_tables,
     dense_table,
@@ -45,6 +44,7 @@ from everyformer.mixers._aft import (
     split_heads,
     unfold_batch,
 )
+from everyformer.mixers._rows import Rows
 from everyformer.mixers.aft_full import AFTFullOptions, aft_full_reference
 
 
@@ -207,7 +207,7 @@ class AFTLocal(AttentionFree):
             return band_of(w, length, self.window, self.causal, first)
         return table_rows(w, first, 0, 0, length)
 
-    def average(self, k: Tensor, v: Tensor, rows: Ordered) -> Tensor:
+    def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         return local_average(k, v, self.band(k.shape[1])[0], rows.keep, self.causal)
 
     def resume(
@@ -234,7 +234,7 @@ class AFTLocal(AttentionFree):
         w = band.gather(2, offset.clamp(0, self.offsets - 1).expand(band.shape[0], -1, -1))
         return w.masked_fill(~near, 0.0)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         w = self.dense_bias(k.shape[1])
         if self.position is not None and isinstance(self.position.w, tuple):
             w = dense_table(self.position.w, k.shape[1])

@@ -29,10 +29,10 @@ from everyformer.mixers._aft import (
     AttentionFree,
     Gate,
     Grid,
-    Ordered,
     gated_average,
     hide_padding,
 )
+from everyformer.mixers._rows import Rows
 from everyformer.mixers.aft_full import aft_full_reference
 
 
@@ -120,7 +120,7 @@ class AFTSimple(AttentionFree):
         channels = channels or width
         super().__init__(width, channels, channels, causal, o)
 
-    def average(self, k: Tensor, v: Tensor, rows: Ordered) -> Tensor:
+    def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         return simple_average(k, v, rows.keep, self.causal)
 
     def resume(
@@ -142,7 +142,7 @@ class AFTSimple(AttentionFree):
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         return self.key.weight.new_zeros(1, length, length)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         gate, causal = self.options.gate, self.causal
         return aft_simple_reference(q, k, v, causal=causal, mask=mask, gate=gate)
 

@@ -60,6 +60,7 @@ from everyformer.engines.sparse.random_blocks import (
 )
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
+from everyformer.mixers._rows import Rows
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions.base import Position
 
@@ -270,22 +271,21 @@ class BigBird(PatternAttention):
         o = self.options
         return o.random != "zeros" or not o.random_blocks or count <= o.dense_blocks
 
-    def _mixed(
-        self, x: Tensor, keep: Tensor | None, state: State | None, *marked: Tensor
-    ) -> tuple[Tensor, State | None]:
-        longest = x.shape[1]
+    def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        longest, x = rows.x.shape[1], rows.x
         known = x.device.type == "cpu" and not torch.compiler.is_compiling()
-        if known and keep is not None:
-            longest = int(keep.sum(1).max())
+        if known and rows.keep is not None:
+            longest = int(rows.lengths.max())
         if known and state is not None:
             longest += int(state.seen.max())
         self.check_length(longest - self.lead)
-        return super()._mixed(x, keep, state, *marked)
-
-    def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         if self.causal:
-            return super()._whole(q, k, v, keep)
-        heads, length = (q, k, v), q.shape[2]
+            return self._by_plan(rows, state)
+        return self._by_counts(self._project(rows, None)[0], rows.keep), None
+
+    def _by_counts(self, heads: Heads, keep: Tensor | None) -> Tensor:
+        """Heads' outputs of texts of any number of blocks, each of which has a plan of its own."""
+        length, device = heads[0].shape[2], heads[0].device
         if tracing():
             record(self, "weights", lambda: self._pairs(heads, keep, self._weights))
         if torch.compiler.is_compiling() or torch.compiler.is_exporting():
@@ -299,13 +299,13 @@ class BigBird(PatternAttention):
         found, rows = [], []
         for count in sorted(set(counts)):
             own = [row for row, held in enumerate(counts) if held == count]
-            at = torch.tensor(own, device=q.device)
+            at = torch.tensor(own, device=device)
             upto = min(length, self.lead + count * self.options.block_size)
             q, k, v = (t.index_select(0, at)[:, :, :upto] for t in heads)
             made = self._sparse((q, k, v), lengths.index_select(0, at), upto)
             found.append(F.pad(made, (0, 0, 0, length - upto)))
             rows += own
-        order = torch.tensor(rows, device=q.device).argsort()
+        order = torch.tensor(rows, device=device).argsort()
         return torch.cat(found).index_select(0, order)
 
     def _sparse(self, heads: Heads, lengths: Tensor | None, longest: int) -> Tensor:
@@ -358,18 +358,18 @@ class BigBird(PatternAttention):
         q, k = self._repeated(heads[0], heads[1], count)
         return weigh(q, k, heads[2], shown, at[None], at[None])
 
-    def _literal(self, text: Tensor) -> Tensor:
-        length, count = text.shape[1], self.blocks(text.shape[1])
+    def literal(self, text: Rows) -> Tensor:
+        length, count = text.x.shape[1], self.blocks(text.x.shape[1])
         if self._counts_once(count):
-            return super()._literal(text)
+            return self._literal(text)
         block, always = self._block(torch.arange(length)), self.rules.always
         chosen = torch.tensor([b % count for b in always if -count <= b < count])
         twice = (block == 0) & ~torch.isin(block, chosen)[:, None]
         front = torch.arange(length) < self.lead
         twice = twice & ~front & ~front[:, None]
-        more = math.log(1 + self.options.random_blocks) * twice.to(text.dtype)
+        more = math.log(1 + self.options.random_blocks) * twice.to(text.x.dtype)
         shown = self.plan(length).mask(length, self.heads)
-        return attention_reference(*self.project(text), mask=shown[None], bias=more[None, None])
+        return attention_reference(*self.project(text.x), mask=shown[None], bias=more[None, None])
 
     def _always(self, block: Tensor, counts: Tensor) -> Tensor:
         """Which blocks (L,) of texts of ``counts`` (B,) blocks are global: (B, L) bool."""

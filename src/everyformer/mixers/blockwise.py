@@ -30,7 +30,7 @@ from everyformer.engines.sparse.patterns import BlockTable, Pattern
 from everyformer.engines.sparse.patterns_blocks import PastBlocks
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
-from everyformer.mixers._patterned import PatternAttention
+from everyformer.mixers._patterned import PlanAttention
 from everyformer.positions.base import Position
 
 
@@ -55,7 +55,7 @@ class BlockwiseOptions(Options):
 
 
 @MIXERS.register("blockwise")
-class Blockwise(PatternAttention):
+class Blockwise(PlanAttention):
     """Blockwise attention over (B, L, width), with its projections.
 
     Args:

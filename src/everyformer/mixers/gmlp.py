@@ -27,17 +27,16 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Count, Positive
 from everyformer.core.config import Options, rounded_share
-from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, set_options
+from everyformer.core.mixer import set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
 from everyformer.engines.averages.toeplitz import toeplitz_matrix, toeplitz_mix
-from everyformer.engines.rows import compact, repack, spread, unpack
 from everyformer.engines.softmax.visibility import surely
 from everyformer.mixers import MIXERS
-from everyformer.mixers._by_text import ByText
+from everyformer.mixers._rows import RowMixer, Rows
 from everyformer.mixers.attention import Attention
 
 Gate = Literal["split", "multiplicative", "additive", "linear"]
@@ -123,7 +122,7 @@ class SpatialState(State):
     """keys and values of the tiny attention (aMLP)"""
 
 
-class SpatialMLP(ByText):
+class SpatialMLP(RowMixer):
     """Base of the two members of this file, which differ in the tiny attention alone."""
 
     states = (SpatialState,)
@@ -143,6 +142,7 @@ class SpatialMLP(ByText):
         super().__init__()
         o: GMLPOptions = set_options(self.Options, self.name, options)
         self.width, self.causal, self.options = width, causal, o
+        self.mask_padding = o.mask_padding
         self.split = o.gate == "split"
         hidden = rounded_share(width, o.mlp_ratio, "mlp_ratio")
         channels = hidden // 2 if self.split else hidden
@@ -179,45 +179,25 @@ class SpatialMLP(ByText):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        self.check_input(x, context, mask, state)
-        padded = mask is not None and mask.keep is not None
-        mask = self._hiding(mask)
-        if state is not None and padded and not self.options.mask_padding:
-            raise UnsupportedError(
-                f"this {self.name} lets padding mix (mask_padding=False), but a state counts real "
-                "tokens alone: leave the padding out, or build it with mask_padding=True"
-            )
-        if mask is not None and mask.documents is not None:
-            rows = unpack(x, mask.documents, mask.keep)
-            y, _ = self._rows(rows.x, rows.keep, None)
-            return MixerOutput(repack(y, rows), None, {})
-        record(self, "spatial", lambda: self.matrix(x.shape[1]))
-        y, after = self._rows(x, None if mask is None else mask.keep, state)
-        return MixerOutput(y, after, {})
-
-    def _hiding(self, mask: Mask | None) -> Mask | None:
-        """What of ``mask`` is hidden: not the padding, where it mixes."""
-        if mask is None or self.options.mask_padding:
-            return mask
-        return mask.by_runs().without("keep")
-
-    def _rows(
-        self, x: Tensor, keep: Tensor | None, state: State | None
-    ) -> tuple[Tensor, SpatialState | None]:
-        """Rows with padding anywhere."""
-        if keep is None:
-            return self._mix(x, None, state)
-        rows = compact(x, keep)
-        y, after = self._mix(rows.x, rows.keep, state)
-        return spread(y, rows), after
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        (x, keep), after, tiny = rows[:2], None, None
+        first, second = self._open(x)
+        if keep is not None:
+            second = second * keep[..., None].to(second.dtype)
+        if state is None:
+            self.check_length(x.shape[1])
+            record(self, "spatial", lambda: self.matrix(x.shape[1]))
+            gate = self._parallel(second)
+        else:
+            assert isinstance(state, SpatialState)
+            gate, after = self._continue(second, keep, state)
+            tiny = state.attention
+        if self.attention is not None:
+            attended = self.attention(x, mask=None if keep is None else Mask(keep=keep), state=tiny)
+            gate = gate + attended.y
+            if after is not None:
+                after = SpatialState(after.seen, after.rows, attended.state)
+        return MixerOutput(self.out(self._combine(first, gate)), after, {})
 
     def matrix(self, length: int) -> Tensor:
         """W (heads, length, length) as it is applied."""
@@ -226,21 +206,14 @@ class SpatialMLP(ByText):
         weight = self.spatial[:, :length, :length]
         return weight.tril() if self.causal else weight
 
-    def reference(
-        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
-    ) -> Tensor:
-        """By `text_reference`, text by text; padding is left out where it does not mix."""
-        return super().reference(x, context=context, mask=self._hiding(mask))
-
-    def text_reference(self, text: Tensor) -> Tensor:
-        """The same module by `spatial_gate_reference`."""
-        first, second = self._open(text)
-        count = text.shape[1]
+    def text_reference(self, text: Rows) -> Tensor:
+        first, second = self._open(text.x)
+        count = text.x.shape[1]
         ones = torch.cat((torch.ones_like(second), second), -1)
         bias = self.bias.expand(-1, max(count, self.reach))[:, :count]
         gate = spatial_gate_reference(ones, self.matrix(count), bias, causal=self.causal)
         if self.attention is not None:
-            gate = gate + self.attention.reference(text)
+            gate = gate + self.attention.reference(text.x)
         return self.out(self._combine(first, gate))
 
     def init_state(
@@ -273,29 +246,6 @@ class SpatialMLP(ByText):
         if self.options.gate == "linear":
             return gate
         return first + gate if self.options.gate == "additive" else first * gate
-
-    def _mix(
-        self, x: Tensor, keep: Tensor | None, state: State | None
-    ) -> tuple[Tensor, SpatialState | None]:
-        """Rows whose real tokens stand first, through the whole unit."""
-        first, second = self._open(x)
-        if keep is not None:
-            second = second * keep[..., None].to(second.dtype)
-        tiny = None
-        if state is None:
-            self.check_length(x.shape[1])
-            gate, after = self._parallel(second), None
-        else:
-            assert isinstance(state, SpatialState)
-            gate, after = self._continue(second, keep, state)
-            tiny = state.attention
-        if self.attention is not None:
-            hides = None if keep is None else Mask(keep=keep)
-            attended = self.attention(x, mask=hides, state=tiny)
-            gate = gate + attended.y
-            if after is not None:
-                after = SpatialState(after.seen, after.rows, attended.state)
-        return self.out(self._combine(first, gate)), after
 
     def _parallel(self, v: Tensor) -> Tensor:
         """W v + b over whole rows."""

@@ -32,12 +32,9 @@ from torch import Tensor
 from everyformer.core.bounds import Count, Rate, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
-from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Picture, set_options
-from everyformer.core.outputs import MixerOutput
+from everyformer.core.mixer import Picture, set_options
 from everyformer.core.state import State
 from everyformer.engines.softmax.attention import Visibility
-from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.places import Places
 from everyformer.engines.softmax.weighing import Weighing
 from everyformer.engines.sparse.attention import Backend, sparse_attention
@@ -46,6 +43,7 @@ from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import PatternAttention
+from everyformer.mixers._rows import Rows
 from everyformer.positions.base import Position
 
 TILE = (4, 12)
@@ -117,7 +115,8 @@ class ImageTransformer(PatternAttention):
                 "must know its shape: give grid=(rows, columns); models of the task 'pixels' do so "
                 "by themselves"
             )
-        if o.dims == 2 and not causal:
+        self.planar = o.dims == 2 and not causal
+        if self.planar:
             self.honours = frozenset({"keep", "documents", "grid"})  # type: ignore[misc]
 
     @classmethod
@@ -158,71 +157,47 @@ class ImageTransformer(PatternAttention):
         self.check_length(length)
         return self._plan
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        if mask is None or mask.grid is None:
-            return super().forward(x, context=context, mask=mask, state=state)
-        self.check_input(x, context, mask, state)
-        plan, keep = self._of_mask(mask, x), mask.keep
-        q, k, v = self.project(x)
-        places = torch.arange(x.shape[1], device=x.device)
+    def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        if rows.grid is None:
+            bounded = self.max_length is not None and not torch.compiler.is_compiling()
+            if state is not None and bounded:
+                self.check_length(int((state.seen + rows.lengths).max()))
+            return self._by_plan(rows, state)
+        plan, keep = self._of_grid(rows), rows.keep
+        q, k, v = self.project(rows.x)
+        places = torch.arange(rows.x.shape[1], device=rows.x.device)
         q, k = self._turn(q, places[None]), self._turn(k, places[None])
         if keep is None:
-            heads = sparse_attention(q, k, v, plan, how=self._how)
-        else:
-            # hidden cells of a picture keep their places, which units of whole rows cannot do
-            shown = plan.visible(places, places, self.heads) & keep[:, None, None]
-            at = Places.of(places[None], places[None], regular=True, causal=False)
-            weighing = Weighing(1 / math.sqrt(self.key_size), scorer=self._how.scorer, causal=False)
-            heads = weighing.heads(q, k, v, Visibility(mask=shown), at, self._how.dropout)
-        y = self.out(heads.transpose(1, 2).flatten(2))
-        return MixerOutput(y if keep is None else y * keep[..., None].to(y), None, {})
+            return sparse_attention(q, k, v, plan, how=self._how), None
+        # hidden cells of a picture keep their places, which units of whole rows cannot do
+        shown = plan.visible(places, places, self.heads) & keep[:, None, None]
+        at = Places.of(places[None], places[None], regular=True, causal=False)
+        weighing = Weighing(1 / math.sqrt(self.key_size), scorer=self._how.scorer, causal=False)
+        return weighing.heads(q, k, v, Visibility(mask=shown), at, self._how.dropout), None
 
-    def reference(
-        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
-    ) -> Tensor:
-        if mask is None or mask.grid is None:
-            return super().reference(x, context=context, mask=mask)
-        self.check_input(x, context, mask, None)
-        shown = self._of_mask(mask, x).mask(x.shape[1], self.heads)
-        keep = torch.ones(x.shape[:2], dtype=torch.bool) if mask.keep is None else mask.keep
-        heads = [
-            self._by_definition(self.project(picture[None]), shown & real)
-            for picture, real in zip(x, keep, strict=True)
-        ]
-        return self.out(torch.cat(heads).transpose(1, 2).flatten(2)) * keep[..., None].to(x)
+    def literal(self, text: Rows) -> Tensor:
+        if text.grid is None:
+            return self._literal(text)
+        shown = self._of_grid(text).mask(text.x.shape[1], self.heads)
+        shown = shown if text.keep is None else shown & text.keep
+        return self._by_definition(self.project(text.x), shown)
 
-    def _of_mask(self, mask: Mask, x: Tensor) -> SparsePlan:
-        """The plan of a picture whose shape a mask tells."""
-        if mask.documents is not None:
-            raise UnsupportedError("a row of packed documents is no picture: leave grid out")
-        assert mask.grid is not None
-        if math.prod(mask.grid) != x.shape[1] or self.options.grid not in (None, mask.grid):
-            known = (
-                "" if self.options.grid is None else f", built for a grid of {self.options.grid}"
-            )
+    def _of_grid(self, rows: Rows) -> SparsePlan:
+        """The plan of pictures whose shape a mask tells."""
+        grid, own, tokens = rows.grid, self.options.grid, rows.x.shape[1]
+        assert grid is not None
+        if math.prod(grid) != tokens or own not in (None, grid):
+            known = "" if own is None else f", built for a grid of {own}"
             raise ShapeError(
-                f"a grid of {mask.grid} does not hold the {x.shape[1]} tokens of this {self.name}"
-                f"{known}"
+                f"a grid of {grid} does not hold the {tokens} tokens of this {self.name}{known}"
             )
-        return self._tiled(mask.grid)
+        return self._tiled(grid)
 
     def _tiled(self, grid: Grid) -> SparsePlan:
         o = self.options
         return SparsePlan.of(
             Rectangles(grid=grid, tile=o.tile or TILE, flange=o.flange, causal=self.causal)
         )
-
-    def _continued(self, q: Tensor, places: Tensor, held: KeyValueState) -> Tensor:
-        if self.max_length is not None and not torch.compiler.is_compiling():
-            self.check_length(int(places.max()) + 1)
-        return super()._continued(q, places, held)
 
 
 def _in_order(tile: Grid, grid: Grid) -> Grid:

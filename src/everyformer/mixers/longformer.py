@@ -41,7 +41,8 @@ from everyformer.engines.sparse.attention import Backend, choose, sparse_attenti
 from everyformer.engines.sparse.patterns import GlobalKeys, GlobalQueries, Near, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
-from everyformer.mixers._patterned import Heads, PatternAttention, Weigh, lengths_of_rows
+from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
+from everyformer.mixers._rows import Rows
 from everyformer.positions.base import Position
 
 
@@ -155,40 +156,35 @@ class Longformer(PatternAttention):
         near = self._near[:1] if len(set(self._near)) == 1 else self._near
         return SparsePlan(tuple((one, *whole) for one in near))
 
-    def _mixed(
-        self, x: Tensor, keep: Tensor | None, state: State | None, *marked: Tensor
-    ) -> tuple[Tensor, State | None]:
+    def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        x, keep, marked = rows[:3]
         if state is not None:
-            if marked:
+            if marked is not None:
                 raise UnsupportedError(
                     "mask.global_tokens and a state cannot be combined: a token that turns out "
                     "global reads all earlier ones, which a state does not hold. Name the global "
                     "tokens of every text by the option global_tokens"
                 )
-            return self._streamed(x, keep, state)
-        places = torch.arange(x.shape[1], device=x.device)[None]
-        q, k, v = self.project(x)
-        lengths = lengths_of_rows(x, keep)
-        heads = self._turn(q, places, lengths), self._turn(k, places, lengths), v
+            return self._streamed(rows, state)
+        heads = self._project(rows, None)[0]
         if tracing():
-            flags = marked[0] if marked else self._flags(places)
-            record(self, "weights", lambda: self._pairs(x, heads, keep, flags, self._weights))
-        if not marked and not self.tokens:
+            record(self, "weights", lambda: self._pairs(rows, heads, self._weights))
+        if marked is None and not self.tokens:
             return self._local_heads(heads, keep, self._local), None
         graph = torch.compiler.is_compiling()
-        if torch.compiler.is_exporting() or (marked and (graph or self._dense(q))):
-            flags = marked[0] if marked else self._flags(places)
-            return self._pairs(x, heads, keep, flags, self._outputs), None
-        if not marked:
-            return self._with_tokens(x, heads, keep, self.tokens), None
+        by_pairs = marked is not None and (graph or self._dense(heads[0]))
+        if by_pairs or torch.compiler.is_exporting():
+            return self._pairs(rows, heads, self._outputs), None
+        if marked is None:
+            return self._with_tokens(rows, heads, self.tokens), None
         found = []
-        sets = _sets(marked[0] if keep is None else marked[0] & keep)
-        for tokens, rows in sets.items():
-            at = torch.tensor(rows, device=x.device)
+        sets = _sets(marked if keep is None else marked & keep)
+        for tokens, numbers in sets.items():
+            at = torch.tensor(numbers, device=x.device)
             own, *of = (t.index_select(0, at) for t in (x, *heads))
             kept = None if keep is None else keep.index_select(0, at)
-            found.append(self._with_tokens(own, (of[0], of[1], of[2]), kept, tokens))
-        order = torch.tensor([row for rows in sets.values() for row in rows], device=x.device)
+            found.append(self._with_tokens(Rows(own, kept), (of[0], of[1], of[2]), tokens))
+        order = torch.tensor([row for same in sets.values() for row in same], device=x.device)
         return torch.cat(found).index_select(0, order.argsort()), None
 
     def _dense(self, q: Tensor) -> bool:
@@ -200,52 +196,52 @@ class Longformer(PatternAttention):
         tokens = torch.tensor(self.tokens, dtype=torch.long, device=places.device)
         return (places[..., None] == tokens).any(-1)
 
-    def _with_tokens(
-        self, x: Tensor, heads: Heads, keep: Tensor | None, tokens: tuple[int, ...]
-    ) -> Tensor:
+    def _with_tokens(self, rows: Rows, heads: Heads, tokens: tuple[int, ...]) -> Tensor:
         """Heads' outputs (B, H, L, D) of rows with the same global tokens."""
+        x, keep = rows.x, rows.keep
         shared, length = self.project_global is None, x.shape[1]
         plan = self._local if tokens == self.tokens else self._of(tokens, queries=shared)
         made = self._local_heads(heads, keep, plan)
         tokens = tuple(token for token in tokens if token < length)
         if shared or not tokens:
             return made
-        at, lengths = torch.tensor(tokens, device=x.device), lengths_of_rows(x, keep)
+        at, lengths = torch.tensor(tokens, device=x.device), rows.lengths[:, None]
         # causal: nothing behind the last one is seen by any of them
         read = x[:, : max(tokens) + 1] if self.causal else x
         stand = torch.arange(read.shape[1], device=x.device)[None]
         shown = self._hidden(at[None], stand, None if keep is None else keep[:, : read.shape[1]])
         q = self._global_queries(x.index_select(1, at), at[None], lengths)
         keys = self._global_keys(read, stand, lengths)
-        rows = self._outputs(q, *keys, shown, at[None], stand)
-        return made.index_copy(2, at, rows.to(made.dtype))
+        own = self._outputs(q, *keys, shown, at[None], stand)
+        return made.index_copy(2, at, own.to(made.dtype))
 
     def _local_heads(self, heads: Heads, keep: Tensor | None, plan: SparsePlan) -> Tensor:
         lengths = None if keep is None else keep.sum(1)
         return sparse_attention(*heads, plan, lengths=lengths, how=self._how)
 
-    def _pairs(
-        self, x: Tensor, heads: Heads, keep: Tensor | None, flags: Tensor, weigh: Weigh
-    ) -> Tensor:
-        """All pairs, global tokens by flags (B or 1, L): for graphs, short texts and pictures."""
+    def _pairs(self, rows: Rows, heads: Heads, weigh: Weigh) -> Tensor:
+        """All pairs, global tokens by flags: for graphs, short texts and pictures."""
+        x, keep, flags = rows[:3]
         places = torch.arange(x.shape[1], device=x.device)[None]
+        flags = self._flags(places) if flags is None else flags
         flags = flags if keep is None else flags & keep
         seen = self._hidden(places, places, keep)
         shown = self._windows.visible(places[0], places[0], self.heads)[None] | flags[:, None, None]
         if self.project_global is None:
             return weigh(*heads, seen & (shown | flags[:, None, :, None]), places, places)
         made = weigh(*heads, seen & shown, places, places)
-        lengths = lengths_of_rows(x, keep)
+        lengths = rows.lengths[:, None]
         q, keys = self._global_queries(x, places, lengths), self._global_keys(x, places, lengths)
         return torch.where(flags[:, None, :, None], weigh(q, *keys, seen, places, places), made)
 
-    def _streamed(self, x: Tensor, keep: Tensor | None, held: State) -> tuple[Tensor, State]:
+    def _streamed(self, rows: Rows, held: State) -> tuple[Tensor, State]:
         """New tokens behind those of a state."""
         if not isinstance(held, LongformerState):
-            heads, local = super()._mixed(x, keep, held)
+            heads, local = self._by_plan(rows, held)
             assert local is not None
             return heads, local
-        heads, local = super()._mixed(x, keep, held.local)
+        heads, local = self._by_plan(rows, held.local)
+        x, keep = rows.x, rows.keep
         assert isinstance(local, KeyValueState)
         places = held.seen[:, None] + torch.arange(x.shape[1], device=x.device)
         last = self.tokens[-1]
@@ -262,11 +258,11 @@ class Longformer(PatternAttention):
         whole = held.whole.append(k, v, places if holes else None, keep)
         real, stand = whole.slots()
         shown = self._hidden(places, stand, real)
-        rows = self._weighed(
+        own = self._weighed(
             self._global_queries(x, places), whole.keys, whole.values, shown, places, stand
         )
         flags = self._flags(places)[:, None, :, None]
-        heads = torch.cat((torch.where(flags, rows, heads[:, :, :count]), heads[:, :, count:]), 2)
+        heads = torch.cat((torch.where(flags, own, heads[:, :, :count]), heads[:, :, count:]), 2)
         return heads, LongformerState(local.seen, local, whole.last(last + 1))
 
     def init_state(
@@ -279,18 +275,18 @@ class Longformer(PatternAttention):
         assert isinstance(local, KeyValueState)
         return LongformerState(local.seen, local, local)
 
-    def _literal(self, text: Tensor, marked: Tensor | None = None) -> Tensor:
-        length = text.shape[1]
-        tokens = self.tokens
+    def literal(self, text: Rows) -> Tensor:
+        (x, _, marked), tokens = text[:3], self.tokens
+        length = x.shape[1]
         if marked is not None:
-            tokens = tuple(marked.nonzero().squeeze(1).tolist())
+            tokens = tuple(marked[0].nonzero().squeeze(1).tolist())
         shown = self._of(tokens, queries=True).mask(length, self.heads)
-        made = self._by_definition(self.project(text), shown)
+        made = self._by_definition(self.project(x), shown)
         if self.project_global is None:
             return made
         whole = torch.ones(1, length, length, dtype=torch.bool)
         whole = whole.tril() if self.causal else whole
-        rows = self._by_definition(self.project_global(text), whole)
+        rows = self._by_definition(self.project_global(x), whole)
         flags = torch.isin(torch.arange(length), torch.tensor(tokens, dtype=torch.long))
         return torch.where(flags[:, None], rows, made)
 

@@ -32,10 +32,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Between, Count, Positive, Unless, When, Whole
-from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
-from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, set_options
-from everyformer.engines.kernel.attention import POSITIVE, ContextSums, Guard
+from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.mixer import set_options
+from everyformer.engines.kernel.attention import POSITIVE, Guard
 from everyformer.engines.kernel.features import (
     Draw,
     Projection,
@@ -121,6 +120,11 @@ class RFA(KernelAttention):
                     f"rfa: {name}=True is defined for causal self-attention alone, but causal="
                     f"False was given: leave {name} at its default here"
                 )
+            if getattr(o, name):
+                self.no_context = (
+                    f"rfa with {name}=True is causal self-attention and reads no context: build "
+                    f"cross-attention with causal=False and {name} at its default"
+                )
         size = (channels or width) // max(heads, 1)
         fourier = o.feature_map == "fourier"
         count = 2 * o.features if fourier else o.features
@@ -137,16 +141,6 @@ class RFA(KernelAttention):
         self.gate = nn.Linear(width, heads) if o.gate else None
         if self.gate is not None:
             nn.init.constant_(self.gate.bias, math.log(o.gate_start / (1 - o.gate_start)))
-
-    def read_context(self, context: Context, mask: Mask | None = None) -> ContextSums:
-        """Sum up a context once; gates and the causal code's clamp have no place there."""
-        for name in ("gate", "compat_clamp"):
-            if getattr(self.options, name):
-                raise UnsupportedError(
-                    f"rfa with {name}=True is causal self-attention and reads no context: build "
-                    f"cross-attention with causal=False and {name} at its default"
-                )
-        return super().read_context(context, mask)
 
     def draw(self, carried: bool, again: bool = True) -> Tensor:
         drawn = self.random(carried) if again else self.random.current()

@@ -38,7 +38,7 @@ from everyformer.engines.sparse.attention import Backend
 from everyformer.engines.sparse.patterns import Blocks, Columns, Near, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
-from everyformer.mixers._patterned import PatternAttention
+from everyformer.mixers._patterned import PlanAttention
 from everyformer.positions.base import Position
 
 Set = Literal["first", "second", "both"]
@@ -74,7 +74,7 @@ class SparseTransformerOptions(Options):
 
 
 @MIXERS.register("sparse-transformer")
-class SparseTransformer(PatternAttention):
+class SparseTransformer(PlanAttention):
     """Factorised attention over (B, L, width), with its projections.
 
     Args:

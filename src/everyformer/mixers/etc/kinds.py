@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.mask import Mask
 from everyformer.engines.rows import gather_rows, order_of_real
 from everyformer.engines.softmax.places import Places
 from everyformer.engines.softmax.visibility import surely
 from everyformer.engines.sparse.by_torch import laid
 from everyformer.engines.sparse.layouts import Windows
+from everyformer.mixers._rows import Rows
 
 
 class Row(NamedTuple):
@@ -27,48 +27,29 @@ class Row(NamedTuple):
     """(B, N) bool; None: all are real"""
     sentences: Tensor | None
     """(B, N), -1 unknown"""
-    documents: Tensor | None
-    """(B, N)"""
 
 
-def rows_of(x: Tensor, mask: Mask | None) -> tuple[Row, Row]:
-    """Long and global tokens of ``x`` (B, L, width), each kind by itself."""
-    known = Mask() if mask is None else mask
-    keep = None if known.keep is None or surely(known.keep) else known.keep
-    front, length = 0 if known.global_tokens is None else known.front, x.shape[1]
-    if front is not None and (keep is None or all(map(_first, keep.tensor_split((front,), 1)))):
-        facts = (None, keep, known.sentences, known.documents)
-        kinds = (slice(front, None), slice(front))
-        long, summary = (
-            _cleared(Row(x[:, at], *(None if t is None else t[:, at] for t in facts)))
-            for at in kinds
+def kinds_of(rows: Rows) -> tuple[Row, Row]:
+    """Long and global tokens, each kind by itself."""
+    x, keep, flags, sentences = rows[:4]
+    keep = None if keep is None or surely(keep) else keep
+    front = 0 if flags is None else rows.front
+    if front is not None:
+        summary, long = (
+            Row(x[:, at], None, *(None if t is None else t[:, at] for t in (keep, sentences)))
+            for at in (slice(front), slice(front, None))
         )
         return long, summary
-    real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if keep is None else keep
-    chosen = torch.zeros_like(real) if known.global_tokens is None else known.global_tokens
-    rows = []
-    for flags, first, stop in (
-        (~chosen & real, front or 0, length),
-        (chosen & real, 0, length if front is None else front),
-    ):
-        order = first + order_of_real(flags[:, first:stop])
-        if front is None:
-            order = order[:, : int(flags.sum(1).max())]
-        told = (flags, known.sentences, known.documents)
-        of = (None if part is None else part.gather(1, order) for part in told)
-        rows.append(_cleared(Row(gather_rows(x, order), order, *of)))
-    return rows[0], rows[1]
-
-
-def _first(keep: Tensor) -> bool:
-    """Whether the real tokens of every row are known to stand first."""
-    return surely(keep[:, 1:] <= keep[:, :-1])
-
-
-def _cleared(row: Row) -> Row:
-    if row.keep is None:
-        return row
-    return row._replace(x=row.x.masked_fill(~row.keep[..., None], 0.0))
+    assert flags is not None
+    kinds = []
+    for chosen in (~flags, flags):
+        chosen = chosen if keep is None else chosen & keep
+        order = order_of_real(chosen)[:, : int(chosen.sum(1).max())]
+        real = chosen.gather(1, order)
+        own = gather_rows(x, order).masked_fill(~real[..., None], 0.0)
+        told = None if sentences is None else sentences.gather(1, order)
+        kinds.append(Row(own, order, real, told))
+    return kinds[0], kinds[1]
 
 
 def merged(x: Tensor, *kinds: tuple[Row, Tensor | None]) -> Tensor:
@@ -141,12 +122,9 @@ def own_of(queries: Row, keys: Row) -> Tensor | None:
     return (here == there) & (here >= 0)
 
 
-def seen_of(queries: Row, keys: Row) -> Tensor | None:
-    """(B, 1, L or 1, S) bool: real keys of the same document; None: all."""
-    same = None
-    if queries.documents is not None and keys.documents is not None:
-        same = queries.documents[:, None, :, None] == keys.documents[:, None, None]
-    return both(same, None if keys.keep is None else keys.keep[:, None, None])
+def seen_of(keys: Row) -> Tensor | None:
+    """(B, 1, 1, S) bool: real keys; None: all."""
+    return None if keys.keep is None else keys.keep[:, None, None]
 
 
 def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
@@ -175,13 +153,9 @@ def pairs_in_units(layout: Windows, pairs: Tensor | None) -> Tensor | None:
     return in_units(layout, pairs.transpose(1, 2))
 
 
-def seen_in_units(row: Row, queries: Windows, keys: Windows) -> Tensor:
-    """(B or 1, 1, U, R or 1, S) bool; what stands before or behind all tokens is not real."""
+def seen_in_units(row: Row, keys: Windows) -> Tensor:
+    """(B or 1, 1, U, 1, S) bool; what stands before or behind all tokens is not real."""
     keep = row.keep
     if keep is None:
         keep = torch.ones(1, row.x.shape[1], dtype=torch.bool, device=row.x.device)
-    real = in_units(keys, keep[..., None, None]).mT
-    if row.documents is None:
-        return real
-    here, there = (in_units(each, row.documents[..., None, None]) for each in (queries, keys))
-    return real & (here == there.mT)
+    return in_units(keys, keep[..., None, None]).mT

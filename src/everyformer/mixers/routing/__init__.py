@@ -36,7 +36,7 @@ Source: Roy, Saffar, Vaswani, Grangier 2020, arXiv 2003.05997, section 4; number
 code. Deviations: the mean over several clusters is exact (theirs divides by the count + 0.01);
 queries and keys move the centroids in one step, not in turn; averages begin at a count of 1;
 positions by rank in the cluster (``rank_bias``) are a number a head, not a vector. The function and
-its literal form are in `everyformer.mixers._routing`.
+its literal form are in `everyformer.mixers.routing.function` and `.reference`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Amount, Count, Rate, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mask import Mask
 from everyformer.core.memory import check_memory
-from everyformer.core.mixer import Context, heads_divide, set_options
+from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
@@ -62,16 +61,15 @@ from everyformer.engines.content.centroids import Centroids, Update
 from everyformer.engines.content.clustered import Heads, Slots, best_yet, latest, latest_next
 from everyformer.engines.ranges import widened
 from everyformer.mixers import MIXERS
-from everyformer.mixers._by_text import ByText
-from everyformer.mixers._routing import (
+from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.routing.function import (
     Routing,
     hidden,
-    local_weights_reference,
     nearest,
     real_scores,
     routing_attention,
-    routing_weights_reference,
 )
+from everyformer.mixers.routing.reference import local_weights_reference, routing_weights_reference
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ class RoutingState(State):
 
 
 @MIXERS.register("routing")
-class RoutingAttention(ByText):
+class RoutingAttention(RowMixer):
     """Routed and local heads over (B, L, width), with their projections.
 
     Args:
@@ -174,24 +172,11 @@ class RoutingAttention(ByText):
             columns = o.rank_bias + 1 if causal else 2 * o.rank_bias + 1
             self.bias = nn.Parameter(torch.zeros(routed, columns))
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        self.check_input(x, context, mask, state)
-        if mask is not None and mask.documents is not None:
-            return self.unpacked(x, mask)
-        keep = None if mask is None else mask.keep
-        if keep is not None:
-            # not even a NaN in the padding is read
-            x = x.masked_fill(~keep[..., None], 0)
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        keep = rows.keep
         if self.training:
             self.centroids.watch(self.parameters())
-        near, far, asked, shown = self._project(x)
+        near, far, asked, shown = self._project(rows.x)
         if tracing():
             record(self, "clusters", lambda: hidden(asked.argmax(-1), self.clusters, keep))
             record(self, "weights", lambda: self._weights(near, far, asked, shown, keep))
@@ -208,8 +193,8 @@ class RoutingAttention(ByText):
             losses = self._learn(y, far, asked, shown, keep)
         return MixerOutput(y, after, losses)
 
-    def text_reference(self, text: Tensor) -> Tensor:
-        near, far, asked, shown = self._project(text)
+    def text_reference(self, text: Rows) -> Tensor:
+        near, far, asked, shown = self._project(text.x)
         y = self._weights(near, far, asked, shown, None) @ torch.cat((near.v, far.v), 1)
         return self.out(y.transpose(1, 2).flatten(2))
 

@@ -12,8 +12,7 @@ A text of S <= n tokens uses the first S columns. What stands for E and F (``pro
 and who shares them (``sharing``): nobody (one for each head, K and V, layer), the heads of a layer
 (headwise), also keys with values (key-value: E = F), also all layers (layerwise).
 
-Padding is moved out of the way first, so column j of E meets the j-th real token; windows without a
-real token are no slots. Packed documents get rows of their own.
+Column j of E meets the j-th real token of a text; windows without a real token are no slots.
 
 ``causal_chunk`` = c is an extension of ours, not of the paper, which has no causal form: every slot
 mixes all positions, and no mask over slots can hide the later ones. There the text is cut into
@@ -41,26 +40,23 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Count, Rate
 from everyformer.core.config import Options
-from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
-from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.mixer import Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.rows import checked_keep, compact, spread
 from everyformer.engines.softmax.attention import Visibility, attention_weights, softmax_attention
 from everyformer.engines.softmax.cache import ContextState
 from everyformer.mixers import MIXERS
-from everyformer.mixers._by_text import ByText, texts_of
-from everyformer.mixers._segments import LinformerState, advanced, linformer_chunked
-from everyformer.mixers._slots import (
+from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.linformer.reference import compress_reference, linformer_reference
+from everyformer.mixers.linformer.segments import LinformerState, advanced, linformer_chunked
+from everyformer.mixers.linformer.slots import (
     LEARNED,
     Projection,
     Slots,
     compress,
-    compress_reference,
-    emptied,
 )
 
 Sharing = Literal["none", "headwise", "key-value", "layerwise"]
@@ -96,14 +92,8 @@ class LinformerOptions(Options):
             )
 
 
-def linformer_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The definition: q (..., L, D) read slots k, v (..., K, D) by softmax."""
-    weights = torch.exp(q @ k.mT / math.sqrt(q.shape[-1]))
-    return weights / weights.sum(-1, keepdim=True) @ v
-
-
 @MIXERS.register("linformer")
-class Linformer(ByText):
+class Linformer(RowMixer):
     """Attention to k slots over (B, L, width); see the module's text for the symbols.
 
     Args:
@@ -140,6 +130,11 @@ class Linformer(ByText):
             raise GeneError(
                 f"k={wanted} slots for {longest}={self.reach} tokens would hold more than the "
                 f"tokens themselves: give k of at most {self.reach}, or a larger {longest}"
+            )
+        if causal:
+            self.no_context = (
+                "linformer with causal_chunk cuts its own text into segments; build the mixer that "
+                "reads a context with causal=False"
             )
         self.window = -(-self.reach // wanted)
         self.slots = wanted if o.projection == "linear" else -(-self.reach // self.window)
@@ -195,52 +190,29 @@ class Linformer(ByText):
             )
         self.length_map = first.length_map
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        self.check_input(x, context, mask, state)
-        if context is not None or isinstance(state, ContextState):
-            return self._cross(x, context, mask, state)
-        if mask is not None and mask.documents is not None:
-            return self.unpacked(x, mask)
-        keep = None if mask is None else mask.keep
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         if state is not None:
             assert isinstance(state, LinformerState)
-            return self._continue(x, keep, state)
+            return self._continue(rows, state)
         if self.causal:
-            rows = None if keep is None else compact(x, keep)
-            y = self._segments(x if rows is None else emptied(rows.x, rows.keep))
-            return MixerOutput(y if rows is None else spread(y, rows), None, {})
-        return MixerOutput(self._attend(x, self._read(x, x, keep)), None, {})
+            return MixerOutput(self._segments(rows.x), None, {})
+        return MixerOutput(self._attend(rows.x, self._slots(rows, rows.x)), None, {})
 
-    def reference(
-        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
-    ) -> Tensor:
-        """The same module by `linformer_reference`, text by text on the real tokens alone."""
-        if context is None:
-            return super().reference(x, mask=mask)
-        self.check_input(x, context, mask, None)
-        keys_from, values_from = context if isinstance(context, tuple) else (context, context)
-        q = self.project.one(x, "query")
-        y = torch.zeros_like(q)
-        for b, real in texts_of(keys_from, mask):
-            k = self._literal(keys_from[b, real], "key")
-            y[b] = linformer_reference(q[b], k, self._literal(values_from[b, real], "value"))
+    def cross_reference(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        y = torch.zeros_like(q := self.project.one(x, "query"))
+        if keys.shape[1]:
+            k, v = self._literal(keys[0], "key"), self._literal(values[0], "value")
+            y = linformer_reference(q, k, v)
         return self.out(y.transpose(1, 2).flatten(2))
 
-    def text_reference(self, text: Tensor) -> Tensor:
-        q, tokens = self.project.one(text, "query")[0], text[0]
+    def text_reference(self, text: Rows) -> Tensor:
+        q, tokens = self.project.one(text.x, "query")[0], text.x[0]
         if not self.causal:
             k, v = self._literal(tokens, "key"), self._literal(tokens, "value")
             y = linformer_reference(q, k, v)
             return self.out(y.transpose(0, 1).flatten(1))[None]
         size, rows = self.reach, []
-        k, v = self.project.one(text, "key")[0], self.project.one(text, "value")[0]
+        k, v = self.project.one(text.x, "key")[0], self.project.one(text.x, "value")[0]
         for t in range(len(tokens)):
             first = t // size * size
             past = [tokens[n : n + size] for n in range(0, first, size)]
@@ -279,42 +251,27 @@ class Linformer(ByText):
         seen = torch.zeros(batch_size, dtype=torch.long, device=like["device"])
         return LinformerState(seen, none, none, inputs, heads, heads)
 
-    def read_context(self, context: Context, mask: Mask | None = None) -> ContextState:
-        """Project a context once; `forward` takes the result as ``state`` at every step."""
-        if self.causal:
-            raise UnsupportedError(
-                "linformer with causal_chunk cuts its own text into segments; build the mixer that "
-                "reads a context with causal=False"
-            )
-        keys_from, values_from = context if isinstance(context, tuple) else (context, context)
-        read = self._read(keys_from, values_from, checked_keep(keys_from, mask))
+    def read(self, keys: Rows, values: Tensor) -> ContextState:
+        """The slots of a context."""
+        read = self._slots(keys, values)
         filled = read.filled
         if filled is None:
             filled = read.keys.new_ones(len(read.keys), read.keys.shape[2], dtype=torch.bool)
         seen = torch.zeros(len(read.keys), dtype=torch.long, device=read.keys.device)
         return ContextState(seen, read.keys, read.values, filled)
 
-    def _cross(
-        self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
-    ) -> MixerOutput:
-        held = state
-        if not isinstance(held, ContextState):
-            assert context is not None
-            held = self.read_context(context, mask)
-        return MixerOutput(self._attend(x, Slots(held.keys, held.values, held.keep)), state, {})
+    def cross(self, x: Tensor, context: State) -> Tensor:
+        assert isinstance(context, ContextState)
+        return self._attend(x, Slots(context.keys, context.values, context.keep))
 
-    def _read(self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None) -> Slots:
+    def _slots(self, keys: Rows, values: Tensor) -> Slots:
         """Keys and values of the slots of whole rows."""
-        self.check_length(keys_from.shape[1])
-        same, filled = keys_from is values_from, None
+        self.check_length(keys.x.shape[1])
+        keep, filled = keys.keep, None
         if keep is not None:
-            kept = compact(keys_from, keep)
-            other = kept if same else compact(values_from, keep)
-            keep, keys_from = kept.keep, emptied(kept.x, kept.keep)
-            values_from = keys_from if same else emptied(other.x, keep)
             linear = self.options.projection == "linear"
             filled = keep[:, :1].expand(-1, self.slots) if linear else keep[:, :: self.window]
-        return Slots(*self._project(keys_from, values_from, keep), filled)
+        return Slots(*self._project(keys.x, values, keep), filled)
 
     def _project(
         self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None
@@ -366,20 +323,14 @@ class Linformer(ByText):
         """Keys and values (B, H, K, D) of whole segments (B, c, width)."""
         return self._project(segments, segments, None)
 
-    def _continue(self, x: Tensor, keep: Tensor | None, held: LinformerState) -> MixerOutput:
+    def _continue(self, rows: Rows, held: LinformerState) -> MixerOutput:
         """New tokens behind those of the state, at most a segment at a time."""
-        made, size = [], self.reach
-        for first in range(0, x.shape[1], size):
-            part, real = x[:, first : first + size], None
-            rows = None if keep is None else compact(part, keep[:, first : first + size])
-            if rows is not None:
-                part, real = emptied(rows.x, rows.keep), rows.keep
-            y, held = advanced(
-                part, self.project(part), real, held, self._segment_slots, self.slots, self._dropout
-            )
-            y = self.out(y.transpose(1, 2).flatten(2))
-            made.append(y if rows is None else spread(y, rows))
-        return MixerOutput(torch.cat(made, 1), held, {})
+        outputs = []
+        for part in rows.pieces(self.reach):
+            heads, of = self.project(part.x), (self._segment_slots, self.slots, self._dropout)
+            y, held = advanced(part.x, heads, part.keep, held, *of)
+            outputs.append(self.out(y.transpose(1, 2).flatten(2)))
+        return MixerOutput(torch.cat(outputs, 1), held, {})
 
     @property
     def _dropout(self) -> float:

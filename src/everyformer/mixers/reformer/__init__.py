@@ -25,11 +25,11 @@ Published models have local layers between: mixer=by_layer("attention", "reforme
 window=by_layer(128, None, ...), or --schedule mixer=attention,reformer window=128,none for the
 command, one value a layer (there local layers are cut into blocks; a window slides).
 
-L <= C is dense attention. Padding sorts behind all buckets and is never seen; packed documents are
-rows of their own. Source: Kitaev, Kaiser, Levskaya 2020, arXiv 2001.04451; numbers as in
-google/trax and Hugging Face's Reformer. There the list of chunks is ``wrap="circular"``: the first
-chunk of a round sees the last of the round before; here it sees nothing before it unless asked.
-The function and its literal form are in `everyformer.mixers._lsh`.
+L <= C is dense attention. Padding sorts behind all buckets and is never seen. Source: Kitaev,
+Kaiser, Levskaya 2020, arXiv 2001.04451; numbers as in google/trax and Hugging Face's Reformer.
+There the list of chunks is ``wrap="circular"``: the first chunk of a round sees the last of the
+round before; here it sees nothing before it unless asked. The function and its literal form are in
+`everyformer.mixers.reformer.function` and `.reference`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from everyformer.core.bounds import Amount, Bounds, Count, Positive, Rate, Seed,
 from everyformer.core.choices import choose
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mask import Mask, positions_of
-from everyformer.core.mixer import Context, heads_divide, set_options
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
@@ -62,15 +62,14 @@ from everyformer.engines.content.sorted_chunks import chunked_attention, chunked
 from everyformer.engines.softmax.attention import Visibility, softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.mixers import MIXERS
-from everyformer.mixers._by_text import ByText
-from everyformer.mixers._lsh import (
+from everyformer.mixers._rows import RowMixer, Rows, laid
+from everyformer.mixers.reformer.function import (
     dense_attention,
     keys_of,
     lsh_attention,
-    lsh_attention_reference,
-    lsh_weights_reference,
     sorted_rows,
 )
+from everyformer.mixers.reformer.reference import lsh_attention_reference, lsh_weights_reference
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class ReformerState(State):
 
 
 @MIXERS.register("reformer")
-class Reformer(ByText):
+class Reformer(RowMixer):
     """Hashed attention over (B, L, width), with its projections.
 
     Args:
@@ -171,33 +170,22 @@ class Reformer(ByText):
         for linear in (self.query_key, self.value, self.out):
             nn.init.xavier_uniform_(linear.weight)
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        self.check_input(x, context, mask, state)
-        if mask is not None and mask.documents is not None:
-            return self.unpacked(x, mask)
-        keep = None if mask is None else mask.keep
-        qk, v = self._project(x)
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        (qk, v), keep = self._project(rows.x), rows.keep
         if state is None:
-            return MixerOutput(self._mix(qk, v, keep), None, {})
+            return MixerOutput(self._whole(qk, v, keep), None, {})
         assert isinstance(state, ReformerState)
-        after = self._append(qk, v, keep, state)
+        after = self._append(qk, v, rows, state)
         if state.buckets.shape[-1] == 0:
             return MixerOutput(self._attend(qk, v, after.buckets, keep), after, {})
         y = self._continue(qk, after)
         y = y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
         return MixerOutput(self._merge(y), after, {})
 
-    def text_reference(self, text: Tensor) -> Tensor:
-        qk, v = self._project(text)
-        turned = self.rotations[:, : self.rounds].to(text.device)
-        buckets = lsh_buckets_reference(qk.detach(), turned.to(qk), self.factors)
+    def text_reference(self, text: Rows) -> Tensor:
+        qk, v = self._project(text.x)
+        rotations = self.rotations[:, : self.rounds].to(qk)
+        buckets = lsh_buckets_reference(qk.detach(), rotations, self.factors)
         how: dict[str, Any] = {"scale": self.options.scale, "key_eps": self.options.key_eps}
         return self._merge(lsh_attention_reference(qk, v, buckets, self.pattern, **how))
 
@@ -219,7 +207,8 @@ class Reformer(ByText):
     def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
         self.check_input(x, None, mask, state)
         assert isinstance(state, ReformerState)
-        return self._append(*self._project(x), None if mask is None else mask.keep, state)
+        rows = laid(x, mask)[0]
+        return self._append(*self._project(rows.x), rows, state)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and values (B, H, L, D)."""
@@ -241,7 +230,7 @@ class Reformer(ByText):
     def _hash(self, qk: Tensor, rotations: Tensor) -> Tensor:
         return lsh_buckets(qk, rotations, self.factors)
 
-    def _mix(self, qk: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+    def _whole(self, qk: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         # drawn outside of the choice, which a repetition does not make
         rotations = self._rotations(fixed=not self.training, like=qk)
         return self._attend(qk, v, choose(lambda: self._hash(qk, rotations)), keep)
@@ -260,13 +249,9 @@ class Reformer(ByText):
             y = lsh_attention(qk, v, buckets, self.pattern, dropout=dropout, **how)
         return self._merge(y)
 
-    def _append(
-        self, qk: Tensor, v: Tensor, keep: Tensor | None, state: ReformerState
-    ) -> ReformerState:
+    def _append(self, qk: Tensor, v: Tensor, rows: Rows, state: ReformerState) -> ReformerState:
         """The state with new tokens behind the old ones."""
-        mask = None if keep is None else Mask(keep=keep)
-        places = positions_of(qk.shape[0], qk.shape[2], mask, state.seen, qk.device)
-        held = state.held.append(qk, v, places, keep)
+        held = state.held.append(qk, v, rows.positions(state.seen), rows.keep)
         new = self._hash(qk, self._rotations(fixed=True, like=qk))
         return ReformerState(held.seen, held, torch.cat((state.buckets, new), -1))
 

@@ -41,9 +41,8 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Bounds, Count, Positive, Rate
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
-from everyformer.core.mask import Mask
 from everyformer.core.memory import check_memory
-from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.mixer import Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -55,14 +54,14 @@ from everyformer.engines.content.balance import (
 )
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import compact, gather_rows, spread
+from everyformer.engines.rows import gather_rows
 from everyformer.engines.softmax.attention import Visibility, softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import surely
 from everyformer.mixers import MIXERS
-from everyformer.mixers._by_text import ByText
-from everyformer.mixers._slots import emptied
-from everyformer.mixers._sorting import (
+from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.sinkhorn.reference import pooled_reference, sinkhorn_attention_reference
+from everyformer.mixers.sinkhorn.sorting import (
     Combine,
     Null,
     Sorter,
@@ -71,11 +70,9 @@ from everyformer.mixers._sorting import (
     first_sorted,
     hardened,
     own_and_sorted,
-    pooled_reference,
-    sinkhorn_attention_reference,
     sorted_blocks,
 )
-from everyformer.mixers._sorting_state import SinkhornState, begun, in_order, read_on
+from everyformer.mixers.sinkhorn.state import SinkhornState, begun, in_order, read_on
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class SinkhornOptions(Options):
 
 
 @MIXERS.register("sinkhorn")
-class Sinkhorn(ByText):
+class Sinkhorn(RowMixer):
     """Sparse Sinkhorn attention over (B, L, width); see the module's text for the symbols.
 
     Args:
@@ -192,27 +189,12 @@ class Sinkhorn(ByText):
             )
         self.sorter = first.sorter
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        self.check_input(x, context, mask, state)
-        if mask is not None and mask.documents is not None:
-            return self.unpacked(x, mask)
-        keep = None if mask is None else mask.keep
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         if state is not None:
             assert isinstance(state, SinkhornState)
-            return self._continue(x, keep, state)
-        self.check_length(x.shape[1])
-        if keep is None:
-            return MixerOutput(self._parallel(x, None), None, {})
-        rows = compact(x, keep)
-        y = self._parallel(emptied(rows.x, rows.keep), rows.keep)
-        return MixerOutput(spread(y, rows), None, {})
+            return self._continue(rows, state)
+        self.check_length(rows.x.shape[1])
+        return MixerOutput(self._parallel(rows.x, rows.keep), None, {})
 
     def _parallel(self, x: Tensor, keep: Tensor | None) -> Tensor:
         """Rows whose real tokens stand first."""
@@ -292,10 +274,10 @@ class Sinkhorn(ByText):
             logits = logits + gumbel(logits)
         return logits / self.options.tau
 
-    def text_reference(self, text: Tensor) -> Tensor:
+    def text_reference(self, text: Rows) -> Tensor:
         o, size = self.options, self.options.block_size
-        q, k, v = (t[0] for t in self.project(text))
-        read = q.transpose(0, 1).flatten(1) if self.sorter is None else text[0]
+        q, k, v = (t[0] for t in self.project(text.x))
+        read = q.transpose(0, 1).flatten(1) if self.sorter is None else text.x[0]
         mean = self.sorter is None or o.pool == "mean"
         pooled = pooled_reference(read, size, self.causal, mean)[None]
         if self.sorter is None:
@@ -329,29 +311,24 @@ class Sinkhorn(ByText):
         pooled = torch.zeros(batch_size, self.width, **wide)
         return SinkhornState(cache.seen, cache, pooled, block, block, columns)
 
-    def _continue(self, x: Tensor, keep: Tensor | None, held: SinkhornState) -> MixerOutput:
+    def _continue(self, rows: Rows, held: SinkhornState) -> MixerOutput:
         """New tokens behind those of the state, at most a block at a time."""
-        made, size = [], self.options.block_size
-        for first in range(0, x.shape[1], size):
-            part = x[:, first : first + size]
-            rows = None if keep is None else compact(part, keep[:, first : first + size])
-            real = None if rows is None else rows.keep
-            part = part if rows is None else emptied(rows.x, rows.keep)
-            y, held = self._step(part, real, held)
-            made.append(y if rows is None else spread(y, rows))
-        return MixerOutput(torch.cat(made, 1), held, {})
+        outputs = []
+        for part in rows.pieces(self.options.block_size):
+            y, held = self._step(part, held)
+            outputs.append(y)
+        return MixerOutput(torch.cat(outputs, 1), held, {})
 
-    def _step(
-        self, x: Tensor, keep: Tensor | None, held: SinkhornState
-    ) -> tuple[Tensor, SinkhornState]:
+    def _step(self, rows: Rows, held: SinkhornState) -> tuple[Tensor, SinkhornState]:
         """At most s tokens, so that at most one block begins in a row."""
+        x = rows.x
         length, size = x.shape[1], self.options.block_size
         q, k, v = self.project(x)
         tokens = torch.arange(length, device=x.device)
         places = held.seen[:, None] + tokens
-        cache = held.cache.append(k, v, places, keep)
+        cache = held.cache.append(k, v, places, rows.keep)
         keys, values = in_order(cache)
-        count = torch.full_like(held.seen, length) if keep is None else keep.sum(1)
+        count = rows.lengths.expand_as(held.seen)
         if x.device.type == "cpu" and not torch.compiler.is_compiling():
             self.check_length(int((held.seen + count).max()))
         start = -held.seen % size

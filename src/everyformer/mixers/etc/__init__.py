@@ -34,26 +34,26 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Count, Rate, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
-from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.places import Places
 from everyformer.engines.sparse.layouts import Windows
 from everyformer.mixers import MIXERS
-from everyformer.mixers._global_local import (
+from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.etc.kinds import (
     Labels,
     Row,
     Side,
     both,
     in_units,
+    kinds_of,
     labelled,
     merged,
     own_of,
     pairs_in_units,
     places_of,
-    rows_of,
     seen_in_units,
     seen_of,
     wide,
@@ -90,7 +90,7 @@ class ETCOptions(Options):
 
 
 @MIXERS.register("etc")
-class ETC(Mixer):
+class ETC(RowMixer):
     """Global-local attention over (B, L, width), with its projections.
 
     Args:
@@ -106,6 +106,7 @@ class ETC(Mixer):
 
     name = "etc"
     honours = frozenset({"keep", "documents", "global_tokens", "sentences"})
+    global_rows = True
     Options = ETCOptions
 
     def __init__(
@@ -138,38 +139,26 @@ class ETC(Mixer):
     def outputs(self) -> list[nn.Module]:
         return [self.out] if self.options.share_output else [self.out, self.summary_out]
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        self.check_input(x, context, mask, state)
-        self._check(mask)
-        mask = None if mask is None else mask.by_runs()
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        self._check(rows)
         if tracing():
-            record(self, "weights", lambda: self._weights(x, mask))
-        given = mask is not None and mask.global_tokens is not None
-        if torch.compiler.is_compiling() and mask is not None and given and mask.front is None:
+            record(self, "weights", lambda: self._weights(rows))
+        given = rows.global_tokens is not None
+        if torch.compiler.is_compiling() and given and rows.front is None:
             # how many tokens are global is known only when they are looked at
-            return MixerOutput(self._literal(x, mask), None, {})
-        long, summary = rows_of(x, mask)
+            return MixerOutput(self._literal(rows), None, {})
+        long, summary = kinds_of(rows)
         made = (summary, self._all(summary, long)), (long, self._local(long, summary))
-        return MixerOutput(merged(x, *made), None, {})
+        return MixerOutput(merged(rows.x, *made), None, {})
 
-    def reference(
-        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
-    ) -> Tensor:
+    def text_reference(self, text: Rows) -> Tensor:
         """All pairs at once: scores by label, one softmax a query."""
-        self.check_input(x, context, mask, None)
-        self._check(mask)
-        return self._literal(x, None if mask is None else mask.by_runs())
+        self._check(text)
+        return self._literal(text)
 
-    def _check(self, mask: Mask | None) -> None:
+    def _check(self, rows: Rows) -> None:
         o = self.options
-        if mask is None or mask.global_tokens is None or mask.sentences is not None:
+        if rows.global_tokens is None or rows.sentences is not None:
             return
         if o.hard_g2l or o.hard_l2g:
             raise UnsupportedError(
@@ -178,16 +167,13 @@ class ETC(Mixer):
                 "False"
             )
 
-    def _facts(self, x: Tensor, mask: Mask | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Which tokens are global, which real, their sentences and documents: (B, L) each."""
-        shape = x.shape[:2]
-        yes = torch.ones(shape, dtype=torch.bool, device=x.device)
-        known = Mask() if mask is None else mask
+    def _facts(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Which tokens are global, which real, and their sentences: (B, L) each."""
+        yes = torch.ones(rows.x.shape[:2], dtype=torch.bool, device=rows.x.device)
         return (
-            ~yes if known.global_tokens is None else known.global_tokens,
-            yes if known.keep is None else known.keep,
-            yes.long() - 2 if known.sentences is None else known.sentences,
-            yes.long() if known.documents is None else known.documents,
+            ~yes if rows.global_tokens is None else rows.global_tokens,
+            yes if rows.keep is None else rows.keep,
+            yes.long() - 2 if rows.sentences is None else rows.sentences,
         )
 
     def _heads(self, t: Tensor) -> Tensor:
@@ -216,13 +202,13 @@ class ETC(Mixer):
         asked = in_units(queries, q)
         k, v = (in_units(keys, self._heads(t)) for t in self.long.read(long.x, "long"))
         other, more = (self._heads(t).transpose(1, 2) for t in self.long.read(summary.x, "global"))
-        own, seen = (pairs_in_units(queries, of(long, summary)) for of in (own_of, seen_of))
+        own, seen = (pairs_in_units(queries, t) for t in (own_of(long, summary), seen_of(summary)))
         close, hard = places.distances().abs() <= self.options.radius, self.options.hard_l2g
         products = (asked.flatten(2, 3) @ wide(other).mT).unflatten(2, (-1, size))
         weights = self._softmax(
             (asked @ wide(k).mT).add_(self._by_distance(near, places)),
             products.add_(self._by_sentence(across, own, hard)),
-            (seen_in_units(long, queries, keys) & close, both(seen, own) if hard else seen),
+            (seen_in_units(long, keys) & close, both(seen, own) if hard else seen),
         )
         here, there = (part.to(v.dtype) for part in weights)
         o = here @ v + (there.flatten(2, 3) @ more).unflatten(2, (-1, size))
@@ -248,11 +234,11 @@ class ETC(Mixer):
             itself, others = self.summary_labels(q, ends).transpose(1, 2).split(1, -1)
             among = torch.where(places.distances() == 0, itself, others)
         across = self.summary_labels(q, self._across).transpose(1, 2)
-        own, seen = own_of(summary, long), seen_of(summary, long)
+        own, seen = own_of(summary, long), seen_of(long)
         weights = self._softmax(
             (asked @ wide(k).mT).add_(among),
             (asked @ wide(other).mT).add_(self._by_sentence(across, own, hard)),
-            (seen_of(summary, summary), both(seen, own) if hard else seen),
+            (seen_of(summary), both(seen, own) if hard else seen),
         )
         here, there = (part.to(v.dtype) for part in weights)
         return self.summary_out((here @ v + there @ more).transpose(1, 2).flatten(2))
@@ -305,10 +291,9 @@ class ETC(Mixer):
             return self._distance(apart)
         return torch.where(apart == 0, 0, self.distances + 2)
 
-    def _literal(self, x: Tensor, mask: Mask | None) -> Tensor:
-        chosen, keep, _, _ = self._facts(x, mask)
-        x = x.masked_fill(~keep[..., None], 0.0)
-        weights = self._weights(x, mask)
+    def _literal(self, rows: Rows) -> Tensor:
+        chosen, x = self._facts(rows)[0], rows.x
+        weights = self._weights(rows)
         y = torch.zeros_like(x)
         for kind, side, out in self._sides():
             parts = []
@@ -320,14 +305,13 @@ class ETC(Mixer):
             made = out((parts[0] + parts[1]).to(x.dtype).transpose(1, 2).flatten(2))
             here = chosen if kind == "global" else ~chosen
             y = torch.where(here[..., None], made, y)
-        return y * keep[..., None].to(y)
+        return y
 
-    def _weights(self, x: Tensor, mask: Mask | None) -> Tensor:
+    def _weights(self, rows: Rows) -> Tensor:
         """The matrix of weights (B, H, L, L), in the order of the tokens."""
-        o = self.options
-        chosen, keep, sentences, documents = self._facts(x, mask)
-        same = documents[:, :, None] == documents[:, None]
-        seen = same & keep[:, None]
+        o, x = self.options, rows.x
+        chosen, keep, sentences = self._facts(rows)
+        seen = keep[:, None]
         own = (sentences[:, :, None] == sentences[:, None]) & (sentences >= 0)[:, None]
         # a token's place among its kind
         place = torch.where(

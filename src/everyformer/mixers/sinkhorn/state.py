@@ -13,10 +13,10 @@ from torch import Tensor
 
 from everyformer.core.state import State, state
 from everyformer.engines.content.balance import NOTHING, balanced_row
-from everyformer.engines.rows import compact, gather_rows
+from everyformer.engines.rows import gather_rows, order_of_real
 from everyformer.engines.softmax.attention import Visibility, softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.mixers._sorting import Combine, Null, hardened
+from everyformer.mixers.sinkhorn.sorting import Combine, Null, hardened
 
 Pair = tuple[Tensor, Tensor]
 """Keys and values."""
@@ -42,8 +42,9 @@ def in_order(cache: KeyValueState) -> tuple[Tensor, Tensor]:
     """Keys and values (B, H, T, D) with token p of every row in slot p."""
     if cache.keep is None:
         return cache.keys, cache.values
+    order = order_of_real(cache.keep)
     keys, values = (
-        compact(t.transpose(1, 2), cache.keep).x.transpose(1, 2) for t in (cache.keys, cache.values)
+        gather_rows(t.transpose(1, 2), order).transpose(1, 2) for t in (cache.keys, cache.values)
     )
     return keys, values
 

@@ -1,0 +1,58 @@
+"""Mixers on rows: what stands in the padding is not read, by forward, backward or definition."""
+
+import math
+
+import pytest
+import torch
+
+from everyformer.core.mask import Mask
+from everyformer.mixers import MIXERS
+from everyformer.mixers._rows import RowMixer, laid
+
+NAMES = [name for name in MIXERS.names() if issubclass(MIXERS.get(name), RowMixer)]
+KEEPS = {"right": [0, 1, 2, 3, 4], "left": [3, 4, 5, 6, 7], "between": [0, 2, 3, 5, 7]}
+
+
+def padded(at):
+    keep = torch.zeros(2, 8, dtype=torch.bool)
+    keep[0, at] = keep[1] = True
+    return keep
+
+
+@pytest.mark.parametrize("where", KEEPS)
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_in_the_padding_is_read_and_zeros_are_written_there(name, where):
+    torch.manual_seed(0)
+    mixer = MIXERS.get(name)(width=16, heads=2, causal=False, max_length=8).double().eval()
+    keep, x = padded(KEEPS[where]), torch.randn(2, 8, 16, dtype=torch.float64)
+    alone = mixer(x[:1, keep[0]]).y
+    x = x.masked_fill(~keep[..., None], math.nan).requires_grad_()
+    for run in (mixer, mixer.reference):
+        y = run(x, mask=Mask(keep=keep))
+        y = y if isinstance(y, torch.Tensor) else y.y
+        torch.testing.assert_close(y[:1, keep[0]], alone, rtol=0, atol=1e-10)
+        assert (y[~keep] == 0).all()
+    out = mixer(x, mask=Mask(keep=keep)).y
+    gradients = torch.autograd.grad(
+        out.square().sum(), [x, *mixer.parameters()], allow_unused=True, materialize_grads=True
+    )
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert (gradients[0][~keep] == 0).all()
+
+
+def test_what_is_told_of_tokens_moves_with_them():
+    keep = padded(KEEPS["between"])
+    tokens = torch.arange(16).view(2, 8)
+    mask = Mask(keep=keep, global_tokens=tokens % 3 == 0, sentences=10 * tokens)
+    rows, restore = laid(tokens[..., None].double(), mask)
+    assert rows.x[0, :5, 0].tolist() == KEEPS["between"]
+    assert rows.lengths.tolist() == [5, 8]
+    assert torch.equal(rows.global_tokens[rows.keep], rows.x[rows.keep][:, 0] % 3 == 0)
+    assert torch.equal(rows.sentences[rows.keep], 10 * rows.x[rows.keep][:, 0].long())
+    assert torch.equal(restore(rows.x)[..., 0], (tokens * keep).double())
+
+
+def test_rows_that_are_right_padded_are_not_gathered(monkeypatch):
+    monkeypatch.setattr("everyformer.mixers._rows.compact", None)
+    rows, _ = laid(torch.randn(2, 8, 3), Mask(keep=padded(KEEPS["right"])))
+    assert torch.equal(rows.keep, padded(KEEPS["right"]))
