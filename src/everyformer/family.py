@@ -54,7 +54,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "transformer", "The Transformer: encoder-decoder", "Vaswani et al.", 2017, "1706.03762",
-        _genes(block={"wiring": "post", "norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1},
+        _genes(wiring="post", block={"norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1},
               model={"embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"}),
         (SEQ2SEQ,), _SOFTMAX,
         "copies, reverses and sorts sequences of 10 to 20 symbols exactly; post-norm, as "
@@ -63,7 +63,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "bert", "BERT: masked language model", "Devlin et al.", 2018, "1810.04805",
         _genes(position="learned", mixer=_BIASED,
-              block={"wiring": "post", "norm_eps": 1e-12, "dropout": 0.1},
+              wiring="post", block={"norm_eps": 1e-12, "dropout": 0.1},
               model={"init": "bert", "embedding_dropout": 0.1, "embedding_norm": True,
                      "token_types": 2, "head_transform": True, "head_bias": True}),
         (MLM, TEXT), _SOFTMAX,
@@ -139,7 +139,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "transformer-xl", "Transformer-XL: a memory of segments", "Dai et al.", 2019, "1901.02860",
-        _genes(position="xl-relative", memory="segment", block={"wiring": "post", "dropout": 0.1},
+        _genes(position="xl-relative", memory="segment", wiring="post", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True}),
         (LM,),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, L (L + M) flags",
@@ -151,7 +151,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "compressive", "Compressive Transformer", "Rae et al.", 2020, "1911.05507",
         _genes(position="xl-relative", memory="compressive",
-              block={"wiring": "post", "dropout": 0.1},
+              wiring="post", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True}),
         (LM,),
         Cost(2, 1, "O(L (L + m + n) d) time a segment, m rows remembered and n compressed",
@@ -227,7 +227,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "image-transformer", "Image Transformer", "Parmar et al.", 2018, "1802.05751",
         _genes(mixer="image-transformer",
-              block={"wiring": "post", "feedforward": "relu", "dropout": 0.1},
+              wiring="post", block={"feedforward": "relu", "dropout": 0.1},
               model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
                      "scale_embedding": True},
               tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
@@ -274,7 +274,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
-        _genes(mixer="etc", position=None, block={"wiring": "post"},
+        _genes(mixer="etc", position=None, wiring="post",
               model={"summaries": {"per": "tokens"}}), (MLM, TEXT),
         Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",
              "none: it reads both sides"),
@@ -336,7 +336,7 @@ FAMILY: tuple[Member, ...] = (
         "reformer", "Reformer: attention among tokens of like hash", "Kitaev et al.", 2020,
         "2001.04451",
         _genes(mixer="reformer", position="axial",
-              block={"wiring": "reversible", "feedforward": "relu"},
+              wiring="reversible", block={"feedforward": "relu"},
               model={"tie": False, "scale_embedding": True}),
         (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
         Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from everyformer.core.bounds import Amount, Count, Positive, Rate, When
+from everyformer.core.bounds import Amount, Count, Positive, Rate
 from everyformer.core.config import Options
 
 
 @dataclass(frozen=True)
 class BlockOptions(Options):
-    wiring: Literal["pre", "post", "reversible"] = "pre"
-    """where the norm stands: x + f(norm(x)), or norm(x + f(x)) as published in 2017; reversible:
-    x1 + f(norm(x2)), whose activations are not kept but computed again"""
-    reversible_output: Annotated[Literal["concat", "mean"], When("wiring", "reversible")] = "concat"
-    """what a reversible stack gives: both halves side by side (2 width), or their mean"""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """normalisation over channels"""
     norm_eps: Amount = 1e-5
