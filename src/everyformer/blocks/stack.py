@@ -25,6 +25,7 @@ from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import StackOutput
 from everyformer.core.state import StackState, State
+from everyformer.depth.base import Depth
 from everyformer.positions.base import Position
 
 
@@ -37,6 +38,7 @@ class Stack(nn.Module):
         cross: of a decoder, the mixers that read the context.
         position: one a layer, whose `embed` is added to its input.
         wiring: how sub-layers are joined (default: pre-norm).
+        depth: how often blocks are applied (default: each once).
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Stack(nn.Module):
         cross: Sequence[Mixer] | None = None,
         position: Sequence[Position] | None = None,
         wiring: Wiring | None = None,
+        depth: Depth | None = None,
     ) -> None:
         super().__init__()
         last = max(len(mixers) - 1, 1)
@@ -56,6 +59,8 @@ class Stack(nn.Module):
             Block(mixer, options, options.drop_path * i / last, reader, self.wiring)
             for i, (mixer, reader) in enumerate(zip(mixers, readers, strict=True))
         )
+        count = len(mixers)
+        self.order = tuple(range(count) if depth is None else depth.order(count))
         self.out_width = self.wiring.out_width(width)
         eps = options.norm_eps if options.final_norm_eps is None else options.final_norm_eps
         last_norm = make_norm(self.out_width, replace(options, norm_eps=eps))
@@ -93,6 +98,7 @@ class Stack(nn.Module):
             context,
             mask,
             None if state is None else state.layers,
+            self.order,
             hidden,
             self.checkpointing and self.training and not self.wiring.recomputes,
         )
@@ -136,10 +142,9 @@ class Stack(nn.Module):
         """States of all layers before the first token; raises where a layer has none."""
         for each in () if self.before is None else self.before:
             cast(Position, each).check_streaming()
+        blocks = [cast(Block, self.blocks[n]) for n in self.order]
         layers = tuple(
-            block.mixer.init_state(batch_size, device=device, dtype=dtype)
-            for block in self.blocks
-            if isinstance(block, Block)
+            block.mixer.init_state(batch_size, device=device, dtype=dtype) for block in blocks
         )
         return StackState(seen=torch.zeros_like(layers[0].seen), layers=layers)
 

@@ -132,12 +132,14 @@ class Pass:
     """What goes through the layers beside the stream."""
 
     added: Sequence[Tensor] | None = None
-    """(B or 1, L, width) for each layer, put on the stream before it"""
+    """(B or 1, L, width) for each block, put on the stream before it"""
     context: Sequence[State] | None = None
-    """of a decoder, what each layer's reader made of the encoder's output"""
+    """of a decoder, what each block's reader made of the encoder's output"""
     mask: Mask | None = None
     state: Sequence[State] | None = None
     """of each layer's mixer"""
+    order: Sequence[int] | None = None
+    """which block is applied at each step (default: each once); layers below are steps"""
     hidden: Sequence[int] = ()
     """layers behind which the stream is wanted, counted from 1; 0 is the input"""
     checkpointing: bool = False
@@ -153,10 +155,11 @@ class Pass:
         """The stream behind all ``blocks``."""
         if 0 in self.hidden:
             self.found[0] = stream
-        for layer, block in enumerate(blocks):
+        for layer, n in enumerate(range(len(blocks)) if self.order is None else self.order):
+            block = blocks[n]
             if self.added is not None:
-                stream = block.wiring.shift(stream, self.added[layer])
-            out = self.through(block, layer, stream)
+                stream = block.wiring.shift(stream, self.added[n])
+            out = self.through(block, n, layer, stream)
             stream = out.y
             if out.state is not None:
                 self.states.append(out.state)
@@ -165,9 +168,9 @@ class Pass:
                 self.found[layer + 1] = stream
         return stream
 
-    def through(self, block: Layer, layer: int, stream: Stream) -> MixerOutput:
-        """One layer."""
-        given = self.given(layer)
+    def through(self, block: Layer, n: int, layer: int, stream: Stream) -> MixerOutput:
+        """One layer: block ``n`` at the step ``layer``."""
+        given = self.given(n, layer)
         if not self.checkpointing:
             out: MixerOutput = block(stream, **given)
             return out
@@ -177,8 +180,8 @@ class Pass:
         again: MixerOutput = checkpoint(block, stream, use_reentrant=False, **given)
         return again
 
-    def given(self, layer: int) -> dict[str, Any]:
+    def given(self, n: int, layer: int) -> dict[str, Any]:
         """What one layer reads beside the stream."""
-        context = None if self.context is None else self.context[layer]
+        context = None if self.context is None else self.context[n]
         state = None if self.state is None else self.state[layer]
         return {"context": context, "mask": self.mask, "state": state}

@@ -103,7 +103,7 @@ class Reversible(Wiring):
         if plain or not all(layer.cut for layer in given.state or ()):
             return cast(Halves, given.run(blocks, stream))
         run = Recorded.of(given, blocks, x.dtype)
-        inner = [n for n in range(1, len(blocks) + 1) if n in given.hidden]
+        inner = run.hidden
         a, b, *rest = _Reversible.apply(run, stream.a, stream.b, *run.tensors)
         for i, n in enumerate(inner):
             given.found[n] = Halves(rest[2 * i], rest[2 * i + 1], x.dtype)
@@ -120,7 +120,10 @@ class Step(NamedTuple):
 
     block: Layer
     part: Part
+    n: int
+    """of the block"""
     layer: int
+    """of the step"""
     random: list[Tensor]
     """states of the generators before it: the CPU's, then the devices'"""
     choices: list[Tensor]
@@ -139,7 +142,7 @@ class Recorded(Pass):
     """weights of all layers, ``added``, then what ``context`` and ``mask`` hold: all that may want
     gradients"""
     weights: dict[tuple[int, Part], range] = field(default_factory=dict)
-    """where those of a layer's sub-layer stand among the tensors"""
+    """where those of a block's sub-layer stand among the tensors"""
     places: range = range(0)
     """where ``added`` stands"""
     outside: range = range(0)
@@ -153,14 +156,17 @@ class Recorded(Pass):
     @classmethod
     def of(cls, given: Pass, blocks: Sequence[Layer], dtype: torch.dtype) -> Recorded:
         """A pass with what ``given`` has for these layers."""
-        inner = [n for n in range(1, len(blocks) + 1) if n in given.hidden]
-        run = cls(given.added, given.context, given.mask, given.state, inner, dtype=dtype)
+        steps = len(blocks if given.order is None else given.order)
+        inner = [n for n in range(1, steps + 1) if n in given.hidden]
+        run = cls(
+            given.added, given.context, given.mask, given.state, given.order, inner, dtype=dtype
+        )
         run.blocks = blocks
-        for layer, block in enumerate(blocks):
+        for n, block in enumerate(blocks):
             for part in block.parts:
                 first = len(run.tensors)
                 run.tensors += block.weights_of(part).values()
-                run.weights[layer, part] = range(first, len(run.tensors))
+                run.weights[n, part] = range(first, len(run.tensors))
         run.places = range(len(run.tensors), len(run.tensors) + len(given.added or ()))
         run.tensors += given.added or ()
         read = [t for one in given.context or () for t in one.tensors()]
@@ -170,8 +176,8 @@ class Recorded(Pass):
         run.tensors += read
         return run
 
-    def through(self, block: Layer, layer: int, stream: Halves) -> MixerOutput:
-        given, after, losses = self.given(layer), None, {}
+    def through(self, block: Layer, n: int, layer: int, stream: Halves) -> MixerOutput:
+        given, after, losses = self.given(n, layer), None, {}
         for part in block.parts:
             random = _random_states(stream.a)
             if self.steps and _same(self.steps[-1].random, random):
@@ -179,7 +185,7 @@ class Recorded(Pass):
             with keep_choices() as choices:
                 f = partial(block.branch, part, **given)
                 stream, out = block.wiring.step(stream, block.norm_of(part), f)
-            self.steps.append(Step(block, part, layer, random, choices, len(out.losses)))
+            self.steps.append(Step(block, part, n, layer, random, choices, len(out.losses)))
             self.names += out.losses
             self.terms += out.losses.values()
             if part == "mixer":
@@ -191,8 +197,8 @@ class Recorded(Pass):
     ) -> MixerOutput:
         """One step from its ``b`` with these weights, and ``read`` for context and mask."""
         context, mask = self.around(read)
-        given = self.given(step.layer)
-        given |= {"context": None if context is None else context[step.layer], "mask": mask}
+        given = self.given(step.n, step.layer)
+        given |= {"context": None if context is None else context[step.n], "mask": mask}
         names = step.block.weights_of(step.part)
         named = {f"block.{name}": w for name, w in zip(names, weights, strict=True)}
         branch = _Branch(cast(nn.Module, step.block), step.part)
@@ -269,7 +275,7 @@ class _Reversible(torch.autograd.Function):
         found: list[Tensor | None] = [None] * len(inputs)
         with _same_random_numbers_after(a), torch.autocast(**ctx.autocast), untraced():
             for step in reversed(run.steps):
-                own, ends_layer = run.weights[step.layer, step.part], step.block.parts[-1]
+                own, ends_layer = run.weights[step.n, step.part], step.block.parts[-1]
                 if step.part == ends_layer and step.layer + 1 in run.hidden:
                     *inner, first, second = inner
                     da, db = da + first, db + second
@@ -294,11 +300,12 @@ class _Reversible(torch.autograd.Function):
                 for i, part in zip(places, others, strict=True):
                     found[i] = _sum(found[i], part)
                 if step.part == step.block.parts[0] and run.places:
-                    place = run.places[step.layer]
+                    place = run.places[step.n]
                     moved = inputs[place].detach()
                     a, b = a - moved, b - moved
                     if wanted[place]:
-                        found[place] = (da + db).sum_to_size(moved.shape).to(moved.dtype)
+                        gradient = (da + db).sum_to_size(moved.shape).to(moved.dtype)
+                        found[place] = _sum(found[place], gradient)
         return None, da, db, *found
 
 
