@@ -93,7 +93,7 @@ class LanguageModel(Model):
             layers = [self.stack.norm(h) for h in out.hidden[len(hidden) :]]
             add_losses(out.losses, self._auxiliary(y, layers, targets, mask))
         made = predict(self.head, y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, out.state)
+        return ModelOutput(*made, out.state, hidden=out.hidden[: len(hidden)])
 
     def _auxiliary(
         self, y: Tensor, layers: Sequence[Tensor], targets: Tensor, mask: Mask | None
