@@ -52,7 +52,7 @@ class LanguageModel(Model):
 
     def set_progress(self, done: float) -> None:
         super().set_progress(done)
-        layers = self.config.layers if self.config.layer_losses else 0
+        layers = len(self.stack.order) if self.config.layer_losses else 0
         self.predicting = tuple(n for n in range(1, layers) if done < n / (2 * layers))
 
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
