@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import everyformer as ef
 from everyformer.core.errors import UnsupportedError
-from everyformer.engines.softmax.attention import Visibility, softmax_attention
+from everyformer.engines.softmax.attention import softmax_attention
+from everyformer.engines.softmax.visibility import Visibility
 
 SLOPES = (0.5, 0.03125)
 

@@ -184,7 +184,7 @@ def test_time_puts_a_row_in_the_middle_of_what_it_stands_for(position):
     places = torch.tensor([[1, 4, 7, 9, 10]])
     rows = torch.cat((blocks, x), 1)
     q, k, v = mixer.project(rows)
-    q, k = mixer.turn(q, places), mixer.turn(k, places)
+    q, k = mixer.rotate(q, places), mixer.rotate(k, places)
     scores = q @ k.mT / 8**0.5
     if position != "rope":
         scores = scores + mixer.position.by_distance(places.mT - places, torch.float64)

@@ -8,7 +8,7 @@ from by_loops import CLOSE, HEADS, attended, mixer, normed, softmaxed, text
 
 import everyformer as ef
 from everyformer.core.mask import Mask
-from everyformer.mixers.attention import attention
+from everyformer.engines.softmax.attention import attention
 from everyformer.mixers.sinkhorn.sorting import hardened
 
 

@@ -82,7 +82,7 @@ def test_options_differ_by_layer():
     )
     kinds = [block.mixer.name for block in model.stack.blocks]
     assert kinds == ["attention", "gmlp", "attention"]
-    assert model.stack.blocks[2].mixer.sight.windows == (2, 3, 4, 8)
+    assert model.stack.blocks[2].mixer.windows == (2, 3, 4, 8)
     with pytest.raises(GeneError, match=r"2 entries.*layers=3"):
         ef.create_model("attention", layers=3, window=ef.by_layer(1, 2))
 

@@ -12,7 +12,6 @@ import torch
 from everyformer.core.outputs import MixerOutput
 from everyformer.engines.softmax import visibility
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.engines.softmax.visibility import Sight
 from everyformer.family import info
 from everyformer.mixers import aft_local, attention
 from everyformer.mixers._aft import hide_padding
@@ -138,10 +137,8 @@ WRONG = (
     ),
     softmax(
         "causality", "a mask that shows one token ahead", "has a gradient to the future",
-        Sight, "of",
-        lambda right: lambda self, mask, q, k, keep, regular: right(
-            self, mask, q + 1, k, keep, False
-        ),
+        attention, "visibility",
+        lambda right: lambda mask, q, k, **of: right(mask, q + 1, k, **of | {"regular": False}),
     ),
     simple(
         "causality", "a mean of the whole row, without a gradient", "future after 0 matters",
@@ -177,9 +174,9 @@ WRONG = (
         lambda right: lambda documents, keep=None: documents,
     ),
     softmax(
-        "limits", "a window one key too narrow", "window >= L", attention, "Sight",
-        lambda right: lambda causal, windows=(None,): right(
-            causal, tuple(w and w - 1 for w in windows)
+        "limits", "a window one key too narrow", "window >= L", attention, "visibility",
+        lambda right: lambda *of, windows=(None,), **more: right(
+            *of, windows=tuple(w and w - 1 for w in windows), **more
         ),
     ),
     Wrong(

@@ -25,12 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.errors import MissingExtraError, UnsupportedError
-from everyformer.engines.softmax.attention import (
-    Visibility,
-    attention_weights,
-    causal_mask,
-    softmax_attention,
-)
+from everyformer.engines.softmax.attention import attention_weights, softmax_attention
+from everyformer.engines.softmax.visibility import Visibility, causal_mask
 
 NAME = "everyformer-attention"
 WITH_WEIGHTS = "everyformer-attention-weights"

@@ -33,8 +33,8 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import heads_divide
-from everyformer.engines.softmax.attention import Visibility, attention_weights, softmax_attention
-from everyformer.engines.softmax.visibility import visibility
+from everyformer.engines.softmax.attention import attention_weights, softmax_attention
+from everyformer.engines.softmax.visibility import Visibility, visibility
 from everyformer.family import list_members
 from everyformer.interop.torch_masks import both, by_head, check_padding, for_mixer
 from everyformer.mixers import MIXERS

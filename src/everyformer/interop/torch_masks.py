@@ -14,7 +14,7 @@ from torch import Tensor
 from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
-from everyformer.engines.softmax.attention import causal_mask
+from everyformer.engines.softmax.visibility import causal_mask
 from everyformer.family import list_members
 from everyformer.mixers import MIXERS
 

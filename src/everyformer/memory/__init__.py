@@ -33,12 +33,12 @@ class MemoryGene(Gene):
         name = plan.genes[self.name].name
         if name is None:
             return
-        MEMORIES.get(name)
+        cls: Any = MEMORIES.get(name)
         for mixer in mixers:
             if not mixer.accepts_memory:
                 raise GeneError(
-                    f"memory '{name}' is read as further keys and values, which mixer "
-                    f"'{mixer.name}' has not: use it with 'attention'"
+                    f"memory '{name}' is read {cls.merges}, which mixer '{mixer.name}' has not: "
+                    "use it with 'attention'"
                 )
         if not TASKS[plan.task].continues:
             raise GeneError(

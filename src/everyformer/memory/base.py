@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from everyformer.core.errors import ShapeError
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State
+from everyformer.engines.projections import HeadProjections
+from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.engines.softmax.visibility import Sight
+from everyformer.engines.softmax.visibility import Visibility, surely
 
 
 class Recalled(NamedTuple):
@@ -37,7 +41,7 @@ class Segment(NamedTuple):
     """(B or 1, L)"""
     keep: Tensor | None
     """(B, L) bool, which tokens are real"""
-    shown: Tensor | None
+    visible: Tensor | None
     """(B, m + L) bool, rows of the past and tokens that later segments may see; None: all"""
     look: Callable[[Tensor, Tensor], Tensor]
     """heads' outputs (B, H, L, Dv) of these tokens over rows (B, n, width), flagged (B, n) bool, in
@@ -48,10 +52,10 @@ class Segment(NamedTuple):
 
     def live(self) -> Tensor | None:
         """(B, L) bool, which tokens are real and may be seen by later segments; None: all."""
-        if self.shown is None:
+        if self.visible is None:
             return self.keep
-        shown = self.shown[:, -self.x.shape[1] :]
-        return shown if self.keep is None else shown & self.keep
+        visible = self.visible[:, -self.x.shape[1] :]
+        return visible if self.keep is None else visible & self.keep
 
 
 class Memory(nn.Module):
@@ -62,6 +66,9 @@ class Memory(nn.Module):
     """
 
     name: ClassVar[str]
+    merges: ClassVar[str] = "as further keys and values"
+    """how what is read and the segment itself become one output: further rows of the same softmax;
+    a memory with a read of its own and a gate between the two says so here"""
     holds: ClassVar[type[State]]
     """the kind of state that it carries"""
     slots: int
@@ -72,9 +79,9 @@ class Memory(nn.Module):
         """How many tokens back a layer reads."""
         return self.slots
 
-    def sight(self, sight: Sight) -> Sight:
-        """What queries see, given what the attention itself lets them see."""
-        return sight
+    def windows(self, own: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """The windows of the heads (see `visibility`), given the attention's ``own``."""
+        return own
 
     def ring(self) -> int | None:
         """How many keys and values stand for this memory where nothing is learned; None: none do.
@@ -100,6 +107,38 @@ class Memory(nn.Module):
         """The state after a segment, cut from the graph, and the memory's own losses."""
         raise NotImplementedError
 
+    def check_state(self, state: State, batch_size: int, width: int, key_dim: int) -> None:
+        """Refuse the state of another model, or of another number of rows."""
+        if not isinstance(state, KeyValueState | self.holds):
+            raise ShapeError(
+                f"a layer with memory '{self.name}' continues a state that its own init_state "
+                f"began, not {type(state).__name__} (the state of another model?)"
+            )
+        projected = isinstance(state, KeyValueState)
+        rows = state if isinstance(state, KeyValueState) else self.rows_of(state)
+        channels, expected = rows.keys.shape[-1], key_dim if projected else width
+        if channels != expected:
+            raise ShapeError(
+                f"the state holds rows of {channels} channels, but this layer's have {expected}: "
+                "it is the state of another model"
+            )
+        if state.seen.shape[0] != batch_size:
+            raise ShapeError(
+                f"the state holds {state.seen.shape[0]} rows, but x has {batch_size}: begin a "
+                "state of that batch size, or pick rows with state.reorder(index)"
+            )
+
+
+def by_contents(
+    project: HeadProjections, scale: float, x: Tensor, rows: Tensor, real: Tensor
+) -> Tensor:
+    """Heads' outputs of ``x`` over ``rows`` by contents alone; no gradient to the projections."""
+    frozen = {name: p.detach() for name, p in project.named_parameters()}
+    q, _, _ = torch.func.functional_call(project, frozen, (x,))
+    _, k, v = torch.func.functional_call(project, frozen, (rows,))
+    visible = Visibility(mask=None if surely(real) else real[:, None, None, :])
+    return softmax_attention(q, k, v, visible, scale=scale)
+
 
 def no_rows(batch_size: int, width: int, **like: Any) -> KeyValueState:
     """A memory without rows."""
@@ -110,7 +149,7 @@ def with_segment(rows: KeyValueState, segment: Segment) -> KeyValueState:
     """``rows`` and the inputs of a segment behind them, cut from the graph."""
     x = segment.x.detach()[:, None]
     rows = rows.detach().append(x, x[..., :0], segment.positions, segment.keep)
-    return rows if segment.shown is None else rows.only(segment.shown)
+    return rows if segment.visible is None else rows.only(segment.visible)
 
 
 def memories_of(model: nn.Module) -> list[Memory]:

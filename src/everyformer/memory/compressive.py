@@ -249,9 +249,9 @@ class CompressiveMemory(Memory):
             packed = self._packed(state)
         count = packed.x.shape[1]
         usage = self._usage(state, segment, count)
-        if segment.shown is not None:
-            packed = replace(packed, keep=packed.keep & segment.shown[:, :count])
-            segment = segment._replace(shown=segment.shown[:, count:])
+        if segment.visible is not None:
+            packed = replace(packed, keep=packed.keep & segment.visible[:, :count])
+            segment = segment._replace(visible=segment.visible[:, count:])
         old, usage_of_old, rest, usage = self._leaving(with_segment(state.rows, segment), usage)
         losses: Losses = {}
         leaving = old.at(torch.zeros_like(old.times[:, :0]))

@@ -30,7 +30,6 @@ from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State, state
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.engines.softmax.visibility import Sight
 from everyformer.memory import MEMORIES
 from everyformer.memory.base import Memory, Recalled, Segment, no_rows, with_segment
 
@@ -70,10 +69,10 @@ class SegmentMemory(Memory):
         self.options: SegmentOptions = set_options(SegmentOptions, self.name, options)
         self.slots = self.options.slots
 
-    def sight(self, sight: Sight) -> Sight:
+    def windows(self, own: tuple[int | None, ...]) -> tuple[int | None, ...]:
         when = {"evaluation": not self.training, "always": True, "never": False}
         even = self.slots > 0 and when[self.options.same_length]
-        return Sight(sight.causal, (self.slots,)) if even else sight
+        return (self.slots,) if even else own
 
     def ring(self) -> int | None:
         store = self.options.store

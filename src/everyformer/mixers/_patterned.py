@@ -24,9 +24,9 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.softmax.attention import Visibility
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.visibility import Visibility
 from everyformer.engines.softmax.weighing import Weighing
 from everyformer.engines.sparse.attention import Backend, How, dense_weights, sparse_attention
 from everyformer.engines.sparse.plan import SparsePlan

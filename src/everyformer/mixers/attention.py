@@ -36,14 +36,12 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.softmax.attention import Visibility, softmax_attention
 from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.places import Places
-from everyformer.engines.softmax.visibility import Sight, counts_up, over_past, visibility
+from everyformer.engines.softmax.visibility import Visibility, counts_up, visibility, with_past
 from everyformer.engines.softmax.weighing import Weighing
-from everyformer.memory.base import Memory
+from everyformer.memory.base import Memory, Segment, by_contents
 from everyformer.mixers import MIXERS
-from everyformer.mixers._recurrent import recur
 from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position
 
@@ -139,37 +137,6 @@ def _capped(softcap: float | None, scores: Tensor) -> Tensor:
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Mask | Tensor | None = None,
-    causal: bool = False,
-    bias: Tensor | None = None,
-    scale: float | None = None,
-) -> Tensor:
-    """Softmax attention without parameters: (B, H, L, Dv).
-
-    Args:
-        q, k, v: (B, H, L, D), (B, H_kv, S, D), (B, H_kv, S, Dv).
-        mask: a `Mask`, or bool broadcastable to (B, H, L, S) with True = may be seen.
-        causal: query i sees keys up to i + (S - L).
-        bias: float, added to the scaled scores.
-    """
-    if isinstance(mask, Tensor):
-        mask = Mask(allowed=mask)
-    if mask is None and bias is None and (not causal or q.shape[2] <= k.shape[2]):
-        return softmax_attention(q, k, v, Visibility(causal=causal), scale=scale)
-    keys = torch.arange(k.shape[2], device=q.device)[None]
-    queries = keys[:, -q.shape[2] :] if q.shape[2] <= k.shape[2] else None
-    if queries is None:
-        queries = torch.arange(q.shape[2], device=q.device)[None] + k.shape[2] - q.shape[2]
-    keep = None if mask is None else mask.keep
-    visible = visibility(mask, queries, keys, causal=causal, keep=keep, bias=bias)
-    return softmax_attention(q, k, v, visible, scale=scale)
-
-
 @MIXERS.register("attention")
 class Attention(Mixer):
     """Multi-head attention with its projections; see the module's text for the symbols."""
@@ -212,8 +179,7 @@ class Attention(Mixer):
         if position is not None:
             position.check_mixer(self.name, heads, causal)
             position.check_sizes(self.name, self.key_dim, self.value_dim)
-        self._sight = Sight(causal, windows)
-        self.position, self.memory = position, memory
+        self.position, self.memory, self._windows = position, memory, windows
         if memory is not None:
             self.packs_with_state, self.states = True, (KeyValueState, memory.holds)
         if memory is not None and not (causal and windows == (None,)):
@@ -245,34 +211,56 @@ class Attention(Mixer):
         self.check_input(x, context, mask, state)
         if context is not None or isinstance(state, ContextState):
             return self._cross(x, context, mask, state)
-        if state is not None and self.memory is not None:
-            return recur(self, x, mask, state)
-        assert state is None or isinstance(state, KeyValueState)
-        q, k, v = self.project(x)
-        keep = None if mask is None else mask.keep
+        cache, farthest = self._past(x, state)
+        document: Tensor | None = None
+        if cache is not None:
+            mask, document = with_past(mask, x.shape[1], cache.keys.shape[2])
+        keep = real = None if mask is None else mask.keep
         packed = mask is not None and mask.documents is not None
-        holes = keep is not None or packed or (state is not None and state.keep is not None)
+        holes = real is not None or packed or (cache is not None and cache.keep is not None)
+
+        q, k, v = self.project(x)
         positions: Tensor | None = None
-        if holes or self.turns:
-            positions = self._positions(x, mask, None if state is None else state.seen)
-            q, k = self.turn(q, positions), self.turn(k, positions)
-        slots, new = positions, None
-        if state is not None:
-            new = state.append(k, v, positions, keep)
-            k, v = new.keys, new.values
-            keep, slots = new.slots() if holes else (None, None)
+        if holes or self.rotates or self.memory is not None:
+            positions = self._positions(x, mask, None if cache is None else cache.seen)
+            q, k = self.rotate(q, positions), self.rotate(k, positions)
+        of_q = of_k = positions
+        if cache is not None:
+            cache = cache.append(k, v, positions, real)
+            k, v = cache.keys, cache.values
+            keep, of_k = cache.slots() if holes else (None, None)
         if not holes:
             # distances are all that is asked of positions from here on
-            slots = torch.arange(k.shape[2], device=x.device)[None]
-            positions = slots[:, k.shape[2] - q.shape[2] :]
-        assert positions is not None
-        assert slots is not None
-        regular = not packed and counts_up(keep)
-        mask = over_past(mask, x.shape[1], k.shape[2] - x.shape[1])
-        visible = self.sight.of(mask, positions, slots, keep, regular)
-        places = Places.of(positions, slots, regular=regular, causal=self.causal)
+            of_k = torch.arange(k.shape[2], device=x.device)[None]
+            of_q = of_k[:, k.shape[2] - q.shape[2] :]
+        assert of_q is not None
+        assert of_k is not None
+
+        regular = farthest is None and not packed and counts_up(keep)
+        visible = visibility(
+            mask, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep, regular=regular
+        )
+        places = Places.of(of_q, of_k, regular=regular, causal=self.causal, farthest=farthest)
         y = self.attend(q, k, v, visible, places)
-        return MixerOutput(y, None if new is None else new.last(self.sight.reach), {})
+        if cache is None:
+            return MixerOutput(y, None, {})
+        if self.memory is None:
+            return MixerOutput(y, cache.last(self.reach), {})
+
+        def received() -> Tensor:
+            got = self.weighing.weights(q, k, visible, places)
+            got = got if real is None else got.masked_fill(~real[:, None, :, None], 0)
+            return got.sum((1, 2))
+
+        if tracing():
+            record(self, "received", received)
+        if isinstance(state, KeyValueState):
+            cache = cache if document is None else cache.only(document)
+            return MixerOutput(y, cache.last(self.reach), {})
+        assert positions is not None
+        look = partial(by_contents, self.project, self.scale, x.detach())
+        segment = Segment(x, positions, real, document, look, received)
+        return MixerOutput(y, *self.memory.remember(state, segment))
 
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
@@ -284,15 +272,15 @@ class Attention(Mixer):
         q_positions, k_positions = (torch.arange(n)[None] for n in (x.shape[1], k.shape[2]))
         if context is None:
             q_positions = k_positions = self._positions(x, mask, None)
-            q, k = self.turn(q, q_positions), self.turn(k, k_positions)
-        sight = self.sight if context is None else Sight(causal=False)
-        shown = visibility(
+            q, k = self.rotate(q, q_positions), self.rotate(k, k_positions)
+        causal, windows = (self.causal, self.windows) if context is None else (False, (None,))
+        visible = visibility(
             None if mask is None else mask.without("bias"),
-            q_positions, k_positions, causal=sight.causal, windows=sight.windows, keep=keep,
+            q_positions, k_positions, causal=causal, windows=windows, keep=keep,
         ).mask  # fmt: skip
         o, inside = self.options, self.position if context is None else None
         y = attention_reference(
-            q, k, v, mask=shown, bias=None if mask is None else mask.bias, scale=self.scale,
+            q, k, v, mask=visible, bias=None if mask is None else mask.bias, scale=self.scale,
             softcap=o.softcap, sink=self.sink,
             position=inside if isinstance(inside, ScorePosition) else None,
             distance=q_positions[:, :, None] - k_positions[:, None, :],
@@ -335,7 +323,7 @@ class Attention(Mixer):
         positions = self._positions(x, mask, state.seen)
         k, v = self.project.one(x, "key"), self.project.one(x, "value")
         keep = None if mask is None else mask.keep
-        return state.append(self.turn(k, positions), v, positions, keep).last(self.sight.reach)
+        return state.append(self.rotate(k, positions), v, positions, keep).last(self.reach)
 
     def _cross(
         self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
@@ -356,20 +344,45 @@ class Attention(Mixer):
         visible = visibility(mask, here, there, causal=False, keep=held.keep if hides else None)
         return MixerOutput(self.attend(q, held.keys, held.values, visible), state, {})
 
+    def _past(self, x: Tensor, state: State | None) -> tuple[KeyValueState | None, int | None]:
+        """Keys and values from before ``x``, and `Recalled.farthest`.
+
+        A memory's own rows are inputs, whose keys and values are made by the projections as they
+        are now.
+        """
+        if state is not None and self.memory is not None:
+            self.memory.check_state(state, x.shape[0], self.width, self.key_dim)
+            if not isinstance(state, KeyValueState):
+                rows, farthest = self.memory.recall(state, x.shape[1])
+                inputs = rows.keys[:, 0]
+                k, v = self.project.one(inputs, "key"), self.project.one(inputs, "value")
+                k = self.rotate(k, rows.slots()[1]) if self.rotates else k
+                return KeyValueState(rows.seen, k, v, rows.keep, rows.positions), farthest
+        assert state is None or isinstance(state, KeyValueState)
+        return state, None
+
     @property
-    def sight(self) -> Sight:
-        """What queries see; with a memory, in training or evaluation as it says."""
-        return self._sight if self.memory is None else self.memory.sight(self._sight)
+    def windows(self) -> tuple[int | None, ...]:
+        """As in `visibility`; with a memory, in training or evaluation as it says."""
+        return self._windows if self.memory is None else self.memory.windows(self._windows)
+
+    @property
+    def reach(self) -> int | None:
+        """How many past keys some head can still see, or a memory keeps; None: all."""
+        widths = [w for w in self.windows if w is not None]
+        if len(widths) == len(self.windows):
+            return max(widths) - 1
+        return None if self.memory is None else self.memory.slots
 
     def _positions(self, x: Tensor, mask: Mask | None, seen: Tensor | None) -> Tensor:
         return positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
 
     @property
-    def turns(self) -> bool:
+    def rotates(self) -> bool:
         return self.position is not None and self.position.acts_on == "queries-keys"
 
-    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
-        if self.position is None or not self.turns:
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        if self.position is None or not self.rotates:
             return x
         return self.position.rotate(x, positions)
 

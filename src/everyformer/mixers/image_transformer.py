@@ -34,8 +34,8 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mixer import Picture, set_options
 from everyformer.core.state import State
-from everyformer.engines.softmax.attention import Visibility
 from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.visibility import Visibility
 from everyformer.engines.softmax.weighing import Weighing
 from everyformer.engines.sparse.attention import Backend, sparse_attention
 from everyformer.engines.sparse.patterns import Blocks

@@ -208,7 +208,7 @@ def draw_masks(model: Model, length: int | None) -> dict[str, Figure]:
 def _kinds(mixer: Mixer) -> list[tuple[str, bool, int | None]]:
     """Title, causality and window of each different kind of head."""
     kinds = []
-    windows = mixer.sight.windows if isinstance(mixer, Attention) else (None,)
+    windows = mixer.windows if isinstance(mixer, Attention) else (None,)
     for window in dict.fromkeys(windows):
         name = "causal" if mixer.causal else "all"
         kinds.append((name if window is None else f"window {window}", mixer.causal, window))

@@ -17,28 +17,46 @@ Source: Vaswani et al. 2017, arXiv 1706.03762, eq. 1.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.mask import Mask
 from everyformer.engines.once import named_once
 from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax.slopes import able, sloped_attention
+from everyformer.engines.softmax.visibility import Visibility, causal_mask, visibility
 
 
-@dataclass(frozen=True)
-class Visibility:
-    """Which keys each query may see, in the form an attention call takes."""
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    causal: bool = False,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Softmax attention without parameters: (B, H, L, Dv).
 
-    causal: bool = False
-    """query i sees keys up to i + (S - L) and nothing else is hidden; then ``mask`` is None"""
-    mask: Tensor | None = None
-    """bool (True = may be seen) or additive float, broadcastable to (B, H, L, S)"""
-    slopes: Tensor | None = None
-    """(H,) m of a bias -m (i + S - L - j) for queries that see no later key; ``mask`` is bool"""
+    Args:
+        q, k, v: (B, H, L, D), (B, H_kv, S, D), (B, H_kv, S, Dv).
+        mask: a `Mask`, or bool broadcastable to (B, H, L, S) with True = may be seen.
+        causal: query i sees keys up to i + (S - L).
+        bias: float, added to the scaled scores.
+    """
+    if isinstance(mask, Tensor):
+        mask = Mask(allowed=mask)
+    if mask is None and bias is None and (not causal or q.shape[2] <= k.shape[2]):
+        return softmax_attention(q, k, v, Visibility(causal=causal), scale=scale)
+    keys = torch.arange(k.shape[2], device=q.device)[None]
+    queries = torch.arange(q.shape[2], device=q.device)[None] + k.shape[2] - q.shape[2]
+    keep = None if mask is None else mask.keep
+    visible = visibility(mask, queries, keys, causal=causal, keep=keep, bias=bias)
+    return softmax_attention(q, k, v, visible, scale=scale)
 
 
 def softmax_attention(
@@ -167,8 +185,3 @@ def _with_bias(visible: Visibility, queries: int, keys: int) -> Visibility:
     if visible.mask is not None:
         bias = bias.masked_fill(~visible.mask, -math.inf)
     return Visibility(mask=bias)
-
-
-def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
-    """(L, S) bool: query i may see keys up to i + (S - L)."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)

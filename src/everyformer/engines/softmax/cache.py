@@ -134,10 +134,10 @@ class KeyValueState(State):
         keys, values = (t.index_select(2, index) for t in (self.keys, self.values))
         return KeyValueState(self.seen, keys, values, keep[:, index], positions[:, index])
 
-    def only(self, shown: Tensor) -> KeyValueState:
-        """With the slots that ``shown`` (B, S) leaves out marked as holding nothing."""
+    def only(self, visible: Tensor) -> KeyValueState:
+        """With the slots that ``visible`` (B, S) leaves out marked as holding nothing."""
         keep, positions = self.slots()
-        return KeyValueState(self.seen, self.keys, self.values, keep & shown, positions)
+        return KeyValueState(self.seen, self.keys, self.values, keep & visible, positions)
 
     def reset(self, where: Tensor) -> KeyValueState:
         keep, positions = self.slots()

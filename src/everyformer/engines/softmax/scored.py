@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.engines.once import once_differentiable
-from everyformer.engines.softmax.attention import Visibility
 from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.visibility import Visibility
 
 Held = tuple[Tensor, ...]
 """what a position makes once for all blocks of a call; the first dimension of each is H or 1"""

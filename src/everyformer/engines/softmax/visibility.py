@@ -1,4 +1,4 @@
-"""From the parts of a mask to the one tensor that a softmax call takes, and to none if it can."""
+"""Which keys each query may see: the one tensor that a softmax call takes, or none if it can."""
 
 from __future__ import annotations
 
@@ -10,63 +10,103 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.mask import Mask, runs_of
-from everyformer.engines.softmax.attention import Visibility
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What a mixer lets its queries see, whatever the call."""
+class Visibility:
+    """Which keys each query may see, in the form an attention call takes."""
 
-    causal: bool
-    windows: tuple[int | None, ...] = (None,)
-    """keys seen: i-j < W when causal, |i-j| < W when not; None: all; one entry or one a head"""
+    causal: bool = False
+    """query i sees keys up to i + (S - L) and nothing else is hidden; then ``mask`` is None"""
+    mask: Tensor | None = None
+    """bool (True = may be seen) or additive float, broadcastable to (B, H, L, S)"""
+    slopes: Tensor | None = None
+    """(H,) m of a bias -m (i + S - L - j) for queries that see no later key; ``mask`` is bool"""
 
-    @property
-    def reach(self) -> int | None:
-        """How many past keys a window can still show; None where some head sees all."""
-        widths = [w for w in self.windows if w is not None]
-        return max(widths) - 1 if len(widths) == len(self.windows) else None
 
-    def of(
-        self,
-        mask: Mask | None,
-        q_positions: Tensor,
-        k_positions: Tensor,
-        keep: Tensor | None,
-        regular: bool,
-    ) -> Visibility:
-        """Hidden keys of self-attention whose keys end with the queries.
+def visibility(
+    mask: Mask | None,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    causal: bool,
+    windows: tuple[int | None, ...] = (None,),
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+    regular: bool = False,
+) -> Visibility:
+    """Everything that hides keys from queries, as one mask; none where causality is all.
 
-        Args:
-            keep: (B, S) bool, which keys are real.
-            regular: whether positions of both count up by one.
-
-        Returns:
-            No tensor at all where queries see what came before them and themselves.
-        """
-        plain = mask is None or not {"allowed", "bias", "documents"} & set(mask.parts())
-        if plain and keep is None and regular and self.causal and self._shows_all(k_positions):
+    Args:
+        mask: the caller's mask (its ``keep`` hides no keys: pass their flags as ``keep``).
+        q_positions, k_positions: (B or 1, L), (B or 1, S) absolute positions.
+        causal: keys later than the query are hidden.
+        windows: one entry for all heads or one a head: W shows distances 0 <= i-j < W when causal,
+            |i-j| < W when not; None shows all.
+        keep: (B, S) bool, which keys are real.
+        bias: float scores to add, broadcastable to (B, H, L, S).
+        regular: positions of both count up by one and the last query stands where the last key does
+    """
+    bare = mask is None or not {"allowed", "bias", "documents"} & set(mask.parts())
+    if regular and causal and bare and keep is None and bias is None:
+        source = k_positions.shape[-1]
+        if all(w is None or source <= w for w in windows):
             return Visibility(causal=True)
-        return visibility(
-            mask, q_positions, k_positions, causal=self.causal, windows=self.windows, keep=keep
-        )
+    allowed: Tensor | None = None
+    if causal:
+        allowed = (k_positions[:, None, :] <= q_positions[:, :, None])[:, None]
+    if any(w is not None for w in windows):
+        distance = (q_positions[:, :, None] - k_positions[:, None, :]).abs()[:, None]
+        widths = [math.inf if w is None else w for w in windows]
+        limit = torch.tensor(widths, device=distance.device).view(1, -1, 1, 1)
+        allowed = _both(allowed, distance < limit)
+    if keep is not None:
+        allowed = _both(allowed, keep[:, None, None, :])
+    if mask is not None:
+        if mask.allowed is not None:
+            allowed = _both(allowed, mask.allowed)
+        if mask.documents is not None:
+            runs = runs_of(mask.documents, mask.keep)
+            same = runs[:, :, None] == runs[:, None, :]
+            allowed = _both(allowed, same[:, None])
+        if mask.bias is not None:
+            bias = mask.bias if bias is None else bias + mask.bias
+    if bias is None:
+        return Visibility(mask=allowed)
+    return Visibility(mask=bias if allowed is None else bias.masked_fill(~allowed, -math.inf))
 
-    def _shows_all(self, k_positions: Tensor) -> bool:
-        return all(w is None or k_positions.shape[-1] <= w for w in self.windows)
+
+def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
+    """(L, S) bool: query i may see keys up to i + (S - L)."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-def over_past(mask: Mask | None, length: int, past: int) -> Mask | None:
-    """``mask`` whose pairs are of ``length`` keys, for those and ``past`` ones in front of them."""
-    if mask is None or past == 0 or (mask.allowed is None and mask.bias is None):
-        return mask
+def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, Tensor | None]:
+    """A mask whose pairs are of ``length`` keys, for those and ``past`` ones in front of them.
 
-    def wide(pairs: Tensor | None, shown: float) -> Tensor | None:
-        if pairs is None:
-            return None
+    Documents become pairs: the past is number 0 and so is a first run of id 0, which goes on with
+    it. The second result is then (B, past + L) bool, what belongs to the last document.
+    """
+    if mask is None:
+        return None, None
+
+    def wide(pairs: Tensor | None, visible: float) -> Tensor | None:
+        if pairs is None or past == 0:
+            return pairs
         pairs = pairs.expand(*pairs.shape[:-1], length) if pairs.dim() else pairs.expand(length)
-        return F.pad(pairs, (past, 0), value=shown)
+        return F.pad(pairs, (past, 0), value=visible)
 
-    return replace(mask, allowed=wide(mask.allowed, True), bias=wide(mask.bias, 0.0))
+    allowed, bias = wide(mask.allowed, True), wide(mask.bias, 0.0)
+    if mask.documents is None:
+        return replace(mask, allowed=allowed, bias=bias), None
+    ids = runs_of(mask.documents, mask.keep)
+    real = torch.ones_like(ids, dtype=torch.bool) if mask.keep is None else mask.keep
+    first = mask.documents.gather(1, real.long().argmax(1, keepdim=True))
+    ids = ids + ((first != 0) & real.any(1, keepdim=True)).long()
+    whole = F.pad(ids, (past, 0))
+    same = (ids[:, :, None] == whole[:, None, :])[:, None]
+    allowed = same if allowed is None else same & allowed
+    return replace(mask, documents=None, allowed=allowed, bias=bias), whole == ids[:, -1:]
 
 
 def counts_up(keep: Tensor | None) -> bool:
@@ -90,51 +130,6 @@ def surely(flags: Tensor) -> bool:
 def _may_ask(flags: Tensor) -> bool:
     """Whether reading numbers stops neither a device nor a compiler."""
     return flags.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def visibility(
-    mask: Mask | None,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    *,
-    causal: bool,
-    windows: tuple[int | None, ...] = (None,),
-    keep: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Visibility:
-    """Combine everything that hides keys from queries.
-
-    Args:
-        mask: the caller's mask (its ``keep`` hides no keys: pass their flags as ``keep``).
-        q_positions, k_positions: (B or 1, L), (B or 1, S) absolute positions.
-        causal: keys later than the query are hidden.
-        windows: one entry for all heads or one a head: W shows distances 0 <= i-j < W when causal,
-            |i-j| < W when not; None shows all.
-        keep: (B, S) bool, which keys are real.
-        bias: float scores to add, broadcastable to (B, H, L, S).
-    """
-    allowed: Tensor | None = None
-    if causal:
-        allowed = (k_positions[:, None, :] <= q_positions[:, :, None])[:, None]
-    if any(w is not None for w in windows):
-        distance = (q_positions[:, :, None] - k_positions[:, None, :]).abs()[:, None]
-        widths = [math.inf if w is None else w for w in windows]
-        limit = torch.tensor(widths, device=distance.device).view(1, -1, 1, 1)
-        allowed = _both(allowed, distance < limit)
-    if keep is not None:
-        allowed = _both(allowed, keep[:, None, None, :])
-    if mask is not None:
-        if mask.allowed is not None:
-            allowed = _both(allowed, mask.allowed)
-        if mask.documents is not None:
-            runs = runs_of(mask.documents, mask.keep)
-            same = runs[:, :, None] == runs[:, None, :]
-            allowed = _both(allowed, same[:, None])
-        if mask.bias is not None:
-            bias = mask.bias if bias is None else bias + mask.bias
-    if bias is None:
-        return Visibility(mask=allowed)
-    return Visibility(mask=bias if allowed is None else bias.masked_fill(~allowed, -math.inf))
 
 
 def _both(a: Tensor | None, b: Tensor) -> Tensor:

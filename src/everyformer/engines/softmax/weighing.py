@@ -7,14 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from everyformer.engines.softmax.attention import (
-    Visibility,
-    attention_weights,
-    sloped,
-    softmax_attention,
-)
+from everyformer.engines.softmax.attention import attention_weights, sloped, softmax_attention
 from everyformer.engines.softmax.places import Places
 from everyformer.engines.softmax.scored import How, Scorer, scored_attention, scored_weights
+from everyformer.engines.softmax.visibility import Visibility
 
 
 @dataclass(frozen=True)

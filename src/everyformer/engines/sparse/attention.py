@@ -21,9 +21,10 @@ from torch import Tensor
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.engines.ranges import HALF
-from everyformer.engines.softmax.attention import Visibility, with_slopes_in
+from everyformer.engines.softmax.attention import with_slopes_in
 from everyformer.engines.softmax.places import Places
 from everyformer.engines.softmax.scored import Scorer
+from everyformer.engines.softmax.visibility import Visibility
 from everyformer.engines.softmax.weighing import Weighing
 from everyformer.engines.sparse import flex
 from everyformer.engines.sparse.branches import fused

@@ -46,8 +46,9 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.softmax.attention import Visibility, attention_weights, softmax_attention
+from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.cache import ContextState
+from everyformer.engines.softmax.visibility import Visibility
 from everyformer.mixers import MIXERS
 from everyformer.mixers._rows import RowMixer, Rows
 from everyformer.mixers.linformer.reference import compress_reference, linformer_reference

@@ -15,7 +15,8 @@ from torch import Tensor
 from everyformer.core.state import State, state
 from everyformer.engines.ranges import widened
 from everyformer.engines.rows import gather_rows
-from everyformer.engines.softmax.attention import Visibility, softmax_attention
+from everyformer.engines.softmax.attention import softmax_attention
+from everyformer.engines.softmax.visibility import Visibility
 
 
 def linformer_chunked(

@@ -59,8 +59,9 @@ from everyformer.engines.content.hashing import (
     seeded_rotations,
 )
 from everyformer.engines.content.sorted_chunks import chunked_attention, chunked_queries
-from everyformer.engines.softmax.attention import Visibility, softmax_attention
+from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.visibility import Visibility
 from everyformer.mixers import MIXERS
 from everyformer.mixers._rows import RowMixer, Rows, laid
 from everyformer.mixers.reformer.function import (

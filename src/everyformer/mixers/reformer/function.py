@@ -16,7 +16,8 @@ from everyformer.engines.content.chunk_lists import Pattern
 from everyformer.engines.content.hashing import bucket_order
 from everyformer.engines.content.sorted_chunks import chunked_attention
 from everyformer.engines.ranges import widened
-from everyformer.engines.softmax.attention import Visibility, softmax_attention
+from everyformer.engines.softmax.attention import softmax_attention
+from everyformer.engines.softmax.visibility import Visibility
 
 _LAST_BUCKET = 2**31
 """where padding is sorted to, behind all that hashes give"""

@@ -55,9 +55,9 @@ from everyformer.engines.content.balance import (
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
 from everyformer.engines.rows import gather_rows
-from everyformer.engines.softmax.attention import Visibility, softmax_attention
+from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.engines.softmax.visibility import surely
+from everyformer.engines.softmax.visibility import Visibility, surely
 from everyformer.mixers import MIXERS
 from everyformer.mixers._rows import RowMixer, Rows
 from everyformer.mixers.sinkhorn.reference import pooled_reference, sinkhorn_attention_reference

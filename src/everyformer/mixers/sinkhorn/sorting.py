@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.choices import choose
-from everyformer.engines.softmax.attention import Visibility, softmax_attention
+from everyformer.engines.softmax.attention import softmax_attention
+from everyformer.engines.softmax.visibility import Visibility
 
 SortNet = Literal["linear", "mlp", "bilinear"]
 Combine = Literal["concat", "sum-scores", "sum-out"]
