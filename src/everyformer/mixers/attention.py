@@ -357,6 +357,10 @@ class Attention(Mixer):
         return MixerOutput(self.attend(q, held.keys, held.values, visible), state, {})
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        return self.sight.windows
+
+    @property
     def sight(self) -> Sight:
         """What queries see; with a memory, in training or evaluation as it says."""
         return self._sight if self.memory is None else self.memory.sight(self._sight)
