@@ -68,6 +68,8 @@ MOST_GLOBAL = 1 << 20
 """global tokens, which plans list one by one"""
 SEEDS = 2**31
 """how many there are: a layer's number is added, and NumPy takes 32 bits"""
+SMALL = {"block_size": 4, "random_blocks": 2}
+"""blocks of pictures"""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,12 @@ class BigBird(PatternAttention):
 
     name = "bigbird"
     Options = BigBirdOptions
+    examples = (
+        ("at random", {**SMALL, "window_blocks": 1, "global_blocks": ()}),
+        ("near", {**SMALL, "random_blocks": 0, "global_blocks": ()}),
+        ("for all", {**SMALL, "window_blocks": 1, "random_blocks": 0}),
+        ("all three", SMALL),
+    )
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,

@@ -72,6 +72,10 @@ class Blockwise(PlanAttention):
 
     name = "blockwise"
     Options = BlockwiseOptions
+    examples = (
+        ("4 blocks, shift 0", {"blocks": 4, "groups": (1,)}),
+        ("shift 1", {"blocks": 4, "groups": (0, 1)}),
+    )
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,

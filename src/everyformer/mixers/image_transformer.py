@@ -90,6 +90,10 @@ class ImageTransformer(PatternAttention):
 
     name = "image-transformer"
     Options = ImageTransformerOptions
+    examples = (
+        ("1-D", {"block_size": 8, "memory_size": 8}),
+        ("2-D", {"dims": 2, "grid": (8, 8), "tile": (4, 4), "flange": (2, 2)}),
+    )
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,

@@ -97,6 +97,11 @@ class Longformer(PatternAttention):
     states = (KeyValueState, LongformerState)
     honours = frozenset({"keep", "documents", "global_tokens"})
     Options = LongformerOptions
+    examples = (
+        ("window 8", {"window": 8}),
+        ("dilated by 2", {"window": 8, "dilation": 2}),
+        ("and global tokens", {"window": 8, "global_tokens": (0, 21, 42)}),
+    )
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,

@@ -17,6 +17,7 @@ max_length width parameters.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
 from everyformer.core.mixer import set_options
+from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.positions import POSITIONS
 from everyformer.positions.base import Position
 
@@ -79,3 +81,21 @@ class LearnedPerLayer(Position):
         if self.options.align == "end":
             positions = positions + len(self.table) - lengths_of(positions)
         return nn.functional.embedding(positions, self.table)
+
+    def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
+        tables = [layer.table.detach() for layer in layers if isinstance(layer, LearnedPerLayer)]
+        return {"encodings": lambda: _panels([table[:length].float().cpu() for table in tables])}
+
+
+def _panels(tables: list[Tensor]) -> Panels:
+    """One row of panels a layer."""
+    sizes = ", ".join(f"{table.norm(dim=-1).mean().item():.2g}" for table in tables)
+    caption = (
+        f"The learned vectors that are added before every layer, for {len(tables[0])} positions "
+        f"(rows of a panel). Their mean norms, layer by layer: {sizes}."
+    )
+    rows = [
+        [Panel(f"layer {n + 1}", table.numpy(), ("channel", "position"))]
+        for n, table in enumerate(tables)
+    ]
+    return Panels(rows, caption, "value", signed=True, wide=True)
