@@ -11,12 +11,12 @@ Source: Gehring et al. 2017, arXiv 1705.03122; GPT and BERT use it with N(0, 0.0
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount
+from everyformer.core.bounds import Affects, Amount
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mixer import set_options
@@ -26,7 +26,7 @@ from everyformer.positions.base import Position
 
 @dataclass(frozen=True)
 class LearnedOptions(Options):
-    std: Amount = 0.02
+    std: Annotated[Amount, Affects("nothing")] = 0.02
     """standard deviation of the table at the start (0 starts from zeros)"""
 
 
