@@ -175,9 +175,9 @@ def test_options_that_change_no_weights_meaning_may_differ(tmp_path: Path) -> No
 
 
 def test_another_way_to_compute_is_no_other_model(tmp_path: Path) -> None:
-    sizes = {"window": 4, "vocabulary": 40, **TEXT}
-    old = built("longformer", "lm", backend="blocked", loss_chunk=3, **sizes)
-    new = built("longformer", "classify-text", backend="dense", feedforward_chunk=5, **sizes)
+    sizes = {"vocabulary": 40, **TEXT}
+    old = built("blockwise", "lm", backend="blocked", loss_chunk=3, **sizes)
+    new = built("blockwise", "classify-text", backend="dense", feedforward_chunk=5, **sizes)
     assert started(new, old, tmp_path / "m").fresh == ("pool.head.weight", "pool.head.bias")
 
 
