@@ -3,14 +3,18 @@
 A reader who opens only this file sees the whole family. A member is a named choice of genes (mixer,
 position, memory, block, model); each builds with `create_model`, those whose mixer bears their name
 also with `create_mixer`. Where something is not supported, the reason stands in place of True.
+Other packages add rows through the entry-point group ``everyformer.members``, each under its name
+(``my-member = "module:ROW"``); so that listing costs nothing, their modules import no torch.
 """
 
 from __future__ import annotations
 
+import functools
+from importlib.metadata import entry_points
 from typing import Any
 
 from everyformer.core.config import Choice
-from everyformer.core.errors import unknown
+from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.gene import plain_choice
 from everyformer.core.member import Cost, Genes, Member
 from everyformer.core.tasks import ALL_TASKS, ENLARGE, IMAGE, LM, MLM, PIXELS, SEQ2SEQ, TEXT
@@ -352,18 +356,41 @@ FAMILY: tuple[Member, ...] = (
     ),
 )  # fmt: skip
 
-_BY_NAME = {member.name: member for member in FAMILY}
-
 
 def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) -> list[Member]:
-    """All members in family order, or those that support ``task`` and every ability named."""
+    """All members in family order, or those that support ``task`` and every ability named.
+
+    Raises:
+        ConfigError: another package offers a row that cannot be used; names the package.
+    """
     return [
-        m for m in FAMILY if (task is None or task in m.tasks) and all(m.can(a) for a in abilities)
+        m
+        for m in _known().values()
+        if (task is None or task in m.tasks) and all(m.can(a) for a in abilities)
     ]
 
 
 def info(name: str) -> Member:
     """The row of one member; an unknown name is an error that offers the nearest."""
-    if name not in _BY_NAME:
-        raise unknown("member", name, _BY_NAME)
-    return _BY_NAME[name]
+    if name not in _known():
+        raise unknown("member", name, _known())
+    return _known()[name]
+
+
+@functools.cache
+def _known() -> dict[str, Member]:
+    """Every member by its name: those above, then those of other packages."""
+    known = {member.name: member for member in FAMILY}
+    for entry in sorted(entry_points(group="everyformer.members"), key=lambda entry: entry.name):
+        owner = entry.dist.name if entry.dist else entry.module
+        offer = f"the package '{owner}' offers '{entry.value}' as the member '{entry.name}', which"
+        if entry.name in known:
+            raise ConfigError(f"{offer} is there already: it must choose another name")
+        try:
+            row = entry.load()
+        except Exception as error:
+            raise ConfigError(f"{offer} cannot be imported: {error}") from error
+        if not isinstance(row, Member) or row.name != entry.name:
+            raise ConfigError(f"{offer} is no `Member` of that name, but {row!r}")
+        known[entry.name] = row
+    return known

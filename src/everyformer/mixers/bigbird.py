@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.bounds import Bounds, Count, Index, Odd, Rate, When, Whole
+from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Index, Odd, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, set_options
@@ -95,9 +95,9 @@ class BigBirdOptions(Options):
     """texts of at most so many blocks see everything (transformers: 5 + 2 r)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training (the released code has none)"""
-    backend: Backend = "auto"
+    backend: Annotated[Backend, Affects("speed")] = "auto"
     """how it is computed: auto, dense, blocked or flex"""
 
 

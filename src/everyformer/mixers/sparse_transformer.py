@@ -30,7 +30,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from everyformer.core.bounds import Count, Rate, When
+from everyformer.core.bounds import Affects, Count, Dropout, When
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, Picture, set_options
@@ -68,9 +68,9 @@ class SparseTransformerOptions(Options):
     of pictures have half of them)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training (the paper has none)"""
-    backend: Backend = "auto"
+    backend: Annotated[Backend, Affects("speed")] = "auto"
     """how it is computed: auto, dense, blocked or flex"""
 
 

@@ -23,12 +23,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Count
+from everyformer.core.bounds import Affects, Amount, Count
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.gene import EMBEDDING_STD
@@ -47,7 +47,7 @@ class AxialOptions(Options):
     """d_1, ..., d_n, which add up to width (default: equal parts)"""
     combine: Literal["concat", "sum"] = "concat"
     """rows side by side, or added up (no dims then)"""
-    std: Amount | None = None
+    std: Annotated[Amount | None, Affects("nothing")] = None
     """standard deviation of the tables at the start (default: the token embeddings', 0.02 or, where
     these are scaled, 1; with combine='sum' over sqrt(n))"""
 

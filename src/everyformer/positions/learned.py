@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount
+from everyformer.core.bounds import Affects, Amount
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mixer import set_options
@@ -29,7 +29,7 @@ from everyformer.positions.base import Position
 
 @dataclass(frozen=True)
 class LearnedOptions(Options):
-    std: Amount = 0.02
+    std: Annotated[Amount, Affects("nothing")] = 0.02
     """standard deviation of the table at the start (0 starts from zeros)"""
 
 

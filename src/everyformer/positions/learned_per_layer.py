@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount
+from everyformer.core.bounds import Affects, Amount
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
@@ -36,7 +36,7 @@ from everyformer.positions.base import Position
 
 @dataclass(frozen=True)
 class LearnedPerLayerOptions(Options):
-    std: Amount = 0.02
+    std: Annotated[Amount, Affects("nothing")] = 0.02
     """standard deviation of the tables at the start (0 starts from zeros)"""
     align: Literal["start", "end"] = "start"
     """which row is fixed: the first is that of the first token, or the last that of the last"""

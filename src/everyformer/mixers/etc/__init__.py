@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Count, Rate, Whole
+from everyformer.core.bounds import Count, Dropout, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mixer import Mixer, heads_divide, set_options
@@ -88,7 +88,7 @@ class ETCOptions(Options):
     """a long token reads the global token of its own sentence alone"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
 
 
