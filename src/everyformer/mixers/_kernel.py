@@ -37,7 +37,7 @@ from everyformer.engines.kernel.attention import (
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.visibility import visibility
-from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.base import RowMixer, Rows
 from everyformer.positions.base import Position
 
 Keys = tuple[Tensor, Tensor | None]

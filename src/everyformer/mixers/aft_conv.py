@@ -45,8 +45,8 @@ from everyformer.mixers._aft import (
     hide_padding,
     split_heads,
 )
-from everyformer.mixers._rows import Rows, laid
 from everyformer.mixers.aft_full import aft_full_reference
+from everyformer.mixers.base import Rows, laid
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ from everyformer.mixers._aft import (
     split_heads,
     unfold_batch,
 )
-from everyformer.mixers._rows import Rows
+from everyformer.mixers.base import Rows
 
 
 @dataclass(frozen=True)

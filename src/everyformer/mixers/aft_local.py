@@ -44,8 +44,8 @@ from everyformer.mixers._aft import (
     split_heads,
     unfold_batch,
 )
-from everyformer.mixers._rows import Rows
 from everyformer.mixers.aft_full import AFTFullOptions, aft_full_reference
+from everyformer.mixers.base import Rows
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ from everyformer.mixers._aft import (
     gated_average,
     hide_padding,
 )
-from everyformer.mixers._rows import Rows
 from everyformer.mixers.aft_full import aft_full_reference
+from everyformer.mixers.base import Rows
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,8 @@ from everyformer.engines.sparse.random_blocks import (
 )
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
-from everyformer.mixers._rows import Rows
 from everyformer.mixers.attention import attention_reference
+from everyformer.mixers.base import Rows
 from everyformer.positions.base import Position
 
 MOST_GLOBAL = 1 << 20

@@ -36,8 +36,8 @@ from everyformer.core.trace import record
 from everyformer.engines.averages.toeplitz import toeplitz_matrix, toeplitz_mix
 from everyformer.engines.softmax.visibility import surely
 from everyformer.mixers import MIXERS
-from everyformer.mixers._rows import RowMixer, Rows
 from everyformer.mixers.attention import Attention
+from everyformer.mixers.base import RowMixer, Rows
 
 Gate = Literal["split", "multiplicative", "additive", "linear"]
 

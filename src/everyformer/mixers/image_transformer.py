@@ -43,7 +43,7 @@ from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import PatternAttention
-from everyformer.mixers._rows import Rows
+from everyformer.mixers.base import Rows
 from everyformer.positions.base import Position
 
 TILE = (4, 12)

@@ -42,7 +42,7 @@ from everyformer.engines.sparse.patterns import GlobalKeys, GlobalQueries, Near,
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
-from everyformer.mixers._rows import Rows
+from everyformer.mixers.base import Rows
 from everyformer.positions.base import Position
 
 

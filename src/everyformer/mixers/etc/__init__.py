@@ -43,7 +43,7 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.places import Places
 from everyformer.engines.sparse.layouts import Windows
 from everyformer.mixers import MIXERS
-from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.base import RowMixer, Rows
 from everyformer.mixers.etc.kinds import (
     Labels,
     Row,

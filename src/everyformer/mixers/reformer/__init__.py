@@ -63,7 +63,7 @@ from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.mixers import MIXERS
-from everyformer.mixers._rows import RowMixer, Rows, laid
+from everyformer.mixers.base import RowMixer, Rows, laid
 from everyformer.mixers.reformer.function import (
     dense_attention,
     keys_of,

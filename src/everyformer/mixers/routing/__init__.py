@@ -61,7 +61,7 @@ from everyformer.engines.content.centroids import Centroids, Update
 from everyformer.engines.content.clustered import Heads, Slots, best_yet, latest, latest_next
 from everyformer.engines.ranges import widened
 from everyformer.mixers import MIXERS
-from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.base import RowMixer, Rows
 from everyformer.mixers.routing.function import (
     Routing,
     hidden,

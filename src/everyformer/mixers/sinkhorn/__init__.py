@@ -59,7 +59,7 @@ from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility, surely
 from everyformer.mixers import MIXERS
-from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.base import RowMixer, Rows
 from everyformer.mixers.sinkhorn.reference import pooled_reference, sinkhorn_attention_reference
 from everyformer.mixers.sinkhorn.sorting import (
     Combine,
