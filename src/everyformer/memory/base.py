@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State
+from everyformer.core.trials import Trials
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Sight
 
@@ -62,6 +63,8 @@ class Memory(nn.Module):
     """
 
     name: ClassVar[str]
+    trials: ClassVar[Trials] = Trials()
+    """what the laws try it on"""
     holds: ClassVar[type[State]]
     """the kind of state that it carries"""
     slots: int

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.trials import Trials
 
 
 class Position(nn.Module):
@@ -24,6 +25,8 @@ class Position(nn.Module):
     """
 
     name: ClassVar[str]
+    trials: ClassVar[Trials] = Trials()
+    """what the laws try it on"""
     acts_on: ClassVar[Literal["embeddings", "layers", "queries-keys", "scores"]]
     adds_to_values: ClassVar[bool] = False
     """whether it adds to the outputs of heads; its constructor then takes ``value_dim`` too"""

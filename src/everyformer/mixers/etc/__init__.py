@@ -58,6 +58,7 @@ from everyformer.mixers.etc.kinds import (
     seen_of,
     wide,
 )
+from everyformer.mixers.etc.trials import TRIALS
 
 UNIT = 64
 """long queries that read their neighbourhood in one go; more would read more in vain"""
@@ -105,6 +106,7 @@ class ETC(RowMixer):
     """
 
     name = "etc"
+    trials = TRIALS
     honours = frozenset({"keep", "documents", "global_tokens", "sentences"})
     global_rows = True
     Options = ETCOptions
