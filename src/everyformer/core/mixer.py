@@ -14,6 +14,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Pictures
 from everyformer.core.state import State
+from everyformer.core.trials import Trials
 
 DROPOUT = "attention_dropout"
 """the option of mixers that have weights to drop from"""
@@ -41,6 +42,8 @@ class Mixer(nn.Module):
     """
 
     name: ClassVar[str]
+    trials: ClassVar[Trials] = Trials()
+    """what the laws try it on"""
     honours: ClassVar[frozenset[str]] = frozenset({"keep"})
     """parts of `Mask` that this mixer applies; any other part given is an error"""
     accepts_positions: ClassVar[bool] = False

@@ -59,6 +59,7 @@ from everyformer.engines.sparse.random_blocks import (
     uniform_order,
 )
 from everyformer.mixers import MIXERS
+from everyformer.mixers._bigbird_trials import TRIALS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
 from everyformer.mixers.attention import attention_reference
 from everyformer.mixers.base import Rows
@@ -118,6 +119,7 @@ class BigBird(PatternAttention):
     """
 
     name = "bigbird"
+    trials = TRIALS
     Options = BigBirdOptions
     examples = (
         ("at random", {**SMALL, "window_blocks": 1, "global_blocks": ()}),

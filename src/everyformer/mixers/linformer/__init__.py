@@ -59,6 +59,7 @@ from everyformer.mixers.linformer.slots import (
     Slots,
     compress,
 )
+from everyformer.mixers.linformer.trials import TRIALS
 
 Sharing = Literal["none", "headwise", "key-value", "layerwise"]
 DEFAULT_SLOTS = 256
@@ -109,6 +110,7 @@ class Linformer(RowMixer):
     """
 
     name = "linformer"
+    trials = TRIALS
     states = (LinformerState, ContextState)
     honours = frozenset({"keep", "documents"})
     crosses = True

@@ -70,6 +70,7 @@ from everyformer.mixers.routing.function import (
     routing_attention,
 )
 from everyformer.mixers.routing.reference import local_weights_reference, routing_weights_reference
+from everyformer.mixers.routing.trials import TRIALS
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class RoutingAttention(RowMixer):
     """
 
     name = "routing"
+    trials = TRIALS
     states = (RoutingState,)
     honours = frozenset({"keep", "documents"})
     shares_heads = True

@@ -73,6 +73,7 @@ from everyformer.mixers.sinkhorn.sorting import (
     sorted_blocks,
 )
 from everyformer.mixers.sinkhorn.state import SinkhornState, begun, in_order, read_on
+from everyformer.mixers.sinkhorn.trials import TRIALS
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ class Sinkhorn(RowMixer):
     """
 
     name = "sinkhorn"
+    trials = TRIALS
     states = (SinkhornState,)
     honours = frozenset({"keep", "documents"})
     Options = SinkhornOptions
