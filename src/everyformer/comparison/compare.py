@@ -18,7 +18,7 @@ from everyformer.benchmark.points import Point, crossover
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.folder import check_folder, opened
 from everyformer.comparison.plan import Entrant, entrants, own_options, preset_changes
-from everyformer.comparison.results import Data, FailedRow, Results, Row, Run
+from everyformer.comparison.results import FailedRow, Results, Row, Run
 from everyformer.comparison.summary import (
     BETTER,
     curve,
@@ -143,7 +143,7 @@ def collect(
         "command": command,
         "config": to_dict(config),
         "environment": environment(),
-        "data": cast(Data, dataset.summary()),
+        "data": dataset.summary(),
         "metric": metric,
         "better": BETTER[metric],
         "rows": ranked,

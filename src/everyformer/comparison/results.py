@@ -17,16 +17,12 @@ Axis = Literal["seconds", "tokens", "flops"]
 
 
 class Evaluation(TypedDict):
-    """The parts of `training.evaluate` that are compared; those of a metric only where it is."""
+    """The parts of `training.evaluate` that are compared, each with its ``METRIC_interval``."""
 
     loss: float
     bits_per_byte: NotRequired[float]
     bits_per_dim: NotRequired[float]
     accuracy: NotRequired[float]
-    loss_interval: NotRequired[Interval | None]
-    bits_per_byte_interval: NotRequired[Interval | None]
-    bits_per_dim_interval: NotRequired[Interval | None]
-    accuracy_interval: NotRequired[Interval | None]
 
 
 class Sample(TypedDict):
@@ -63,43 +59,29 @@ class Trained(TypedDict):
     by_position: NotRequired[list[list[float]]]
     """[first position, mean loss] of each stretch of the window"""
     sample: NotRequired[Sample | None]
+    config: NotRequired[dict[str, Any]]
+    """the model's, in the training's own file"""
 
 
-class Done(Trained):
-    """The same with the model's config, as a file of its own."""
-
-    config: dict[str, Any]
+Result = Trained | Failed
 
 
-Result = Done | Failed
-
-
-class Spent(TypedDict):
-    """What a training had spent at a step."""
+class Logged(TypedDict):
+    """A step or an evaluation of metrics.jsonl, with what had been spent by then."""
 
     step: int
     seconds: float
     tokens: int
     flops: int
-
-
-class TrainingRow(Spent):
-    """A row of metrics.jsonl."""
-
-    loss: float
-
-
-class EvaluationRow(Spent):
-    """An evaluation on the way, with its cost so far."""
-
-    evaluation: Evaluation
+    loss: NotRequired[float]
+    evaluation: NotRequired[Evaluation]
 
 
 class Curve(TypedDict):
     """How a training went."""
 
-    training: list[TrainingRow]
-    evaluations: list[EvaluationRow]
+    training: list[Logged]
+    evaluations: list[Logged]
 
 
 class Planned(Curve):
@@ -111,7 +93,7 @@ class Planned(Curve):
     folder: str
 
 
-class DoneRun(Planned, Trained):
+class TrainedRun(Planned, Trained):
     """A training with its curve."""
 
 
@@ -119,7 +101,7 @@ class FailedRun(Planned, Failed):
     """The same of one that failed."""
 
 
-Run = DoneRun | FailedRun
+Run = TrainedRun | FailedRun
 
 
 class FailedRow(Failed):
@@ -162,22 +144,6 @@ class Row(TypedDict):
     """what its preset changes besides its genes"""
 
 
-class Data(TypedDict):
-    """What `Dataset.summary` says of the data."""
-
-    name: str
-    task: str
-    kind: str
-    vocabulary: int
-    classes: list[str]
-    length: int
-    image: list[int] | None
-    bytes_per_token: float | None
-    split: str
-    fingerprint: str
-    tokenizer: str | None
-
-
 class Results(TypedDict):
     """Everything that a report is drawn from."""
 
@@ -185,9 +151,10 @@ class Results(TypedDict):
     command: str
     config: dict[str, Any]
     environment: dict[str, Any]
-    data: Data
+    data: dict[str, Any]
+    """see `Dataset.summary`"""
     metric: Metric
-    better: Literal["lower", "higher"]
+    better: str
     rows: list[Row | FailedRow]
     """best first"""
     runs: list[Run]

@@ -7,30 +7,25 @@ import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from everyformer.comparison.results import (
     Curve,
-    Done,
     Evaluation,
-    EvaluationRow,
     FailedRow,
+    Logged,
     Metric,
     Row,
+    Trained,
     interval_of,
     quality_of,
-)
+)  # fmt: skip
 from everyformer.core.tasks import TASKS
 from everyformer.training.logging import read_metrics
 
 NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
 """said of the loss of a model that leaks"""
-BETTER: dict[Metric, Literal["lower", "higher"]] = {
-    "bits_per_byte": "lower",
-    "bits_per_dim": "lower",
-    "loss": "lower",
-    "accuracy": "higher",
-}
+BETTER = {"bits_per_byte": "lower", "bits_per_dim": "lower", "loss": "lower", "accuracy": "higher"}
 
 
 def quality_metric(task: str, evaluation: Evaluation) -> Metric:
@@ -39,7 +34,7 @@ def quality_metric(task: str, evaluation: Evaluation) -> Metric:
     return cast(Metric, found)
 
 
-def member_row(member: str, parameters: int, runs: Sequence[Done], metric: Metric) -> Row:
+def member_row(member: str, parameters: int, runs: Sequence[Trained], metric: Metric) -> Row:
     """The comparison's row of one member from its finished runs (one a seed)."""
     values = [quality_of(run["evaluation"], metric) for run in runs]
     first = runs[0]
@@ -123,10 +118,10 @@ def curve(run: Path) -> Curve:
     return cast(Curve, {"training": training, "evaluations": evaluations})
 
 
-def time_to(target: float, evaluations: Sequence[EvaluationRow], metric: Metric) -> float | None:
+def time_to(target: float, evaluations: Sequence[Logged], metric: Metric) -> float | None:
     """Training seconds until ``metric`` reaches ``target``, linear between evaluations."""
     sign = 1 if BETTER[metric] == "lower" else -1
-    before: EvaluationRow | None = None
+    before: Logged | None = None
     for row in evaluations:
         value = quality_of(row["evaluation"], metric)
         if sign * (value - target) <= 0:

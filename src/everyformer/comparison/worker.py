@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
 from everyformer.comparison.files import read_job, write_result
-from everyformer.comparison.results import Done, Evaluation, Result
+from everyformer.comparison.results import Evaluation, Result, Trained
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
@@ -58,7 +58,7 @@ def main(folder: Path) -> int:
     return 0
 
 
-def work(folder: Path, job: dict[str, Any]) -> Done | None:
+def work(folder: Path, job: dict[str, Any]) -> Trained | None:
     """Train, then look at what came of it; None if a signal stopped it."""
     spec = from_dict(RunSpec, job["run"])
     dataset = load_dataset(spec.data, spec.task)
@@ -77,7 +77,7 @@ def work(folder: Path, job: dict[str, Any]) -> Done | None:
     peak = trained.peak_device or memory_peak() - before
     # a sitting without a step of its own knows neither speed nor memory of training
     speed = trained.tokens_per_second or trained.tokens / trained.seconds
-    found: Done = {
+    found: Trained = {
         "status": "done",
         "steps": trained.steps,
         "tokens": trained.tokens,

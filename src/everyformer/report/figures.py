@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from everyformer.benchmark.points import Point
-from everyformer.comparison.results import Axis, DoneRun, Results, finished, points
+from everyformer.comparison.results import Axis, Results, TrainedRun, finished, points
 from everyformer.core.tasks import TASKS
 from everyformer.core.words import size as bytes_in_words
 from everyformer.report.style import Looks, name_members, new_figure, styled
@@ -138,7 +138,7 @@ def draw_loss(results: Results, looks: Looks, axis: Axis) -> Drawing | None:
     return Drawing(f"loss-{axis}", f"Loss against {_AXES[axis].split(' (')[0]}", figure, caption)
 
 
-def _at_equal(runs: list[DoneRun], axis: Axis, scale: float, unit: str) -> str:
+def _at_equal(runs: list[TrainedRun], axis: Axis, scale: float, unit: str) -> str:
     """Who leads where all have spent the same, by the first seed of each."""
     firsts = {run["member"]: run for run in reversed(runs)}
     shared = min(run["evaluations"][-1][axis] for run in firsts.values())
