@@ -154,7 +154,7 @@ class Mixer(nn.Module):
             layers: the mixers of all layers, which one picture may show together.
 
         Returns:
-            ``masks`` stands for the picture that mask parts and `windows` make.
+            Pictures by name; ``masks`` in place of that which mask parts and `windows` make.
         """
         return {}
 
