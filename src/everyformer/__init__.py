@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everyformer import functional, reference
-    from everyformer.comparison.compare import compare
     from everyformer.core.errors import EveryformerError
     from everyformer.core.mask import Mask
     from everyformer.core.member import Member
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from everyformer.generation.sampling import generate, stream
     from everyformer.interop.multihead import MultiheadAttention
     from everyformer.models.build import by_head, by_layer, create_mixer, create_model
+    from everyformer.report.compare import compare
     from everyformer.training.checkpoint import load_model as load
     from everyformer.training.checkpoint import save_model as save
     from everyformer.training.warmstart import warm_start
@@ -41,7 +41,7 @@ _HOMES = {
     "ModelOutput": "core.outputs",
     "State": "core.state",
     "trace": "core.trace",
-    "compare": "comparison.compare",
+    "compare": "report.compare",
     "Member": "core.member",
     "info": "family",
     "list_members": "family",

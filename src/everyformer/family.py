@@ -3,14 +3,18 @@
 A reader who opens only this file sees the whole family. A member is a named choice of genes (mixer,
 position, memory, block, model); each builds with `create_model`, those whose mixer bears their name
 also with `create_mixer`. Where something is not supported, the reason stands in place of True.
+Other packages add rows through the entry-point group ``everyformer.members``, each under its name
+(``my-member = "module:ROW"``); so that listing costs nothing, their modules import no torch.
 """
 
 from __future__ import annotations
 
+import functools
+from importlib.metadata import entry_points
 from typing import Any
 
 from everyformer.core.config import Choice
-from everyformer.core.errors import unknown
+from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.gene import plain_choice
 from everyformer.core.member import Cost, Genes, Member
 from everyformer.core.tasks import ALL_TASKS, ENLARGE, IMAGE, LM, MLM, PIXELS, SEQ2SEQ, TEXT
@@ -54,7 +58,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "transformer", "The Transformer: encoder-decoder", "Vaswani et al.", 2017, "1706.03762",
-        _genes(block={"wiring": "post", "norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1},
+        _genes(wiring="post", block={"norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1},
               model={"embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"}),
         (SEQ2SEQ,), _SOFTMAX,
         "copies, reverses and sorts sequences of 10 to 20 symbols exactly; post-norm, as "
@@ -63,7 +67,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "bert", "BERT: masked language model", "Devlin et al.", 2018, "1810.04805",
         _genes(position="learned", mixer=_BIASED,
-              block={"wiring": "post", "norm_eps": 1e-12, "dropout": 0.1},
+              wiring="post", block={"norm_eps": 1e-12, "dropout": 0.1},
               model={"init": "bert", "embedding_dropout": 0.1, "embedding_norm": True,
                      "token_types": 2, "head_transform": True, "head_bias": True}),
         (MLM, TEXT), _SOFTMAX,
@@ -139,7 +143,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "transformer-xl", "Transformer-XL: a memory of segments", "Dai et al.", 2019, "1901.02860",
-        _genes(position="xl-relative", memory="segment", block={"wiring": "post", "dropout": 0.1},
+        _genes(position="xl-relative", memory="segment", wiring="post", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True}),
         (LM,),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, L (L + M) flags",
@@ -151,7 +155,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "compressive", "Compressive Transformer", "Rae et al.", 2020, "1911.05507",
         _genes(position="xl-relative", memory="compressive",
-              block={"wiring": "post", "dropout": 0.1},
+              wiring="post", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True}),
         (LM,),
         Cost(2, 1, "O(L (L + m + n) d) time a segment, m rows remembered and n compressed",
@@ -227,7 +231,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "image-transformer", "Image Transformer", "Parmar et al.", 2018, "1802.05751",
         _genes(mixer="image-transformer",
-              block={"wiring": "post", "feedforward": "relu", "dropout": 0.1},
+              wiring="post", block={"feedforward": "relu", "dropout": 0.1},
               model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
                      "scale_embedding": True},
               tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
@@ -274,7 +278,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
-        _genes(mixer="etc", position=None, block={"wiring": "post"},
+        _genes(mixer="etc", position=None, wiring="post",
               model={"summaries": {"per": "tokens"}}), (MLM, TEXT),
         Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",
              "none: it reads both sides"),
@@ -336,7 +340,7 @@ FAMILY: tuple[Member, ...] = (
         "reformer", "Reformer: attention among tokens of like hash", "Kitaev et al.", 2020,
         "2001.04451",
         _genes(mixer="reformer", position="axial",
-              block={"wiring": "reversible", "feedforward": "relu"},
+              wiring="reversible", block={"feedforward": "relu"},
               model={"tie": False, "scale_embedding": True}),
         (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
         Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "
@@ -352,18 +356,41 @@ FAMILY: tuple[Member, ...] = (
     ),
 )  # fmt: skip
 
-_BY_NAME = {member.name: member for member in FAMILY}
-
 
 def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) -> list[Member]:
-    """All members in family order, or those that support ``task`` and every ability named."""
+    """All members in family order, or those that support ``task`` and every ability named.
+
+    Raises:
+        ConfigError: another package offers a row that cannot be used; names the package.
+    """
     return [
-        m for m in FAMILY if (task is None or task in m.tasks) and all(m.can(a) for a in abilities)
+        m
+        for m in _known().values()
+        if (task is None or task in m.tasks) and all(m.can(a) for a in abilities)
     ]
 
 
 def info(name: str) -> Member:
     """The row of one member; an unknown name is an error that offers the nearest."""
-    if name not in _BY_NAME:
-        raise unknown("member", name, _BY_NAME)
-    return _BY_NAME[name]
+    if name not in _known():
+        raise unknown("member", name, _known())
+    return _known()[name]
+
+
+@functools.cache
+def _known() -> dict[str, Member]:
+    """Every member by its name: those above, then those of other packages."""
+    known = {member.name: member for member in FAMILY}
+    for entry in sorted(entry_points(group="everyformer.members"), key=lambda entry: entry.name):
+        owner = entry.dist.name if entry.dist else entry.module
+        offer = f"the package '{owner}' offers '{entry.value}' as the member '{entry.name}', which"
+        if entry.name in known:
+            raise ConfigError(f"{offer} is there already: it must choose another name")
+        try:
+            row = entry.load()
+        except Exception as error:
+            raise ConfigError(f"{offer} cannot be imported: {error}") from error
+        if not isinstance(row, Member) or row.name != entry.name:
+            raise ConfigError(f"{offer} is no `Member` of that name, but {row!r}")
+        known[entry.name] = row
+    return known

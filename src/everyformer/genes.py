@@ -6,6 +6,7 @@ is a record here, beside a folder with its alternatives; a new alternative is on
 
 from __future__ import annotations
 
+from everyformer.blocks.wirings import WIRING
 from everyformer.core.config import Choice
 from everyformer.core.gene import Gene
 from everyformer.core.member import Member
@@ -13,7 +14,9 @@ from everyformer.memory import MEMORY
 from everyformer.mixers import CROSS, ENCODER, MIXER
 from everyformer.positions import POSITION
 
-GENES: dict[str, Gene] = {gene.name: gene for gene in (MIXER, ENCODER, CROSS, POSITION, MEMORY)}
+GENES: dict[str, Gene] = {
+    gene.name: gene for gene in (MIXER, ENCODER, CROSS, POSITION, MEMORY, WIRING)
+}
 
 
 def named_genes(member: Member) -> dict[str, Choice]:

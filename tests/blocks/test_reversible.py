@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 import everyformer as ef
-from everyformer.blocks import reversible
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.stack import Stack
+from everyformer.blocks.wirings.base import Pass
+from everyformer.blocks.wirings.reversible import Recorded, Reversible, ReversibleOptions
 from everyformer.core.choices import choose
 from everyformer.core.errors import EveryformerError, GeneError
 from everyformer.core.mask import Mask
@@ -29,8 +30,8 @@ def make_stack(name, depth=3, output="concat", **options):
     own = {"causal_chunk": 4, "k": 2} if name == "linformer" else {}
     sizes = {"width": WIDTH, "heads": 3, "causal": name != "etc", "max_length": 20}
     mixers = [create_mixer(name, **sizes, **own) for _ in range(depth)]
-    block = BlockOptions(wiring="reversible", reversible_output=output, **options)
-    stack = Stack(mixers, WIDTH, block).double()
+    wiring = Reversible(ReversibleOptions(output))
+    stack = Stack(mixers, WIDTH, BlockOptions(**options), wiring=wiring).double()
     stir(stack)
     return stack
 
@@ -41,20 +42,14 @@ def plainly(monkeypatch):
 
     def run(stack, x, **more):
         with monkeypatch.context() as patched:
-            patched.setattr(reversible._Reversible, "apply", _kept_by_autograd)
+            patched.setattr(Reversible, "run", kept_by_autograd)
             return stack(x, **more)
 
     return run
 
 
-def _kept_by_autograd(run, a, b, *tensors):
-    out = reversible.run_plainly(
-        run.blocks, a.to(run.dtype), run.added, run.context, run.mask, run.state, run.hidden
-    )
-    run.names += out.losses
-    run.states += out.states
-    inner = [half for n in run.hidden for half in out.hidden[n]]
-    return *out.halves, *inner, *out.losses.values()
+def kept_by_autograd(wiring, blocks, x, given):
+    return given.run(blocks, wiring.open(x))
 
 
 def gradients(stack, x, y):
@@ -117,7 +112,7 @@ def test_steps_that_draw_nothing_between_some_that_do(plainly):
     torch.manual_seed(0)
     sizes = {"width": WIDTH, "heads": 3, "causal": True}
     mixers = [create_mixer("attention", **sizes, attention_dropout=0.4) for _ in range(3)]
-    stack = Stack(mixers, WIDTH, BlockOptions(wiring="reversible")).double()
+    stack = Stack(mixers, WIDTH, BlockOptions(), wiring=Reversible()).double()
     stir(stack)
     x, found = draw(2, 7, WIDTH).requires_grad_(), []
     for run in (stack, lambda x: plainly(stack, x)):
@@ -142,7 +137,7 @@ def test_a_decoder_that_reads_an_encoder_gets_autograds_gradients(layers, plainl
 
     got = found()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reversible._Reversible, "apply", _kept_by_autograd)
+        patched.setattr(Reversible, "run", kept_by_autograd)
         expected = found()
     assert all(g is not None and g.abs().max() > 0 for g in got)
     close(got, expected)
@@ -167,7 +162,7 @@ def test_a_table_of_positions_that_layers_share_gets_the_sum_of_their_gradients(
     names, weights = zip(*model.named_parameters(), strict=True)
     got = torch.autograd.grad(model(tokens, targets=tokens).loss, weights)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reversible._Reversible, "apply", _kept_by_autograd)
+        patched.setattr(Reversible, "run", kept_by_autograd)
         close(got, torch.autograd.grad(model(tokens, targets=tokens).loss, weights))
     assert any("position" in name for name in names)
 
@@ -176,11 +171,12 @@ def test_a_table_of_positions_that_layers_share_gets_the_sum_of_their_gradients(
 def test_the_inverse_rebuilds_the_input_of_24_layers(dtype, bound):
     stack = make_stack("attention", depth=24).to(dtype)
     x = draw(2, 9, WIDTH).to(dtype)
-    run = reversible.Run(list(stack.blocks), dtype)
     with torch.no_grad():
-        a, b = reversible.run_plainly(list(stack.blocks), x).halves
+        run = Recorded.of(Pass(), list(stack.blocks), dtype)
+        a, b, _ = run.run(run.blocks, stack.wiring.open(x))
         for step in reversed(run.steps):
-            a, b = b - run.call(step, a, None, None).y, a
+            weights = step.block.weights_of(step.part).values()
+            a, b = b - run.again(step, a, weights, ()).y, a
     for half in (a, b):
         assert (half - x).abs().max() < bound
 
@@ -231,9 +227,9 @@ def test_choices_that_are_kept_are_small_numbers(mixer, heads, size):
     kept = []
     for depth in (1, 3):
         stack = make_stack(mixer, depth=depth).train()
-        run = reversible.Run(list(stack.blocks), x.dtype)
-        reversible._Reversible.apply(run, x, x, *run.tensors)
-        kept.append(sum(c.nbytes for one in run.kept for c in one.choices))
+        run = Recorded.of(Pass(), list(stack.blocks), x.dtype)
+        run.run(run.blocks, stack.wiring.open(x))
+        kept.append(sum(c.nbytes for one in run.steps for c in one.choices))
     assert (kept[1] - kept[0]) / (2 * 2 * 16 * heads) == size
 
 
@@ -313,10 +309,10 @@ def test_hidden_layers_are_offered_and_have_gradients():
     out = stack(x, hidden=(0, 1, 3))
     torch.testing.assert_close(out.hidden[0], x)
     torch.testing.assert_close(stack.norm(out.hidden[2]), out.y)
-    first = Stack([stack.blocks[0].mixer], WIDTH, BlockOptions(wiring="reversible")).double()
+    first = Stack([stack.blocks[0].mixer], WIDTH, BlockOptions(), wiring=Reversible()).double()
     first.blocks[0] = stack.blocks[0]
-    halves = reversible.run_reversible([stack.blocks[0]], x).halves
-    torch.testing.assert_close(out.hidden[1], sum(halves) / 2)
+    halves = Pass().run([stack.blocks[0]], stack.wiring.open(x))
+    torch.testing.assert_close(out.hidden[1], (halves.a + halves.b) / 2)
     assert torch.autograd.grad(out.hidden[1].sum(), x)[0].abs().max() > 0
 
 
@@ -345,7 +341,7 @@ class Nearest(Mixer):
 def test_what_a_mixer_chose_is_repeated_and_its_losses_come_out(plainly):
     torch.manual_seed(0)
     mixers = [Nearest() for _ in range(3)]
-    stack = Stack(mixers, WIDTH, BlockOptions(wiring="reversible")).double()
+    stack = Stack(mixers, WIDTH, BlockOptions(), wiring=Reversible()).double()
     x = draw(2, 6, WIDTH).requires_grad_()
     inputs = [x, *stack.parameters()]
     out = stack(x)
@@ -399,7 +395,8 @@ def test_operations_are_counted_those_of_the_second_computation_too(task):
     sizes = {"width": WIDTH, "heads": 3, "layers": 2, "vocabulary": 20, "max_length": 9}
     tokens, found = torch.randint(0, 20, (2, 9)), {}
     for wiring, output in (("pre", "concat"), ("reversible", "mean")):
-        model = ef.create_model("attention", task, wiring=wiring, reversible_output=output, **sizes)
+        chosen = {"reversible_output": output} if wiring == "reversible" else {}
+        model = ef.create_model("attention", task, wiring=wiring, **chosen, **sizes)
         found[wiring] = count_flops(lambda m=model: m(tokens, targets=tokens).loss.backward())
     assert 1.1 * found["pre"] < found["reversible"] < 1.34 * found["pre"]
 

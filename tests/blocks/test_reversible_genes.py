@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.blocks import reversible
+from everyformer.blocks.wirings.reversible import Reversible
 from everyformer.core.mask import Mask
 from everyformer.positions import POSITIONS
 from everyformer.verification.cases import stir
@@ -29,9 +29,9 @@ def both(monkeypatch):
 
     def found(run):
         results = []
-        for way in (reversible.run_reversible, reversible.run_plainly):
+        for way in (Reversible.run, lambda w, blocks, x, given: given.run(blocks, w.open(x))):
             with monkeypatch.context() as patched:
-                patched.setattr("everyformer.blocks.stack.run_reversible", way)
+                patched.setattr(Reversible, "run", way)
                 torch.manual_seed(4)
                 results.append(run())
         return results

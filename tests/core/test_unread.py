@@ -9,7 +9,6 @@ import pytest
 from test_bounds import OPTIONS
 
 import everyformer as ef
-from everyformer.blocks.options import BlockOptions
 from everyformer.cli.run_options import read_run
 from everyformer.core.bounds import When
 from everyformer.core.config import field_types, from_dict
@@ -31,9 +30,6 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
     (TrainingConfig, {"min_lr_ratio": 0.2, "schedule": "noam"},
      "'min_lr_ratio'=0.2 is read with schedule='cosine' or 'linear' or 'constant' alone, and "
      "schedule is 'noam': leave 'min_lr_ratio' out", {"schedule": "linear"}),
-    (BlockOptions, {"reversible_output": "mean"},
-     "'reversible_output'='mean' is read with wiring='reversible' alone, and wiring is 'pre': "
-     "leave 'reversible_output' out", {"wiring": "reversible"}),
     (PixelOptions, {"tile": [2, 6]}, "'tile'=(2, 6) is read with order='blocks' alone, and order "
      "is 'raster': leave 'tile' out", {"order": "blocks"}),
     (PixelOptions, {"mixtures": 3}, "'mixtures'=3 is read with output='mixture' alone, and output "
@@ -153,9 +149,9 @@ def test_flags_of_another_form_are_refused(words: str, said: str) -> None:
 
 def test_files_of_another_form_are_refused(tmp_path: Any) -> None:
     path = tmp_path / "run.toml"
-    path.write_text('member = "attention"\n[model.block]\nreversible_output = "mean"\n')
+    path.write_text('member = "attention"\n[model.pixels]\nmixtures = 3\n')
     assert tomllib.loads(path.read_text())["model"]
-    with pytest.raises(ConfigError, match="'reversible_output'='mean' is read with wiring"):
+    with pytest.raises(ConfigError, match="'mixtures'=3 is read with output"):
         read_run(["--config", str(path)])
 
 

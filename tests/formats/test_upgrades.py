@@ -281,7 +281,8 @@ def test_a_comparison_of_version_1_keeps_what_its_forms_read(tmp_path: Path) -> 
     found = begun_with(tmp_path)
     assert found is not None
     assert found["training"] == training | {"min_lr_ratio": 0.1}
-    assert found["model"]["block"] == {"reversible_output": "concat"}
+    assert found["model"]["block"] == {}
+    assert found["wiring"] == {"name": "member"}
 
 
 def test_a_comparison_of_version_2_goes_on_with_its_scales_of_embeddings(tmp_path: Path) -> None:

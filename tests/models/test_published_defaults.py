@@ -142,7 +142,7 @@ ARCHITECTURE: Values = {
     "smoothing_over": "all", "loss_chunk": None, "layer_losses": False, "lookahead": 0.0,
     "decoder_layers": None,
     "block": {
-        "wiring": "pre", "reversible_output": "concat", "norm": "layernorm", "norm_eps": 1e-5,
+        "norm": "layernorm", "norm_eps": 1e-5,
         "final_norm_eps": None, "feedforward": "gelu", "expansion": 4.0, "feedforward_bias": True,
         "feedforward_chunk": None, "dropout": 0.0, "feedforward_dropout": None, "drop_path": 0.0,
     },
@@ -158,7 +158,7 @@ ARCHITECTURE: Values = {
 """what a member has where its own row says nothing"""
 ALL_BIASES = {"bias": ["query", "key", "value", "output"]}
 RECURRENT: Values = {
-    "position": "xl-relative", "block": {"wiring": "post", "dropout": 0.1},
+    "position": "xl-relative", "wiring": "post", "block": {"dropout": 0.1},
     "embedding_dropout": 0.1, "scale_embedding": True,
 }  # fmt: skip
 MEMBER_ROWS: dict[str, Values] = {
@@ -166,10 +166,10 @@ MEMBER_ROWS: dict[str, Values] = {
     "attention": {},
     "gpt": {"position": "learned", "block": {"feedforward": "gelu-tanh", "dropout": 0.1},
             "init": "gpt2", "embedding_dropout": 0.1, "mixer_options": ALL_BIASES},
-    "transformer": {"block": {"wiring": "post", "norm_eps": 1e-6, "feedforward": "relu",
+    "transformer": {"wiring": "post", "block": {"norm_eps": 1e-6, "feedforward": "relu",
                               "dropout": 0.1},
                     "embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"},
-    "bert": {"position": "learned", "block": {"wiring": "post", "norm_eps": 1e-12, "dropout": 0.1},
+    "bert": {"position": "learned", "wiring": "post", "block": {"norm_eps": 1e-12, "dropout": 0.1},
              "init": "bert", "embedding_dropout": 0.1, "embedding_norm": True, "token_types": 2,
              "head_transform": True, "head_bias": True, "mixer_options": ALL_BIASES},
     "vit": {"position": "learned", "block": {"norm_eps": 1e-6}, "pooling": "class",
@@ -195,7 +195,7 @@ MEMBER_ROWS: dict[str, Values] = {
     "routing": {"mixer": "routing"},
     "sinkhorn": {"mixer": "sinkhorn"},
     "image-transformer": {"mixer": "image-transformer", "scale_embedding": True, "head_bias": True,
-                          "block": {"wiring": "post", "feedforward": "relu", "dropout": 0.1},
+                          "wiring": "post", "block": {"feedforward": "relu", "dropout": 0.1},
                           "pixels": {"tables": "channel", "places": "sinusoids"}},
     "sparse-transformer": {"mixer": "sparse-transformer", "position": "axial", "tie": False,
                            "position_options": {"combine": "sum"},
@@ -203,7 +203,7 @@ MEMBER_ROWS: dict[str, Values] = {
                                      "final_norm_eps": 1e-6}},
     "longformer": {"mixer": "longformer"},
     "bigbird": {"mixer": "bigbird"},
-    "etc": {"mixer": "etc", "position": None, "block": {"wiring": "post"},
+    "etc": {"mixer": "etc", "position": None, "wiring": "post",
             "summaries": {"per": "tokens"}},
     "blockwise": {"mixer": "blockwise"},
     "linformer": {"mixer": "linformer"},
@@ -212,7 +212,7 @@ MEMBER_ROWS: dict[str, Values] = {
     "amlp": {"mixer": "amlp", "position": None},
     "axial": {"position": "axial"},
     "reformer": {"mixer": "reformer", "position": "axial", "tie": False, "scale_embedding": True,
-                 "block": {"wiring": "reversible", "feedforward": "relu"}},
+                 "wiring": "reversible", "block": {"feedforward": "relu"}},
 }  # fmt: skip
 BY_TASK = {
     ("image-transformer", "pixels"): {"position": None},
@@ -252,7 +252,7 @@ MADE: list[tuple[str, Values, Any, Any]] = [
 ]  # fmt: skip
 
 GENES = {"mixer": "attention", "encoder": None, "cross": "attention", "position": "sinusoidal",
-         "memory": None}  # fmt: skip
+         "memory": None, "wiring": "pre"}  # fmt: skip
 """what stands for every gene unless a member's row says otherwise"""
 
 WAVES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from report_results import made_up
 from everyformer.cli import main
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
-from everyformer.core.trace import trace
+from everyformer.core.mixer import Mixer
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.panels import Panel, Panels, Pictures
+from everyformer.core.trace import record, trace
 from everyformer.data import DataConfig, load_dataset
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure, create_model
@@ -210,6 +214,39 @@ def test_etc_is_drawn_with_a_global_token_for_each_sentence() -> None:
         assert (seen[20] > 0).sum() == 4 + 7, "radius 3"
     assert (opened[:4] > 0).all()
     assert ((hard[:4] > 0).sum(1) == 4 + 12).all()
+
+
+class Gears(Mixer):
+    """As of another package: it has windows, weights and a picture of its own."""
+
+    def __init__(self, windows: tuple[int | None, ...]) -> None:
+        super().__init__()
+        self.causal, self.width, self.seen = True, 16, windows
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        return self.seen
+
+    def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
+        panel = Panel("teeth", np.eye(length or 5))
+        return {"gears": lambda: Panels([[panel] * len(layers)], "", None)}
+
+    def forward(self, x: torch.Tensor, **given: Any) -> MixerOutput:
+        record(self, "weights", lambda: torch.eye(x.shape[1])[None, None])
+        return MixerOutput(x, None, {})
+
+
+def test_a_mixer_of_another_package_is_drawn() -> None:
+    model = tiny("aft-simple", position=None)
+    for block in model.stack.blocks:
+        block.mixer = Gears(windows=(2, None))  # type: ignore[union-attr]
+    assert applicable(model, IDS) == ["weights", "masks", "gears"]
+    assert [one.shape for one in shown(draw_pictures(model, IDS, "gears")["gears"])] == [(5, 5)] * 2
+    [weights, _] = shown(draw_pictures(model, IDS, "weights")["weights"])
+    np.testing.assert_array_equal(np.nan_to_num(weights), np.eye(12))
+    narrow, whole, *_ = shown(draw_pictures(model, IDS, "masks", length=4)["masks"])[::2]
+    assert narrow.sum() == 4 + 3
+    assert whole.sum() == 4 + 3 + 2 + 1
 
 
 def test_learned_pictures_draw_what_training_changes() -> None:

@@ -174,6 +174,13 @@ def test_options_that_change_no_weights_meaning_may_differ(tmp_path: Path) -> No
     assert started(new, old, tmp_path / "m").fresh == ("pool.head.weight", "pool.head.bias")
 
 
+def test_another_way_to_compute_is_no_other_model(tmp_path: Path) -> None:
+    sizes = {"vocabulary": 40, **TEXT}
+    old = built("blockwise", "lm", backend="blocked", loss_chunk=3, **sizes)
+    new = built("blockwise", "classify-text", backend="dense", feedforward_chunk=5, **sizes)
+    assert started(new, old, tmp_path / "m").fresh == ("pool.head.weight", "pool.head.bias")
+
+
 def test_text_is_no_start_for_pictures(tmp_path: Path) -> None:
     old = built("attention", "lm", **TEXT)
     new = built("attention", "classify-image", image=(1, 8, 8), **TEXT)

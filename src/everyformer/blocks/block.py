@@ -1,35 +1,33 @@
-"""One layer: a mixer and a feed-forward, each inside a residual connection.
+"""One layer: a mixer and a feed-forward, each joined to the stream as the wiring says.
 
-pre-norm:   x = x + drop(mixer(norm(x)));    x = x + drop(ffn(norm(x)))
-post-norm:  x = norm(x + drop(mixer(x)));    x = norm(x + drop(ffn(x)))
-
-A decoder's layer has a third sub-layer between the two, which reads an encoder's output. What a
-sub-layer adds is also there alone (`Block.added`): other wirings (`everyformer.blocks.reversible`)
-are made of it.
+f = drop(mixer(.)),  then f = drop(ffn(.));     a decoder's reads an encoder's output between
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.feedforward import FeedForward, drop, make_norm
 from everyformer.blocks.options import BlockOptions
+from everyformer.blocks.wirings.base import Norm, Part, Stream, Wiring
+from everyformer.blocks.wirings.pre import PreNorm
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 
-Part = Literal["mixer", "cross", "feedforward"]
-
 
 class Block(nn.Module):
-    """A residual layer around any `Mixer`; the feed-forward is left out where the mixer has one.
+    """A layer around any `Mixer`; the feed-forward is left out where the mixer has one.
 
     Args:
+        wiring: how sub-layers are joined (default: pre-norm).
         cross: the mixer that reads the context; None in all but decoders.
     """
 
@@ -39,9 +37,10 @@ class Block(nn.Module):
         options: BlockOptions,
         drop_path: float = 0.0,
         cross: Mixer | None = None,
+        wiring: Wiring | None = None,
     ) -> None:
         super().__init__()
-        self.post = options.wiring == "post"
+        self.wiring = PreNorm() if wiring is None else wiring
         self.mixer = mixer
         self.mixer_norm = make_norm(mixer.width, options)
         self.cross = cross
@@ -63,32 +62,27 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        stream: Stream,
         *,
         context: State | None = None,
         mask: Mask | None = None,
         state: State | None = None,
     ) -> MixerOutput:
-        """`x` (batch, length, width) through the layer; state and losses are the mixer's.
+        """The stream, (batch, length, width) or what the wiring makes of it, through the layer.
 
-        ``context`` is what ``cross.read_context`` made. It may have fewer rows than ``x``: then
-        each is read by as many rows of ``x`` as stand together (the beams of one sentence).
+        State and losses are the mixer's. ``context`` is what ``cross.read_context`` made. It may
+        have fewer rows than the stream: then each is read by as many rows of it as stand together
+        (the beams of one sentence).
         """
-        mixed = self.mixer(x if self.post else self.mixer_norm(x), mask=mask, state=state)
-        x = x + self._thin(mixed.y)
-        if self.post:
-            x = self.mixer_norm(x)
-        if self.cross_norm is not None:
-            read = self._read(x if self.post else self.cross_norm(x), context)
-            x = self.cross_norm(x + read) if self.post else x + read
-        if self.feedforward is not None and self.feedforward_norm is not None:
-            if self.post:
-                x = self.feedforward_norm(x + self._thin(self.feedforward(x)))
-            else:
-                x = x + self._thin(self.feedforward(self.feedforward_norm(x)))
-        return MixerOutput(x, mixed.state, mixed.losses)
+        after, losses = None, {}
+        for part in self.parts:
+            f = partial(self.branch, part, context=context, mask=mask, state=state)
+            stream, out = self.wiring.step(stream, self.norm_of(part), f)
+            if part == "mixer":
+                after, losses = out.state, out.losses
+        return MixerOutput(stream, after, losses)
 
-    def added(
+    def branch(
         self,
         part: Part,
         x: Tensor,
@@ -97,33 +91,37 @@ class Block(nn.Module):
         mask: Mask | None = None,
         state: State | None = None,
     ) -> MixerOutput:
-        """What one sub-layer adds to the residual stream, from ``x`` before its norm."""
+        """What one sub-layer makes of what it reads, (batch, length, width), dropped out."""
         if part == "mixer":
-            mixed = self.mixer(self.mixer_norm(x), mask=mask, state=state)
+            mixed = self.mixer(x, mask=mask, state=state)
             return MixerOutput(self._thin(mixed.y), mixed.state, mixed.losses)
         if part == "cross":
-            assert self.cross_norm is not None
-            return MixerOutput(self._read(self.cross_norm(x), context), None, {})
+            return MixerOutput(self._thin(self._read(x, context)), None, {})
         assert self.feedforward is not None
-        assert self.feedforward_norm is not None
-        return MixerOutput(self._thin(self.feedforward(self.feedforward_norm(x))), None, {})
+        return MixerOutput(self._thin(self.feedforward(x)), None, {})
+
+    def norm_of(self, part: Part) -> Norm:
+        """The norm of a sub-layer."""
+        return cast(Callable[[Tensor], Tensor], getattr(self, f"{part}_norm"))
 
     def weights_of(self, part: Part) -> dict[str, nn.Parameter]:
         """The parameters that one sub-layer and its norm use, by name."""
         both = (f"{part}_norm", part)
         return {k: w for name in both for k, w in self.get_submodule(name).named_parameters(name)}
 
-    def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
+    def extend(self, stream: Stream, *, mask: Mask | None = None, state: State) -> State:
         """Take the layer's input into its state without computing the layer's output."""
-        return self.mixer.extend(x if self.post else self.mixer_norm(x), mask=mask, state=state)
+        read = self.wiring.read(stream, self.mixer_norm)
+        return self.mixer.extend(read, mask=mask, state=state)
 
     def _read(self, x: Tensor, context: State | None) -> Tensor:
-        """What the cross-mixer adds, dropped out."""
+        """What the cross-mixer reads for ``x``."""
         assert self.cross is not None
         if context is None:
             raise ShapeError("a decoder's layer needs the encoder's output as its context")
         asked = x.reshape(context.seen.shape[0], -1, x.shape[-1])
-        return self._thin(self.cross(asked, state=context).y.view_as(x))
+        y: Tensor = self.cross(asked, state=context).y
+        return y.view_as(x)
 
     def _thin(self, y: Tensor) -> Tensor:
         """Dropout, and stochastic depth by sample with the survivors scaled up."""

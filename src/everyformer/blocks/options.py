@@ -5,17 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from everyformer.core.bounds import Amount, Count, Positive, Rate, When
+from everyformer.core.bounds import Affects, Amount, Count, Dropout, Positive
 from everyformer.core.config import Options
 
 
 @dataclass(frozen=True)
 class BlockOptions(Options):
-    wiring: Literal["pre", "post", "reversible"] = "pre"
-    """where the norm stands: x + f(norm(x)), or norm(x + f(x)) as published in 2017; reversible:
-    x1 + f(norm(x2)), whose activations are not kept but computed again"""
-    reversible_output: Annotated[Literal["concat", "mean"], When("wiring", "reversible")] = "concat"
-    """what a reversible stack gives: both halves side by side (2 width), or their mean"""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """normalisation over channels"""
     norm_eps: Amount = 1e-5
@@ -29,12 +24,12 @@ class BlockOptions(Options):
     """hidden channels of the feed-forward, times width"""
     feedforward_bias: bool = True
     """whether the feed-forward's linear layers have biases"""
-    feedforward_chunk: Count | None = None
+    feedforward_chunk: Annotated[Count | None, Affects("speed")] = None
     """tokens that the feed-forward works on at a time; its hidden channels are then not kept, but
     made again in the backward pass (default: all, kept)"""
-    dropout: Rate = 0.0
+    dropout: Dropout = 0.0
     """dropout on what each sub-layer adds, and inside the feed-forward"""
-    feedforward_dropout: Rate | None = None
+    feedforward_dropout: Dropout | None = None
     """dropout inside the feed-forward (default: dropout)"""
-    drop_path: Rate = 0.0
+    drop_path: Dropout = 0.0
     """chance that a sub-layer is skipped for a sample: 0 at the first layer, this at the last"""

@@ -48,6 +48,7 @@ def run(words: Sequence[str]) -> int:
     )
     from everyformer.comparison.compare import run_comparison
     from everyformer.comparison.folder import begun_with
+    from everyformer.report.comparison import write_report
 
     config = CompareConfig(
         **{f.name: getattr(options, f.name) for f in dataclasses.fields(CompareConfig)}
@@ -56,7 +57,7 @@ def run(words: Sequence[str]) -> int:
     command = shlex.join(["everyformer", "compare", *kept])
     hint = f"stopped; go on with: everyformer compare --resume --out {config.out}"
     try:
-        done = run_comparison(config, say=say, command=command)
+        done = run_comparison(config, write_report, say=say, command=command)
     except KeyboardInterrupt:
         if begun_with(expanded(config.out)) is not None:
             say(hint)

@@ -24,7 +24,7 @@ from everyformer.models.pixels import PixelModel
 from everyformer.report.pictures import picture_path, save_images
 
 if TYPE_CHECKING:
-    from everyformer.cli.generate import GenerateOptions
+    from everyformer.cli.generate_options import GenerateOptions
     from everyformer.cli.trained import TrainedRun
 
 HELD_OUT = "held-out"

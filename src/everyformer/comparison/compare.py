@@ -1,4 +1,4 @@
-"""`compare`: run every job, collect what came of them, and write table and report.
+"""`compare`: run every job, collect what came of them, and write the table.
 
 Every training runs in a process of its own, one after the other, so that times are not shared. What
 is finished is kept: a comparison that was stopped goes on with `resume`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from everyformer.comparison.summary import (
     time_to,
 )
 from everyformer.comparison.trainings import Finished, Say, Trainings
-from everyformer.core.config import from_dict, to_dict
+from everyformer.core.config import to_dict
 from everyformer.core.files import write_text
 from everyformer.core.sealed import write_json
 from everyformer.core.tasks import ALL_TASKS
@@ -40,6 +40,7 @@ from everyformer.training.signals import StopSignals
 FORMAT = "everyformer-comparison"
 SIZES = ("width", "heads", "layers", "max_length")
 """what a benchmark of one layer sets itself"""
+Report = Callable[[dict[str, Any], Path], object]
 
 
 @dataclass(frozen=True)
@@ -55,24 +56,16 @@ class Comparison:
     """the signal that stopped it, if one did"""
 
 
-def compare(
-    members: Iterable[str] | None = None, *, say: Say = lambda text: None, **options: Any
+def run_comparison(
+    config: CompareConfig, report: Report, *, say: Say = print, command: str = ""
 ) -> Comparison:
-    """Compare members on your data, on equal footing.
+    """Run or go on with the comparison that ``config`` describes.
 
     Args:
-        members: names; options: fields of `CompareConfig`, nested ones as dictionaries
-            (``data={"source": "my.txt"}, training={"budget_seconds": 60}``).
+        report: writes a page about the results into the folder.
         say: is told what happens, a line at a time.
+        command: the words that began it.
     """
-    values = dict(options)
-    if members is not None:
-        values["members"] = list(members)
-    return run_comparison(from_dict(CompareConfig, values, "", CompareConfig()), say=say)
-
-
-def run_comparison(config: CompareConfig, *, say: Say = print, command: str = "") -> Comparison:
-    """Run or go on with the comparison that ``config`` describes."""
     for member in config.members:
         info(member)
     own_options(config)
@@ -93,6 +86,7 @@ def run_comparison(config: CompareConfig, *, say: Say = print, command: str = ""
         points = _bench(config, say) if trained else []
         results = collect(config, dataset, ready, finished, points, folder, command)
         write(results, folder)
+        report(results, folder)
         return Comparison(results["rows"], results, folder)
 
 
@@ -155,9 +149,7 @@ def collect(
 
 
 def write(results: dict[str, Any], folder: Path) -> None:
-    """results.json, results.csv and report.html."""
-    from everyformer.report.comparison import write_report
-
+    """results.json and results.csv."""
     write_json(folder / "results.json", results)
     columns = ["member", "status", "parameters", "seeds", "quality", "tokens_per_second"]
     columns += ["peak_bytes", "tokens", "flops", "steps", "seconds_to_slowest"]
@@ -167,7 +159,6 @@ def write(results: dict[str, Any], folder: Path) -> None:
     writer.writeheader()
     writer.writerows(results["rows"])
     write_text(folder / "results.csv", table.getvalue())
-    write_report(results, folder)
 
 
 def _bench(config: CompareConfig, say: Say) -> list[Point]:

@@ -16,6 +16,7 @@ from everyformer.core.errors import ConfigError, EveryformerError, GeneError
 from everyformer.core.plain import from_json
 from everyformer.data.dataset import Dataset
 from everyformer.data.sentences import told
+from everyformer.genes import GENES
 from everyformer.models.build import build_model, configure, scales_embedding
 from everyformer.models.config import Architecture, ModelConfig
 from everyformer.training.spec import RunSpec, described
@@ -134,6 +135,11 @@ def preset_changes(config: ModelConfig) -> dict[str, Any]:
         name: chosen[name]
         for name, usual in neutral.items()
         if name not in SIZES and chosen[name] != usual
+    }
+    told |= {
+        name: config.genes[name].name
+        for name, gene in GENES.items()
+        if gene.footing and config.genes[name].name != gene.default
     }
     parts = ("block", "pixels", "summaries")
     inner = {part: told.pop(part) for part in parts if part in told}

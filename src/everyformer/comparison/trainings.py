@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.files import RESULT, read_job, read_result, write_job, write_result
 from everyformer.comparison.plan import Entrant, Job, job, jobs
 from everyformer.core.config import to_dict
-from everyformer.core.errors import CheckpointError, MissingExtraError
-from everyformer.core.sealed import read_json, write_json
+from everyformer.core.errors import MissingExtraError
 from everyformer.data.dataset import Dataset
 from everyformer.training.signals import StopSignals
-from everyformer.training.upgrades import read_saved
 
 Say = Callable[[str], None]
 Finished = list[tuple[Job, dict[str, Any]]]
@@ -99,21 +98,14 @@ class Trainings:
         """The folder of a job, with what its process is to do."""
         place.mkdir(parents=True, exist_ok=True)
         (place / RESULT).unlink(missing_ok=True)
-        write_json(place / JOB, self._described(planned))
-
-    def _described(self, planned: Job) -> dict[str, Any]:
-        return {
-            "format": JOB_FORMAT,
-            "fingerprint": self.dataset.fingerprint,
-            "run": to_dict(planned.run),
-        }
+        write_job(place, planned.run, self.dataset.fingerprint)
 
     def _held(self, planned: Job, place: Path) -> dict[str, Any] | None:
         """The kept result, if it is of this very job: it may have more steps to do by now."""
         held = read_result(place)
         if held is None:
             return None
-        done: Any = read_saved(place / JOB, JOB_FORMAT)["run"]["training"]
+        done = read_job(place)["run"]["training"]
         return held if done == json.loads(json.dumps(to_dict(planned.run.training))) else None
 
     def _on_ray(self, ready: list[Entrant]) -> None:
@@ -141,24 +133,6 @@ class Trainings:
                     # as Ctrl-C in a training: it stops after its step, with a checkpoint
                     ray.cancel(task, force=False)
                 return
-
-
-JOB, RESULT = "job.json", "result.json"
-JOB_FORMAT, RESULT_FORMAT = "everyformer-job", "everyformer-result"
-
-
-def read_result(place: Path) -> dict[str, Any] | None:
-    """What a job came to; None if it did not end, or its file is damaged: it is then made again."""
-    try:
-        found = read_json(place / RESULT, RESULT_FORMAT)
-    except CheckpointError:
-        return None
-    return {name: value for name, value in found.items() if name not in ("format", "version")}
-
-
-def write_result(place: Path, found: dict[str, Any]) -> None:
-    """Leave a job's result in its folder, whole or not at all."""
-    write_json(place / RESULT, {"format": RESULT_FORMAT, **found})
 
 
 def launch(place: Path, stop: StopSignals) -> int:

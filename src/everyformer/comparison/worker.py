@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock
 
 from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
-from everyformer.comparison.trainings import JOB, JOB_FORMAT, write_result
+from everyformer.comparison.files import read_job, write_result
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
@@ -29,7 +29,6 @@ from everyformer.data import load_dataset
 from everyformer.training import RunDirectory, train
 from everyformer.training.result import peak_rss
 from everyformer.training.spec import RunSpec, build_run
-from everyformer.training.upgrades import read_saved
 
 LONGEST_STEP = 600.0
 """seconds"""
@@ -38,7 +37,7 @@ LONGEST_STEP = 600.0
 def main(folder: Path) -> int:
     """Train the job in ``folder``; 143 if a signal stopped it, else 0, however it ended."""
     keep_freed_memory()
-    job = read_saved(folder / JOB, JOB_FORMAT)
+    job = read_job(folder)
     # a comparison that was killed leaves its process behind for as long as one step takes
     with FileLock(folder / ".lock", timeout=LONGEST_STEP):
         try:

@@ -1,10 +1,10 @@
 """Bounds: which numbers an option takes, said once, in the type of its field.
 
     width: Count = 128        # at least 1
-    dropout: Rate = 0.0       # from 0 to below 1
+    decay: Rate = 0.99        # from 0 to below 1
 
-An option that only one form of its part reads says so beside its type, with `When` or
-`Unless`.
+An option that only one form of its part reads says so beside its type, with `When` or `Unless`;
+one that means nothing to learned weights, with `Affects`.
 `everyformer.core.config` checks them wherever a value comes from (Python, flags, files), refusals
 and `--help` quote them. NaN and infinity are within no bounds.
 """
@@ -81,6 +81,15 @@ class Unless(When):
         return f"another {self.name} than {' or '.join(map(repr, self.values))}"
 
 
+@dataclass(frozen=True)
+class Affects:
+    """Beside a type: what another value of the option would change; not said, it is the weights."""
+
+    what: Literal["weights", "results", "speed", "nothing"]
+    """what learned weights mean; what a model computes with them; how fast it does and in how much
+    memory; or nothing of a finished model, only how it is trained"""
+
+
 def bounds_of(kind: Any) -> Bounds | None:
     """The bounds in a type: of a number, or the first within a union or a tuple."""
     if get_origin(kind) is Annotated:
@@ -125,5 +134,7 @@ Part = Annotated[float, Bounds(0, 1, beyond=True)]
 """a part that is not nothing"""
 Rate = Annotated[float, Bounds(0, 1, below=True)]
 """how much is dropped, of which something must be left"""
+Dropout = Annotated[Rate, Affects("nothing")]
+"""how much is dropped in training"""
 Between = Annotated[float, Bounds(0, 1, beyond=True, below=True)]
 """a decay: neither nothing nor all"""

@@ -30,7 +30,7 @@ from typing import (
     get_type_hints,
 )
 
-from everyformer.core.bounds import Bounds, When
+from everyformer.core.bounds import Affects, Bounds, When
 from everyformer.core.errors import ConfigError, nearest
 
 C = TypeVar("C")
@@ -101,6 +101,16 @@ def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, When
             for when in whens:
                 if not when.reads(values.get(when.name, defaults[when.name])):
                     yield name, when
+
+
+def affects(options: type, option: str) -> str:
+    """What another value of an option would change, in the words of `Affects`."""
+    todo = [field_types(options)[option]]
+    while todo:
+        if isinstance(kind := todo.pop(), Affects):
+            return kind.what
+        todo += get_args(kind)
+    return "weights"
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
+from everyformer.core.panels import Pictures
 from everyformer.core.state import State
 
 DROPOUT = "attention_dropout"
@@ -135,6 +137,23 @@ class Mixer(nn.Module):
             GeneError: options that are for other pictures.
         """
         return options
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Keys that the windows of its heads show, one number or one a head; None: all."""
+        return (None,)
+
+    def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
+        """What it shows of itself beside what it records as it runs (`everyformer.core.trace`).
+
+        Args:
+            length: tokens to draw (default: as many as show what is special).
+            layers: the mixers of all layers, which one picture may show together.
+
+        Returns:
+            ``masks`` stands for the picture that mask parts and `windows` make.
+        """
+        return {}
 
     def outputs(self) -> list[nn.Module]:
         """The linear layers that make the output, which an initialisation may scale by depth."""

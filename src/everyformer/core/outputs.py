@@ -48,6 +48,8 @@ class ModelOutput(NamedTuple):
     each: Tensor | None = None
     """(batch, targets) nats of every target, 0 where it is not scored; None where they are the
     cross-entropies of ``logits``"""
+    hidden: tuple[Tensor, ...] = ()
+    """(batch, length, width) outputs of the layers asked for (``hidden=`` of the call)"""
 
 
 def add_losses(into: Losses, more: Losses) -> None:

@@ -1,0 +1,1 @@
+"""Depth: how often, and which way, the blocks of a stack are applied."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from typing import cast
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from everyformer.blocks.block import Block
-from everyformer.blocks.reversible import run_reversible
+from everyformer.blocks.wirings.base import Layer, Pass
 from everyformer.core.config import Choice
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
@@ -210,12 +210,12 @@ def kept_bytes(wiring: str, depth: int, seed: int) -> float:
             found[storage.data_ptr()] = storage.nbytes()
         return t
 
-    blocks = [block for block in model.stack.blocks if isinstance(block, Block)]
     held: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         if wiring == "reversible":
-            run = run_reversible(blocks, x).halves[0].grad_fn.run  # type: ignore[union-attr]
-            held = [t for one in run.kept for t in (*one.random, *one.choices)]
+            layers = [cast(Layer, block) for block in model.stack.blocks]
+            run = model.stack.wiring.run(layers, x, Pass()).a.grad_fn.run
+            held = [t for one in run.steps for t in (*one.random, *one.choices)]
         else:
             model.stack(x)
     for t in held:

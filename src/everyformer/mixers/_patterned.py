@@ -12,14 +12,15 @@ Letters: B batch, H heads, L queries, S keys, D channels of a head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.mixer import heads_divide
+from everyformer.core.mixer import Mixer, heads_divide
 from everyformer.core.outputs import MixerOutput
+from everyformer.core.panels import Panels, Pictures
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
@@ -28,7 +29,14 @@ from everyformer.engines.softmax.places import Places
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.engines.sparse.attention import Backend, dense_weights, sparse_attention
-from everyformer.engines.sparse.plan import SparsePlan
+from everyformer.engines.sparse.panels import (
+    Titled,
+    kinds_of_heads,
+    plan_panels,
+    shows_every_pair,
+    telling_size,
+)
+from everyformer.engines.sparse.plan import SparsePlan, Union
 from everyformer.mixers._rows import RowMixer, Rows
 from everyformer.mixers.attention import attention_reference
 from everyformer.positions._scores import ScorePosition
@@ -55,6 +63,8 @@ class PatternAttention(RowMixer):
     honours = frozenset({"keep", "documents"})
     accepts_positions = True
     shares_heads = True
+    examples: ClassVar[tuple[tuple[str, dict[str, Any]], ...]] = ()
+    """titles and options of what is drawn where its own windows show every pair of so few tokens"""
 
     def __init__(
         self,
@@ -85,6 +95,35 @@ class PatternAttention(RowMixer):
     def plan(self, length: int) -> SparsePlan:
         """What each head sees in a text of ``length`` tokens; causal: of any longer one too."""
         raise NotImplementedError
+
+    @property
+    def row(self) -> int | None:
+        """Tokens in a row, where the member thinks of them as lying in rows."""
+        return None
+
+    def sets(self) -> Titled:
+        """What is drawn in place of what the heads see; nothing: that."""
+        return []
+
+    @final
+    def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
+        return {"masks": lambda: self._masks(length, layers)}
+
+    def _masks(self, length: int | None, layers: Sequence[Mixer]) -> Panels:
+        size = length or telling_size(self.row, self.max_length)
+        plans = [layer.plan(size) for layer in layers if isinstance(layer, PatternAttention)]
+        titled = self.sets() or kinds_of_heads(plans)
+        small = bool(self.examples) and shows_every_pair(titled, size, self.causal)
+        if small:
+            titled = [(title, self._like(size, options)) for title, options in self.examples]
+        return plan_panels(titled, size, self.row, small)
+
+    def _like(self, size: int, options: dict[str, Any]) -> Union:
+        """What a head of the same member with other options sees."""
+        member: Any = type(self)
+        sizes = {"width": 8, "heads": 1, "causal": self.causal, "max_length": size}
+        seen: Union = member(options=options, **sizes).plan(size).heads[0]
+        return seen
 
     def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
         """Heads' outputs (B, H, L, D), and the state behind them."""

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.bounds import Amount, Count
+from everyformer.core.bounds import Affects, Amount, Count
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask, positions_of, runs_of
 from everyformer.core.mixer import heads_divide, set_options
@@ -56,7 +57,7 @@ class AFTFullOptions(AFTOptions):
 
     rank: Count | None = 128
     """d', the channels of the factors u and v of w; None learns w itself, max_length^2 numbers"""
-    init_std: Amount = 0.01
+    init_std: Annotated[Amount, Affects("nothing")] = 0.01
     """standard deviation of u and v (or w) at the start"""
     per_head: bool = False
     """a w of its own for each head's channels (not in the paper); else one for all channels"""

@@ -27,7 +27,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Count, Positive, Rate
+from everyformer.core.bounds import Count, Dropout, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
@@ -82,7 +82,7 @@ class AttentionOptions(Options):
     """scores s become c tanh(s/c)"""
     sink: bool = False
     """one learned extra score a head, of a key whose value is zero"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
 
 

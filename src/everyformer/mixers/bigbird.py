@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.bounds import Bounds, Count, Index, Odd, Rate, When, Whole
+from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Index, Odd, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, set_options
@@ -69,6 +69,8 @@ MOST_GLOBAL = 1 << 20
 """global tokens, which plans list one by one"""
 SEEDS = 2**31
 """how many there are: a layer's number is added, and NumPy takes 32 bits"""
+SMALL = {"block_size": 4, "random_blocks": 2}
+"""blocks of pictures"""
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ class BigBirdOptions(Options):
     """texts of at most so many blocks see everything (transformers: 5 + 2 r)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training (the released code has none)"""
-    backend: Backend = "auto"
+    backend: Annotated[Backend, Affects("speed")] = "auto"
     """how it is computed: auto, dense, blocked or flex"""
 
 
@@ -118,6 +120,12 @@ class BigBird(PatternAttention):
 
     name = "bigbird"
     Options = BigBirdOptions
+    examples = (
+        ("at random", {**SMALL, "window_blocks": 1, "global_blocks": ()}),
+        ("near", {**SMALL, "random_blocks": 0, "global_blocks": ()}),
+        ("for all", {**SMALL, "window_blocks": 1, "random_blocks": 0}),
+        ("all three", SMALL),
+    )
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,

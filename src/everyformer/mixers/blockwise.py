@@ -19,9 +19,9 @@ and 1-based blocks; hidden pairs get no weight (scores of -inf), they are not mu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from everyformer.core.bounds import Count, Rate, Whole
+from everyformer.core.bounds import Affects, Count, Dropout, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
@@ -48,9 +48,9 @@ class BlockwiseOptions(Options):
     """causal: what a query reads that has no block so far back, its own block or nothing"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
-    backend: Backend = "auto"
+    backend: Annotated[Backend, Affects("speed")] = "auto"
     """how it is computed: auto, dense, blocked or flex"""
 
 
@@ -72,6 +72,10 @@ class Blockwise(PlanAttention):
 
     name = "blockwise"
     Options = BlockwiseOptions
+    examples = (
+        ("4 blocks, shift 0", {"blocks": 4, "groups": (1,)}),
+        ("shift 1", {"blocks": 4, "groups": (0, 1)}),
+    )
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,

@@ -19,13 +19,13 @@ the paper: heads of W, the Toeplitz form, exact padding.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Count, Positive
+from everyformer.core.bounds import Affects, Count, Positive
 from everyformer.core.config import Options, rounded_share
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
@@ -54,7 +54,9 @@ class GMLPOptions(Options):
     """Toeplitz offsets |i-j| < taps only: no longest sequence, bounded state, one bias a head"""
     sgu_heads: Count = 1
     """groups of channels with a W and b of their own"""
-    spatial_init: Literal["normal", "uniform", "zeros", "wide"] = "normal"
+    spatial_init: Annotated[Literal["normal", "uniform", "zeros", "wide"], Affects("nothing")] = (
+        "normal"
+    )
     """W at the start: N(0, 1e-12), U(+-1e-3/n), zeros, or U(+-0.05) (far from 0)"""
     mask_padding: bool = True
     """whether padded tokens are kept out of the mixing"""

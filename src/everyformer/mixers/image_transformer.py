@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from everyformer.core.bounds import Count, Rate, When, Whole
+from everyformer.core.bounds import Affects, Count, Dropout, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mixer import Picture, set_options
@@ -65,9 +65,9 @@ class ImageTransformerOptions(Options):
     """rows and columns of the picture (2-D; default: those of the model's pixels)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
-    backend: Backend = "auto"
+    backend: Annotated[Backend, Affects("speed")] = "auto"
     """how it is computed: auto, dense, blocked or flex"""
 
 
@@ -89,6 +89,10 @@ class ImageTransformer(PatternAttention):
 
     name = "image-transformer"
     Options = ImageTransformerOptions
+    examples = (
+        ("1-D", {"block_size": 8, "memory_size": 8}),
+        ("2-D", {"dims": 2, "grid": (8, 8), "tile": (4, 4), "flange": (2, 2)}),
+    )
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,

@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from everyformer.core.bounds import Bounds, Count, Even, Rate, Whole
+from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Even, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mixer import set_options
@@ -61,9 +61,9 @@ class LongformerOptions(Options):
     and without global tokens)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
-    backend: Backend = "auto"
+    backend: Annotated[Backend, Affects("speed")] = "auto"
     """how it is computed: auto, dense, blocked or flex"""
 
 
@@ -97,6 +97,11 @@ class Longformer(PatternAttention):
     states = (KeyValueState, LongformerState)
     honours = frozenset({"keep", "documents", "global_tokens"})
     Options = LongformerOptions
+    examples = (
+        ("window 8", {"window": 8}),
+        ("dilated by 2", {"window": 8, "dilation": 2}),
+        ("and global tokens", {"window": 8, "global_tokens": (0, 21, 42)}),
+    )
 
     def __init__(
         self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,

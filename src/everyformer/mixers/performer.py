@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from everyformer.core.bounds import Amount, Count, Unless, Whole
+from everyformer.core.bounds import Affects, Amount, Count, Unless, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.mixer import set_options
 from everyformer.engines.kernel.attention import POSITIVE, Guard
@@ -61,7 +61,7 @@ class PerformerOptions(KernelOptions):
     """"orthogonal" or "iid" rows, or "regularised": orthogonal, all of norm sqrt(D), biased"""
     per_head: Annotated[bool, Unless("features", 0)] = False
     """draw for each head, not once for all"""
-    redraw: Annotated[Count | None, Unless("features", 0)] = 1000
+    redraw: Annotated[Count | None, Unless("features", 0), Affects("nothing")] = 1000
     """training calls after which rows are drawn anew; None never"""
     eps: Amount | None = None
     """added to features over their largest (default: 0; relu: 0.001, as it is)"""

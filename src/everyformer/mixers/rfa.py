@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Between, Count, Positive, Unless, When, Whole
+from everyformer.core.bounds import Affects, Between, Count, Positive, Unless, When, Whole
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mixer import set_options
 from everyformer.engines.kernel.attention import POSITIVE, Guard
@@ -67,7 +67,7 @@ class RFAOptions(KernelOptions):
     """whether sigma is learned (else it stays 1)"""
     draw: Draw = "iid"
     """"iid" or "orthogonal" rows, or "regularised": orthogonal, all of norm sqrt(D), biased"""
-    redraw: Count | None = 1
+    redraw: Annotated[Count | None, Affects("nothing")] = 1
     """training calls after which rows are drawn anew; None never, as states in training need it"""
     pool: Annotated[Whole, Unless("redraw", None)] = 0
     """draws held, from which redrawing picks (published: 500 for all layers); 0: fresh ones"""

@@ -30,11 +30,12 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from everyformer.core.bounds import Count, Rate, When
+from everyformer.core.bounds import Affects, Count, Dropout, When
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, Picture, set_options
 from everyformer.engines.sparse.attention import Backend
+from everyformer.engines.sparse.panels import Titled
 from everyformer.engines.sparse.patterns import Blocks, Columns, Near, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
@@ -67,9 +68,9 @@ class SparseTransformerOptions(Options):
     of pictures have half of them)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training (the paper has none)"""
-    backend: Backend = "auto"
+    backend: Annotated[Backend, Affects("speed")] = "auto"
     """how it is computed: auto, dense, blocked or flex"""
 
 
@@ -144,6 +145,19 @@ class SparseTransformer(PlanAttention):
         sets = ("both",) if self.options.mode == "merged" else self.options.sets
         seen = sets[turn % len(sets)]
         return {"first": first, "second": second, "both": (*first, *second)}[seen]
+
+    @property
+    def row(self) -> int:
+        return self.stride
+
+    def sets(self) -> Titled:
+        """All earlier tokens, the strided and the fixed sets, as in figure 3 of the paper."""
+        before, after = self.sets_of("strided"), self.sets_of("fixed")
+        return [
+            ("all", (Near(causal=self.causal),)),
+            (f"strided, l = {self.stride}", (*before[0], *before[1])),
+            (f"fixed, l = {self.stride}, c = {self.columns}", (*after[0], *after[1])),
+        ]
 
     def sets_of(
         self, pattern: str, group: int = 0

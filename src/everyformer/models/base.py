@@ -198,7 +198,7 @@ class Model(nn.Module):
         if config.init in ("bert", "gpt2"):
             _normal_weights(self)
         if config.init == "gpt2":
-            _scale_outputs(self, config.layers)
+            _scale_outputs(self, len(self.stack.order))
 
     @property
     def embedding_scale(self) -> float:

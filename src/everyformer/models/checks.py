@@ -107,7 +107,8 @@ def check_globals(mixers: Sequence[Mixer]) -> None:
 
 def _check_reversible(config: ModelConfig) -> None:
     """Two halves side by side fit neither tied embeddings nor a decoder that reads them."""
-    if config.block.wiring != "reversible" or config.block.reversible_output == "mean":
+    wiring = config.genes["wiring"]
+    if wiring.name != "reversible" or wiring.get("reversible_output") == "mean":
         return
     if TASKS[config.task].translates:
         raise GeneError(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.bounds import Amount, Count, Layers, Rate, Share, Whole
+from everyformer.core.bounds import Affects, Amount, Count, Dropout, Layers, Share, Whole
 from everyformer.core.config import Choice, Options
 from everyformer.core.gene import EMBEDDING_STD
 from everyformer.core.tasks import TASKS, TaskName
@@ -52,12 +52,15 @@ class Architecture(Options):
     """whether tokens see the past only (default: by task and member)"""
     tie: bool = True
     """whether the output layer shares the token embedding's matrix"""
-    init: Literal["member", "bert", "gpt2", "sparse-transformer", "image-transformer"] = "member"
+    init: Annotated[
+        Literal["member", "bert", "gpt2", "sparse-transformer", "image-transformer"],
+        Affects("nothing"),
+    ] = "member"
     """linear layers and tables at the start: their own rule; N(0, 0.02^2); that with residual
     outputs divided by sqrt(2 layers); N(0, 0.125 / inputs), those outputs smaller, small tables and
     an output layer of 0; or even ones of variance 0.04 / inputs, and biases of 0 (tensor2tensor's
     image models)"""
-    embedding_dropout: Rate = 0.0
+    embedding_dropout: Dropout = 0.0
     """dropout on the sum of embeddings and positions"""
     scale_embedding: bool | None = None
     """token embeddings times sqrt(width) (default: with sinusoidal positions, as in 2017, and in
@@ -73,14 +76,14 @@ class Architecture(Options):
     """between that layer and its norm"""
     head_bias: bool = False
     """a learned bias for each token, or intensity, in the output layer"""
-    label_smoothing: Share = 0.0
+    label_smoothing: Annotated[Share, Affects("nothing")] = 0.0
     """part of the target that is spread evenly over classes or tokens"""
-    smoothing_over: Literal["all", "others"] = "all"
+    smoothing_over: Annotated[Literal["all", "others"], Affects("nothing")] = "all"
     """over all classes (torch) or over all but the true one (tensor2tensor)"""
-    loss_chunk: Count | None = None
+    loss_chunk: Annotated[Count | None, Affects("speed")] = None
     """tokens whose logits are made at a time in training, and again in its backward pass: only the
     loss comes out, with logits of no token (default: all)"""
-    layer_losses: bool = False
+    layer_losses: Annotated[bool, Affects("nothing")] = False
     """while training, inner layers predict the targets too, layer l of N until l / 2N of it is over
     (lm)"""
     lookahead: Amount = 0.0
@@ -100,7 +103,7 @@ class ModelConfig(Architecture):
 
     choices_in: ClassVar[str | None] = "genes"
 
-    member: str = "attention"
+    member: Annotated[str, Affects("nothing")] = "attention"
     """name in the family table that this started from"""
     task: TaskName = "lm"
     """what goes in and what comes out"""

@@ -72,7 +72,7 @@ def deep_weights(model: nn.Module, embeddings: Sequence[nn.Module]) -> None:
             for linear in residual_outputs(part, "sparse-transformer"):
                 inputs = linear.in_features
                 nn.init.normal_(
-                    linear.weight, std=math.sqrt(SCALE / (2 * len(part.blocks) * inputs))
+                    linear.weight, std=math.sqrt(SCALE / (2 * len(part.order) * inputs))
                 )
     for name in ("head", "ahead"):
         head = getattr(model, name, None)

@@ -52,7 +52,7 @@ class LanguageModel(Model):
 
     def set_progress(self, done: float) -> None:
         super().set_progress(done)
-        layers = self.config.layers if self.config.layer_losses else 0
+        layers = len(self.stack.order) if self.config.layer_losses else 0
         self.predicting = tuple(n for n in range(1, layers) if done < n / (2 * layers))
 
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
@@ -93,7 +93,7 @@ class LanguageModel(Model):
             layers = [self.stack.norm(h) for h in out.hidden[len(hidden) :]]
             add_losses(out.losses, self._auxiliary(y, layers, targets, mask))
         made = predict(self.head, y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, out.state)
+        return ModelOutput(*made, out.state, hidden=out.hidden[: len(hidden)])
 
     def _auxiliary(
         self, y: Tensor, layers: Sequence[Tensor], targets: Tensor, mask: Mask | None

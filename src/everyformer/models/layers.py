@@ -70,18 +70,16 @@ def encoder_config(config: ModelConfig) -> ModelConfig:
 def source_config(config: ModelConfig) -> ModelConfig:
     """The encoder of a model that enlarges small images: attention both ways, unless told other."""
     assert config.source_image is not None
-    block, drawn = config.block, config.pixels
-    if block.wiring == "reversible":
-        block = dataclasses.replace(block, reversible_output="mean")
-    chosen = config.genes["encoder"]
+    drawn, chosen, wiring = config.pixels, config.genes["encoder"], config.genes["wiring"]
     mixer = Choice("attention", chosen.options) if chosen.name is None else chosen
+    if wiring.name == "reversible":
+        wiring = Choice("reversible", {"reversible_output": "mean"})
     return dataclasses.replace(
-        config.with_genes(mixer=mixer),
+        config.with_genes(mixer=mixer, wiring=wiring),
         image=config.source_image,
         pixels=PixelOptions(tables=drawn.tables, places=drawn.places),
         causal=False,
         schedule={},
-        block=block,
     )
 
 

@@ -70,7 +70,7 @@ class MaskedLanguageModel(Model):
         x = self.add_positions(self.embed(self.embedding, inputs, types), mask, None)
         out, _ = self.read_text(x, inputs, mask, hidden=hidden)
         made = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, None)
+        return ModelOutput(*made, None, hidden=out.hidden)
 
     def _foretell(
         self, inputs: Tensor, targets: Tensor | None, mask: Mask | None, types: Tensor | None

@@ -31,7 +31,6 @@ class ScorePosition(Position):
         raise NotImplementedError(f"{self.name} adds nothing that depends on the distance alone")
 
     def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
-        """What depends on distances alone, for pictures: its name and (H, ...); None: nothing."""
         if not self.additive:
             return None
         return "added to the score", self.by_distance(distance, torch.float32)
@@ -91,6 +90,10 @@ class SomeHeads(ScorePosition):
 
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
         return self.whole.by_distance(distance, dtype)[self.chosen]
+
+    def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
+        # the whole is drawn
+        return None
 
     def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
         parts = self.whole.prepare(places, scale, dtype)

@@ -21,18 +21,21 @@ and Hugging Face a training text must be prod_i L_i long; here any up to that.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Count
+from everyformer.core.bounds import Affects, Amount, Count
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.gene import EMBEDDING_STD
 from everyformer.core.mixer import set_options
+from everyformer.core.panels import Pictures
 from everyformer.positions import POSITIONS
+from everyformer.positions._panels import vectors_and_likeness
 from everyformer.positions.base import Position
 
 
@@ -44,7 +47,7 @@ class AxialOptions(Options):
     """d_1, ..., d_n, which add up to width (default: equal parts)"""
     combine: Literal["concat", "sum"] = "concat"
     """rows side by side, or added up (no dims then)"""
-    std: Amount | None = None
+    std: Annotated[Amount | None, Affects("nothing")] = None
     """standard deviation of the tables at the start (default: the token embeddings', 0.02 or, where
     these are scaled, 1; with combine='sum' over sqrt(n))"""
 
@@ -127,6 +130,9 @@ class Axial(Position):
         if self.options.combine == "sum":
             return torch.stack(parts).sum(0)
         return torch.cat(parts[::-1], -1)
+
+    def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
+        return {"encodings": lambda: vectors_and_likeness(self, length)}
 
 
 def _square(max_length: int | None) -> tuple[int, int]:

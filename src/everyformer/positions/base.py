@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.panels import Pictures
 
 
 class Position(nn.Module):
@@ -63,6 +64,17 @@ class Position(nn.Module):
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         """(H,) m_h if for keys j <= i the bias is -m_h (i - j), which engines add at no cost."""
         return None
+
+    def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
+        """What depends on distances alone, for pictures: its name and (H, ...); None: nothing."""
+        return None
+
+    def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
+        """What it shows of itself, of ``length`` positions (default: as many as it likes).
+
+        ``layers``: those of all layers, if each layer has its own.
+        """
+        return {}
 
     def check(self, positions: Tensor) -> None:
         """Refuse positions beyond a table (eager CPU calls see states too; others, the length)."""

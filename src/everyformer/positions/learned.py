@@ -10,23 +10,26 @@ Source: Gehring et al. 2017, arXiv 1705.03122; GPT and BERT use it with N(0, 0.0
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount
+from everyformer.core.bounds import Affects, Amount
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mixer import set_options
+from everyformer.core.panels import Pictures
 from everyformer.positions import POSITIONS
+from everyformer.positions._panels import vectors_and_likeness
 from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
 class LearnedOptions(Options):
-    std: Amount = 0.02
+    std: Annotated[Amount, Affects("nothing")] = 0.02
     """standard deviation of the table at the start (0 starts from zeros)"""
 
 
@@ -63,6 +66,9 @@ class Learned(Position):
     def embed(self, positions: Tensor) -> Tensor:
         self.check(positions)
         return nn.functional.embedding(positions, self.table)
+
+    def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
+        return {"encodings": lambda: vectors_and_likeness(self, length)}
 
 
 def resize_grid(table: Tensor, before: tuple[int, int], after: tuple[int, int]) -> Tensor:

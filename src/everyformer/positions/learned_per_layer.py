@@ -17,24 +17,26 @@ max_length width parameters.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount
+from everyformer.core.bounds import Affects, Amount
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
 from everyformer.core.mixer import set_options
+from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.positions import POSITIONS
 from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
 class LearnedPerLayerOptions(Options):
-    std: Amount = 0.02
+    std: Annotated[Amount, Affects("nothing")] = 0.02
     """standard deviation of the tables at the start (0 starts from zeros)"""
     align: Literal["start", "end"] = "start"
     """which row is fixed: the first is that of the first token, or the last that of the last"""
@@ -79,3 +81,21 @@ class LearnedPerLayer(Position):
         if self.options.align == "end":
             positions = positions + len(self.table) - lengths_of(positions)
         return nn.functional.embedding(positions, self.table)
+
+    def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
+        tables = [layer.table.detach() for layer in layers if isinstance(layer, LearnedPerLayer)]
+        return {"encodings": lambda: _panels([table[:length].float().cpu() for table in tables])}
+
+
+def _panels(tables: list[Tensor]) -> Panels:
+    """One row of panels a layer."""
+    sizes = ", ".join(f"{table.norm(dim=-1).mean().item():.2g}" for table in tables)
+    caption = (
+        f"The learned vectors that are added before every layer, for {len(tables[0])} positions "
+        f"(rows of a panel). Their mean norms, layer by layer: {sizes}."
+    )
+    rows = [
+        [Panel(f"layer {n + 1}", table.numpy(), ("channel", "position"))]
+        for n, table in enumerate(tables)
+    ]
+    return Panels(rows, caption, "value", signed=True, wide=True)

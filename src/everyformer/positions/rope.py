@@ -19,6 +19,7 @@ a device has no other), so that they are right at any position.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
 from everyformer.core.mixer import set_options
+from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.positions import POSITIONS
 from everyformer.positions._rope_scaling import (
     BY_LENGTH,
@@ -182,3 +184,20 @@ class Rope(Position):
             return _turn(x, positions, theta, size, o.layout)
         head = _turn(x[..., :turned], positions, theta, size, o.layout)
         return torch.cat((head, x[..., turned:]), dim=-1)
+
+    def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
+        return {"rotary": lambda: self._angles(length or 32)}
+
+    def _angles(self, count: int) -> Panels:
+        pairs = self.rotary_dim // 2
+        theta = self.options.base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
+        if self.theta is not None:
+            theta = self.theta.detach().cpu().double()
+        angles = torch.arange(count)[:, None] * theta
+        caption = (
+            f"Rotary positions: cosine of the angle by which each of the {pairs} pairs of channels "
+            "(columns) is turned at each position (rows); the first pairs turn fast, the last "
+            "slowly."
+        )
+        panel = Panel("", angles.cos().numpy(), ("pair of channels", "position"))
+        return Panels([[panel]], caption, "cosine", signed=True, wide=True)

@@ -20,12 +20,12 @@ as in tensor2tensor. Start: N(0, 1/D) as there (the paper is silent). ``queries`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Whole
+from everyformer.core.bounds import Affects, Amount, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
@@ -48,7 +48,7 @@ class ShawOptions(Options):
     """whether the keys' vectors are compared with the keys too"""
     per_head: bool = False
     """a table for each head, or one for all heads of a layer"""
-    std: Amount | None = None
+    std: Annotated[Amount | None, Affects("nothing")] = None
     """standard deviation of the tables at the start (default: 1/sqrt(D))"""
 
 

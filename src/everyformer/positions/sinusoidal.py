@@ -14,6 +14,7 @@ Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5. Cost: L d sines, no 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from torch import Tensor
 from everyformer.core.bounds import Positive
 from everyformer.core.config import Options
 from everyformer.core.mixer import set_options
+from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.positions import POSITIONS
 from everyformer.positions.base import Position
 
@@ -106,3 +108,16 @@ class Sinusoidal(Position):
     def embed(self, positions: Tensor) -> Tensor:
         o = self.options
         return sinusoid(positions, self.width, layout=o.layout, freq=o.freq, base=o.base)
+
+    def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
+        return {"encodings": lambda: self._waves(length or 32)}
+
+    def _waves(self, count: int) -> Panels:
+        caption = (
+            f"Sinusoidal encodings of {count} positions (rows) in {self.width} channels (columns): "
+            "fast waves on the left, slow ones on the right; sines and cosines "
+            + ("alternate." if self.options.layout == "interleaved" else "in one half each.")
+        )
+        table = self.embed(torch.arange(count)[None])[0].float()
+        panel = Panel("", table.numpy(), ("channel", "position"))
+        return Panels([[panel]], caption, "value", signed=True, wide=True)

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Count
+from everyformer.core.bounds import Affects, Amount, Count
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.memory import check_memory
@@ -42,7 +42,7 @@ class T5RelativeOptions(Options):
     """distances from here on share one row"""
     shared: bool = True
     """one table for all layers of a stack, as published, or one a layer"""
-    std: Amount | None = None
+    std: Annotated[Amount | None, Affects("nothing")] = None
     """standard deviation of the table at the start (default: 1/sqrt(width))"""
 
 

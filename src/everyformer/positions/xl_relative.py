@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Count, Rate, When, Whole
+from everyformer.core.bounds import Affects, Amount, Count, Dropout, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
@@ -48,13 +48,13 @@ class XlRelativeOptions(Options):
     """u and v of its own for each layer, or one pair for all layers of a stack, as published"""
     clamp: Annotated[Whole | None, When("distances", "waves")] = None
     """waves of farther distances are those of this one (default: of each its own)"""
-    wave_dropout: Annotated[Rate, When("distances", "waves")] = 0.0
+    wave_dropout: Annotated[Dropout, When("distances", "waves")] = 0.0
     """dropout on the waves in training"""
     distances: Literal["waves", "learned"] = "waves"
     """what a distance is known by: waves through W_R, or a vector and a number learned for each"""
     reach: Annotated[Count | None, When("distances", "learned")] = None
     """of learned distances: the largest with an entry of its own (default: max_length - 1)"""
-    start_std: Amount = 0.02
+    start_std: Annotated[Amount, Affects("nothing")] = 0.02
     """standard deviation of u and v, and of learned distances, at the start"""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -12,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
 
+from everyformer.core.panels import Panel, Panels
 from everyformer.report.style import WIDE, styled
 
 PANEL = 1.25
@@ -20,16 +20,6 @@ READABLE = 40
 """tokens up to which their texts fit beside a panel"""
 LETTER = 0.09
 """inches that the text of a token needs"""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One matrix; NaN cells stay blank."""
-
-    title: str
-    values: np.ndarray
-    axes: tuple[str, str] | None = None
-    """what columns and rows are"""
 
 
 @styled
@@ -83,6 +73,11 @@ def draw_panels(
             image, ax=axes.ravel().tolist(), label=scale, shrink=0.8, aspect=30, extend=ends
         )
     return figure
+
+
+def draw_offered(panels: Panels) -> Figure:
+    """The figure of what a part of a model offers."""
+    return draw_panels(**vars(panels))
 
 
 def wrapped(panels: list[Panel], columns: int) -> list[list[Panel]]:

@@ -10,8 +10,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from everyformer.core.panels import Panel
 from everyformer.core.trace import Trace
-from everyformer.report.heatmaps import Panel, draw_panels, wrapped
+from everyformer.report.heatmaps import draw_panels, wrapped
 
 
 def recorded(traced: Trace, what: str) -> dict[str, Tensor]:

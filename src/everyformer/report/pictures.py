@@ -6,7 +6,7 @@ changes. Each figure carries its caption as its label (``figure.get_label()``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -24,18 +24,14 @@ from everyformer.models.base import Model
 from everyformer.models.enlarging import SuperResolution
 from everyformer.models.pixels import PixelModel
 from everyformer.models.seq2seq import EncoderDecoder
-from everyformer.positions.axial import Axial
-from everyformer.positions.learned import Learned
-from everyformer.positions.sinusoidal import Sinusoidal
+from everyformer.report.heatmaps import draw_offered
 from everyformer.report.inside import draw_traced, recorded
 from everyformer.report.places import (
     draw_distances,
-    draw_encodings,
     draw_masks,
-    draw_rotary,
     draw_terms,
-    rotations,
-    score_positions,
+    offered,
+    positions_of,
 )
 from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
@@ -78,32 +74,33 @@ class Look:
         self, what: str, labels: Sequence[str] | None, length: int | None, most: int | None
     ) -> dict[str, Figure]:
         """The figures of one kind of picture, by name; none where there is no such thing."""
+        if what == "distances":
+            return draw_distances(self.model, length)
+        if what == "masks":
+            return draw_masks(self.model, length)
         if what not in TRACED:
-            own: dict[str, Callable[[Model, int | None], dict[str, Figure]]] = {
-                "encodings": draw_encodings,
-                "rotary": draw_rotary,
-                "distances": draw_distances,
-                "masks": draw_masks,
-            }
-            return own[what](self.model, length)
+            own = offered(self.model, length)
+            return {what: draw_offered(own[what]())} if what in own else {}
         causal = bool(self.model.config.causal) and not isinstance(self.model, ENCODING)
         if what == "terms":
             return draw_terms(self.traced, causal, most)
         before = self.before if what in COMPARED and self.applies(what) else None
         return draw_traced(self.traced, before, what, causal, labels, most)
 
+    def able(self) -> list[str]:
+        """What there is to draw, names of a member's own last."""
+        own = [name for name in offered(self.model, None) if name not in PICTURES]
+        return [*filter(self.applies, PICTURES), *own]
+
     def applies(self, what: str) -> bool:
         """Whether there is something to draw."""
-        model = self.model
-        if what == "encodings":
-            held = isinstance(model.position, Sinusoidal | Learned | Axial)
-            return held or model.stack.before is not None
-        if what == "rotary":
-            return bool(rotations(model))
         if what == "distances":
+            model = self.model
             nothing = torch.zeros(1, dtype=torch.long, device=next(model.parameters()).device)
-            return any(p.curve(nothing) is not None for p in score_positions(model).values())
-        return what == "masks" or bool(recorded(self.traced, what))
+            return any(p.curve(nothing) is not None for p in positions_of(model).values())
+        if what in TRACED:
+            return bool(recorded(self.traced, what))
+        return what == "masks" or what in offered(self.model, None)
 
 
 def learned_pictures(
@@ -126,7 +123,7 @@ def learned_pictures(
     look = Look(model, inputs, start)
     found: dict[str, Figure] = {}
     for what in (*TRACED, "encodings", "distances"):
-        if what == "encodings" and isinstance(model.position, Sinusoidal):
+        if what == "encodings" and model.position and not list(model.position.parameters()):
             continue
         found |= look.draw(what, labels, None, most)
     return found
@@ -155,7 +152,7 @@ def draw_pictures(
     look = Look(model, inputs, start)
     made = look.draw(what, labels, length, most)
     if not made:
-        able = [name for name in PICTURES if name != what and look.applies(name)]
+        able = [name for name in look.able() if name != what]
         lacks = f"has no {what.replace('-', ' ')} to show"
         if what == "position-bias" and look.traced.find("position_bias"):
             lacks = "has position biases that are zero everywhere"
@@ -164,9 +161,8 @@ def draw_pictures(
 
 
 def applicable(model: Model, inputs: Tensor) -> list[str]:
-    """The names in `PICTURES` that this model has something to show for."""
-    look = Look(model, inputs)
-    return [name for name in PICTURES if look.applies(name)]
+    """The names in `PICTURES`, or of a member's own, that this model has something to show for."""
+    return Look(model, inputs).able()
 
 
 def save_images(images: Tensor, path: str | Path, columns: int | None = None) -> Path:

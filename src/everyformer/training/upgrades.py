@@ -178,6 +178,8 @@ def _genes_in_one_table(values: Table) -> None:
             name = options["model"].pop(gene, None)
             own = name is None and gene == "memory"
             options[gene] = {"name": "member" if own else name}
+        wiring = _wiring_of(options["model"])
+        options["wiring"] = {"name": "member"} if wiring["name"] == "pre" else wiring
     model = values.get("config", values.get("model"))
     if not isinstance(model, dict) or "position" not in model:
         return
@@ -188,10 +190,11 @@ def _genes_in_one_table(values: Table) -> None:
             "memory": run["model"].pop("memory", None),
         }
         tables = {"position": run.pop("place"), "memory": run.pop("memory", {})}
-        run["mixer"] = {"name": mixer, **run["mixer"]}
+        run |= {"mixer": {"name": mixer, **run["mixer"]}, "wiring": _wiring_of(run["model"])}
         run |= {gene: {"name": names[gene], **tables[gene]} for gene in names}
         for name in ("out", "resume"):
             run.pop(name, None)
+    model["wiring"] = _wiring_of(model)
     for gene in ("mixer", "encoder", "cross", "position", "memory"):
         usual = "attention" if gene == "cross" else None
         name = model.pop(ROLES.get(gene, gene), usual)
@@ -200,6 +203,12 @@ def _genes_in_one_table(values: Table) -> None:
         spec = to_dict(described(from_dict(ModelConfig, values.pop("model"))))
         given = {name: values.pop(name) for name in ("task", "data", "training")}
         values["run"] = {**spec, **given}
+
+
+def _wiring_of(model: Table) -> Table:
+    block = model.get("block", {})
+    name, output = block.pop("wiring", "pre"), block.pop("reversible_output", "concat")
+    return {"name": name, **({"reversible_output": output} if name == "reversible" else {})}
 
 
 def _own_mixer(run: Table) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.core.config import from_dict
+from everyformer.blocks.options import BlockOptions
+from everyformer.core.config import affects, field_types, from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
 from everyformer.core.tasks import TASKS
@@ -38,11 +39,6 @@ SAME = (
     *(gene.name for gene in GENES.values() if gene.holds_weights),
 )  # fmt: skip
 """fields of a config, and genes, that both models must share"""
-FREE = {
-    *("dropout", "drop_path", "attention_dropout", "feedforward_chunk", "loss_chunk"),
-    *("rounds", "evaluation_rounds", "redraw", "hash_seed", "decode"),
-}
-"""options inside them that change no weight's meaning"""
 BY_TOKEN = ("embedding.weight", "head.weight", "head.bias")
 """tensors with a row a token"""
 TABLE = "position.table"
@@ -219,7 +215,12 @@ def _shared(config: ModelConfig) -> dict[str, Any]:
     """What both models must share, as plain values, options that were not given filled in."""
     every = settled(config)
     values = {name: every[name] for name in SAME}
-    for options in (values["mixer"], values["block"]):
-        for name in FREE & options.keys():
-            del options[name]
+    kinds: list[tuple[str, Any]] = [("block", BlockOptions)]
+    for name in GENES.keys() & values.keys():
+        chosen = {config.genes[name].name, *config.schedule.get(name, ())}
+        kinds += [(name, GENES[name].options(alternative)) for alternative in chosen]
+    for name, kind in kinds:
+        for option in field_types(kind):
+            if affects(kind, option) != "weights":
+                values[name].pop(option, None)
     return values

@@ -16,7 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from everyformer.core.config import from_dict, to_dict
+from everyformer.blocks.options import BlockOptions
+from everyformer.core.config import affects, from_dict, to_dict
 from everyformer.core.errors import (
     CheckpointError,
     MissingExtraError,
@@ -51,11 +52,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         *(LONGFORMER, BIGBIRD),
     )
 }
-FREE = {
-    *("member", "init", "dropout", "attention_dropout", "embedding_dropout", "drop_path"),
-    *("label_smoothing", "smoothing_over", "layer_losses", "std"),
-}
-"""options that change no output of a finished model"""
 WANTED = ("*.json", "*.safetensors", "merges.txt", "*.spm")
 """files that are read of a checkpoint on the hub"""
 
@@ -220,14 +216,14 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if name == "block":
-            flat |= {f"block.{key}": inner for key, inner in value.items()}
+            flat |= _telling(BlockOptions, value, "block.")
         elif name in GENES:
             flat[name] = value.pop("name")
             given = value | same if name == "mixer" else value
-            options = to_dict(from_dict(GENES[name].options(flat[name]), given))
-            flat |= {f"{name}.{key}": inner for key, inner in options.items()}
+            kind = GENES[name].options(flat[name])
+            flat |= _telling(kind, to_dict(from_dict(kind, given)), f"{name}.")
         else:
-            flat[name] = value
+            flat |= _telling(ModelConfig, {name: value})
     if flat["mixer"] == "attention":
         flat["mixer.kv_heads"] = flat["mixer.kv_heads"] or config.heads
         widths = flat["mixer.widths"].items()
@@ -236,7 +232,16 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
         del flat["classes"]
     parts = flat.get("mixer.bias") or []
     flat["mixer.bias"] = sorted(parts) if isinstance(parts, list | tuple) else parts
-    return {name: value for name, value in flat.items() if name.split(".")[-1] not in FREE}
+    return flat
+
+
+def _telling(kind: type, values: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Those of an options class's ``values`` that change an output of a finished model."""
+    return {
+        before + name: value
+        for name, value in values.items()
+        if affects(kind, name) in ("weights", "results")
+    }
 
 
 def find_folder(source: str | Path) -> Path:

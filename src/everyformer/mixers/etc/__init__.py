@@ -24,18 +24,20 @@ open (fused softmax, b inside the scale, hard g2l in all released models).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Count, Rate, Whole
+from everyformer.core.bounds import Count, Dropout, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
-from everyformer.core.mixer import heads_divide, set_options
+from everyformer.core.mixer import Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
+from everyformer.core.panels import Pictures
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.places import Places
@@ -58,6 +60,7 @@ from everyformer.mixers.etc.kinds import (
     seen_of,
     wide,
 )
+from everyformer.mixers.etc.panels import RADIUS, WIDTH, global_local
 
 UNIT = 64
 """long queries that read their neighbourhood in one go; more would read more in vain"""
@@ -85,7 +88,7 @@ class ETCOptions(Options):
     """a long token reads the global token of its own sentence alone"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
 
 
@@ -138,6 +141,12 @@ class ETC(RowMixer):
 
     def outputs(self) -> list[nn.Module]:
         return [self.out] if self.options.share_output else [self.out, self.summary_out]
+
+    def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
+        def small(hard: bool) -> Mixer:
+            return ETC(width=WIDTH, options=replace(self.options, radius=RADIUS, hard_g2l=hard))
+
+        return {"masks": lambda: global_local(small, self.options.hard_g2l)}
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         self._check(rows)

@@ -38,7 +38,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Count, Rate
+from everyformer.core.bounds import Count, Dropout
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mixer import Mixer, heads_divide, set_options
@@ -81,7 +81,7 @@ class LinformerOptions(Options):
     """tokens of a segment (causal only; an extension of ours)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the L x k weights in training"""
 
     def __post_init__(self) -> None:

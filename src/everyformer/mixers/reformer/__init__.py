@@ -40,7 +40,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Bounds, Count, Positive, Rate, Seed, Whole
+from everyformer.core.bounds import Affects, Amount, Bounds, Count, Dropout, Positive, Seed, Whole
 from everyformer.core.choices import choose
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
@@ -75,9 +75,9 @@ from everyformer.mixers.reformer.reference import lsh_attention_reference, lsh_w
 
 @dataclass(frozen=True)
 class ReformerOptions(Options):
-    rounds: Annotated[int, Bounds(1, 1024)] = 4
+    rounds: Annotated[int, Bounds(1, 1024), Affects("results")] = 4
     """n_r, hashes of every token; more find more of the large weights"""
-    evaluation_rounds: Annotated[int, Bounds(1, 1024)] | None = None
+    evaluation_rounds: Annotated[int, Bounds(1, 1024), Affects("results")] | None = None
     """n_r outside training and with a state (default: as in training)"""
     chunk: Count = 64
     """C, sorted tokens that see each other"""
@@ -97,13 +97,13 @@ class ReformerOptions(Options):
     """c, on the scores"""
     key_eps: Amount = 1e-6
     """added to the mean square of a key before it is divided by its length"""
-    redraw: bool = True
+    redraw: Annotated[bool, Affects("nothing")] = True
     """new rotations at every training pass; False: those of evaluation"""
-    hash_seed: Seed = 0
+    hash_seed: Annotated[Seed, Affects("results")] = 0
     """of the rotations used in evaluation and with a state"""
-    decode: Literal["exact", "bucket"] = "exact"
+    decode: Annotated[Literal["exact", "bucket"], Affects("results")] = "exact"
     """what new tokens of a state see: see the text"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
 
 

@@ -49,7 +49,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Count, Rate, When, Whole
+from everyformer.core.bounds import Amount, Count, Dropout, Rate, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.memory import check_memory
@@ -96,7 +96,7 @@ class RoutingOptions(Options):
     """beta, weight of the loss that draws queries to their centroids; of the codebook's it is 1"""
     rank_bias: Count | None = None
     """learned scores by how many members lie between, all beyond this alike (default: none)"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
 
 

@@ -38,7 +38,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Bounds, Count, Positive, Rate
+from everyformer.core.bounds import Bounds, Count, Dropout, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.memory import check_memory
@@ -103,7 +103,7 @@ class SinkhornOptions(Options):
     """one sort net for all layers"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
-    attention_dropout: Rate = 0.0
+    attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
 
     def __post_init__(self) -> None:

@@ -1,0 +1,187 @@
+"""`Wiring`: how sub-layers join the stream that goes from layer to layer; `Pass`: the loop.
+
+    stream' = join(stream, f(read(stream)))              for each sub-layer f of each layer
+
+What a sub-layer reads and how its output is joined is all that wirings differ in. A wiring has no
+state of its own: one serves all layers of a stack. The one loop over layers is `Pass.run`: who
+computes layers in another way (kept, computed again, recorded for a backward pass by hand) changes
+how one layer is called, `Pass.through`, not the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from everyformer.core.choices import made_again
+from everyformer.core.gene import NoOptions
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import Losses, MixerOutput, add_losses
+from everyformer.core.state import State
+
+Part = Literal["mixer", "cross", "feedforward"]
+Norm = Callable[[Tensor], Tensor]
+Stream = Any
+"""what goes from layer to layer: (B, L, width), or what a wiring makes of it"""
+
+
+class Layer(Protocol):
+    """What a pass asks of a layer (`everyformer.blocks.block.Block`)."""
+
+    wiring: Wiring
+
+    @property
+    def parts(self) -> list[Part]:
+        """Its sub-layers, in order."""
+
+    def __call__(self, stream: Stream, **given: Any) -> MixerOutput:
+        """The stream through all sub-layers."""
+
+    def branch(self, part: Part, x: Tensor, **given: Any) -> MixerOutput:
+        """One sub-layer without its norm."""
+
+    def norm_of(self, part: Part) -> Norm:
+        """The norm of one."""
+
+    def weights_of(self, part: Part) -> dict[str, nn.Parameter]:
+        """The weights of both."""
+
+
+class Wiring:
+    """Base of all wirings."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type] = NoOptions
+    last_norm: ClassVar[bool] = True
+    """whether the stack norms what comes out of the last layer"""
+    recomputes: ClassVar[bool] = False
+    """whether activations are made again anyway, so that checkpoints would save nothing"""
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+
+    def out_width(self, width: int) -> int:
+        """Channels of what comes out of a stack of so many."""
+        raise NotImplementedError
+
+    def open(self, x: Tensor) -> Stream:
+        """The stream that begins with ``x``."""
+        raise NotImplementedError
+
+    def close(self, stream: Stream) -> Tensor:
+        """What of a stream is given out: (B, L, out_width)."""
+        raise NotImplementedError
+
+    def shift(self, stream: Stream, added: Tensor) -> Stream:
+        """The stream with ``added`` (B or 1, L, width) on it, before a layer."""
+        raise NotImplementedError
+
+    def read(self, stream: Stream, norm: Norm) -> Tensor:
+        """What a sub-layer with this ``norm`` reads."""
+        raise NotImplementedError
+
+    def join(self, stream: Stream, y: Tensor, norm: Norm) -> Stream:
+        """The stream with a sub-layer's output in it."""
+        raise NotImplementedError
+
+    def run(self, blocks: Sequence[Layer], x: Tensor, given: Pass) -> Stream:
+        """The stream that begins with ``x``, behind all layers."""
+        raise NotImplementedError
+
+    @final
+    def step(
+        self, stream: Stream, norm: Norm, f: Callable[[Tensor], MixerOutput]
+    ) -> tuple[Stream, MixerOutput]:
+        """One sub-layer."""
+        out = f(self.read(stream, norm))
+        return self.join(stream, out.y, norm), out
+
+
+class Residual(Wiring):
+    """Base of wirings whose stream is one tensor, (B, L, width)."""
+
+    @final
+    def out_width(self, width: int) -> int:
+        return width
+
+    @final
+    def open(self, x: Tensor) -> Tensor:
+        return x
+
+    @final
+    def close(self, stream: Tensor) -> Tensor:
+        return stream
+
+    @final
+    def shift(self, stream: Tensor, added: Tensor) -> Tensor:
+        return stream + added
+
+    @final
+    def run(self, blocks: Sequence[Layer], x: Tensor, given: Pass) -> Tensor:
+        stream: Tensor = given.run(blocks, x)
+        return stream
+
+
+@dataclass(eq=False)
+class Pass:
+    """What goes through the layers beside the stream."""
+
+    added: Sequence[Tensor] | None = None
+    """(B or 1, L, width) for each block, put on the stream before it"""
+    context: Sequence[State] | None = None
+    """of a decoder, what each block's reader made of the encoder's output"""
+    mask: Mask | None = None
+    state: Sequence[State] | None = None
+    """of each layer's mixer"""
+    order: Sequence[int] | None = None
+    """which block is applied at each step (default: each once); layers below are steps"""
+    hidden: Sequence[int] = ()
+    """layers behind which the stream is wanted, counted from 1; 0 is the input"""
+    checkpointing: bool = False
+    """whether of a layer its input alone is kept for the backward pass"""
+    losses: Losses = field(default_factory=dict, init=False)
+    """the layers' terms, summed by name"""
+    states: list[State] = field(default_factory=list, init=False)
+    """of the mixers, after this pass"""
+    found: dict[int, Stream] = field(default_factory=dict, init=False)
+    """the streams that were wanted"""
+
+    def run(self, blocks: Sequence[Layer], stream: Stream) -> Stream:
+        """The stream behind all ``blocks``."""
+        if 0 in self.hidden:
+            self.found[0] = stream
+        for layer, n in enumerate(range(len(blocks)) if self.order is None else self.order):
+            block = blocks[n]
+            if self.added is not None:
+                stream = block.wiring.shift(stream, self.added[n])
+            out = self.through(block, n, layer, stream)
+            stream = out.y
+            if out.state is not None:
+                self.states.append(out.state)
+            add_losses(self.losses, out.losses)
+            if layer + 1 in self.hidden:
+                self.found[layer + 1] = stream
+        return stream
+
+    def through(self, block: Layer, n: int, layer: int, stream: Stream) -> MixerOutput:
+        """One layer: block ``n`` at the step ``layer``."""
+        given = self.given(n, layer)
+        if not self.checkpointing:
+            out: MixerOutput = block(stream, **given)
+            return out
+        # the compiler repeats by itself and takes no such contexts
+        if not torch.compiler.is_compiling():
+            given["context_fn"] = made_again
+        again: MixerOutput = checkpoint(block, stream, use_reentrant=False, **given)
+        return again
+
+    def given(self, n: int, layer: int) -> dict[str, Any]:
+        """What one layer reads beside the stream."""
+        context = None if self.context is None else self.context[n]
+        state = None if self.state is None else self.state[layer]
+        return {"context": context, "mask": self.mask, "state": state}

@@ -1,0 +1,93 @@
+"""The words of `everyformer generate`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import tyro
+
+from everyformer.core.bounds import Count, Whole
+from everyformer.core.errors import ConfigError
+from everyformer.core.files import expanded
+from everyformer.generation.config import BeamConfig, Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions(Sampling, BeamConfig):
+    missing: ClassVar[Any] = tyro.MISSING
+
+    run: tyro.conf.Positional[str]
+    """directory of a trained run, or folder of a saved or converted model"""
+    prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """the text to continue (default: a line's end), or the sentence to translate; given several
+    times, as many; - reads one from every line of stdin"""
+    prompts: str | None = None
+    """file with a prompt on every line"""
+    stop: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """end a text as soon as what was made holds this, \\n being a line's end; may be given several
+    times"""
+    average: Count | None = None
+    """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
+    tokens: Whole | None = 200
+    """how many tokens to make, none: until it is stopped"""
+    state: str | None = None
+    """file that a text is kept in between two commands: what a stream came to is saved there, and
+    gone on from if it exists (the prompt is then read after it)"""
+    images: Count | None = None
+    """how many images to draw (default: 16), complete or enlarge (default: 6)"""
+    complete: str | None = None
+    """a picture, or a folder or zip of them, to draw the second half of: held-out takes those that
+    the run was not trained on (pixels)"""
+    enlarge: str | None = None
+    """the same, to enlarge: small pictures, or large ones that are made small first
+    (super-resolution; default: held-out)"""
+    draws: Count = 2
+    """how often each picture is completed or enlarged"""
+    class_name: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """the class of the images, where the run was trained with --data.labels; may be given several
+    times (default: all in turn)"""
+    out: str | None = None
+    """the picture to write, of images (default: RUN/samples.png, RUN/completed.png or
+    RUN/enlarged.png)"""
+
+    @property
+    def sampling(self) -> Sampling:
+        """The part that drawing tokens takes."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(Sampling)}
+        return Sampling(**{**values, "stop": tuple(_with_lines(text) for text in self.stop)})
+
+    def texts(self) -> list[str]:
+        """All prompts, in order."""
+        if self.prompts is None:
+            return _stdin_lines() if self.prompt == ("-",) else list(self.prompt) or ["\n"]
+        if self.prompt:
+            raise ConfigError("--prompt and --prompts are both given: leave one of them out")
+        try:
+            return _lines(expanded(self.prompts).read_bytes(), self.prompts)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot read the prompts {self.prompts}: {error.strerror}"
+            ) from error
+
+
+def _stdin_lines() -> list[str]:
+    return _lines(sys.stdin.buffer.read(), "stdin")
+
+
+def _lines(raw: bytes, where: str) -> list[str]:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{where} is not UTF-8 text ({error.reason}); convert it first"
+        ) from error
+    return text.removesuffix("\n").split("\n")
+
+
+def _with_lines(text: str) -> str:
+    r"""``text`` with \n, \t and \\ as a shell leaves them turned into what they stand for."""
+    return re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], "\\"), text)

@@ -1,0 +1,39 @@
+"""The files of one training of a comparison: what it is to do, and what it came to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from everyformer.core.config import to_dict
+from everyformer.core.errors import CheckpointError
+from everyformer.core.sealed import read_json, write_json
+from everyformer.training.spec import RunSpec
+from everyformer.training.upgrades import read_saved
+
+JOB, RESULT = "job.json", "result.json"
+JOB_FORMAT, RESULT_FORMAT = "everyformer-job", "everyformer-result"
+
+
+def write_job(place: Path, run: RunSpec, fingerprint: str) -> None:
+    """Leave what a job is to do in its folder; ``fingerprint`` is of the data."""
+    write_json(place / JOB, {"format": JOB_FORMAT, "fingerprint": fingerprint, "run": to_dict(run)})
+
+
+def read_job(place: Path) -> dict[str, Any]:
+    """What `write_job` left: the ``run`` as plain values, and the ``fingerprint``."""
+    return read_saved(place / JOB, JOB_FORMAT)
+
+
+def read_result(place: Path) -> dict[str, Any] | None:
+    """What a job came to; None if it did not end, or its file is damaged: it is then made again."""
+    try:
+        found = read_json(place / RESULT, RESULT_FORMAT)
+    except CheckpointError:
+        return None
+    return {name: value for name, value in found.items() if name not in ("format", "version")}
+
+
+def write_result(place: Path, found: dict[str, Any]) -> None:
+    """Leave a job's result in its folder, whole or not at all."""
+    write_json(place / RESULT, {"format": RESULT_FORMAT, **found})

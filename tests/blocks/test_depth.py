@@ -1,0 +1,86 @@
+"""A stack applies its blocks as its depth says: weights by block, states and outputs by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from everyformer.blocks.options import BlockOptions
+from everyformer.blocks.stack import Stack
+from everyformer.blocks.wirings import WIRINGS
+from everyformer.blocks.wirings.reversible import Reversible
+from everyformer.depth.base import Depth
+from everyformer.positions.learned_per_layer import LearnedPerLayer
+from helpers import build_mixer, draw
+
+WIDTH, ORDER = 12, (0, 1, 1, 0, 1)
+
+
+class Given(Depth):
+    """The blocks in a given order."""
+
+    def order(self, blocks: int) -> Sequence[int]:
+        return ORDER
+
+
+def build(wiring: str, dropout: float = 0.0, places: bool = True) -> Stack:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"width": WIDTH, "heads": 3, "causal": True}
+    mixers = [build_mixer("attention", **sizes) for _ in range(2)]
+    tables = [LearnedPerLayer(width=WIDTH, max_length=16, heads=3) for _ in range(2)]
+    options = BlockOptions(dropout=dropout)
+    how = WIRINGS.get(wiring)()
+    position = tables if places else None
+    return Stack(mixers, WIDTH, options, position=position, wiring=how, depth=Given()).double()
+
+
+@pytest.mark.parametrize("wiring", ["pre", "post"])
+def test_blocks_are_applied_in_the_order_that_depth_gives(wiring: str) -> None:
+    stack, x = build(wiring).eval(), draw(2, 7, WIDTH)
+    out = stack(x, hidden=(1, 3, 5))
+    h, steps = x, []
+    for n in ORDER:
+        table: Any = stack.before[n]
+        h = stack.blocks[n](h + table.table[:7]).y
+        steps.append(h)
+    torch.testing.assert_close(out.y, stack.norm(h), rtol=0, atol=1e-12)
+    for got, expected in zip(out.hidden, (steps[0], steps[2], steps[4]), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("wiring", WIRINGS.names())
+def test_every_step_has_a_state_of_its_own(wiring: str) -> None:
+    stack, x = build(wiring).eval(), draw(2, 9, WIDTH)
+    state = stack.init_state(2, dtype=torch.float64)
+    assert len(state.layers) == len(ORDER)
+    parts = []
+    for piece in x.split([4, 1, 4], 1):
+        out = stack(piece, state=state)
+        parts.append(out.y)
+        state = out.state
+    torch.testing.assert_close(torch.cat(parts, 1), stack(x).y, rtol=0, atol=1e-12)
+
+
+def test_a_block_that_is_applied_often_gets_the_sum_of_its_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stack = build("reversible", dropout=0.3).train()
+    x = draw(2, 7, WIDTH).requires_grad_()
+    weights: list[nn.Parameter | Tensor] = [x, *stack.parameters()]
+
+    def gradients() -> tuple[Tensor, ...]:
+        torch.manual_seed(4)
+        out = stack(x, hidden=(2,))
+        total = out.y.square().sum() + out.hidden[0].sum()
+        return torch.autograd.grad(total, weights, allow_unused=True)
+
+    got = gradients()
+    monkeypatch.setattr(Reversible, "run", lambda w, blocks, x, given: given.run(blocks, w.open(x)))
+    for a, b in zip(got, gradients(), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
