@@ -39,16 +39,16 @@ def by_pairs(q, k, v, scale):
 @pytest.mark.parametrize("scale", [0.5, 0.0])
 def test_a_call_is_its_definition_whatever_the_numbers_of_queries_and_keys(queries, keys, scale):
     q, k, v = heads(queries, keys)
-    visible = Visibility(causal=True, slopes=torch.tensor(SLOPES))
-    got = softmax_attention(q, k, v, visible, scale=scale)
+    visible = {"visible": Visibility(causal=True), "slopes": torch.tensor(SLOPES)}
+    got = softmax_attention(q, k, v, **visible, scale=scale)
     torch.testing.assert_close(got, by_pairs(q, k, v, scale), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_scale_of_zero_leaves_distances_alone(dtype):
     q, k, v = heads(6, 6, dtype)
-    visible = Visibility(causal=True, slopes=torch.tensor(SLOPES))
-    got = softmax_attention(q, k, v, visible, scale=0.0).double()
+    visible = {"visible": Visibility(causal=True), "slopes": torch.tensor(SLOPES)}
+    got = softmax_attention(q, k, v, **visible, scale=0.0).double()
     expected = by_pairs(q.double(), k.double(), v, 0.0)
     close = 1e-6 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(got, expected, rtol=0, atol=close)
@@ -58,12 +58,12 @@ def test_dropout_on_weights_is_not_forgotten():
     """Of values that are all one: sums of the weights that are left, doubled."""
     q, k, _ = heads(300, 300, torch.float32)
     ones = torch.ones(1, 2, 300, 4)
-    visible = Visibility(causal=True, slopes=torch.tensor((0.0, 0.0)))
+    visible = {"visible": Visibility(causal=True), "slopes": torch.tensor((0.0, 0.0))}
     torch.manual_seed(0)
-    y = softmax_attention(q, k, ones, visible, dropout=0.5)
+    y = softmax_attention(q, k, ones, **visible, dropout=0.5)
     assert y[:, :, -100:].std() > 0.01
     assert y[:, :, -100:].mean().item() == pytest.approx(1, abs=0.05)
-    torch.testing.assert_close(softmax_attention(q, k, ones, visible), ones)
+    torch.testing.assert_close(softmax_attention(q, k, ones, **visible), ones)
 
 
 class Largest(TorchDispatchMode):
@@ -84,8 +84,8 @@ def test_no_tensor_of_all_pairs_is_made(dtype):
     length = 2048
     q, k, v = (t.requires_grad_() for t in heads(length, length, dtype))
     with Largest() as largest:
-        visible = Visibility(causal=True, slopes=torch.tensor(SLOPES))
-        softmax_attention(q, k, v, visible).sum().backward()
+        visible = {"visible": Visibility(causal=True), "slopes": torch.tensor(SLOPES)}
+        softmax_attention(q, k, v, **visible).sum().backward()
     # a byte a pair and head would be more
     assert 0 < largest.found < 2 * length**2
 
@@ -104,9 +104,9 @@ def test_no_tensor_of_all_pairs_is_made(dtype):
 )
 def test_operations_are_those_of_the_pairs_that_are_computed(queries, keys, pairs):
     q, k, v = (t.requires_grad_() for t in heads(queries, keys, torch.float32))
-    visible = Visibility(causal=True, slopes=torch.tensor(SLOPES))
+    visible = {"visible": Visibility(causal=True), "slopes": torch.tensor(SLOPES)}
     with FlopCounterMode(display=False) as forward:
-        y = softmax_attention(q, k, v, visible)
+        y = softmax_attention(q, k, v, **visible)
     with FlopCounterMode(display=False) as backward:
         y.sum().backward()
     # two products of 4 channels for 2 heads one way, five the other
@@ -116,8 +116,8 @@ def test_operations_are_those_of_the_pairs_that_are_computed(queries, keys, pair
 
 def test_its_gradient_is_not_differentiated_again():
     q, k, v = (t.requires_grad_() for t in heads(5, 5))
-    visible = Visibility(causal=True, slopes=torch.tensor(SLOPES))
-    y = softmax_attention(q, k, v, visible)
+    visible = {"visible": Visibility(causal=True), "slopes": torch.tensor(SLOPES)}
+    y = softmax_attention(q, k, v, **visible)
     (first,) = torch.autograd.grad(y.square().sum(), q, create_graph=True)
     with pytest.raises(UnsupportedError, match="second derivatives are not supported"):
         first.square().sum().backward()
@@ -159,9 +159,9 @@ def test_queries_before_the_first_key_see_nothing():
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, n, 4).double() for n in (7, 3, 3))
     slopes = torch.tensor([0.5, 0.0]).double()
-    got = softmax_attention(q, k, v, Visibility(causal=True, slopes=slopes))
+    got = softmax_attention(q, k, v, Visibility(causal=True), slopes=slopes)
     assert torch.equal(got[:, :, :4], torch.zeros(1, 2, 4, 4).double())
-    last = softmax_attention(q[:, :, 4:], k, v, Visibility(causal=True, slopes=slopes))
+    last = softmax_attention(q[:, :, 4:], k, v, Visibility(causal=True), slopes=slopes)
     torch.testing.assert_close(got[:, :, 4:], last)
 
 
@@ -176,5 +176,5 @@ def test_a_far_key_that_outweighs_all_near_ones_is_not_left_out():
     behind = torch.arange(length)[:, None] - torch.arange(length)
     scores = q @ k.mT - slopes[:, None, None] * behind
     expected = scores.masked_fill(behind < 0, -math.inf).softmax(-1) @ v
-    got = softmax_attention(q, k, v, Visibility(causal=True, slopes=slopes), scale=1.0)
+    got = softmax_attention(q, k, v, Visibility(causal=True), slopes=slopes, scale=1.0)
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)

@@ -9,9 +9,10 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.engines.flops import count_flops
+from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.sparse import flex
-from everyformer.engines.sparse.attention import BACKENDS, How, choose, sparse_attention
-from everyformer.engines.sparse.by_torch import Scores, by_parts
+from everyformer.engines.sparse.attention import BACKENDS, choose, sparse_attention
+from everyformer.engines.sparse.by_torch import by_parts
 from everyformer.engines.sparse.patterns import (
     Blocks,
     BlockTable,
@@ -101,7 +102,7 @@ def test_units_equal_the_mask(name, length):
     inputs = heads(length)
     want = with_gradients(literal(*inputs, PLANS[name].mask(length, HEADS)), inputs)
     for backend in ("dense", "blocked"):
-        got = sparse_attention(*inputs, PLANS[name], how=How(backend=backend))
+        got = sparse_attention(*inputs, PLANS[name], backend=backend)
         assert_close(with_gradients(got, inputs), want, rtol=0, atol=1e-12)
     rows = [t.transpose(1, 2) for t in inputs]
     got = by_parts(*rows, None, PLANS[name], Scores(1 / math.sqrt(SIZE))).transpose(1, 2)
@@ -111,7 +112,7 @@ def test_units_equal_the_mask(name, length):
 @pytest.mark.parametrize("name", NAMES)
 def test_units_equal_the_literal_equation(name):
     inputs = heads(23)
-    got = ef.functional.sparse_attention(*inputs, PLANS[name], how=How(backend="blocked"))
+    got = ef.functional.sparse_attention(*inputs, PLANS[name], backend="blocked")
     assert_close(got, ef.reference.sparse_attention(*inputs, PLANS[name]), rtol=0, atol=1e-12)
 
 
@@ -122,7 +123,7 @@ def test_what_stands_behind_a_row_is_not_read(name):
     mask = PLANS[name].mask(43, HEADS) & keep[:, None, None]
     want = with_gradients(literal(*inputs, mask), inputs, keep)
     for backend in ("dense", "blocked"):
-        got = sparse_attention(*inputs, PLANS[name], lengths=lengths, how=How(backend=backend))
+        got = sparse_attention(*inputs, PLANS[name], lengths=lengths, backend=backend)
         assert_close(with_gradients(got, inputs, keep), want, rtol=0, atol=1e-12)
 
 
@@ -133,7 +134,7 @@ def test_a_value_has_a_gradient_if_and_only_if_it_is_visible(name):
     v = torch.eye(43, dtype=torch.float64).expand(1, HEADS, -1, -1)
     q, k = (torch.nn.functional.pad(t, (0, 43 - SIZE)) for t in (q, k))
     # values that are unit vectors: outputs are the weights themselves
-    weights = sparse_attention(q, k, v, PLANS[name], how=How(backend="blocked"))[0]
+    weights = sparse_attention(q, k, v, PLANS[name], backend="blocked")[0]
     assert_close(weights > 0, mask)
     assert_close(weights.sum(-1), mask.any(-1).double(), rtol=0, atol=1e-12)
 
@@ -142,7 +143,7 @@ def test_a_value_has_a_gradient_if_and_only_if_it_is_visible(name):
 def test_no_key_counts_twice(name):
     q, k, v = heads(43, batch=1)
     alike = torch.full_like(k, 30.0)
-    got = sparse_attention(q, alike, v, PLANS[name], how=How(backend="blocked"))
+    got = sparse_attention(q, alike, v, PLANS[name], backend="blocked")
     mask = PLANS[name].mask(43, HEADS).double()
     mean = mask / mask.sum(-1, keepdim=True).clamp(min=1) @ v
     assert_close(got, mean, rtol=0, atol=1e-12)
@@ -173,10 +174,10 @@ def test_positions_that_act_on_scores_are_those_of_the_dense_form(name, position
     tensors = [*heads(43), *made.parameters()]
     if not made.additive and "table" in name and name != "a causal table":
         with pytest.raises(UnsupportedError, match="different blocks"):
-            sparse_attention(*tensors[:3], plan, how=How(scorer=made, backend="blocked"))
+            sparse_attention(*tensors[:3], plan, scores=Scores(position=made), backend="blocked")
         return
     got, want = (
-        sparse_attention(*tensors[:3], plan, how=How(scorer=made, backend=backend))
+        sparse_attention(*tensors[:3], plan, scores=Scores(position=made), backend=backend)
         for backend in ("blocked", "dense")
     )
     got, want = with_gradients(got, tensors), with_gradients(want, tensors)
@@ -187,7 +188,7 @@ def test_positions_that_act_on_scores_are_those_of_the_dense_form(name, position
 def test_gradcheck(name):
     inputs = [t[:, :, :, :4].detach().requires_grad_() for t in heads(13, batch=1)]
     torch.autograd.gradcheck(
-        lambda *t: sparse_attention(*t, PLANS[name], how=How(backend="blocked")), inputs
+        lambda *t: sparse_attention(*t, PLANS[name], backend="blocked"), inputs
     )
 
 
@@ -195,11 +196,11 @@ def test_gradcheck(name):
 @pytest.mark.parametrize("name", ["strided", "window and globals", "summaries alone"])
 def test_lower_precision_and_large_scores_stay_finite(name, dtype):
     inputs = [t.detach().to(dtype).requires_grad_() for t in heads(300)]
-    got = sparse_attention(*inputs, PLANS[name], how=How(backend="blocked"))
-    want = sparse_attention(*(t.double() for t in inputs), PLANS[name], how=How(backend="dense"))
+    got = sparse_attention(*inputs, PLANS[name], backend="blocked")
+    want = sparse_attention(*(t.double() for t in inputs), PLANS[name], backend="dense")
     assert got.dtype == dtype
     assert_close(got.double(), want, rtol=0, atol={torch.float32: 1e-5}.get(dtype, 3e-2))
-    large = sparse_attention(*(t * 1e3 for t in inputs), PLANS[name], how=How(backend="blocked"))
+    large = sparse_attention(*(t * 1e3 for t in inputs), PLANS[name], backend="blocked")
     assert bool(large.isfinite().all())
     if dtype != torch.float16:
         # there gradients themselves are beyond 65,504
@@ -212,7 +213,7 @@ def test_flex_attention_has_the_same_mask(name):
     q, k, v = (t.detach().float() for t in heads(43))
     for lengths in (None, torch.tensor([43, 30])):
         got = flex.flex(q, k, v, PLANS[name], lengths, 1 / math.sqrt(SIZE))
-        want = sparse_attention(q, k, v, PLANS[name], lengths=lengths, how=How(backend="dense"))
+        want = sparse_attention(q, k, v, PLANS[name], lengths=lengths, backend="dense")
         assert_close(got[0], want[0], rtol=0, atol=1e-5)
 
 
@@ -220,7 +221,7 @@ def test_flex_attention_has_the_same_mask(name):
 def test_flex_attention_on_a_gpu():
     inputs = [t.detach().float().cuda().requires_grad_() for t in heads(300)]
     results = [
-        with_gradients(sparse_attention(*inputs, PLANS["strided"], how=How(backend=b)), inputs)
+        with_gradients(sparse_attention(*inputs, PLANS["strided"], backend=b), inputs)
         for b in ("flex", "dense")
     ]
     assert_close(*results, rtol=0, atol=1e-4)
@@ -231,7 +232,7 @@ def test_channels_may_lie_apart_and_values_be_of_another_size(name):
     q, k, v = heads(43)
     q, k = (t.mT.contiguous().mT for t in (q, k))
     v = v[..., ::2]
-    got = sparse_attention(q, k, v, PLANS[name], how=How(backend="blocked"))
+    got = sparse_attention(q, k, v, PLANS[name], backend="blocked")
     want = literal(q, k, v, PLANS[name].mask(43, HEADS))
     g = torch.ones(()).expand(got.shape).double()
     for y in (got, want):
@@ -248,8 +249,8 @@ def test_a_plan_is_its_text(name):
 def test_windows_cost_as_many_operations_as_they_have_keys():
     def operations(length):
         q, k, v = (torch.zeros(1, 1, length, SIZE, requires_grad=True) for _ in range(3))
-        plan, how = SparsePlan.of(Near(before=255)), How(backend="blocked")
-        return count_flops(lambda: sparse_attention(q, k, v, plan, how=how).sum().backward())
+        plan, of = SparsePlan.of(Near(before=255)), {"backend": "blocked"}
+        return count_flops(lambda: sparse_attention(q, k, v, plan, **of).sum().backward())
 
     assert operations(8192) == 2 * operations(4096)
     # 64 rows read 64 + 255 + 1 keys: 14 products of a pair forward and backward
@@ -297,9 +298,9 @@ def test_a_drawing_has_a_line_a_query():
 
 def test_short_and_dense_calls_are_not_cut_into_units():
     q = torch.zeros(1, HEADS, 1024, SIZE)
-    assert choose(SparsePlan.of(Near(before=63)), q, How()) == "blocked"
-    assert choose(SparsePlan.of(Near(before=63)), q[:, :, :256], How()) == "dense"
-    assert choose(SparsePlan.of(Near(before=1000)), q, How()) == "dense"
+    assert choose(SparsePlan.of(Near(before=63)), q, Scores(), "auto") == "blocked"
+    assert choose(SparsePlan.of(Near(before=63)), q[:, :, :256], Scores(), "auto") == "dense"
+    assert choose(SparsePlan.of(Near(before=1000)), q, Scores(), "auto") == "dense"
 
 
 @pytest.mark.parametrize(
@@ -328,4 +329,11 @@ def test_patterns_that_cannot_be_are_refused(make, error, says):
 )
 def test_calls_that_cannot_be_are_refused(shapes, plan, backend, error, says):
     with pytest.raises(error, match=says):
-        sparse_attention(*map(torch.zeros, shapes), PLANS[plan], how=How(backend=backend))
+        sparse_attention(*map(torch.zeros, shapes), PLANS[plan], backend=backend)
+
+
+@pytest.mark.parametrize("scores", [Scores(softcap=5.0), Scores(sink=torch.zeros(HEADS))])
+def test_scores_of_a_plan_have_no_softcap_and_no_sink(scores):
+    q, k, v = (torch.zeros(1, HEADS, 8, SIZE) for _ in range(3))
+    with pytest.raises(UnsupportedError, match="no softcap and no sink"):
+        sparse_attention(q, k, v, PLANS["strided"], scores=scores)

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.engines.sparse.attention import How, sparse_attention
+from everyformer.engines.sparse.attention import sparse_attention
 from everyformer.engines.sparse.block_order import block_order
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
@@ -72,7 +72,7 @@ def test_units_equal_the_mask_for_whole_pictures_and_parts_of_them(shape, causal
         inputs = [draw(2, 2, length, 4, seed=n).requires_grad_() for n in range(3)]
         results = []
         for backend in ("dense", "blocked"):
-            y = sparse_attention(*inputs, plan, how=How(backend=backend))
+            y = sparse_attention(*inputs, plan, backend=backend)
             results.append([y, *torch.autograd.grad((y * draw(*y.shape)).sum(), inputs)])
         assert_close(*results, rtol=0, atol=1e-12)
 

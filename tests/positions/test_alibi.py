@@ -94,7 +94,7 @@ def test_one_more_channel_equals_the_bias_written_out(heads, groups, values, lea
     slopes = torch.tensor(alibi_slopes(heads)).double().requires_grad_(learned)
     behind = torch.arange(length)[:, None] - torch.arange(length)
     bias = (-slopes[:, None, None] * behind).masked_fill(behind < 0, -math.inf)[None]
-    got = softmax_attention(q, k, v, Visibility(causal=True, slopes=slopes), scale=scale)
+    got = softmax_attention(q, k, v, Visibility(causal=True), slopes=slopes, scale=scale)
     expected = softmax_attention(q, k, v, Visibility(mask=bias), scale=scale)
     torch.testing.assert_close(got, expected)
     inputs = [q, k, v, *([slopes] if learned else [])]
@@ -102,7 +102,7 @@ def test_one_more_channel_equals_the_bias_written_out(heads, groups, values, lea
     first = torch.autograd.grad((got * weight).sum(), inputs)
     second = torch.autograd.grad((expected * weight).sum(), inputs)
     torch.testing.assert_close(first, second)
-    weights = attention_weights(q, k, Visibility(causal=True, slopes=slopes), scale=scale)
+    weights = attention_weights(q, k, Visibility(causal=True), slopes=slopes, scale=scale)
     torch.testing.assert_close(weights @ v.repeat_interleave(heads // groups, 1), expected)
 
 
@@ -112,12 +112,12 @@ def test_long_texts_lose_no_distance_in_small_dtypes(dtype, bound):
     length = 16_401
     q, k, v = (torch.randn(1, 3, length, 8).to(dtype) for _ in range(3))
     slopes = torch.tensor([2**-1, 2**-5, 2**-8], dtype=torch.float64)
-    visible = Visibility(causal=True, slopes=slopes)
+    visible = {"visible": Visibility(causal=True), "slopes": slopes}
     late = [4000, 16_384, 16_400]
     behind = torch.tensor(late)[:, None] - torch.arange(length)
     bias = (-slopes[:, None, None] * behind).masked_fill(behind < 0, -math.inf)[None]
     exact = softmax_attention(q[:, :, late].double(), k.double(), v.double(), Visibility(mask=bias))
-    got = softmax_attention(q, k, v, visible)[:, :, late].double()
+    got = softmax_attention(q, k, v, **visible)[:, :, late].double()
     torch.testing.assert_close(got, exact, rtol=0, atol=bound)
 
 
@@ -131,7 +131,7 @@ def test_triangles_and_squares_cover_every_pair_once(length, source, dtype):
     sizes = ((4, length, 5), (2, source, 5), (2, source, 7))
     q, k, v = (torch.randn(2, *size).to(dtype).requires_grad_() for size in sizes)
     slopes = torch.tensor([2**-1, 2**-3, 2**-6, 0.0])
-    got = softmax_attention(q, k, v, Visibility(causal=True, slopes=slopes), scale=0.6)
+    got = softmax_attention(q, k, v, Visibility(causal=True), slopes=slopes, scale=0.6)
     wide = [t.detach().double().requires_grad_() for t in (q, k, v)]
     behind = torch.arange(source - length, source)[:, None] - torch.arange(source)
     scores = 0.6 * wide[0] @ wide[1].repeat_interleave(2, 1).mT
@@ -161,7 +161,7 @@ def test_what_is_left_out_of_squares_has_no_weight(large, dtype, bound):
     expected = scores.masked_fill(behind < 0, -math.inf).softmax(-1) @ v
     exact = (expected, *torch.autograd.grad(expected, wide, weight))
     q, k, v = own = [t.detach().to(dtype).requires_grad_() for t in made]
-    got = softmax_attention(q * large, k * large, v, Visibility(causal=True, slopes=slopes))
+    got = softmax_attention(q * large, k * large, v, Visibility(causal=True), slopes=slopes)
     found = (got, *torch.autograd.grad(got, own, weight.to(dtype)))
     for one, other in zip(found, exact, strict=True):
         error = (one.double() - other).abs().max() / other.abs().max()
@@ -350,7 +350,7 @@ def test_distances_beyond_the_range_of_float16_fall_on(dtype):
     torch.manual_seed(0)
     keys, slopes = 70_000, torch.tensor([2.0**-14, 2.0**-16])
     q, k, v = (torch.randn(1, 2, n, 16).to(dtype) for n in (2, keys, keys))
-    got = softmax_attention(q, k, v, Visibility(causal=True, slopes=slopes))
+    got = softmax_attention(q, k, v, Visibility(causal=True), slopes=slopes)
     behind = torch.arange(keys - 2, keys).double()[:, None] - torch.arange(keys)
     scores = q.double() @ k.double().mT / 4 - slopes.double().view(2, 1, 1) * behind
     weights = scores.masked_fill(behind < 0, -float("inf")).softmax(-1)

@@ -12,7 +12,6 @@ Letters: B batch, H heads, L queries, S keys, D channels of a head.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, final
 
@@ -27,9 +26,9 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility
-from everyformer.engines.softmax.weighing import Weighing
-from everyformer.engines.sparse.attention import Backend, How, dense_weights, sparse_attention
+from everyformer.engines.sparse.attention import Backend, dense_weights, sparse_attention
 from everyformer.engines.sparse.panels import (
     Titled,
     kinds_of_heads,
@@ -200,10 +199,10 @@ class PatternAttention(RowMixer):
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         """Heads' outputs (B, H, L, D) of texts from their beginning."""
         lengths = None if keep is None else keep.sum(1)
-        plan, how = self.plan(q.shape[2]), self._how
+        plan, scores = self.plan(q.shape[2]), self.scores
         if tracing():
-            record(self, "weights", lambda: dense_weights(q, k, plan, lengths, how))
-        return sparse_attention(q, k, v, plan, lengths=lengths, how=how)
+            record(self, "weights", lambda: dense_weights(q, k, plan, lengths, scores))
+        return sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=self.backend)
 
     def _continued(self, q: Tensor, places: Tensor, held: KeyValueState) -> Tensor:
         """Heads' outputs of queries whose keys stand at the end of what is held."""
@@ -225,37 +224,30 @@ class PatternAttention(RowMixer):
     def _weighed(
         self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
     ) -> Tensor:
-        how, places = self._how, None
-        if how.scorer is not None:
+        scores, places = self.scores, None
+        if scores.position is not None:
             farthest = stand.shape[1] - 1
             if not torch.compiler.is_compiling() and stand.shape[1]:
                 farthest = int((here.amax(1) - stand.amin(1)).max())
             places = Places.of(here, stand, regular=False, causal=True, farthest=farthest)
-        weighing = Weighing(1 / math.sqrt(self.key_size), scorer=how.scorer, causal=True)
-        return weighing.heads(q, k, v, Visibility(mask=shown), places, how.dropout)
+        return scores.attend(q, k, v, Visibility(mask=shown), places)
 
     def _outputs(
         self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
     ) -> Tensor:
         """Heads' outputs by all pairs of queries at ``here`` and keys at ``stand`` in one text."""
-        weighing, places = self._by_pairs(here, stand)
-        return weighing.heads(q, k, v, Visibility(mask=shown), places, self._how.dropout)
+        return self.scores.attend(q, k, v, Visibility(mask=shown), self._by_pairs(here, stand))
 
     def _weights(
         self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
     ) -> Tensor:
         """The weights of those pairs."""
-        weighing, places = self._by_pairs(here, stand)
-        return weighing.weights(q, k, Visibility(mask=shown), places)
+        return self.scores.weights(q, k, Visibility(mask=shown), self._by_pairs(here, stand))
 
-    def _by_pairs(self, here: Tensor, stand: Tensor) -> tuple[Weighing, Places | None]:
-        scorer, keys = self._how.scorer, stand.shape[1]
-        weighing = Weighing(1 / math.sqrt(self.key_size), scorer=scorer, causal=self.causal)
-        if scorer is None:
-            return weighing, None
+    def _by_pairs(self, here: Tensor, stand: Tensor) -> Places:
+        keys = stand.shape[1]
         columns = keys if self.causal else 2 * keys - 1
-        places = Places(here, stand, keys - 1, columns, here.shape[1], False, self.causal)
-        return weighing, places
+        return Places(here, stand, keys - 1, columns, here.shape[1], False, self.causal)
 
     def _longest(self, held: KeyValueState, places: Tensor) -> int:
         """A length that holds all positions of this call."""
@@ -278,10 +270,10 @@ class PatternAttention(RowMixer):
         return held.at(needed.nonzero().squeeze(1))
 
     @property
-    def _how(self) -> How:
-        scorer = self.position if isinstance(self.position, ScorePosition) else None
-        dropout = self.dropout if self.training else 0.0
-        return How(scorer=scorer, dropout=dropout, backend=self.backend)
+    def scores(self) -> Scores:
+        """How scores of queries and keys become weights."""
+        position = self.position if isinstance(self.position, ScorePosition) else None
+        return Scores(position=position, dropout=self.dropout if self.training else 0.0)
 
     def _turn(self, x: Tensor, places: Tensor, lengths: Tensor | None = None) -> Tensor:
         if self.position is None or self.position.acts_on != "queries-keys":

@@ -38,8 +38,8 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility, counts_up, visibility, with_past
-from everyformer.engines.softmax.weighing import Weighing
 from everyformer.memory.base import Memory, Segment, by_contents
 from everyformer.mixers import MIXERS
 from everyformer.mixers._attention_trials import TRIALS
@@ -250,7 +250,7 @@ class Attention(Mixer):
             return MixerOutput(y, cache.last(self.reach), {})
 
         def received() -> Tensor:
-            got = self.weighing.weights(q, k, visible, places)
+            got = self.scores.weights(q, k, visible, places)
             got = got if real is None else got.masked_fill(~real[:, None, :, None], 0)
             return got.sum((1, 2))
 
@@ -392,21 +392,20 @@ class Attention(Mixer):
         self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility, places: Places | None = None
     ) -> Tensor:
         """Mixed values through the output layer; without ``places`` nothing depends on order."""
-        position, weighing = self.position, self.weighing
+        position, scores = self.position, self.scores
         if tracing():
-            record(self, "weights", lambda: weighing.weights(q, k, visible, places))
+            record(self, "weights", lambda: scores.weights(q, k, visible, places))
             if isinstance(position, ScorePosition) and position.additive and places is not None:
                 record(self, "position_bias", lambda: _added(position, places, q.dtype))
-        dropout = self.options.attention_dropout if self.training else 0.0
-        heads = weighing.heads(q, k, v, visible, places, dropout)
-        return self.out(heads.transpose(1, 2).flatten(2))
+        return self.out(scores.attend(q, k, v, visible, places).transpose(1, 2).flatten(2))
 
     @property
-    def weighing(self) -> Weighing:
+    def scores(self) -> Scores:
         """How scores of queries and keys become weights."""
-        o, position = self.options, self.position
-        scorer = position if isinstance(position, ScorePosition) else None
-        return Weighing(self.scale, o.softcap, self.sink, scorer, self.causal)
+        o = self.options
+        position = self.position if isinstance(self.position, ScorePosition) else None
+        dropout = o.attention_dropout if self.training else 0.0
+        return Scores(self.scale, o.softcap, self.sink, position, dropout)
 
 
 def _added(position: ScorePosition, places: Places, dtype: torch.dtype) -> Tensor:

@@ -40,7 +40,8 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.sparse.attention import Backend, How, sparse_attention
+from everyformer.engines.softmax.scored import Scores
+from everyformer.engines.sparse.attention import Backend, sparse_attention
 from everyformer.engines.sparse.patterns import (
     Blocks,
     BlockTable,
@@ -320,15 +321,17 @@ class BigBird(PatternAttention):
 
     def _sparse(self, heads: Heads, lengths: Tensor | None, longest: int) -> Tensor:
         """Of texts with as many blocks as one of ``longest`` tokens."""
-        count, how = self.blocks(longest), self._how
-        plan = self.plan(longest)
+        count, plan, scores = self.blocks(longest), self.plan(longest), self.scores
         if self._counts_once(count):
-            return sparse_attention(*heads, plan, lengths=lengths, how=how)
+            return sparse_attention(
+                *heads, plan, lengths=lengths, scores=scores, backend=self.backend
+            )
         q, k, v = heads
         q, k = self._repeated(q, k, torch.tensor([count], device=q.device))
         v = F.pad(v, (0, q.shape[-1] - self.size))
-        how = How(1 / math.sqrt(self.size), dropout=how.dropout, backend=how.backend)
-        return sparse_attention(q, k, v, plan, lengths=lengths, how=how)[..., : self.size]
+        scores = Scores(1 / math.sqrt(self.size), dropout=scores.dropout)
+        y = sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=self.backend)
+        return y[..., : self.size]
 
     def _repeated(self, q: Tensor, k: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys with a channel by which block 0 counts 1 + r times."""

@@ -37,7 +37,6 @@ from everyformer.core.state import State
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.softmax.places import Places
 from everyformer.engines.softmax.visibility import Visibility
-from everyformer.engines.softmax.weighing import Weighing
 from everyformer.engines.sparse.attention import Backend, sparse_attention
 from everyformer.engines.sparse.patterns import Blocks
 from everyformer.engines.sparse.patterns_grid import Rectangles
@@ -207,12 +206,12 @@ class ImageTransformer(PatternAttention):
         places = torch.arange(rows.x.shape[1], device=rows.x.device)
         q, k = self._turn(q, places[None]), self._turn(k, places[None])
         if keep is None:
-            return sparse_attention(q, k, v, plan, how=self._how), None
+            y = sparse_attention(q, k, v, plan, scores=self.scores, backend=self.backend)
+            return y, None
         # hidden cells of a picture keep their places, which units of whole rows cannot do
         shown = plan.visible(places, places, self.heads) & keep[:, None, None]
         at = Places.of(places[None], places[None], regular=True, causal=False)
-        weighing = Weighing(1 / math.sqrt(self.key_size), scorer=self._how.scorer, causal=False)
-        return weighing.heads(q, k, v, Visibility(mask=shown), at, self._how.dropout), None
+        return self.scores.attend(q, k, v, Visibility(mask=shown), at), None
 
     def literal(self, text: Rows) -> Tensor:
         if text.grid is None:

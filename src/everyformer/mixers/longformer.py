@@ -227,7 +227,7 @@ class Longformer(PatternAttention):
 
     def _dense(self, q: Tensor) -> bool:
         """Whether all pairs are computed anyway."""
-        return choose(self._local, q, self._how) == "dense"
+        return choose(self._local, q, self.scores, self.backend) == "dense"
 
     def _flags(self, places: Tensor) -> Tensor:
         """Which positions (B or 1, L) are global where the mask names none."""
@@ -255,7 +255,9 @@ class Longformer(PatternAttention):
 
     def _local_heads(self, heads: Heads, keep: Tensor | None, plan: SparsePlan) -> Tensor:
         lengths = None if keep is None else keep.sum(1)
-        return sparse_attention(*heads, plan, lengths=lengths, how=self._how)
+        return sparse_attention(
+            *heads, plan, lengths=lengths, scores=self.scores, backend=self.backend
+        )
 
     def _pairs(self, rows: Rows, heads: Heads, weigh: Weigh) -> Tensor:
         """All pairs, global tokens by flags: for graphs, short texts and pictures."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from everyformer.core.trials import Make, Pair, output
 from everyformer.engines.softmax.places import Places
-from everyformer.engines.softmax.scored import Held
+from everyformer.engines.softmax.scored import Parts
 from everyformer.positions.base import Position
 
 Cap = Callable[[Tensor], Tensor]
@@ -37,26 +37,26 @@ class ScorePosition(Position):
             return None
         return "added to the score", self.by_distance(distance, torch.float32)
 
-    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
         """What all blocks of a call share; the first dimension of each tensor is H or 1.
 
         ``scale`` is the factor that queries carry already when `score` gets them.
         """
         return (places.tile(self.by_distance(places.span(), dtype)),)
 
-    def cut(self, held: Held, places: Places) -> Held:
+    def cut(self, parts: Parts, places: Places) -> Parts:
         """A block's part of what the call holds, all of it views."""
-        return (places.cut(held[0]),)
+        return (places.cut(parts[0]),)
 
-    def content(self, q: Tensor, held: Held) -> Tensor:
+    def content(self, q: Tensor, parts: Parts) -> Tensor:
         """The queries (B, H, L, D), scaled, that are compared with the keys."""
         return q
 
-    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, places: Places) -> Tensor:
         """Scores (B, H, L, S) of a block from its scaled products, which it may overwrite."""
-        return products.add_(places.pairs(held[0]))
+        return products.add_(places.pairs(parts[0]))
 
-    def values(self, weights: Tensor, held: Held, places: Places) -> Tensor | None:
+    def values(self, weights: Tensor, parts: Parts, places: Places) -> Tensor | None:
         """What is added to the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
         return None
 
@@ -97,21 +97,21 @@ class SomeHeads(ScorePosition):
         # the whole is drawn
         return None
 
-    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
-        held = self.whole.prepare(places, scale, dtype)
-        return tuple(t if t.shape[0] == 1 else t[self.chosen] for t in held)
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
+        parts = self.whole.prepare(places, scale, dtype)
+        return tuple(t if t.shape[0] == 1 else t[self.chosen] for t in parts)
 
-    def cut(self, held: Held, places: Places) -> Held:
-        return self.whole.cut(held, places)
+    def cut(self, parts: Parts, places: Places) -> Parts:
+        return self.whole.cut(parts, places)
 
-    def content(self, q: Tensor, held: Held) -> Tensor:
-        return self.whole.content(q, held)
+    def content(self, q: Tensor, parts: Parts) -> Tensor:
+        return self.whole.content(q, parts)
 
-    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
-        return self.whole.score(products, q, k, held, places)
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, places: Places) -> Tensor:
+        return self.whole.score(products, q, k, parts, places)
 
-    def values(self, weights: Tensor, held: Held, places: Places) -> Tensor | None:
-        return self.whole.values(weights, held, places)
+    def values(self, weights: Tensor, parts: Parts, places: Places) -> Tensor | None:
+        return self.whole.values(weights, parts, places)
 
     def literal(
         self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap

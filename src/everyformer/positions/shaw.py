@@ -31,7 +31,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.softmax.places import Places
-from everyformer.engines.softmax.scored import Held
+from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import Cap, ScorePosition, at_zero
 
@@ -124,7 +124,7 @@ class Shaw(ScorePosition):
         self.key_table = self._start(*count, self.key_dim) if o.keys else None
         self.value_table = self._start(*count, self.value_dim) if o.values else None
 
-    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
         tables: list[Tensor] = []
         if self.key_table is not None:
             tables.append(self.key_table.to(dtype))
@@ -134,29 +134,29 @@ class Shaw(ScorePosition):
             tables.append(self.value_table.to(dtype))
         return tuple(tables)
 
-    def cut(self, held: Held, places: Places) -> Held:
+    def cut(self, parts: Parts, places: Places) -> Parts:
         begin, count = self._window(places)
-        return tuple(table.narrow(1, begin, count) for table in held)
+        return tuple(table.narrow(1, begin, count) for table in parts)
 
-    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, places: Places) -> Tensor:
         if not self.options.keys:
             return products
         begin, count = self._window(places)
-        by_query = q @ held[0].transpose(-1, -2)
+        by_query = q @ parts[0].transpose(-1, -2)
         scores = products.add_(places.lay(places.widen(by_query, self.left - begin)))
         if self.options.queries:
-            by_key = held[1] @ k.transpose(-1, -2)
+            by_key = parts[1] @ k.transpose(-1, -2)
             # hidden pairs may be farther apart than any of the block
             rows = (self._rows(places.distances()) - begin).clamp(0, count - 1)[:, None]
             scores = scores + by_key.gather(2, rows.expand(scores.shape))
         return scores
 
-    def values(self, weights: Tensor, held: Held, places: Places) -> Tensor | None:
+    def values(self, weights: Tensor, parts: Parts, places: Places) -> Tensor | None:
         if not self.options.values:
             return None
         begin, count = self._window(places)
         by_distance = places.narrowed(places.collect(weights), self.left - begin, count)
-        return by_distance @ held[-1].to(weights.dtype)
+        return by_distance @ parts[-1].to(weights.dtype)
 
     def literal(
         self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap

@@ -36,7 +36,7 @@ from everyformer.core.mixer import set_options
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.engines.softmax.places import Places
-from everyformer.engines.softmax.scored import Held
+from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import Cap, ScorePosition, at_zero
 from everyformer.positions.base import Position
@@ -148,7 +148,7 @@ class XlRelative(ScorePosition):
             )
         self.u, self.v = first.u, first.v
 
-    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
         u = scale * self.u.to(dtype)[:, None]
         if self.table is not None and self.numbers is not None:
             table = places.widen(self.table.to(dtype), self.reach, dim=1)
@@ -160,15 +160,15 @@ class XlRelative(ScorePosition):
         known = F.pad(self._encoded(places.span()[:seen], nearest, dtype), (0, 0, 0, places.later))
         return u, known, scale * self.v.to(dtype)[:, None]
 
-    def cut(self, held: Held, places: Places) -> Held:
-        u, known, last = held
+    def cut(self, parts: Parts, places: Places) -> Parts:
+        u, known, last = parts
         return u, places.take(known, 1), last if self.table is None else places.cut(last)
 
-    def content(self, q: Tensor, held: Held) -> Tensor:
-        return q + held[0]
+    def content(self, q: Tensor, parts: Parts) -> Tensor:
+        return q + parts[0]
 
-    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
-        u, known, last = held
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, places: Places) -> Tensor:
+        u, known, last = parts
         if self.table is None and tracing():
             record(self, "terms", lambda: self._terms(q, k, u, known, last, places))
         asked = q if self.table is not None else q + last
@@ -209,15 +209,15 @@ class XlRelative(ScorePosition):
             waves = self._waves(distances, dtype)
             waves = F.dropout(waves, self.options.wave_dropout, self.training)
             return self._project(waves).transpose(0, 1)
-        held = self._kept
-        fits = held is not None and held.of == (dtype, nearest) and held.known.shape[1] >= count
+        parts = self._kept
+        fits = parts is not None and parts.of == (dtype, nearest) and parts.known.shape[1] >= count
         # weights may be changed behind autograd's back, so they are compared number by number
-        if held is None or not fits or not torch.equal(held.weight, weight):
+        if parts is None or not fits or not torch.equal(parts.weight, weight):
             room = 1 << (count - 1).bit_length()
             far = nearest + room - torch.arange(1, room + 1)
             known = self._project(self._waves(far, dtype)).transpose(0, 1).contiguous()
-            held = self._kept = Kept(weight.detach().clone(), (dtype, nearest), known)
-        return held.known[:, -count:]
+            parts = self._kept = Kept(weight.detach().clone(), (dtype, nearest), known)
+        return parts.known[:, -count:]
 
     def _waves(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
         """r of distances of any shape: (..., width)."""

@@ -69,24 +69,26 @@ def softmax_attention(
     dropout: float = 0.0,
     softcap: float | None = None,
     sink: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """Heads' outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...).
 
     H is a multiple of H_kv; query head h reads key-value head floor(h H_kv / H). ``scale``
     defaults to 1/sqrt(D). ``softcap`` c replaces scores s by c tanh(s/c). ``sink`` (H,) is the
-    score of one extra key whose value is 0. A query that may see nothing gives 0.
+    score of one extra key whose value is 0. ``slopes`` (H,) are m of a bias -m (i + S - L - j) for
+    queries that see no later key, under a bool mask. A query that may see nothing gives 0.
     """
     if softcap is None and sink is None and k.shape[2] > 0:
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         size = v.shape[-1]
-        if visible.slopes is not None:
-            kind = sloped(q, k, visible, dropout)
+        if slopes is not None:
+            kind = sloped(q, k, visible, slopes, dropout)
             if kind == "squares":
-                return sloped_attention(q, k, v, visible.slopes, scale)
+                return sloped_attention(q, k, v, slopes, scale)
             if kind == "channels" and scale != 0:
-                q, k, v = with_slopes_in(q, k, v, visible.slopes / scale)
+                q, k, v = with_slopes_in(q, k, v, slopes / scale)
             else:
-                visible = _with_bias(visible, q.shape[2], k.shape[2])
+                visible = _with_bias(visible, slopes, q.shape[2], k.shape[2])
         mask, causal = visible.mask, visible.causal
         if causal and q.shape[2] != k.shape[2]:
             causal = False
@@ -107,21 +109,22 @@ def softmax_attention(
         )
         y = named_once(y)
         return y if v.shape[-1] == size else y[..., :size]
-    weights = attention_weights(q, k, visible, scale=scale, softcap=softcap, sink=sink)
+    weights = attention_weights(
+        q, k, visible, scale=scale, softcap=softcap, sink=sink, slopes=slopes
+    )
     groups = q.shape[1] // v.shape[1]
     return F.dropout(weights, dropout).to(v.dtype) @ v.repeat_interleave(groups, dim=1)
 
 
 def sloped(
-    q: Tensor, k: Tensor, visible: Visibility, dropout: float = 0.0
+    q: Tensor, k: Tensor, visible: Visibility, slopes: Tensor, dropout: float = 0.0
 ) -> Literal["squares", "channels", "written"]:
     """How `softmax_attention` adds its slopes: written out it costs an (L, S) tensor a head."""
-    assert visible.slopes is not None
     if q.shape[2] == 1:
         return "written"
     if q.dtype in HALF:
         return "channels"
-    alone = visible.causal and not dropout and able(q, k, visible.slopes)
+    alone = visible.causal and not dropout and able(q, k, slopes)
     return "squares" if alone else "written"
 
 
@@ -133,6 +136,7 @@ def attention_weights(
     scale: float | None = None,
     softcap: float | None = None,
     sink: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """The matrix A (B, H, L, S) itself, in float32 or wider; rows that see nothing are zero."""
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -141,8 +145,8 @@ def attention_weights(
     scores = (q.to(wide) * scale) @ k.to(wide).transpose(-1, -2)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    if visible.slopes is not None:
-        visible = _with_bias(visible, q.shape[2], k.shape[2])
+    if slopes is not None:
+        visible = _with_bias(visible, slopes, q.shape[2], k.shape[2])
     mask = visible.mask
     if visible.causal:
         mask = causal_mask(q.shape[2], k.shape[2], q.device)
@@ -174,12 +178,11 @@ def with_slopes_in(q: Tensor, k: Tensor, v: Tensor, rates: Tensor) -> tuple[Tens
     return q, k, F.pad(v, (0, width - v.shape[-1]))
 
 
-def _with_bias(visible: Visibility, queries: int, keys: int) -> Visibility:
-    """The same with its slopes written out as a mask (1, H, L, S)."""
-    assert visible.slopes is not None
-    place = torch.arange(keys, device=visible.slopes.device)
-    behind = torch.arange(keys - queries, keys, device=place.device)[:, None] - place
-    bias = -visible.slopes.view(1, -1, 1, 1) * behind
+def _with_bias(visible: Visibility, slopes: Tensor, queries: int, keys: int) -> Visibility:
+    """The same with ``slopes`` written out as a mask (1, H, L, S)."""
+    index = torch.arange(keys, device=slopes.device)
+    behind = torch.arange(keys - queries, keys, device=slopes.device)[:, None] - index
+    bias = -slopes.view(1, -1, 1, 1) * behind
     if visible.causal:
         bias = bias.masked_fill(behind < 0, -math.inf)
     if visible.mask is not None:

@@ -3,7 +3,7 @@
     A = softmax_S(score(Q K^T * scale, i - j)),   O = A V  (+ what the position adds to values)
 
 A position may change the queries, the scores and the outputs by the distance of every pair
-(`Scorer`); the rest is softmax attention under the masks of `engines.softmax.attention`. Long
+(`PositionOnScores`); the rest is softmax attention under the same masks as a plain call's. Long
 calls go through blocks of queries, causal ones with the keys up to the block's last. The weights of
 the first blocks, up to `KEPT`, stay for the backward pass; those of the others are computed again
 there. So what is held does not grow like L x S, and whatever a position computes is differentiated
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -23,10 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.engines.once import once_differentiable
+from everyformer.engines.softmax.attention import attention_weights, sloped, softmax_attention
 from everyformer.engines.softmax.places import Places
 from everyformer.engines.softmax.visibility import Visibility
 
-Held = tuple[Tensor, ...]
+Parts = tuple[Tensor, ...]
 """what a position makes once for all blocks of a call; the first dimension of each is H or 1"""
 
 BLOCK = 1 << 20
@@ -37,7 +38,7 @@ KEPT = 1 << 24
 """scores whose weights a call keeps for its backward pass, 64 MB in float32"""
 
 
-class Scorer(Protocol):
+class PositionOnScores(Protocol):
     """What a position does to a block of scores; q (B, H, L, D) is already scaled."""
 
     additive: bool
@@ -45,42 +46,103 @@ class Scorer(Protocol):
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
         """If ``additive``, all that it does: (H, ...) added to pairs ``distance`` (...) apart."""
 
-    def of_heads(self, chosen: Sequence[int]) -> Scorer:
+    def of_heads(self, chosen: Sequence[int]) -> PositionOnScores:
         """The same for some heads, counted from 0."""
 
-    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Held:
+    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
         """What all blocks of a call share."""
 
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         """(H,) m_h if for keys j <= i all it does is to add -m_h (i - j)."""
 
-    def cut(self, held: Held, places: Places) -> Held:
+    def cut(self, parts: Parts, places: Places) -> Parts:
         """A block's part of what the call holds, all of it views."""
 
-    def content(self, q: Tensor, held: Held) -> Tensor:
+    def content(self, q: Tensor, parts: Parts) -> Tensor:
         """The queries that are compared with the keys."""
 
-    def score(self, products: Tensor, q: Tensor, k: Tensor, held: Held, places: Places) -> Tensor:
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, places: Places) -> Tensor:
         """Scores (B, H, L, S) from scaled products of queries and keys, which it may overwrite."""
 
-    def values(self, weights: Tensor, held: Held, places: Places) -> Tensor | None:
+    def values(self, weights: Tensor, parts: Parts, places: Places) -> Tensor | None:
         """What is added to the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
 
 
 @dataclass(frozen=True)
-class How:
-    """All that is not differentiated."""
+class Scores:
+    """How a mixer makes scores, and weights of them, whatever the call."""
 
-    scorer: Scorer
-    places: Places
-    visible: Visibility
-    scale: float
+    scale: float | None = None
+    """factor on the products (default: 1/sqrt(D))"""
     softcap: float | None = None
+    sink: Tensor | None = None
+    """(H,)"""
+    position: PositionOnScores | None = None
     dropout: float = 0.0
+    """on the weights"""
 
-    def for_sizes(self, q: Tensor, k: Tensor) -> How:
-        """The same, with places for the blocks in which a call of these tensors is computed."""
-        return replace(self, places=self.places.in_blocks(_sizes(q, k)[1]))
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility, places: Places | None = None
+    ) -> Tensor:
+        """Heads' outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...).
+
+        Without ``places`` nothing depends on order.
+        """
+        slopes, call = self._settled(q, k, visible, places, self.dropout)
+        if call is None:
+            return softmax_attention(
+                q, k, v, visible, scale=self.scale, dropout=self.dropout,
+                softcap=self.softcap, sink=self.sink, slopes=slopes,
+            )  # fmt: skip
+        return _attend(q, k, v, call)
+
+    def weights(
+        self, q: Tensor, k: Tensor, visible: Visibility, places: Places | None = None
+    ) -> Tensor:
+        """The matrix A (B, H, L, S) itself; rows that see nothing are zero."""
+        slopes, call = self._settled(q, k, visible, places, 0.0)
+        if call is None:
+            return attention_weights(
+                q, k, visible,
+                scale=self.scale, softcap=self.softcap, sink=self.sink, slopes=slopes,
+            )  # fmt: skip
+        return _all_weights(q, k, call)
+
+    def _settled(
+        self, q: Tensor, k: Tensor, visible: Visibility, places: Places | None, dropout: float
+    ) -> tuple[Tensor | None, _Call | None]:
+        """The slopes of plain softmax, or the call in blocks where that does not do."""
+        if self.position is None or places is None:
+            return None, None
+        # indices tell distances, no later key is seen, and no other bias is in the way
+        bare = visible.mask is None or visible.mask.dtype == torch.bool
+        wide = torch.promote_types(q.dtype, torch.float32)
+        if places.causal and places.regular and bare:
+            slopes = self.position.slopes_of(wide, q.device)
+            if slopes is not None and (
+                q.shape[2] == 1 or sloped(q, k, visible, slopes, dropout) != "written"
+            ):
+                return slopes, None
+        places = places.in_blocks(_sizes(q, k)[1])
+        return None, _Call(self.position, places, visible, self)
+
+    def factor(self, q: Tensor) -> float:
+        """The scale of queries (..., D)."""
+        return 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
+
+
+class _Call(NamedTuple):
+    """What a call in blocks is made of, beside its queries, keys and values."""
+
+    position: PositionOnScores
+    places: Places
+    """of the blocks"""
+    visible: Visibility
+    scores: Scores
+
+    def prepared(self, q: Tensor) -> Parts:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        return self.position.prepare(self.places, self.scores.factor(q), wide)
 
 
 class _Block(NamedTuple):
@@ -103,37 +165,29 @@ class _Weighed(NamedTuple):
     """what the position adds to outputs under them"""
 
 
-def scored_attention(
-    q: Tensor, k: Tensor, v: Tensor, held: Held, how: How, sink: Tensor | None = None
-) -> Tensor:
-    """Heads' outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...).
-
-    ``held`` was made for the places of ``how``, and these by `How.for_sizes`. The other arguments
-    are those of `everyformer.engines.softmax.attention.softmax_attention`.
-    """
+def _attend(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> Tensor:
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-    tensors = (q, k, v, *held) if sink is None else (q, k, v, *held, sink)
+    parts, sink = call.prepared(q), call.scores.sink
+    tensors = (q, k, v, *parts) if sink is None else (q, k, v, *parts, sink)
     if _sizes(q, k) == q.shape[::2]:
-        whole = _weigh(how, len(held), _whole(q, k), tensors)
+        whole = _weigh(call, len(parts), _whole(q, k), tensors)
         return _output(whole)
-    output: Tensor = _Blocks.apply(how, len(held), torch.is_grad_enabled(), *tensors)
+    output: Tensor = _Blocks.apply(call, len(parts), torch.is_grad_enabled(), *tensors)
     return output
 
 
-def scored_weights(
-    q: Tensor, k: Tensor, held: Held, how: How, sink: Tensor | None = None
-) -> Tensor:
-    """The matrix A (B, H, L, S) itself; rows that see nothing are zero."""
+def _all_weights(q: Tensor, k: Tensor, call: _Call) -> Tensor:
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     found = q.new_empty(*q.shape[:3], k.shape[2], dtype=torch.promote_types(q.dtype, torch.float32))
     found.zero_()
-    for block in _plan(q, k, how):
-        part = how.scorer.cut(held, how.places.block(*block))
+    parts = call.prepared(q)
+    for block in _plan(q, k, call):
+        part = call.position.cut(parts, call.places.block(*block))
         cut = q[block.rows, :, block.first : block.last], k[block.rows, :, : block.keys]
         found[block.rows, :, block.first : block.last, : block.keys] = _weights(
-            how, part, sink, block, *cut
+            call, part, call.scores.sink, block, *cut
         )
     return found
 
@@ -142,51 +196,53 @@ class _Blocks(torch.autograd.Function):
     """One block after the other; the gradient of each is autograd's."""
 
     @staticmethod
-    def forward(ctx: Any, how: How, count: int, graph: bool, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, call: _Call, count: int, graph: bool, *tensors: Tensor) -> Tensor:
         q, v = tensors[0], tensors[2]
-        ctx.how, ctx.count = how, count
+        ctx.call, ctx.count = call, count
         ctx.save_for_backward(*tensors)
         ctx.kept, ctx.random = [], []
         room = KEPT if graph else 0
         o = v.new_empty(*q.shape[:3], v.shape[-1])
-        for block in _plan(q, tensors[1], how):
+        for block in _plan(q, tensors[1], call):
             room -= (block.last - block.first) * block.keys * q[block.rows, :, 0, 0].numel()
-            ctx.random.append(_random_state(q) if how.dropout else None)
+            ctx.random.append(_random_state(q) if call.scores.dropout else None)
             needed = ctx.needs_input_grad[3:] if room >= 0 else None
-            made = _weigh(how, count, block, tensors, needed)
-            o[block.rows, :, block.first : block.last] = _output(made)
-            ctx.kept.append(made if room >= 0 else None)
+            weighed = _weigh(call, count, block, tensors, needed)
+            o[block.rows, :, block.first : block.last] = _output(weighed)
+            ctx.kept.append(weighed if room >= 0 else None)
         return o
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        how: How = ctx.how
+        call: _Call = ctx.call
         tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
         sums = [torch.zeros_like(t) if n else t for t, n in zip(tensors, needed, strict=True)]
-        for n, block in enumerate(_plan(tensors[0], tensors[1], how)):
+        for n, block in enumerate(_plan(tensors[0], tensors[1], call)):
             # its graph serves once; a second backward pass makes it again
-            made, ctx.kept[n] = ctx.kept[n], None
-            if made is None:
+            weighed, ctx.kept[n] = ctx.kept[n], None
+            if weighed is None:
                 with _replayed(ctx.random[n], tensors[0]):
-                    made = _weigh(how, ctx.count, block, tensors, needed)
+                    weighed = _weigh(call, ctx.count, block, tensors, needed)
             above = grad[block.rows, :, block.first : block.last]
-            parts = _gradients(made, above, needed)
-            for total, part in zip(_cut(how, ctx.count, block, sums), parts, strict=True):
+            parts = _gradients(weighed, above, needed)
+            for total, part in zip(_cut(call, ctx.count, block, sums), parts, strict=True):
                 if part is not None:
                     total.add_(part)
         return None, None, None, *(s if n else None for s, n in zip(sums, needed, strict=True))
 
 
-def _gradients(made: _Weighed, above: Tensor, needed: tuple[bool, ...]) -> Iterator[Tensor | None]:
+def _gradients(
+    weighed: _Weighed, above: Tensor, needed: tuple[bool, ...]
+) -> Iterator[Tensor | None]:
     """Of a block's inputs, where they are needed."""
-    v, weights, added = made.inputs[2].detach(), made.weights, made.added
+    v, weights, added = weighed.inputs[2].detach(), weighed.weights, weighed.added
     results, gradients = [], []
     if weights.requires_grad:
         results, gradients = [weights], [above @ v.transpose(-1, -2)]
     if added is not None and added.requires_grad:
         results, gradients = [*results, added], [*gradients, above]
-    asked = [t for n, t in enumerate(made.inputs) if needed[n] and n != 2]
+    asked = [t for n, t in enumerate(weighed.inputs) if needed[n] and n != 2]
     found: Iterator[Tensor | None] = iter(())
     if asked:
         found = iter(torch.autograd.grad(results, asked, gradients, allow_unused=True))
@@ -210,63 +266,64 @@ def _whole(q: Tensor, k: Tensor) -> _Block:
     return _Block(slice(None), 0, q.shape[2], k.shape[2])
 
 
-def _plan(q: Tensor, k: Tensor, how: How) -> Iterator[_Block]:
+def _plan(q: Tensor, k: Tensor, call: _Call) -> Iterator[_Block]:
     """Blocks of about `BLOCK` scores; causal ones end with the last key that they see."""
     (batch, rows), length, source = _sizes(q, k), q.shape[2], k.shape[2]
     for top in range(0, q.shape[0], batch):
         for first in range(0, length, rows):
             last = min(first + rows, length)
-            keys = last + source - length if how.places.causal else source
+            keys = last + source - length if call.places.causal else source
             yield _Block(slice(top, top + batch), first, last, keys)
 
 
-def _cut(how: How, count: int, block: _Block, tensors: Any) -> tuple[Tensor, ...]:
+def _cut(call: _Call, count: int, block: _Block, tensors: Any) -> tuple[Tensor, ...]:
     """The part that a block reads, all of it views."""
-    (q, k, v), held, sink = tensors[:3], tensors[3 : 3 + count], tensors[3 + count :]
+    (q, k, v), parts, sink = tensors[:3], tensors[3 : 3 + count], tensors[3 + count :]
     return (
         q[block.rows, :, block.first : block.last],
         k[block.rows, :, : block.keys],
         v[block.rows, :, : block.keys],
-        *how.scorer.cut(held, how.places.block(*block)),
+        *call.position.cut(parts, call.places.block(*block)),
         *sink,
     )
 
 
 def _weigh(
-    how: How, count: int, block: _Block, tensors: Any, needed: tuple[bool, ...] | None = None
+    call: _Call, count: int, block: _Block, tensors: Any, needed: tuple[bool, ...] | None = None
 ) -> _Weighed:
     """One block; ``needed`` says for which tensors it gets a graph of its own."""
-    cut = _cut(how, count, block, tensors)
+    cut = _cut(call, count, block, tensors)
     if needed is not None:
         cut = tuple(t.detach().requires_grad_(n) for t, n in zip(cut, needed, strict=True))
     with nullcontext() if needed is None else torch.enable_grad():
-        (q, k, v), held = cut[:3], cut[3 : 3 + count]
+        (q, k, v), parts = cut[:3], cut[3 : 3 + count]
         sink = cut[3 + count] if len(cut) > 3 + count else None
-        weights = _weights(how, held, sink, block, q, k)
-        weights = F.dropout(weights, how.dropout) if how.dropout else weights
+        weights = _weights(call, parts, sink, block, q, k)
+        weights = F.dropout(weights, call.scores.dropout) if call.scores.dropout else weights
         weights = weights.to(v.dtype)
-        return _Weighed(cut, weights, how.scorer.values(weights, held, how.places.block(*block)))
+        added = call.position.values(weights, parts, call.places.block(*block))
+        return _Weighed(cut, weights, added)
 
 
-def _output(made: _Weighed) -> Tensor:
-    o = made.weights @ made.inputs[2]
-    return o if made.added is None else o + made.added
+def _output(weighed: _Weighed) -> Tensor:
+    o = weighed.weights @ weighed.inputs[2]
+    return o if weighed.added is None else o + weighed.added
 
 
 def _weights(
-    how: How, held: Held, sink: Tensor | None, block: _Block, q: Tensor, k: Tensor
+    call: _Call, parts: Parts, sink: Tensor | None, block: _Block, q: Tensor, k: Tensor
 ) -> Tensor:
     """(B, H, L, S) of one block from its parts, in float32 or wider."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    q, k, places = q.to(wide) * how.scale, k.to(wide), how.places.block(*block)
-    products = (how.scorer.content(q, held) @ k.transpose(-1, -2)).to(wide)
-    if how.softcap is not None:
-        products = how.softcap * torch.tanh(products / how.softcap)
-    scores, full = how.scorer.score(products, q, k, held, places), how.visible.mask is None
-    if how.visible.causal:
+    q, k, places = q.to(wide) * call.scores.factor(q), k.to(wide), call.places.block(*block)
+    products = (call.position.content(q, parts) @ k.transpose(-1, -2)).to(wide)
+    if call.scores.softcap is not None:
+        products = call.scores.softcap * torch.tanh(products / call.scores.softcap)
+    scores, full = call.position.score(products, q, k, parts, places), call.visible.mask is None
+    if call.visible.causal:
         scores = _hide_later(scores)
-    elif how.visible.mask is not None:
-        mask = how.visible.mask
+    elif call.visible.mask is not None:
+        mask = call.visible.mask
         mask = mask[block.rows] if mask.dim() == 4 and mask.shape[0] > 1 else mask
         mask = mask if mask.shape[-2] == 1 else mask[..., block.first : block.last, :]
         mask = mask if mask.shape[-1] == 1 else mask[..., : block.keys]

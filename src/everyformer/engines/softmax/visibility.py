@@ -20,8 +20,6 @@ class Visibility:
     """query i sees keys up to i + (S - L) and nothing else is hidden; then ``mask`` is None"""
     mask: Tensor | None = None
     """bool (True = may be seen) or additive float, broadcastable to (B, H, L, S)"""
-    slopes: Tensor | None = None
-    """(H,) m of a bias -m (i + S - L - j) for queries that see no later key; ``mask`` is bool"""
 
 
 def visibility(

@@ -12,7 +12,6 @@ packed documents are taken out before (`everyformer.engines.rows`), so position 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -23,12 +22,11 @@ from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax.attention import with_slopes_in
 from everyformer.engines.softmax.places import Places
-from everyformer.engines.softmax.scored import Scorer
+from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility
-from everyformer.engines.softmax.weighing import Weighing
 from everyformer.engines.sparse import flex
 from everyformer.engines.sparse.branches import fused
-from everyformer.engines.sparse.by_torch import Scores, by_parts
+from everyformer.engines.sparse.by_torch import by_parts
 from everyformer.engines.sparse.layouts import Tables
 from everyformer.engines.sparse.plan import SparsePlan
 
@@ -42,19 +40,6 @@ SHORT = 256
 """tokens up to which all pairs are computed: there calls cost more than scores"""
 
 
-@dataclass(frozen=True)
-class How:
-    """All that does not depend on the tokens."""
-
-    scale: float | None = None
-    """factor on the products (default: 1/sqrt(D))"""
-    scorer: Scorer | None = None
-    """a position that acts on scores"""
-    dropout: float = 0.0
-    """on the weights"""
-    backend: Backend = "auto"
-
-
 def sparse_attention(
     q: Tensor,
     k: Tensor,
@@ -62,7 +47,8 @@ def sparse_attention(
     plan: SparsePlan,
     *,
     lengths: Tensor | None = None,
-    how: How | None = None,
+    scores: Scores | None = None,
+    backend: Backend = "auto",
 ) -> Tensor:
     """Heads' outputs (B, H, L, D) of ``q``, ``k``, ``v`` (B, H, L, D) under a plan.
 
@@ -70,30 +56,34 @@ def sparse_attention(
         v: may have another number of channels than q and k.
         lengths: (B,) int64, how many tokens of each row are real, the first ones; default: all.
             Outputs of the others mean nothing.
-        how: scale, position, dropout and executor.
+        scores: scale, position and dropout; nothing else is known here.
+        backend: the executor.
 
     Returns:
         In v's dtype; zero where a query sees nothing.
 
     Raises:
         ShapeError: other shapes, or a plan for another number of heads.
-        UnsupportedError: an executor that cannot run here.
+        UnsupportedError: an executor that cannot run here, scores with a softcap or a sink.
     """
-    how = how or How()
+    scores = scores or Scores()
+    if scores.softcap is not None or scores.sink is not None:
+        raise UnsupportedError("a plan's scores have no softcap and no sink")
     if q.dim() != 4 or q.shape != k.shape or q.shape[:-1] != v.shape[:-1]:
         raise ShapeError(
             "a plan is over one sequence: q, k and v must be (batch, heads, length, size) alike, "
             f"not {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
         )
     plan.check_heads(q.shape[1])
-    scale = 1 / math.sqrt(q.shape[-1]) if how.scale is None else how.scale
-    backend = choose(plan, q, how)
-    if backend == "dense":
-        return _dense(q, k, v, plan, lengths, how, scale)
-    if backend == "flex":
+    scale, executor = scores.factor(q), choose(plan, q, scores, backend)
+    if executor == "dense":
+        visible, places = _all_pairs(q, plan, lengths)
+        return scores.attend(q, k, v, visible, places)
+    if executor == "flex":
         return flex.flex(q, k, v, plan, lengths, scale)
-    slopes, size = _slopes(plan, q, how), v.shape[-1]
-    if (how.scorer is None or slopes is not None) and not how.dropout and q.device.type == "cpu":
+    slopes, size = _slopes(plan, q, scores), v.shape[-1]
+    plain = (scores.position is None or slopes is not None) and not scores.dropout
+    if plain and q.device.type == "cpu":
         if slopes is not None:
             q, k, v = with_slopes_in(q, k, v, slopes / scale)
         # kernels take heads of one size
@@ -101,8 +91,7 @@ def sparse_attention(
         q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
         o = fused(*_rows(q, k, v), lengths, plan, scale)
         return o[..., :size].transpose(1, 2)
-    made = Scores(scale, how.scorer, plan.causal, how.dropout)
-    return by_parts(*_rows(q, k, v), lengths, plan, made).transpose(1, 2)
+    return by_parts(*_rows(q, k, v), lengths, plan, scores).transpose(1, 2)
 
 
 def sparse_attention_reference(
@@ -127,48 +116,49 @@ def _rows(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
-def choose(plan: SparsePlan, q: Tensor, how: How) -> str:
+def choose(plan: SparsePlan, q: Tensor, scores: Scores, backend: str) -> str:
     """The executor of a call, by name."""
-    if how.backend not in BACKENDS:
-        raise ConfigError(f"backend='{how.backend}' is none of {', '.join(BACKENDS)}")
-    flexible = how.scorer is None and not how.dropout
-    if how.backend == "flex" and not (flexible and flex.able(q)):
+    if backend not in BACKENDS:
+        raise ConfigError(f"backend='{backend}' is none of {', '.join(BACKENDS)}")
+    flexible = scores.position is None and not scores.dropout
+    if backend == "flex" and not (flexible and flex.able(q)):
         raise UnsupportedError(
             "backend 'flex' computes plain scores under torch.compile on a GPU; here "
             + ("a position or dropout changes them" if not flexible else f"it is {q.device}")
             + ": use backend='auto' or 'blocked'"
         )
     length, heads = q.shape[2], q.shape[1]
-    if how.backend == "blocked":
-        if how.scorer is not None and not how.scorer.additive and _has_tables(plan, length, heads):
+    mixed = scores.position is not None and not scores.position.additive
+    if backend == "blocked":
+        if mixed and _has_tables(plan, length, heads):
             raise UnsupportedError(
                 "this position changes scores by more than their distance, and the plan's heads "
                 "read different blocks: use backend='auto' or 'dense'"
             )
         return "blocked"
-    if how.backend != "auto":
-        return how.backend
+    if backend != "auto":
+        return backend
     if torch.compiler.is_exporting() or length <= SHORT:
         return "dense"
     if flexible and flex.able(q):
         return "flex"
     traced = torch.compiler.is_compiling()
-    plain = how.scorer is None or _slopes(plan, q, how) is not None
-    if traced and not (plain and not how.dropout and q.device.type == "cpu"):
+    plain = scores.position is None or _slopes(plan, q, scores) is not None
+    if traced and not (plain and not scores.dropout and q.device.type == "cpu"):
         # units are made of Python's own objects, which a compiler cannot follow
         return "dense"
     if traced:
         return "blocked"
-    if how.scorer is not None and not how.scorer.additive and _has_tables(plan, length, heads):
+    if mixed and _has_tables(plan, length, heads):
         return "dense"
     return "blocked" if plan.pairs(length, heads) < WORTH * heads * length**2 else "dense"
 
 
-def _slopes(plan: SparsePlan, q: Tensor, how: How) -> Tensor | None:
+def _slopes(plan: SparsePlan, q: Tensor, scores: Scores) -> Tensor | None:
     """m of a bias -m (i - j), if that is all that a position does and channels may hold it."""
-    if how.scorer is None or not plan.causal or q.dtype not in HALF:
+    if scores.position is None or not plan.causal or q.dtype not in HALF:
         return None
-    return how.scorer.slopes_of(torch.promote_types(q.dtype, torch.float32), q.device)
+    return scores.position.slopes_of(torch.promote_types(q.dtype, torch.float32), q.device)
 
 
 def _has_tables(plan: SparsePlan, length: int, heads: int) -> bool:
@@ -176,32 +166,20 @@ def _has_tables(plan: SparsePlan, length: int, heads: int) -> bool:
     return any(isinstance(branch.keys, Tables) for branch in branches)
 
 
-def _dense(
-    q: Tensor, k: Tensor, v: Tensor, plan: SparsePlan, lengths: Tensor | None, how: How,
-    scale: float,
-) -> Tensor:  # fmt: skip
-    length = q.shape[2]
-    at = torch.arange(length, device=q.device)
-    places = Places.of(at[None], at[None], regular=True, causal=plan.causal)
-    weighing = Weighing(scale, scorer=how.scorer, causal=plan.causal)
+def _all_pairs(q: Tensor, plan: SparsePlan, lengths: Tensor | None) -> tuple[Visibility, Places]:
+    index = torch.arange(q.shape[2], device=q.device)
+    places = Places.of(index[None], index[None], regular=True, causal=plan.causal)
     # padding stands behind what is real, so that no real causal query sees it
     if plan.complete and (plan.causal or lengths is None):
-        return weighing.heads(q, k, v, Visibility(causal=plan.causal), places, how.dropout)
-    shown = plan.visible(at, at, q.shape[1])[None]
+        return Visibility(causal=plan.causal), places
+    visible = plan.visible(index, index, q.shape[1])[None]
     if lengths is not None:
-        shown = shown & (at < lengths[:, None])[:, None, None]
-    return weighing.heads(q, k, v, Visibility(mask=shown), places, how.dropout)
+        visible = visible & (index < lengths[:, None])[:, None, None]
+    return Visibility(mask=visible), places
 
 
 def dense_weights(
-    q: Tensor, k: Tensor, plan: SparsePlan, lengths: Tensor | None, how: How
+    q: Tensor, k: Tensor, plan: SparsePlan, lengths: Tensor | None, scores: Scores
 ) -> Tensor:
     """The matrix of weights itself (B, H, L, L), to be looked at."""
-    scale = 1 / math.sqrt(q.shape[-1]) if how.scale is None else how.scale
-    at = torch.arange(q.shape[2], device=q.device)
-    shown = plan.visible(at, at, q.shape[1])[None]
-    if lengths is not None:
-        shown = shown & (at < lengths[:, None])[:, None, None]
-    places = Places.of(at[None], at[None], regular=True, causal=plan.causal)
-    weighing = Weighing(scale, scorer=how.scorer, causal=plan.causal)
-    return weighing.weights(q, k, Visibility(mask=shown), places)
+    return scores.weights(q, k, *_all_pairs(q, plan, lengths))

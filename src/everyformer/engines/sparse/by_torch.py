@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.engines.softmax.places import Places
-from everyformer.engines.softmax.scored import Scorer
+from everyformer.engines.softmax.scored import PositionOnScores, Scores
 from everyformer.engines.sparse.layouts import Layout
 from everyformer.engines.sparse.plan import Branch, SparsePlan
 
@@ -32,19 +32,8 @@ class Heads(NamedTuple):
     v: Tensor
 
 
-@dataclass(frozen=True)
-class Scores:
-    """How scores are made, beside which pairs there are."""
-
-    scale: float
-    scorer: Scorer | None = None
-    """a position that acts on scores"""
-    causal: bool = False
-    dropout: float = 0.0
-
-
 def by_parts(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, plan: SparsePlan, how: Scores
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, plan: SparsePlan, scores: Scores
 ) -> Tensor:
     """Outputs (B, L, H, D) of ``q``, ``k``, ``v`` (B, L, H, D); rows hold ``lengths`` tokens."""
     length, heads = q.shape[1:3]
@@ -53,8 +42,10 @@ def by_parts(
     for group in plan.groups(length, heads):
         chosen = torch.tensor(group.heads, device=q.device)
         of = Heads(*(t if len(chosen) == heads else t.index_select(2, chosen) for t in (q, k, v)))
-        scorer = how.scorer if len(chosen) == heads else _some(how.scorer, group.heads)
-        made = [_branch(of, lengths, branch, how, scorer) for branch in group.branches]
+        rule = scores
+        if scores.position is not None and len(chosen) < heads:
+            rule = replace(scores, position=scores.position.of_heads(group.heads))
+        made = [_branch(of, lengths, branch, rule, plan.causal) for branch in group.branches]
         if not made:
             outputs.append(of.v.masked_fill(torch.ones((), dtype=torch.bool, device=v.device), 0))
             continue
@@ -72,25 +63,26 @@ def by_parts(
 
 
 def _branch(
-    of: Heads, lengths: Tensor | None, branch: Branch, how: Scores, scorer: Scorer | None
+    of: Heads, lengths: Tensor | None, branch: Branch, rule: Scores, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """One branch's outputs (B, L, H, D) and log-sums (B, L, H), in float32 or wider."""
     length, wide = of.q.shape[1], torch.promote_types(of.q.dtype, torch.float32)
-    asked = laid(branch.queries, of.q).transpose(2, 3).to(wide) * how.scale
+    asked = laid(branch.queries, of.q).transpose(2, 3).to(wide) * rule.factor(of.q)
     read = laid(branch.keys, of.k).transpose(2, 3).to(wide)
     held = laid(branch.keys, of.v).transpose(2, 3)
     added: Added = None
-    if scorer is None:
+    if rule.position is None:
         scores = asked @ read.transpose(-1, -2)
     else:
-        scores, added = _scored(asked, read, branch, how, scorer, length)
+        asks = rule.position, rule.factor(of.q), causal
+        scores, added = _scored(asked, read, branch, length, *asks)
     shown = _shown(branch, scores, lengths, length)
     if shown is not None:
         scores = scores.masked_fill(~shown, -math.inf)
     empty = (scores == -math.inf).all(-1, keepdim=True)
     scores = scores.masked_fill(empty, 0.0)
     logsum = scores.logsumexp(-1).masked_fill(empty.squeeze(-1), -math.inf)
-    weights = F.dropout(scores.softmax(-1).masked_fill(empty, 0.0), how.dropout).to(held.dtype)
+    weights = F.dropout(scores.softmax(-1).masked_fill(empty, 0.0), rule.dropout).to(held.dtype)
     o = (weights @ held).to(wide)
     more = None if added is None else added(weights)
     o = o if more is None else o + more
@@ -112,8 +104,9 @@ def _shown(branch: Branch, scores: Tensor, lengths: Tensor | None, length: int) 
 
 
 def _scored(
-    asked: Tensor, read: Tensor, branch: Branch, how: Scores, scorer: Scorer, length: int
-) -> tuple[Tensor, Added]:
+    asked: Tensor, read: Tensor, branch: Branch, length: int, position: PositionOnScores,
+    scale: float, causal: bool,
+) -> tuple[Tensor, Added]:  # fmt: skip
     """Scores (B, U, H, R, S) by a position, and what it adds to outputs under weights."""
     batch, units, heads = asked.shape[:3]
     # padding stands nowhere: any distance that is in range will do
@@ -122,30 +115,28 @@ def _scored(
         for layout in (branch.queries, branch.keys)
     )
     if j.shape[1] > 1:
-        return asked @ read.transpose(-1, -2) + _by_head(scorer, i, j, heads, asked.dtype), None
-    columns = length if how.causal else 2 * length - 1
+        return asked @ read.transpose(-1, -2) + _by_head(position, i, j, heads, asked.dtype), None
+    columns = length if causal else 2 * length - 1
     i, j = (t[:, 0].repeat(batch, 1) for t in (i, j))
-    places = Places(i, j, length - 1, columns, i.shape[-1], regular=False, causal=how.causal)
-    part = scorer.cut(scorer.prepare(places, how.scale, asked.dtype), places)
+    places = Places(i, j, length - 1, columns, i.shape[-1], regular=False, causal=causal)
+    part = position.cut(position.prepare(places, scale, asked.dtype), places)
     q, k = asked.flatten(0, 1), read.flatten(0, 1)
-    products = scorer.content(q, part) @ k.transpose(-1, -2)
-    scores = scorer.score(products, q, k, part, places).unflatten(0, (batch, units))
+    products = position.content(q, part) @ k.transpose(-1, -2)
+    scores = position.score(products, q, k, part, places).unflatten(0, (batch, units))
 
     def added(weights: Tensor) -> Tensor | None:
-        more = scorer.values(weights.flatten(0, 1), part, places)
+        more = position.values(weights.flatten(0, 1), part, places)
         return None if more is None else more.unflatten(0, (batch, units))
 
     return scores, added
 
 
-def _by_head(scorer: Scorer, i: Tensor, j: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+def _by_head(
+    position: PositionOnScores, i: Tensor, j: Tensor, heads: int, dtype: torch.dtype
+) -> Tensor:
     """What a position adds (U, H, R, S) where the keys of heads stand at different places."""
     apart = i[..., None] - j[..., None, :]
-    return torch.stack([scorer.by_distance(apart[:, h], dtype)[h] for h in range(heads)], 1)
-
-
-def _some(scorer: Scorer | None, heads: tuple[int, ...]) -> Scorer | None:
-    return None if scorer is None else scorer.of_heads(heads)
+    return torch.stack([position.by_distance(apart[:, h], dtype)[h] for h in range(heads)], 1)
 
 
 def laid(layout: Layout, t: Tensor) -> Tensor:
