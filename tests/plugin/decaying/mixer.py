@@ -21,6 +21,7 @@ from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
+from everyformer.core.trials import Make, Pair, Trials, output
 from everyformer.mixers.base import RowMixer, Rows
 
 
@@ -38,6 +39,14 @@ def weights(decay: Tensor, length: int) -> Tensor:
     return (1 - decay)[:, None, None] * falling * (ago >= 0)
 
 
+def limits(make: Make) -> list[Pair]:
+    """Where a is 0 every token keeps its own value."""
+    mixer = make("decay")
+    with torch.no_grad():
+        mixer.logit.fill_(-60.0)
+    return [("a = 0 is the token itself", output(mixer), lambda x: mixer.out(mixer.value(x)))]
+
+
 @state
 class DecayState(State):
     """The averages so far."""
@@ -51,6 +60,7 @@ class Decay(RowMixer):
     """Decaying averages over (B, L, width), causal by nature."""
 
     name = "decay"
+    trials = Trials(variants=({}, {"start": 0.9}), limits=limits)
     states = (DecayState,)
     honours = frozenset({"keep", "documents"})
     Options = DecayOptions
