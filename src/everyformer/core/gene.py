@@ -68,7 +68,8 @@ class Gene:
     always_named: ClassVar[bool] = False
     """whether a member's page names it even where it is the usual one"""
     footing: ClassVar[bool] = False
-    """whether it is no member's subject, so that comparisons name it among what differs besides"""
+    """whether it is around the layers and no member's subject: comparisons name it among what
+    differs besides, laws of several layers draw it; its alternatives then have ``trials``"""
     in_mixers: ClassVar[bool] = False
     """whether a mixer that is built by itself may have it"""
 

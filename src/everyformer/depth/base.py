@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from everyformer.core.gene import NoOptions
+from everyformer.core.trials import Trials
 
 
 class Depth:
@@ -13,6 +14,8 @@ class Depth:
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
+    trials: ClassVar[Trials] = Trials()
+    """what the laws try it on"""
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

@@ -23,6 +23,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.member import Member
 from everyformer.core.state import StackState
 from everyformer.core.trials import HEADS, LONGEST, WIDTH
+from everyformer.genes import GENES
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers
 from everyformer.verification.cases import Case, cases, draw, stir
@@ -115,9 +116,11 @@ def _carries(case: Case) -> bool:
 
 def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers | None:
     """What a pair is tried on; None where it has no meaning."""
-    count = chance.choice((2, 3)) if "layers" in pair else 1
+    count, options = 1, {}
+    if "layers" in pair:
+        count, options = chance.choice((2, 3)), _around(chance)
     if "scaled" not in pair:
-        made = Layers(case, count, {})
+        made = Layers(case, count, options)
         return None if "packed" in pair and made.model.stack.lead is not None else made
     own = case.member.genes["memory"].name is not None or "position" in case.options
     if own or case.options.get("random") == "zeros":
@@ -125,10 +128,21 @@ def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers 
     if not case.mixer(torch.float64).accepts_positions:
         return None
     try:
-        return Layers(case, count, {"position": "rope", "position_options": {"scaling": SCALED}})
+        scaled = {"position": "rope", "position_options": {"scaling": SCALED}}
+        return Layers(case, count, options | scaled)
     except ConfigError:
         # an option of the position that rope stands in for
         return None
+
+
+def _around(chance: random.Random) -> dict[str, Any]:
+    """Any choice for the genes around a stack, with the first options that each is tried on."""
+    options: dict[str, Any] = {}
+    for gene in (gene for gene in GENES.values() if gene.footing):
+        options[gene.name] = name = chance.choice(gene.alternatives.names())
+        tried = gene.alternatives.get(name).trials.variants
+        options[f"{gene.name}_options"] = dict(tried[0]) if tried else {}
+    return options
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State
+from everyformer.core.trials import Trials
 
 Part = Literal["mixer", "cross", "feedforward"]
 Norm = Callable[[Tensor], Tensor]
@@ -57,6 +58,8 @@ class Wiring:
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
+    trials: ClassVar[Trials] = Trials()
+    """what the laws try it on"""
     last_norm: ClassVar[bool] = True
     """whether the stack norms what comes out of the last layer"""
     recomputes: ClassVar[bool] = False

@@ -49,6 +49,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput, add_losses
 from everyformer.core.state import State
 from everyformer.core.trace import untraced
+from everyformer.core.trials import Trials
 from everyformer.engines.once import once_differentiable
 
 
@@ -73,6 +74,7 @@ class Reversible(Wiring):
 
     name = "reversible"
     Options = ReversibleOptions
+    trials = Trials(variants=({"reversible_output": "mean"},))
     recomputes = True
 
     def out_width(self, width: int) -> int:
