@@ -10,12 +10,13 @@ from everyformer.blocks.wirings import WIRING
 from everyformer.core.config import Choice
 from everyformer.core.gene import Gene
 from everyformer.core.member import Member
+from everyformer.depth import DEPTH
 from everyformer.memory import MEMORY
 from everyformer.mixers import CROSS, ENCODER, MIXER
 from everyformer.positions import POSITION
 
 GENES: dict[str, Gene] = {
-    gene.name: gene for gene in (MIXER, ENCODER, CROSS, POSITION, MEMORY, WIRING)
+    gene.name: gene for gene in (MIXER, ENCODER, CROSS, POSITION, MEMORY, WIRING, DEPTH)
 }
 
 
