@@ -118,6 +118,7 @@ class BigBird(PatternAttention):
 
     name = "bigbird"
     trials = TRIALS
+    drawn_for = "mlm"
     Options = BigBirdOptions
 
     def __init__(

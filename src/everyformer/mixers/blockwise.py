@@ -93,6 +93,7 @@ class Blockwise(PlanAttention):
 
     name = "blockwise"
     trials = TRIALS
+    drawn_for = "mlm"
     Options = BlockwiseOptions
 
     def __init__(

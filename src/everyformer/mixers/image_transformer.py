@@ -124,6 +124,7 @@ class ImageTransformer(PatternAttention):
 
     name = "image-transformer"
     trials = TRIALS
+    drawn_for = "lm"
     Options = ImageTransformerOptions
 
     def __init__(
