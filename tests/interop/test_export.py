@@ -12,6 +12,7 @@ from everyformer.core.errors import ConfigError, MissingExtraError, UnsupportedE
 from everyformer.engines.averages.factors import band_product
 from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
+from everyformer.mixers import MIXERS
 
 AFTS = ("aft-full", "aft-local", "aft-simple", "aft-conv")
 KERNELS = ("linear", "performer", "rfa")
@@ -121,7 +122,7 @@ def test_without_padding_there_is_no_keep(tmp_path):
 
 def test_an_operator_that_onnx_does_not_have_is_an_error(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
-    monkeypatch.setattr(export, "LITERAL", ())
+    monkeypatch.setattr(MIXERS.get("aft-simple"), "exports_literally", False)
     with pytest.raises(UnsupportedError, match=r"everyformer.running_average.*export_program"):
         export_onnx(model_of("aft-simple", "lm"), tmp_path / "model.onnx")
 

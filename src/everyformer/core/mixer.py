@@ -58,6 +58,11 @@ class Mixer(nn.Module):
     """whether it can be some of a layer's heads beside other mixers: its constructor then takes
     ``channels``, what those heads have together (`everyformer.mixers.by_head`)"""
 
+    exports_literally: ClassVar[bool] = False
+    """whether its reference is exported: its fast form is an operator of our own"""
+    drawn_for: ClassVar[str | None] = None
+    """the task that a picture of who reads whom is made for; None: it has no pattern"""
+
     states: tuple[type[State], ...] = ()
     """the kinds of state that `forward` goes on from; (): it has none, or does not say"""
 

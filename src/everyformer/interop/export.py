@@ -44,13 +44,12 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.tasks import TASKS
 from everyformer.engines.averages import factors  # noqa: F401 (has the operator BAND)
+from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
 from everyformer.positions.base import Position
 
 ABLE = tuple(name for name, task in TASKS.items() if task.embeds_text or not task.writes)
 """tasks whose models can be exported"""
-# their fast forms are operators of our own, their literal equations are not
-LITERAL = ("aft-full", "aft-local", "aft-simple", "aft-conv", "linear", "rfa", "performer")
 BAND = torch.ops.everyformer.band_product.default
 TOLERANCE = 1e-4
 """largest difference from the model's own output that passes, relative to the largest output"""
@@ -154,10 +153,11 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
             str(node.target) for node in program.graph.nodes if "everyformer" in str(node.target)
         }
         if own:
+            literal = [name for name in MIXERS.names() if MIXERS.get(name).exports_literally]
             raise UnsupportedError(
                 f"ONNX does not have the operator(s) {', '.join(sorted(own))} of this model: use "
                 "export_program, or a member among attention, gmlp, amlp, "
-                f"{', '.join(LITERAL)}"
+                f"{', '.join(literal)}"
             )
         made = _to_onnx(program)
     assert made is not None
@@ -320,8 +320,8 @@ def _evaluating(model: Model) -> Iterator[None]:
 
 @contextmanager
 def _literal(model: Model) -> Iterator[None]:
-    """The mixers of `LITERAL` compute by their reference while the block runs."""
-    changed = [m for m in model.modules() if isinstance(m, Mixer) and m.name in LITERAL]
+    """Mixers that are exported literally compute by their reference while the block runs."""
+    changed = [m for m in model.modules() if isinstance(m, Mixer) and m.exports_literally]
     for mixer in changed:
         mixer.forward = _Reference(mixer)  # type: ignore[method-assign]
     try:

@@ -211,6 +211,7 @@ class AttentionFree(RowMixer):
     """Projections and gate; a member adds how V is averaged."""
 
     shares_heads = True
+    exports_literally = True
 
     def __init__(
         self, width: int, channels: int, keys: int, causal: bool, options: AFTOptions

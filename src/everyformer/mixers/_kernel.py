@@ -65,6 +65,7 @@ class KernelAttention(RowMixer):
     states = (KernelState, ContextSums)
     honours = frozenset({"keep", "documents"})
     crosses = True
+    exports_literally = True
     shares_heads = True
     guard: Guard = POSITIVE
     """of the denominators; a member with a choice sets its own"""

@@ -121,6 +121,7 @@ class BigBird(PatternAttention):
 
     name = "bigbird"
     trials = TRIALS
+    drawn_for = "mlm"
     Options = BigBirdOptions
     examples = (
         ("at random", {**SMALL, "window_blocks": 1, "global_blocks": ()}),

@@ -93,6 +93,7 @@ class Blockwise(PlanAttention):
 
     name = "blockwise"
     trials = TRIALS
+    drawn_for = "mlm"
     Options = BlockwiseOptions
     examples = (
         ("4 blocks, shift 0", {"blocks": 4, "groups": (1,)}),

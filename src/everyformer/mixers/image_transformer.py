@@ -123,6 +123,7 @@ class ImageTransformer(PatternAttention):
 
     name = "image-transformer"
     trials = TRIALS
+    drawn_for = "lm"
     Options = ImageTransformerOptions
     examples = (
         ("1-D", {"block_size": 8, "memory_size": 8}),

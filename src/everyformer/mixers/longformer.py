@@ -127,6 +127,7 @@ class Longformer(PatternAttention):
 
     name = "longformer"
     trials = TRIALS
+    drawn_for = "mlm"
     states = (KeyValueState, LongformerState)
     honours = frozenset({"keep", "documents", "global_tokens"})
     Options = LongformerOptions

@@ -123,6 +123,7 @@ class SparseTransformer(PlanAttention):
 
     name = "sparse-transformer"
     trials = TRIALS
+    drawn_for = "lm"
     Options = SparseTransformerOptions
 
     def __init__(

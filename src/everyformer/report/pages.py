@@ -25,17 +25,13 @@ from everyformer.experiments import defaults
 from everyformer.experiments.base import FILES, Experiment
 from everyformer.family import list_members
 from everyformer.genes import GENES, named_genes
+from everyformer.mixers import MIXERS
 from everyformer.models.build import create_model
 from everyformer.report.heatmaps import draw_offered
 from everyformer.report.places import offered
 from everyformer.report.style import save_figure
 from everyformer.verification.verify import LAWS, exemption
 
-PATTERNS = {
-    "sparse-transformer": "lm", "image-transformer": "lm", "blockwise": "mlm", "etc": "mlm",
-    "longformer": "mlm", "bigbird": "mlm",
-}  # fmt: skip
-"""members whose pattern is drawn, and the task that it is drawn for"""
 ABILITIES = ("causal", "strictly causal", "bidirectional", "cross", "streaming", "padding")
 
 
@@ -49,8 +45,9 @@ def write_pages(folder: Path) -> list[Path]:
         path = place / f"{member.name}.md"
         write_text(path, page(member, recorded, trained))
         written.append(path)
-    for name in PATTERNS:
-        written.append(save_figure(pattern(name), folder / "patterns" / f"{name}.svg"))
+        if drawn_for(member) is not None:
+            file = folder / "patterns" / f"{member.name}.svg"
+            written.append(save_figure(pattern(member), file))
     index = place / "README.md"
     write_text(index, overview(recorded))
     return [*written, index]
@@ -95,10 +92,10 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
     lines += ["", *_table_row(member), "", "## What it is", "", _text(member), ""]
     for gene, choice in named_genes(member).items():
         lines += _options(gene, GENES[gene].typed(choice))
-    if member.name in PATTERNS:
+    if drawn_for(member) is not None:
         lines += ["## Who reads whom", "", f"![{member.name}](../patterns/{member.name}.svg)", ""]
-        shown = f"everyformer show {member.name} masks --task {PATTERNS[member.name]}"
-        lines += [f"{pattern(member.name).get_label()} `{shown}` draws it.", ""]
+        shown = f"everyformer show {member.name} masks --task {drawn_for(member)}"
+        lines += [f"{pattern(member).get_label()} `{shown}` draws it.", ""]
     lines += ["## Laws", "", "Checked by `everyformer verify " + member.name + "`:", ""]
     for law, check in LAWS.items():
         reason = exemption(member, law)
@@ -115,10 +112,21 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
     return "\n".join(lines).rstrip() + "\n"
 
 
-def pattern(name: str) -> Figure:
-    """Who reads whom in a small model of one of `PATTERNS`."""
+def drawn_for(member: Member) -> str | None:
+    """The task that a member's pattern is drawn for; None: it has none of its own."""
+    return MIXERS.get(member.name).drawn_for if member.is_mixer else None
+
+
+def pattern(member: Member) -> Figure:
+    """Who reads whom in a small model."""
     model = create_model(
-        name, PATTERNS[name], width=32, layers=2, heads=4, vocabulary=8, max_length=64
+        member.name,
+        str(drawn_for(member)),
+        width=32,
+        layers=2,
+        heads=4,
+        vocabulary=8,
+        max_length=64,
     )
     return draw_offered(offered(model, None)["masks"]())
 

@@ -110,6 +110,7 @@ class ETC(RowMixer):
 
     name = "etc"
     trials = TRIALS
+    drawn_for = "mlm"
     honours = frozenset({"keep", "documents", "global_tokens", "sentences"})
     global_rows = True
     Options = ETCOptions
