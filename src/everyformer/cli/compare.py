@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 import tyro
 
@@ -12,6 +13,7 @@ from everyformer.cli.console import emit, table
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, peek, say
 from everyformer.comparison.config import OWN, CompareConfig
+from everyformer.comparison.results import Results, finished
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import CheckpointError
@@ -106,14 +108,15 @@ def _held(words: Sequence[str]) -> CompareOptions | None:
     return None
 
 
-def render(results: dict) -> str:
+def render(results: Results) -> str:
     """The one table that a person can decide from."""
     metric, unit = results["metric"], results["metric"].replace("_", "/").replace("per", "")
     headers = ["member", "parameters", "ratio", unit.replace("//", "/"), "95% interval", "tokens/s"]
     headers += ["peak memory", "s to slowest"]
-    contexts = sorted({c for r in results["rows"] for c in r.get("decode_ms", {})}, key=int)
+    done = finished(results)
+    contexts = sorted({c for row in done for c in row["decode_ms"]}, key=int)
     headers += [f"ms/token at {c}" for c in contexts] + ["beats attention from"]
-    rows = []
+    rows: list[list[Any]] = []
     for row in results["rows"]:
         if row["status"] != "done":
             rows.append([row["member"], "failed", *[None] * (len(headers) - 2)])
@@ -133,9 +136,13 @@ def render(results: dict) -> str:
             + [row["decode_ms"].get(c) for c in contexts]
             + [shown or "not measured" if not results["bench"] else shown or "not reached"]
         )
-    failed = [f"{r['member']} failed: {r['error']}" for r in results["rows"] if r.get("error")]
+    failed = [
+        f"{row['member']} failed: {row['error']}"
+        for row in results["rows"]
+        if row["status"] != "done" and row["error"]
+    ]
     leaks = [
-        f"* {r['member']}: {NOT_WRITING}: {r['leaks']}" for r in results["rows"] if r.get("leaks")
+        f"* {row['member']}: {NOT_WRITING}: {row['leaks']}" for row in done if row.get("leaks")
     ]
     better = f"{results['better']} {metric.replace('_', ' ')} is better"
     return "\n".join(

@@ -11,13 +11,14 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from everyformer.benchmark.bench import bench
 from everyformer.benchmark.points import Point, crossover
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.folder import check_folder, opened
 from everyformer.comparison.plan import Entrant, entrants, own_options, preset_changes
+from everyformer.comparison.results import FailedRow, Results, Row, Run
 from everyformer.comparison.summary import (
     BETTER,
     curve,
@@ -40,17 +41,18 @@ from everyformer.training.signals import StopSignals
 FORMAT = "everyformer-comparison"
 SIZES = ("width", "heads", "layers", "max_length")
 """what a benchmark of one layer sets itself"""
-Report = Callable[[dict[str, Any], Path], object]
+Report = Callable[[Results, Path], object]
 
 
 @dataclass(frozen=True)
 class Comparison:
     """What a comparison came to; the same as results.json."""
 
-    rows: list[dict[str, Any]]
+    rows: list[Row | FailedRow]
     """one a member, best first"""
-    results: dict[str, Any]
-    """everything: config, environment, data, rows, runs with their curves, bench points"""
+    results: Results
+    """everything: config, environment, data, rows, runs with their curves, bench points; empty
+    where it was interrupted"""
     folder: Path
     interrupted: int | None = None
     """the signal that stopped it, if one did"""
@@ -80,7 +82,7 @@ def run_comparison(
         with StopSignals() as stop:
             finished = Trainings(config, dataset, folder, say, stop).run(ready)
         if stop.received:
-            return Comparison([], {}, folder, stop.received)
+            return Comparison([], cast(Results, {}), folder, stop.received)
         # from here on a stop loses nothing that was trained, so it may come at once
         trained = any(found["status"] == "done" for _, found in finished)
         points = _bench(config, say) if trained else []
@@ -105,15 +107,17 @@ def collect(
     points: list[Point],
     folder: Path,
     command: str,
-) -> dict[str, Any]:
+) -> Results:
     """Everything that the report is drawn from, as plain values."""
     done = [found for _, found in finished if found["status"] == "done"]
     metric = quality_metric(dataset.task, done[0]["evaluation"]) if done else "loss"
-    rows, runs = [], []
+    rows: list[Row | FailedRow] = []
+    runs: list[Run] = []
     for entrant in ready:
         own = [(j, found) for j, found in finished if j.member == entrant.member]
         good = [found for _, found in own if found["status"] == "done"]
         if good and len(good) == len(own):
+            assert entrant.parameters is not None
             rows.append(member_row(entrant.member, entrant.parameters, good, metric))
         else:
             error = next((f["error"] for _, f in own if f["status"] != "done"), entrant.error)
@@ -122,7 +126,7 @@ def collect(
             kept = {key: value for key, value in found.items() if key != "config"}
             lines = curve(folder / made.folder / "run")
             which = {"member": made.member, "seed": made.seed, "lr": made.lr, "folder": made.folder}
-            runs.append({**which, **kept, **lines})
+            runs.append(cast(Run, {**which, **kept, **lines}))
     ranked = rank(rows, metric)
     qualities = [row["quality"] for row in ranked if row["status"] == "done"]
     base = next((e.parameters for e in ready if e.parameters), None)
@@ -148,9 +152,9 @@ def collect(
     }
 
 
-def write(results: dict[str, Any], folder: Path) -> None:
+def write(results: Results, folder: Path) -> None:
     """results.json and results.csv."""
-    write_json(folder / "results.json", results)
+    write_json(folder / "results.json", dict(results))
     columns = ["member", "status", "parameters", "seeds", "quality", "tokens_per_second"]
     columns += ["peak_bytes", "tokens", "flops", "steps", "seconds_to_slowest"]
     columns += ["beats_attention_from", "state_bytes", "error"]

@@ -6,11 +6,11 @@ import dataclasses
 import itertools
 import statistics
 import time
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from everyformer.comparison.results import Sample
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.generation.config import Sampling
@@ -25,7 +25,7 @@ WARM_UP, TIMED = 3, 12
 
 
 @torch.inference_mode()
-def decoding_times(config: ModelConfig) -> dict[str, Any]:
+def decoding_times(config: ModelConfig) -> dict[str, float | None]:
     """Milliseconds a token after a short and a long context, one row, median after warm-up.
 
     The weights are fresh (speed does not depend on them) and tables are made long enough. ``state``
@@ -36,7 +36,7 @@ def decoding_times(config: ModelConfig) -> dict[str, Any]:
         return {}
     longest = CONTEXTS[-1] + WARM_UP + TIMED + 1
     model = build_model(dataclasses.replace(config, max_length=longest)).eval()
-    found: dict[str, Any] = {}
+    found: dict[str, float | None] = {}
     for context in CONTEXTS:
         ids = torch.randint(0, config.vocabulary, (1, context))
         state = initial_state(model, 1)
@@ -79,7 +79,7 @@ def loss_by_position(model: Model, dataset: Dataset, limit: int | None) -> list[
     return stretches
 
 
-def sample(model: Model, dataset: Dataset, tokens: int = 200) -> dict[str, str] | None:
+def sample(model: Model, dataset: Dataset, tokens: int = 200) -> Sample | None:
     """A validation text's beginning and what the model makes of it; None without a tokenizer."""
     if dataset.tokenizer is None:
         return None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from everyformer.comparison.results import Result
 from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.sealed import read_json, write_json
@@ -25,15 +26,16 @@ def read_job(place: Path) -> dict[str, Any]:
     return read_saved(place / JOB, JOB_FORMAT)
 
 
-def read_result(place: Path) -> dict[str, Any] | None:
+def read_result(place: Path) -> Result | None:
     """What a job came to; None if it did not end, or its file is damaged: it is then made again."""
     try:
         found = read_json(place / RESULT, RESULT_FORMAT)
     except CheckpointError:
         return None
-    return {name: value for name, value in found.items() if name not in ("format", "version")}
+    kept = {name: value for name, value in found.items() if name not in ("format", "version")}
+    return cast(Result, kept)
 
 
-def write_result(place: Path, found: dict[str, Any]) -> None:
+def write_result(place: Path, found: Result) -> None:
     """Leave a job's result in its folder, whole or not at all."""
     write_json(place / RESULT, {"format": RESULT_FORMAT, **found})

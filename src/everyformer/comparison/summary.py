@@ -7,8 +7,19 @@ import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from everyformer.comparison.results import (
+    Curve,
+    Evaluation,
+    FailedRow,
+    Logged,
+    Metric,
+    Row,
+    Trained,
+    interval_of,
+    quality_of,
+)  # fmt: skip
 from everyformer.core.tasks import TASKS
 from everyformer.training.logging import read_metrics
 
@@ -17,24 +28,23 @@ NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
 BETTER = {"bits_per_byte": "lower", "bits_per_dim": "lower", "loss": "lower", "accuracy": "higher"}
 
 
-def quality_metric(task: str, evaluation: dict[str, Any]) -> str:
+def quality_metric(task: str, evaluation: Evaluation) -> Metric:
     """What a table of this task is ranked by."""
-    return next(metric for metric in TASKS[task].metrics if metric in evaluation)
+    found = next(metric for metric in TASKS[task].metrics if metric in evaluation)
+    return cast(Metric, found)
 
 
-def member_row(
-    member: str, parameters: int | None, runs: Sequence[dict[str, Any]], metric: str
-) -> dict[str, Any]:
+def member_row(member: str, parameters: int, runs: Sequence[Trained], metric: Metric) -> Row:
     """The comparison's row of one member from its finished runs (one a seed)."""
-    values = [run["evaluation"][metric] for run in runs]
+    values = [quality_of(run["evaluation"], metric) for run in runs]
     first = runs[0]
-    interval = first["evaluation"].get(f"{metric}_interval")
+    interval = interval_of(first["evaluation"], metric)
     if len(values) > 1:
         interval = mean_interval(values)
         if metric == "accuracy":
             interval = [max(0.0, interval[0]), min(1.0, interval[1])]
     decoding = first.get("decoding") or {}
-    contexts = [key for key in decoding if key.isdigit()]
+    times = {key: spent for key, spent in decoding.items() if key.isdigit() and spent is not None}
     return {
         "member": member,
         "status": "done",
@@ -49,7 +59,7 @@ def member_row(
         "flops": statistics.mean(run["flops"] for run in runs),
         "steps": statistics.mean(run["steps"] for run in runs),
         "peak_bytes": max((run["peak_bytes"] for run in runs if run["peak_bytes"]), default=None),
-        "decode_ms": {context: decoding[context] for context in contexts},
+        "decode_ms": times,
         "state_bytes": decoding.get("state"),
         "leaks": first.get("leaks"),
         "by_position": first.get("by_position"),
@@ -90,7 +100,7 @@ def student_quantile(degrees: int) -> float:
     return math.sqrt(degrees) * math.tan(low)
 
 
-def curve(run: Path) -> dict[str, list[dict[str, Any]]]:
+def curve(run: Path) -> Curve:
     """Training and evaluation rows of a run's metrics.jsonl, evaluations with their cost so far."""
     training: list[dict[str, Any]] = []
     evaluations: list[dict[str, Any]] = []
@@ -105,26 +115,29 @@ def curve(run: Path) -> dict[str, list[dict[str, Any]]]:
             (r for r in training if r["step"] <= row["step"]), key=lambda r: r["step"], default={}
         )
         row |= {key: near.get(key, 0) for key in ("seconds", "tokens", "flops")}
-    return {"training": training, "evaluations": evaluations}
+    return cast(Curve, {"training": training, "evaluations": evaluations})
 
 
-def time_to(target: float, evaluations: Sequence[dict[str, Any]], metric: str) -> float | None:
+def time_to(target: float, evaluations: Sequence[Logged], metric: Metric) -> float | None:
     """Training seconds until ``metric`` reaches ``target``, linear between evaluations."""
     sign = 1 if BETTER[metric] == "lower" else -1
-    before: dict[str, Any] | None = None
+    before: Logged | None = None
     for row in evaluations:
-        value = row["evaluation"][metric]
+        value = quality_of(row["evaluation"], metric)
         if sign * (value - target) <= 0:
             if before is None or row["seconds"] == before["seconds"]:
                 return float(row["seconds"])
-            start = before["evaluation"][metric]
+            start = quality_of(before["evaluation"], metric)
             part = (start - target) / (start - value) if start != value else 1.0
             return float(before["seconds"] + part * (row["seconds"] - before["seconds"]))
         before = row
     return None
 
 
-def rank(rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
+def rank(rows: list[Row | FailedRow], metric: Metric) -> list[Row | FailedRow]:
     """Best first; members that failed stand last."""
     sign = 1 if BETTER[metric] == "lower" else -1
-    return sorted(rows, key=lambda r: (r["status"] != "done", sign * r.get("quality", 0.0)))
+    done = sorted(
+        (row for row in rows if row["status"] == "done"), key=lambda row: sign * row["quality"]
+    )
+    return [*done, *(row for row in rows if row["status"] != "done")]

@@ -14,18 +14,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.files import RESULT, read_job, read_result, write_job, write_result
 from everyformer.comparison.plan import Entrant, Job, job, jobs
+from everyformer.comparison.results import Result
 from everyformer.core.config import to_dict
 from everyformer.core.errors import MissingExtraError
 from everyformer.data.dataset import Dataset
 from everyformer.training.signals import StopSignals
 
 Say = Callable[[str], None]
-Finished = list[tuple[Job, dict[str, Any]]]
+Finished = list[tuple[Job, Result]]
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Trainings:
             finished.append((planned, found))
         return finished
 
-    def _job(self, planned: Job) -> dict[str, Any] | None:
+    def _job(self, planned: Job) -> Result | None:
         """The kept result of a job, or what a fresh process made of it; None after a signal.
 
         A job that failed in an earlier sitting is tried again, from its last checkpoint.
@@ -100,7 +100,7 @@ class Trainings:
         (place / RESULT).unlink(missing_ok=True)
         write_job(place, planned.run, self.dataset.fingerprint)
 
-    def _held(self, planned: Job, place: Path) -> dict[str, Any] | None:
+    def _held(self, planned: Job, place: Path) -> Result | None:
         """The kept result, if it is of this very job: it may have more steps to do by now."""
         held = read_result(place)
         if held is None:

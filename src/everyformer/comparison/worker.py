@@ -13,12 +13,13 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from filelock import FileLock
 
 from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
 from everyformer.comparison.files import read_job, write_result
+from everyformer.comparison.results import Evaluation, Result, Trained
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
@@ -40,6 +41,7 @@ def main(folder: Path) -> int:
     job = read_job(folder)
     # a comparison that was killed leaves its process behind for as long as one step takes
     with FileLock(folder / ".lock", timeout=LONGEST_STEP):
+        result: Result | None
         try:
             result = work(folder, job)
         except EveryformerError as error:
@@ -50,14 +52,14 @@ def main(folder: Path) -> int:
             short = (str(error).splitlines() or [""])[0]
             told = f"{type(error).__name__}: {short} (traceback in {trace})"
             result = {"status": "failed", "error": told}
-        if result.pop("signal", None):
+        if result is None:
             return 143
         write_result(folder, result)
     return 0
 
 
-def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
-    """Train, then look at what came of it."""
+def work(folder: Path, job: dict[str, Any]) -> Trained | None:
+    """Train, then look at what came of it; None if a signal stopped it."""
     spec = from_dict(RunSpec, job["run"])
     dataset = load_dataset(spec.data, spec.task)
     if dataset.fingerprint != job["fingerprint"]:
@@ -71,18 +73,18 @@ def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
             model, dataset, training, run, resume=resume, extra_config={"run": to_dict(spec)}
         )
     if trained.interrupted:
-        return {"signal": trained.signal}
+        return None
     peak = trained.peak_device or memory_peak() - before
     # a sitting without a step of its own knows neither speed nor memory of training
     speed = trained.tokens_per_second or trained.tokens / trained.seconds
-    found: dict[str, Any] = {
+    found: Trained = {
         "status": "done",
         "steps": trained.steps,
         "tokens": trained.tokens,
         "seconds": trained.seconds,
         "flops": trained.flops,
         "tokens_per_second": speed,
-        "evaluation": trained.evaluation,
+        "evaluation": cast(Evaluation, trained.evaluation),
         "peak_bytes": peak if trained.tokens_per_second else None,
         "config": to_dict(config),
     }

@@ -14,6 +14,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Pictures
 from everyformer.core.state import State
+from everyformer.core.trials import Trials
 
 DROPOUT = "attention_dropout"
 """the option of mixers that have weights to drop from"""
@@ -41,6 +42,8 @@ class Mixer(nn.Module):
     """
 
     name: ClassVar[str]
+    trials: ClassVar[Trials] = Trials()
+    """what the laws try it on"""
     honours: ClassVar[frozenset[str]] = frozenset({"keep"})
     """parts of `Mask` that this mixer applies; any other part given is an error"""
     accepts_positions: ClassVar[bool] = False
@@ -151,7 +154,7 @@ class Mixer(nn.Module):
             layers: the mixers of all layers, which one picture may show together.
 
         Returns:
-            ``masks`` stands for the picture that mask parts and `windows` make.
+            Pictures by name; ``masks`` in place of that which mask parts and `windows` make.
         """
         return {}
 

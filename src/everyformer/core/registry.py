@@ -68,4 +68,5 @@ class Registry(Generic[T]):
             importlib.import_module(module)
             return
         for entry in entry_points(group=f"everyformer.{self.kind}s", name=name):
-            entry.load()
+            # whether it registers itself or not
+            self._entries.setdefault(name, entry.load())

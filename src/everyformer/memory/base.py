@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from everyformer.core.errors import ShapeError
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State
+from everyformer.core.trials import Trials
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
@@ -69,6 +70,8 @@ class Memory(nn.Module):
     merges: ClassVar[str] = "as further keys and values"
     """how what is read and the segment itself become one output: further rows of the same softmax;
     a memory with a read of its own and a gate between the two says so here"""
+    trials: ClassVar[Trials] = Trials()
+    """what the laws try it on"""
     holds: ClassVar[type[State]]
     """the kind of state that it carries"""
     slots: int

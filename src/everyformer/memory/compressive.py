@@ -42,6 +42,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State, state
+from everyformer.core.trials import Make, Pair, Trials, in_two
 from everyformer.engines.rows import gather_rows
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import surely
@@ -178,6 +179,32 @@ class Compression(nn.Module):
         return old.at(index, chosen.gather(1, index))
 
 
+def _limits(make: Make) -> list[Pair]:
+    """Without compressed rows, or at rate 1, it is a memory of segments."""
+    pairs: list[Pair] = []
+    for slots, compressed, rate in ((3, 0, 4), (2, 3, 1)):
+        all_rows = {"slots": slots + compressed, "store": "inputs", "same_length": "never"}
+        both = {"slots": slots, "compressed": compressed, "rate": rate, "function": "mean"}
+        xl, ours = (
+            make("attention", position="alibi", memory=name, memory_options=options)
+            for name, options in (("segment", all_rows), ("compressive", both))
+        )
+        ours.load_state_dict(xl.state_dict())
+        what = f"{compressed} compressed rows at rate {rate} are Transformer-XL's"
+        pairs.append((what, in_two(ours), in_two(xl)))
+    return pairs
+
+
+TRIALS = Trials(
+    variants=(
+        {"slots": 4, "compressed": 3, "rate": 2},
+        {"slots": 2, "compressed": 3, "rate": 2, "function": "most-used", "distance": "time"},
+        {"slots": 3, "compressed": 6, "rate": 3, "function": "dilated", "gradient": "one-segment"},
+    ),
+    limits=_limits,
+)
+
+
 @MEMORIES.register("compressive")
 class CompressiveMemory(Memory):
     """n_m inputs of the past and n_cm rows that stand for c older ones each.
@@ -187,6 +214,7 @@ class CompressiveMemory(Memory):
     """
 
     name = "compressive"
+    trials = TRIALS
     Options = CompressiveOptions
     holds = CompressiveState
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from everyformer.core.bounds import Whole
@@ -29,6 +30,7 @@ from everyformer.core.config import Options
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State, state
+from everyformer.core.trials import LENGTH, LONGEST, Make, Pair, Trials, in_two, output
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.memory import MEMORIES
 from everyformer.memory.base import Memory, Recalled, Segment, no_rows, with_segment
@@ -56,11 +58,43 @@ class SegmentState(State):
     """inputs (B, 1, m, width) in the place of keys, m <= M"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """A memory of everything is one pass; none at all is each segment by itself."""
+    plain = make("attention", position="alibi")
+    made = []
+    for slots in (LENGTH, 0):
+        options = {"slots": slots, "store": "inputs", "same_length": "never"}
+        made.append(make("attention", position="alibi", memory="segment", memory_options=options))
+        made[-1].load_state_dict(plain.state_dict())
+    whole, none = made
+
+    def alone(x: Tensor) -> Tensor:
+        return torch.cat([plain(x[:, :4]).y, plain(x[:, 4:]).y], 1)
+
+    return [
+        ("a memory of everything is one pass", in_two(whole), output(plain)),
+        ("no memory leaves segments alone", in_two(none), alone),
+    ]
+
+
+TRIALS = Trials(
+    variants=(
+        {"slots": 4},
+        {"slots": 4, "store": "inputs", "untie": False},
+        {"slots": LONGEST, "store": "inputs", "same_length": "never", "position": "rope"},
+        {"slots": 3, "position": "alibi"},
+        {"slots": 5, "position": "t5-relative", "kv_heads": 1},
+    ),
+    limits=_limits,
+)
+
+
 @MEMORIES.register("segment")
 class SegmentMemory(Memory):
     """The last M inputs of a layer, read beside the next segment's."""
 
     name = "segment"
+    trials = TRIALS
     Options = SegmentOptions
     holds = SegmentState
 

@@ -25,7 +25,7 @@ from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.averages.running import total_average
 from everyformer.engines.rows import gather_rows
-from everyformer.mixers._rows import RowMixer, Rows, laid
+from everyformer.mixers.base import RowMixer, Rows, laid
 
 Gate = Literal["sigmoid", "relu", "identity"]
 _GATES: dict[Gate, Callable[[Tensor], Tensor]] = {

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from everyformer.core.mixer import heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
+from everyformer.core.trials import WIDTH, Make, Pair, output
 from everyformer.engines.kernel.attention import (
     POSITIVE,
     ContextSums,
@@ -37,7 +38,7 @@ from everyformer.engines.kernel.attention import (
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.visibility import visibility
-from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.base import RowMixer, Rows
 from everyformer.positions.base import Position
 
 Keys = tuple[Tensor, Tensor | None]
@@ -280,3 +281,31 @@ def dense_average(scores: Tensor, v: Tensor, shown: Tensor | None, guard: Guard)
         scores = scores.masked_fill(~shown, 0)
     sums = torch.cat([scores @ v.to(scores.dtype), scores.sum(-1, keepdim=True)], -1)
     return divided(sums, guard)[0].to(v.dtype)
+
+
+def _ones(mixer: Any) -> None:
+    """Every value becomes one in all channels."""
+    with torch.no_grad():
+        mixer.project.weights[0][-WIDTH:].zero_()
+        mixer.project.biases["value"].fill_(1.0)
+
+
+def constant_limit(make: Make, member: str, **options: Any) -> Pair:
+    """Weights sum to one, so a constant value is the output whatever queries and keys are."""
+    mixer = make(member, bias=("value",), **options)
+    _ones(mixer)
+
+    def constant(x: Tensor) -> Tensor:
+        return mixer.out(torch.ones_like(x))
+
+    return "a constant value is the output", output(mixer), constant
+
+
+def first_limit(make: Make, member: str, **options: Any) -> Pair:
+    """A token that sees itself alone gives its own value."""
+    mixer = make(member, **options)
+
+    def own(x: Tensor) -> Tensor:
+        return mixer.out(mixer.project(x)[2].transpose(1, 2).flatten(2))[:, :1]
+
+    return "token 0 alone gives its own value", lambda x: mixer(x[:, :1]).y, own

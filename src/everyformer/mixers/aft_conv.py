@@ -31,6 +31,7 @@ from everyformer.core.bounds import Odd
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import heads_divide, set_options
+from everyformer.core.trials import HEADS, WIDTH, Make, Pair, Trials, output
 from everyformer.engines.averages.banded import banded_average
 from everyformer.engines.averages.planar import planar_average
 from everyformer.engines.rows import checked_keep
@@ -45,8 +46,8 @@ from everyformer.mixers._aft import (
     hide_padding,
     split_heads,
 )
-from everyformer.mixers._rows import Rows, laid
 from everyformer.mixers.aft_full import aft_full_reference
+from everyformer.mixers.base import Rows, laid
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,31 @@ def _grid(mask: Mask | None, grid: Grid | None, length: int, causal: bool) -> Gr
     return grid
 
 
+def _limits(make: Make) -> list[Pair]:
+    """gamma = beta = 0, as at the start, is AFT-simple with one key a head."""
+    conv, simple = make("aft-conv", kernel=5), make("aft-simple")
+    with torch.no_grad():
+        for name, weight in conv.named_parameters():
+            if name.endswith(("gamma", "beta")):
+                weight.zero_()
+        shared = {
+            key: value.repeat_interleave(WIDTH // HEADS, dim=0) if key.startswith("key") else value
+            for key, value in conv.state_dict().items()
+        }
+        simple.load_state_dict({k: v for k, v in shared.items() if k in simple.state_dict()})
+    return [("gamma = beta = 0 is AFT-simple", output(conv), output(simple))]
+
+
+TRIALS = Trials(
+    variants=(
+        {"kernel": 5},
+        {"kernel": 3, "tied": False},
+        {"kernel": 7, "reparameterise": False},
+    ),
+    limits=_limits,
+)
+
+
 @MIXERS.register("aft-conv")
 class AFTConv(AttentionFree):
     """AFT-conv over (B, L, width).
@@ -204,6 +230,7 @@ class AFTConv(AttentionFree):
     """
 
     name = "aft-conv"
+    trials = TRIALS
     Options = AFTConvOptions
     states = (BandState,)
     honours = frozenset({"keep", "documents"})

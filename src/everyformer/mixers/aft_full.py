@@ -23,13 +23,14 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Amount, Count
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask, positions_of, runs_of
 from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.state import State, state
+from everyformer.core.trials import Make, Pair, Trials, output
 from everyformer.engines.averages.dense import dense_average
 from everyformer.mixers import MIXERS
 from everyformer.mixers._aft import (
@@ -48,7 +49,7 @@ from everyformer.mixers._aft import (
     split_heads,
     unfold_batch,
 )
-from everyformer.mixers._rows import Rows
+from everyformer.mixers.base import Rows
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,22 @@ class FullState(State):
     """(B, S, d)"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """A bias of zero is AFT-simple."""
+    flat, simple = make("aft-full", rank=None), make("aft-simple")
+    simple.load_state_dict(flat.state_dict(), strict=False)
+    for name, table in flat.named_parameters():
+        if name not in dict(simple.named_parameters()):
+            nn.init.zeros_(table)
+    return [("w = 0 is AFT-simple", output(flat), output(simple))]
+
+
+TRIALS = Trials(
+    variants=({}, {"rank": None}, {"rank": 4, "gate": "relu"}),
+    limits=_limits,
+)
+
+
 @MIXERS.register("aft-full")
 class AFTFull(AttentionFree):
     """AFT-full over (B, L, width).
@@ -160,6 +177,7 @@ class AFTFull(AttentionFree):
     """
 
     name = "aft-full"
+    trials = TRIALS
     Options = AFTFullOptions
     states = (FullState,)
     honours = frozenset({"keep", "documents"})

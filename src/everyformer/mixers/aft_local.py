@@ -26,6 +26,7 @@ from everyformer.core.bounds import Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import heads_divide, set_options
+from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.averages.banded import banded_average
 from everyformer.engines.averages.factors import band_product
 from everyformer.mixers import MIXERS
@@ -44,8 +45,8 @@ from everyformer.mixers._aft import (
     split_heads,
     unfold_batch,
 )
-from everyformer.mixers._rows import Rows
 from everyformer.mixers.aft_full import AFTFullOptions, aft_full_reference
+from everyformer.mixers.base import Rows
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,24 @@ def table_rows(table: Tensor, first: Tensor | None, start: int, beyond: int, cou
     return table[:, at.clamp(0, table.shape[1] - 1)].transpose(0, 1)
 
 
+def _limits(make: Make) -> list[Pair]:
+    """A window over everything is AFT-full; an empty one is AFT-simple."""
+    wide, full = make("aft-local", window=LONGEST, rank=4), make("aft-full", rank=4)
+    full.load_state_dict(wide.state_dict())
+    none, simple = make("aft-local", window=0, rank=4), make("aft-simple")
+    simple.load_state_dict(none.state_dict(), strict=False)
+    return [
+        ("window >= L is AFT-full", output(wide), output(full)),
+        ("window 0 is AFT-simple", output(none), output(simple)),
+    ]
+
+
+TRIALS = Trials(
+    variants=({"window": 4}, {"window": 1}, {"window": 0}, {"window": 8, "rank": None}),
+    limits=_limits,
+)
+
+
 @MIXERS.register("aft-local")
 class AFTLocal(AttentionFree):
     """AFT-local over (B, L, width).
@@ -172,6 +191,7 @@ class AFTLocal(AttentionFree):
     """
 
     name = "aft-local"
+    trials = TRIALS
     Options = AFTLocalOptions
     states = (BandState,)
     honours = frozenset({"keep", "documents"})

@@ -22,6 +22,7 @@ from torch import Tensor
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import set_options
 from everyformer.core.state import State, state
+from everyformer.core.trials import Make, Pair, Trials, output
 from everyformer.engines.averages.running import running_average, total_average
 from everyformer.mixers import MIXERS
 from everyformer.mixers._aft import (
@@ -32,8 +33,8 @@ from everyformer.mixers._aft import (
     gated_average,
     hide_padding,
 )
-from everyformer.mixers._rows import Rows
 from everyformer.mixers.aft_full import aft_full_reference
+from everyformer.mixers.base import Rows
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,30 @@ class SimpleState(State):
     """(B, d) log of the summed weights"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """Keys of zero take plain means of the values."""
+    simple = make("aft-simple", gate="identity")
+    with torch.no_grad():
+        for name, weight in simple.named_parameters():
+            if name.startswith("key"):
+                weight.zero_()
+    query, value, out = (simple.get_submodule(n) for n in ("query", "value", "out"))
+
+    def mean(x: Tensor) -> Tensor:
+        v = value(x)
+        steps = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        average = v.cumsum(1) / steps if simple.causal else v.mean(1, keepdim=True)
+        return out(query(x) * average)
+
+    return [("K = 0 is the mean of V", output(simple), mean)]
+
+
+TRIALS = Trials(
+    variants=({}, {"gate": "identity"}),
+    limits=_limits,
+)
+
+
 @MIXERS.register("aft-simple")
 class AFTSimple(AttentionFree):
     """AFT-simple over (B, L, width).
@@ -108,6 +133,7 @@ class AFTSimple(AttentionFree):
     """
 
     name = "aft-simple"
+    trials = TRIALS
     Options = AFTSimpleOptions
     states = (SimpleState,)
     honours = frozenset({"keep", "documents"})

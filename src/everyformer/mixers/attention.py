@@ -42,6 +42,7 @@ from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility, counts_up, visibility, with_past
 from everyformer.memory.base import Memory, Segment, by_contents
 from everyformer.mixers import MIXERS
+from everyformer.mixers._attention_trials import TRIALS
 from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position
 
@@ -142,6 +143,7 @@ class Attention(Mixer):
     """Multi-head attention with its projections; see the module's text for the symbols."""
 
     name = "attention"
+    trials = TRIALS
     states: tuple[type[State], ...] = (KeyValueState, ContextState)
     honours = frozenset({"keep", "allowed", "bias", "documents", "grid"})
     accepts_positions = True

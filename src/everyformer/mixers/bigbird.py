@@ -60,9 +60,10 @@ from everyformer.engines.sparse.random_blocks import (
     uniform_order,
 )
 from everyformer.mixers import MIXERS
+from everyformer.mixers._bigbird_trials import TRIALS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
-from everyformer.mixers._rows import Rows
 from everyformer.mixers.attention import attention_reference
+from everyformer.mixers.base import Rows
 from everyformer.positions.base import Position
 
 MOST_GLOBAL = 1 << 20
@@ -119,6 +120,7 @@ class BigBird(PatternAttention):
     """
 
     name = "bigbird"
+    trials = TRIALS
     Options = BigBirdOptions
     examples = (
         ("at random", {**SMALL, "window_blocks": 1, "global_blocks": ()}),

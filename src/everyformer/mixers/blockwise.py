@@ -25,6 +25,7 @@ from everyformer.core.bounds import Affects, Count, Dropout, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
+from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.sparse.attention import Backend
 from everyformer.engines.sparse.patterns import BlockTable, Pattern
 from everyformer.engines.sparse.patterns_blocks import PastBlocks
@@ -54,6 +55,26 @@ class BlockwiseOptions(Options):
     """how it is computed: auto, dense, blocked or flex"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """One block is attention."""
+    plain = make("attention")
+    one = make("blockwise", blocks=1, max_length=LONGEST)
+    one.load_state_dict(plain.state_dict())
+    return [("one block is attention", output(one), output(plain))]
+
+
+TRIALS = Trials(
+    variants=(
+        {},
+        {"blocks": 3, "groups": (1, 1, 1), "backend": "blocked"},
+        {"blocks": 4, "groups": (1, 0, 2), "wrap": "none", "bias": ("query", "output")},
+        {"blocks": 5, "block_size": 8, "groups": (0, 2, 1)},
+        {"blocks": 1},
+    ),
+    limits=_limits,
+)
+
+
 @MIXERS.register("blockwise")
 class Blockwise(PlanAttention):
     """Blockwise attention over (B, L, width), with its projections.
@@ -71,6 +92,7 @@ class Blockwise(PlanAttention):
     """
 
     name = "blockwise"
+    trials = TRIALS
     Options = BlockwiseOptions
     examples = (
         ("4 blocks, shift 0", {"blocks": 4, "groups": (1,)}),

@@ -33,11 +33,12 @@ from everyformer.core.mixer import set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
+from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.averages.toeplitz import toeplitz_matrix, toeplitz_mix
 from everyformer.engines.softmax.visibility import surely
 from everyformer.mixers import MIXERS
-from everyformer.mixers._rows import RowMixer, Rows
 from everyformer.mixers.attention import Attention
+from everyformer.mixers.base import RowMixer, Rows
 
 Gate = Literal["split", "multiplicative", "additive", "linear"]
 
@@ -311,12 +312,63 @@ def _start(shape: tuple[int, ...], rule: str, length: int) -> Tensor:
     return weight.uniform_(-0.05, 0.05) if rule == "wide" else weight
 
 
+def _limits(make: Make) -> list[Pair]:
+    """W = 0 and b = 1 is a feed-forward network; a Toeplitz matrix is its dense copy."""
+    start = make("gmlp")
+    with torch.no_grad():
+        start.spatial.zero_()
+        start.bias.fill_(1.0)
+    up, out = start.get_submodule("up"), start.get_submodule("out")
+
+    def feedforward(x: Tensor) -> Tensor:
+        return out(nn.functional.gelu(up(x)).chunk(2, dim=-1)[0])
+
+    circulant, dense = make("gmlp", spatial="toeplitz"), make("gmlp")
+    copied = {k: v for k, v in circulant.state_dict().items() if k != "spatial"}
+    dense.load_state_dict(copied, strict=False)
+    with torch.no_grad():
+        dense.spatial.copy_(circulant.matrix(LONGEST))
+    return [
+        ("W = 0, b = 1 is a feed-forward", output(start), feedforward),
+        ("Toeplitz is its dense copy", output(circulant), output(dense)),
+    ]
+
+
+TRIALS = Trials(
+    variants=(
+        {},
+        {"gate": "multiplicative", "sgu_heads": 2},
+        {"gate": "additive"},
+        {"gate": "linear"},
+        {"spatial": "toeplitz"},
+        {"spatial": "toeplitz", "taps": 3},
+    ),
+    limits=_limits,
+)
+
+
 @MIXERS.register("gmlp")
 class GMLP(SpatialMLP):
     """gMLP: the spatial gating unit alone."""
 
     name = "gmlp"
+    trials = TRIALS
     Options = GMLPOptions
+
+
+def _amlp_limits(make: Make) -> list[Pair]:
+    """A tiny attention whose output is zero is gMLP."""
+    tiny, plain = make("amlp"), make("gmlp")
+    plain.load_state_dict(tiny.state_dict(), strict=False)
+    nn.init.zeros_(tiny.attention.out.weight)
+    nn.init.zeros_(tiny.attention.out.bias)
+    return [("zero attention output is gMLP", output(tiny), output(plain))]
+
+
+AMLP_TRIALS = Trials(
+    variants=({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
+    limits=_amlp_limits,
+)
 
 
 @MIXERS.register("amlp")
@@ -324,4 +376,5 @@ class AMLP(SpatialMLP):
     """aMLP: a tiny single-head attention is added to the gate."""
 
     name = "amlp"
+    trials = AMLP_TRIALS
     Options = AMLPOptions

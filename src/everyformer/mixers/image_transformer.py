@@ -34,6 +34,7 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mixer import Picture, set_options
 from everyformer.core.state import State
+from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.engines.sparse.attention import Backend, sparse_attention
@@ -42,7 +43,7 @@ from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import PatternAttention
-from everyformer.mixers._rows import Rows
+from everyformer.mixers.base import Rows
 from everyformer.positions.base import Position
 
 TILE = (4, 12)
@@ -71,6 +72,39 @@ class ImageTransformerOptions(Options):
     """how it is computed: auto, dense, blocked or flex"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """Blocks or memories of the whole text are attention, and so is one tile of the picture."""
+    plain = make("attention")
+    sizes: dict[str, dict[str, Any]] = {
+        "one block": {"block_size": LONGEST, "memory_size": 0},
+        "a memory of all tokens": {"block_size": 3, "memory_size": LONGEST},
+        "one tile": {"dims": 2, "grid": (5, 8), "tile": (5, 8), "flange": (0, 0)},
+        "a flange over the picture": {
+            "dims": 2, "grid": (1, LONGEST), "tile": (1, 3), "flange": (0, LONGEST)
+        },
+    }  # fmt: skip
+    pairs: list[Pair] = []
+    for what, options in sizes.items():
+        local = make("image-transformer", **options)
+        local.load_state_dict(plain.state_dict())
+        pairs.append((f"{what} is attention", output(local), output(plain)))
+    return pairs
+
+
+TRIALS = Trials(
+    variants=(
+        {},
+        {"block_size": 4, "memory_size": 3, "backend": "blocked"},
+        {"block_size": 3, "memory_size": 0, "bias": ("query", "key", "value", "output")},
+        {"block_size": 1, "memory_size": 5},
+        {"dims": 2, "grid": (5, 8), "tile": (2, 3), "flange": (1, 2)},
+        {"dims": 2, "grid": (4, 10), "tile": (2, 5), "flange": (3, 0), "backend": "blocked"},
+        {"dims": 2, "grid": (20, 2), "tile": (1, 1), "flange": (0, 9), "bias": ("key",)},
+    ),
+    limits=_limits,
+)
+
+
 @MIXERS.register("image-transformer")
 class ImageTransformer(PatternAttention):
     """Local attention over (B, L, width), with its projections.
@@ -88,6 +122,7 @@ class ImageTransformer(PatternAttention):
     """
 
     name = "image-transformer"
+    trials = TRIALS
     Options = ImageTransformerOptions
     examples = (
         ("1-D", {"block_size": 8, "memory_size": 8}),

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Amount, Count, When
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mixer import set_options
+from everyformer.core.trials import WIDTH, Make, Pair, Trials, output
 from everyformer.engines.kernel.attention import (
     POSITIVE,
     Guard,
@@ -52,7 +53,9 @@ from everyformer.mixers._kernel import (
     KernelAttention,
     KernelOptions,
     Keys,
+    constant_limit,
     dense_average,
+    first_limit,
     gate_weights,
 )
 
@@ -236,6 +239,41 @@ def _wide_linear(x: Tensor, layer: nn.Linear) -> Tensor:
     return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
 
 
+def _limits(make: Make) -> list[Pair]:
+    """Keys of zero take plain means of the values; constants and single tokens stay themselves."""
+    mixer = make("linear", bias=("key",))
+    with torch.no_grad():
+        mixer.project.weights[0][WIDTH : 2 * WIDTH].zero_()
+
+    def means(x: Tensor) -> Tensor:
+        v = mixer.project(x)[2].transpose(1, 2).flatten(2)
+        steps = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        return mixer.out(v.cumsum(1) / steps if mixer.causal else v.mean(1, keepdim=True) + 0 * v)
+
+    return [
+        ("equal keys take the mean of V", output(mixer), means),
+        constant_limit(make, "linear"),
+        first_limit(make, "linear"),
+    ]
+
+
+TRIALS = Trials(
+    variants=(
+        {},
+        {"eps": 1e-6, "bias": ("query", "key", "value", "output")},
+        {"feature_map": "relu"},
+        {"feature_map": "exp"},
+        {"feature_map": "softmax"},
+        {"feature_map": "identity", "normalise": "rms"},
+        {"feature_map": "t2r"},
+        {"feature_map": "product", "normalise": "rms"},
+        {"feature_map": "hedgehog"},
+        {"feature_map": "dpfp", "nu": 2},
+    ),
+    limits=_limits,
+)
+
+
 @MIXERS.register("linear")
 class Linear(KernelAttention):
     """Linear attention over (B, L, width).
@@ -249,6 +287,7 @@ class Linear(KernelAttention):
     """
 
     name = "linear"
+    trials = TRIALS
     Options = LinearOptions
 
     def __init__(

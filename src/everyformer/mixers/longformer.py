@@ -35,6 +35,7 @@ from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mixer import set_options
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
+from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.sparse.attention import Backend, choose, sparse_attention
@@ -42,7 +43,7 @@ from everyformer.engines.sparse.patterns import GlobalKeys, GlobalQueries, Near,
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
-from everyformer.mixers._rows import Rows
+from everyformer.mixers.base import Rows
 from everyformer.positions.base import Position
 
 
@@ -77,6 +78,37 @@ class LongformerState(State):
     """by the global projections, of the tokens up to the last global one"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """A window over everything is attention; so are tokens that are all global."""
+    plain = make("attention")
+    names: dict[str, dict[str, Any]] = {
+        "window >= 2 L": {"window": 2 * LENGTH},
+        "window >= 2 L with global tokens": {"window": 2 * LENGTH, "global_tokens": (0, 3)},
+        "all tokens global": {"window": 0, "global_tokens": LENGTH},
+    }
+    pairs: list[Pair] = []
+    for what, options in names.items():
+        wide = make("longformer", **options)
+        wide.load_state_dict(plain.state_dict(), strict=False)
+        if wide.project_global is not None:
+            wide.copy_projections()
+        pairs.append((f"{what} is attention", output(wide), output(plain)))
+    return pairs
+
+
+TRIALS = Trials(
+    variants=(
+        {},
+        {"window": 4, "global_tokens": 2, "bias": ("query", "key", "value", "output")},
+        {"window": (0, 2, 6), "global_tokens": (1, 4), "dilation": (1, 3, 2), "backend": "blocked"},
+        {"window": 6, "global_tokens": (2, 0, 7), "global_projections": False, "position": "rope"},
+        {"window": 6, "dilation": 2, "global_tokens": 1, "position": "alibi"},
+        {"window": 4, "global_tokens": (0, 3), "position": "t5-relative"},
+    ),
+    limits=_limits,
+)
+
+
 @MIXERS.register("longformer")
 class Longformer(PatternAttention):
     """Windows and global tokens over (B, L, width), with the projections.
@@ -94,6 +126,7 @@ class Longformer(PatternAttention):
     """
 
     name = "longformer"
+    trials = TRIALS
     states = (KeyValueState, LongformerState)
     honours = frozenset({"keep", "documents", "global_tokens"})
     Options = LongformerOptions

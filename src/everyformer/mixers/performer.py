@@ -32,6 +32,7 @@ from torch import Tensor
 from everyformer.core.bounds import Affects, Amount, Count, Unless, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.mixer import set_options
+from everyformer.core.trials import Make, Pair, Trials, near, output
 from everyformer.engines.kernel.attention import POSITIVE, Guard
 from everyformer.engines.kernel.features import (
     Draw,
@@ -42,7 +43,13 @@ from everyformer.engines.kernel.features import (
 )
 from everyformer.engines.ranges import full_precision, widened
 from everyformer.mixers import MIXERS
-from everyformer.mixers._kernel import KernelAttention, KernelOptions, Keys
+from everyformer.mixers._kernel import (
+    KernelAttention,
+    KernelOptions,
+    Keys,
+    constant_limit,
+    first_limit,
+)
 from everyformer.positions.base import Position
 
 FeatureMap = Literal["positive", "hyperbolic", "trigonometric", "relu"]
@@ -105,6 +112,30 @@ def performer_features_reference(
     return (phi + eps * phi.amax(-1, keepdim=True)) / math.sqrt(count)
 
 
+def _limits(make: Make) -> list[Pair]:
+    """With many features it is softmax attention, with an error of about 1/sqrt(M)."""
+    many, exact = make("performer", features=2**16), make("attention")
+    exact.load_state_dict(many.state_dict(), strict=False)
+    return [
+        near("65,536 features are softmax within 5%", 0.05, output(many), output(exact)),
+        constant_limit(make, "performer"),
+        first_limit(make, "performer"),
+    ]
+
+
+TRIALS = Trials(
+    variants=(
+        {},
+        {"features": 16, "draw": "iid", "per_head": True, "eps": 1e-3},
+        {"features": 8, "feature_map": "hyperbolic", "draw": "regularised"},
+        {"features": 256, "feature_map": "trigonometric"},
+        {"features": 8, "feature_map": "relu", "bias": ("query", "value")},
+        {"features": 0, "feature_map": "relu"},
+    ),
+    limits=_limits,
+)
+
+
 @MIXERS.register("performer")
 class Performer(KernelAttention):
     """FAVOR+ attention over (B, L, width).
@@ -119,6 +150,7 @@ class Performer(KernelAttention):
     """
 
     name = "performer"
+    trials = TRIALS
     accepts_positions = True
     Options = PerformerOptions
 

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Affects, Between, Count, Positive, Unless, When, Whole
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mixer import set_options
+from everyformer.core.trials import Make, Pair, Trials, near, output
 from everyformer.engines.kernel.attention import POSITIVE, Guard
 from everyformer.engines.kernel.features import (
     Draw,
@@ -43,7 +44,14 @@ from everyformer.engines.kernel.features import (
 )
 from everyformer.engines.ranges import widened
 from everyformer.mixers import MIXERS
-from everyformer.mixers._kernel import Bias, KernelAttention, KernelOptions, Keys
+from everyformer.mixers._kernel import (
+    Bias,
+    KernelAttention,
+    KernelOptions,
+    Keys,
+    constant_limit,
+    first_limit,
+)
 from everyformer.positions.base import Position
 
 
@@ -89,6 +97,48 @@ def fourier_features_reference(x: Tensor, projection: Tensor) -> Tensor:
     return torch.stack(both, -1) / math.sqrt(len(angles))
 
 
+def _limits(make: Make) -> list[Pair]:
+    """With many features it is softmax attention of unit queries and keys; equal gates cancel."""
+    many = make("rfa", features=2**15, temperature=0.7)
+
+    def normalised(x: Tensor) -> Tensor:
+        q, k, v = many.project(x)
+        q, k = nn.functional.normalize(q, dim=-1), nn.functional.normalize(k, dim=-1)
+        y = nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=many.causal, scale=0.7**-2
+        )
+        return many.out(y.transpose(1, 2).flatten(2))
+
+    found = [
+        near("32,768 draws are softmax of unit vectors within 5%", 0.05, output(many), normalised),
+        constant_limit(make, "rfa"),
+        first_limit(make, "rfa"),
+    ]
+    if many.causal:
+        gated, plain = make("rfa", gate=True), make("rfa")
+        plain.load_state_dict(gated.state_dict(), strict=False)
+        with torch.no_grad():
+            gated.gate.weight.zero_()
+            gated.gate.bias.fill_(30.0)
+        found.append(("gates of 1, all alike, cancel", output(gated), output(plain)))
+    return found
+
+
+TRIALS = Trials(
+    variants=(
+        {},
+        {"draw": "orthogonal", "pool": 4, "learned_scale": False},
+        {"feature_map": "arccos", "temperature": 0.5},
+    ),
+    causal=(
+        {"gate": True},
+        {"gate": True, "feature_map": "arccos", "features": 16, "temperature": 2.0},
+        {"compat_clamp": True},
+    ),
+    limits=_limits,
+)
+
+
 @MIXERS.register("rfa")
 class RFA(KernelAttention):
     """Random feature attention over (B, L, width).
@@ -106,6 +156,7 @@ class RFA(KernelAttention):
     """
 
     name = "rfa"
+    trials = TRIALS
     accepts_positions = True
     Options = RFAOptions
 

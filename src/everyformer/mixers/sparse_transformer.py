@@ -34,6 +34,7 @@ from everyformer.core.bounds import Affects, Count, Dropout, When
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, Picture, set_options
+from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.sparse.attention import Backend
 from everyformer.engines.sparse.panels import Titled
 from everyformer.engines.sparse.patterns import Blocks, Columns, Near, Pattern
@@ -74,6 +75,36 @@ class SparseTransformerOptions(Options):
     """how it is computed: auto, dense, blocked or flex"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """The first set is all tokens if the stride is as long as the text, the second if it is 1."""
+    plain = make("attention")
+    pairs: list[Pair] = []
+    for stride, mode in ((LONGEST, "merged"), (1, "merged")):
+        for pattern in ("strided", "fixed"):
+            own = {"columns": 1} if pattern == "fixed" else {}
+            sparse = make("sparse-transformer", stride=stride, pattern=pattern, mode=mode, **own)
+            sparse.load_state_dict(plain.state_dict())
+            what = f"{pattern} sets with a stride of {stride} are attention"
+            pairs.append((what, output(sparse), output(plain)))
+    return pairs
+
+
+TRIALS = Trials(
+    variants=(
+        {"stride": 5},
+        {"stride": 4, "mode": "heads", "inclusive": True},
+        {"stride": 5, "columns": 2, "pattern": "fixed", "groups": 2, "backend": "blocked"},
+        {"stride": 4, "columns": 2, "pattern": "fixed", "mode": "interleave", "bias": ("value",)},
+        {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "include_self": True},
+        {"stride": 6, "mode": "interleave", "backend": "blocked"},
+        {"mode": "heads", "sets": ("second", "both"), "key_dim": 3, "backend": "blocked"},
+        {"pattern": "fixed", "key_dim": 6},
+        {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "sets": ("second",)},
+    ),
+    limits=_limits,
+)
+
+
 @MIXERS.register("sparse-transformer")
 class SparseTransformer(PlanAttention):
     """Factorised attention over (B, L, width), with its projections.
@@ -91,6 +122,7 @@ class SparseTransformer(PlanAttention):
     """
 
     name = "sparse-transformer"
+    trials = TRIALS
     Options = SparseTransformerOptions
 
     def __init__(

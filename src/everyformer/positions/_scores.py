@@ -7,10 +7,12 @@ that adds a number for every distance and head overrides `by_distance` alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from everyformer.core.trials import Make, Pair, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions.base import Position
@@ -122,3 +124,13 @@ class SomeHeads(ScorePosition):
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         slopes = self.whole.slopes_of(dtype, device)
         return None if slopes is None else slopes[self.chosen]
+
+
+def at_zero(make: Make, position: str, number: float, **own: Any) -> Pair:
+    """Law 5: with ``number`` for all that it has learned, a position leaves attention as it is."""
+    beside, plain = make("attention", position=position, position_options=own), make("attention")
+    plain.load_state_dict(beside.state_dict(), strict=False)
+    with torch.no_grad():
+        for parameter in beside.get_submodule("position").parameters():
+            parameter.fill_(number)
+    return f"{position} at its zero is attention", output(beside), output(plain)

@@ -31,8 +31,9 @@ from everyformer.core.bounds import Amount, Times, When
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
+from everyformer.core.trials import HEADS, Make, Pair, Trials
 from everyformer.positions import POSITIONS
-from everyformer.positions._scores import ScorePosition
+from everyformer.positions._scores import ScorePosition, at_zero
 
 Slopes = Literal["alibi", "geometric"]
 
@@ -83,6 +84,25 @@ def alibi_reference(q_positions: Tensor, k_positions: Tensor, slopes: tuple[floa
     return torch.tensor(bias, dtype=torch.float64)
 
 
+def _limits(make: Make) -> list[Pair]:
+    """Slopes of zero are attention without positions."""
+    return [at_zero(make, "alibi", 0.0, slopes=(0.0,) * HEADS)]
+
+
+TRIALS = Trials(
+    inside=(
+        {},
+        {"learned": True, "window": 5, "kv_heads": 1},
+        {"lowest": 0.4, "stretch": 3.0},
+        {
+            "mixer": "by-head",
+            "mixer_options": {"mixers": ("attention", "aft-conv", "attention")},
+        },
+    ),
+    limits=_limits,
+)
+
+
 @POSITIONS.register("alibi")
 class Alibi(ScorePosition):
     """Adds ``-m_h |i - j|`` to the scores of softmax attention; any length, any stream.
@@ -92,6 +112,7 @@ class Alibi(ScorePosition):
     """
 
     name = "alibi"
+    trials = TRIALS
     Options = AlibiOptions
 
     def __init__(

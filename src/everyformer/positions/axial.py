@@ -34,6 +34,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.gene import EMBEDDING_STD
 from everyformer.core.mixer import set_options
 from everyformer.core.panels import Pictures
+from everyformer.core.trials import LENGTH, LONGEST, WIDTH, Make, Pair, Trials
 from everyformer.positions import POSITIONS
 from everyformer.positions._panels import vectors_and_likeness
 from everyformer.positions.base import Position
@@ -61,6 +62,22 @@ def axial_reference(position: int, tables: list[Tensor], combine: str = "concat"
     return torch.stack(parts).sum(0) if combine == "sum" else torch.cat(parts)
 
 
+def _limits(make: Make) -> list[Pair]:
+    """One axis is a learned table."""
+    one = Axial(width=WIDTH, max_length=LONGEST, options={"shape": (LONGEST,)})
+    places = torch.arange(LENGTH)[None]
+
+    def table(x: Tensor) -> Tensor:
+        return one.tables[0][:LENGTH].to(x)[None]
+
+    return [("one axis is a table", lambda x: one.embed(places).to(x), table)]
+
+
+TRIALS = Trials(
+    limits=_limits,
+)
+
+
 @POSITIONS.register("axial")
 class Axial(Position):
     """Adds rows of several trained tables side by side; needs ``max_length`` or ``shape``.
@@ -70,6 +87,7 @@ class Axial(Position):
     """
 
     name = "axial"
+    trials = TRIALS
     acts_on = "embeddings"
     Options = AxialOptions
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.panels import Pictures
+from everyformer.core.trials import Trials
 
 
 class Position(nn.Module):
@@ -25,6 +26,8 @@ class Position(nn.Module):
     """
 
     name: ClassVar[str]
+    trials: ClassVar[Trials] = Trials()
+    """what the laws try it on"""
     acts_on: ClassVar[Literal["embeddings", "layers", "queries-keys", "scores"]]
     adds_to_values: ClassVar[bool] = False
     """whether it adds to the outputs of heads; its constructor then takes ``value_dim`` too"""

@@ -30,6 +30,7 @@ from everyformer.core.bounds import Amount, Positive, Real
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
+from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
@@ -51,6 +52,30 @@ def factor_reference(distance: float, alpha: float, beta: float, scale: float = 
     return (1 + math.exp(beta)) / (1 + math.exp(beta - alpha * abs(distance) / scale))
 
 
+def _limits(make: Make) -> list[Pair]:
+    """alpha = 0 is the attention of positive scores."""
+    made: Any = make("attention", position="da-transformer")
+    with torch.no_grad():
+        made.position.alpha.zero_()
+
+    def positive(x: Tensor) -> Tensor:
+        q, k, v = made.project(x)
+        scores = (q @ k.transpose(-1, -2)).relu() * made.scale
+        if made.causal:
+            later = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=x.device).triu(1)
+            scores = scores.masked_fill(later, -math.inf)
+        y: Tensor = made.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        return y
+
+    return [("alpha = 0 is softmax(ReLU(q k))", output(made), positive)]
+
+
+TRIALS = Trials(
+    inside=({"distance_scale": 3.0, "window": (2, None, 5)},),
+    limits=_limits,
+)
+
+
 @POSITIONS.register("da-transformer")
 class DaTransformer(ScorePosition):
     """Multiplies the positive scores of softmax attention by f; any length, any stream.
@@ -60,6 +85,7 @@ class DaTransformer(ScorePosition):
     """
 
     name = "da-transformer"
+    trials = TRIALS
     additive = False
     Options = DaTransformerOptions
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -30,6 +31,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
 from everyformer.core.mixer import set_options
 from everyformer.core.panels import Panel, Panels, Pictures
+from everyformer.core.trials import Make, Pair, Trials
 from everyformer.positions import POSITIONS
 from everyformer.positions.base import Position
 
@@ -42,11 +44,35 @@ class LearnedPerLayerOptions(Options):
     """which row is fixed: the first is that of the first token, or the last that of the last"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """Zeros in all tables but the first are positions added to the embeddings."""
+    each, once = make.model("learned-per-layer", layers=3), make.model("learned", layers=3)
+    each.load_state_dict(once.state_dict(), strict=False)
+    with torch.no_grad():
+        for n in range(3):
+            table = once.get_parameter("position.table")
+            each.get_parameter(f"stack.before.{n}.table").copy_(table * (n == 0))
+
+    def run(model: nn.Module, x: Tensor) -> Tensor:
+        tokens = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
+        logits: Tensor = model(tokens, embeddings=x).logits
+        return logits
+
+    return [("tables of zero but the first: learned", partial(run, each), partial(run, once))]
+
+
+TRIALS = Trials(
+    variants=({}, {"align": "end"}),
+    limits=_limits,
+)
+
+
 @POSITIONS.register("learned-per-layer")
 class LearnedPerLayer(Position):
     """One layer's table; needs ``max_length``. The stack holds one a layer and adds their rows."""
 
     name = "learned-per-layer"
+    trials = TRIALS
     acts_on = "layers"
     Options = LearnedPerLayerOptions
 

@@ -32,6 +32,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
 from everyformer.core.mixer import set_options
 from everyformer.core.panels import Panel, Panels, Pictures
+from everyformer.core.trials import LENGTH, Make, Pair, Trials
 from everyformer.positions import POSITIONS
 from everyformer.positions._rope_scaling import (
     BY_LENGTH,
@@ -127,11 +128,36 @@ def _turn(x: Tensor, where: Tensor, theta: Tensor, size: float, layout: PairLayo
     return torch.stack(parts, dim=-1).flatten(-2).to(x.dtype)
 
 
+def _limits(make: Make) -> list[Pair]:
+    """Rotations at position 0 change nothing; equal rotations of all positions neither."""
+
+    def scores(x: Tensor, shift: int) -> Tensor:
+        positions = torch.arange(x.shape[1], device=x.device)[None] + shift
+        q, k = rotate(x[:, None], positions), rotate(x.flip(-1)[:, None], positions)
+        return q @ k.transpose(-1, -2)
+
+    origin = torch.zeros(1, LENGTH, dtype=torch.long)
+    return [
+        ("position 0 is the identity", lambda x: rotate(x[:, None], origin)[:, 0], lambda x: x),
+        ("a common shift changes no score", lambda x: scores(x, 7), lambda x: scores(x, 0)),
+    ]
+
+
+TRIALS = Trials(
+    inside=(
+        {"learned": True, "fraction": 0.5},
+        {"scaling": {"kind": "yarn", "factor": 4.0, "original_length": 8}},
+    ),
+    limits=_limits,
+)
+
+
 @POSITIONS.register("rope")
 class Rope(Position):
     """Turns queries and keys inside a softmax attention; any length, any stream."""
 
     name = "rope"
+    trials = TRIALS
     acts_on = "queries-keys"
     Options = RopeOptions
 

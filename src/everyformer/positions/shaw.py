@@ -29,10 +29,11 @@ from everyformer.core.bounds import Affects, Amount, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
+from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
-from everyformer.positions._scores import Cap, ScorePosition
+from everyformer.positions._scores import Cap, ScorePosition, at_zero
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,36 @@ class ShawOptions(Options):
     """standard deviation of the tables at the start (default: 1/sqrt(D))"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """Vectors of zero are none; one vector for all keys changes no weight; far ends may repeat."""
+    one = make("attention", position="shaw", position_options={"clip": 0, "values": False})
+    plain = make("attention")
+    plain.load_state_dict(one.state_dict(), strict=False)
+    near = make("attention", position="shaw", position_options={"clip": LENGTH})
+    far = make("attention", position="shaw", position_options={"clip": 2 * LENGTH})
+    kept = {name: t for name, t in near.state_dict().items() if "position" not in name}
+    far.load_state_dict(kept, strict=False)
+    inside, outside = near.get_submodule("position"), far.get_submodule("position")
+    with torch.no_grad():
+        for name in ("key_table", "value_table"):
+            table = inside.get_parameter(name)
+            outside.get_parameter(name)[:, LENGTH : LENGTH + table.shape[1]] = table
+    return [
+        at_zero(make, "shaw", 0.0),
+        ("clip 0 on keys is attention", output(one), output(plain)),
+        ("clip >= L is no clip", output(near), output(far)),
+    ]
+
+
+TRIALS = Trials(
+    inside=(
+        {"clip": (2, 4), "per_head": True, "queries": True},
+        {"clip": 3, "keys": False, "window": 5, "kv_heads": 1},
+    ),
+    limits=_limits,
+)
+
+
 @POSITIONS.register("shaw")
 class Shaw(ScorePosition):
     """Adds vectors by distance to keys and values of softmax attention; any length, any stream.
@@ -61,6 +92,7 @@ class Shaw(ScorePosition):
     """
 
     name = "shaw"
+    trials = TRIALS
     additive = False
     adds_to_values = True
     Options = ShawOptions

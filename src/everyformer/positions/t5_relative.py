@@ -30,8 +30,9 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.memory import check_memory
 from everyformer.core.mixer import set_options
+from everyformer.core.trials import Make, Pair, Trials
 from everyformer.positions import POSITIONS
-from everyformer.positions._scores import ScorePosition
+from everyformer.positions._scores import ScorePosition, at_zero
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,17 @@ def bucket_table(buckets: int, max_distance: int) -> Tensor:
     return torch.where(distance < exact, distance, far)
 
 
+def _limits(make: Make) -> list[Pair]:
+    """A table of one number is attention without positions."""
+    return [at_zero(make, "t5-relative", 0.7)]
+
+
+TRIALS = Trials(
+    inside=({"buckets": 8, "max_distance": 12},),
+    limits=_limits,
+)
+
+
 @POSITIONS.register("t5-relative")
 class T5Relative(ScorePosition):
     """Adds a learned number by range of distance to the scores; any length, any stream.
@@ -86,6 +98,7 @@ class T5Relative(ScorePosition):
     """
 
     name = "t5-relative"
+    trials = TRIALS
     Options = T5RelativeOptions
 
     def __init__(

@@ -34,10 +34,11 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.trace import record, tracing
+from everyformer.core.trials import Make, Pair, Trials
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
-from everyformer.positions._scores import Cap, ScorePosition
+from everyformer.positions._scores import Cap, ScorePosition, at_zero
 from everyformer.positions.base import Position
 from everyformer.positions.sinusoidal import sinusoid
 
@@ -69,6 +70,23 @@ class Kept(NamedTuple):
     """W_R r of that distance and those beyond, the nearest last: (H, distances, D)"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """W_R = u = v = 0 is attention by content alone; so are learned distances of zero."""
+    return [
+        at_zero(make, "xl-relative", 0.0),
+        at_zero(make, "xl-relative", 0.0, distances="learned"),
+    ]
+
+
+TRIALS = Trials(
+    inside=(
+        {"clamp": 4, "softcap": 2.0},
+        {"distances": "learned", "reach": 3},
+    ),
+    limits=_limits,
+)
+
+
 @POSITIONS.register("xl-relative")
 class XlRelative(ScorePosition):
     """Adds scores by distance to softmax attention; any length, any stream.
@@ -78,6 +96,7 @@ class XlRelative(ScorePosition):
     """
 
     name = "xl-relative"
+    trials = TRIALS
     additive = False
     Options = XlRelativeOptions
 

@@ -16,6 +16,7 @@ from string import Template
 from typing import Any
 
 from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.results import Results, Row, finished, points
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnknownNameError
 from everyformer.core.files import write_text
@@ -30,7 +31,6 @@ from everyformer.report.words import (
     brief,
     budget,
     count,
-    finished,
     interval,
     notes,
     quality,
@@ -55,7 +55,7 @@ PICTURE_TITLES = {
 }
 
 
-def write_report(results: dict[str, Any], folder: Path) -> Path:
+def write_report(results: Results, folder: Path) -> Path:
     """Write ``report.html`` and ``figures/`` into ``folder``; the page's path.
 
     Args:
@@ -98,7 +98,7 @@ def safe(value: Any) -> str:
     return html.escape(shown)
 
 
-def _table(results: dict[str, Any], looks: Looks) -> str:
+def _table(results: Results, looks: Looks) -> str:
     columns = _columns(results)
     rows = finished(results)
     marked = [_winners([cell(row) for row in rows], better) for _, cell, _, better in columns]
@@ -126,10 +126,10 @@ def _table(results: dict[str, Any], looks: Looks) -> str:
     )
 
 
-Column = tuple[str, Callable[[dict[str, Any]], Any], Callable[[Any], str], str | None]
+Column = tuple[str, Callable[[Row], Any], Callable[[Any], str], str | None]
 
 
-def _columns(results: dict[str, Any]) -> list[Column]:
+def _columns(results: Results) -> list[Column]:
     """Title, value, its text, and which way is better ('lower', 'higher' or None)."""
     metric, rows = results["metric"], finished(results)
     of = rows[0]["interval_of"] if rows else "seeds"
@@ -155,19 +155,19 @@ def _columns(results: dict[str, Any]) -> list[Column]:
     return made
 
 
-def _decoding(context: str) -> Callable[[dict[str, Any]], Any]:
+def _decoding(context: str) -> Callable[[Row], Any]:
     return lambda row: row["decode_ms"].get(context)
 
 
-def _beats(row: dict[str, Any], results: dict[str, Any]) -> str:
+def _beats(row: Row, results: Results) -> str:
     if row["member"] == "attention":
         return "is the baseline"
-    timed = [p for p in results["bench"] if p["work"] == "pass" and p["seconds"]]
-    pairs = {p["member"] for p in timed} & {row["member"], "attention"}
+    timed = [p for p in points(results) if p.work == "pass" and p.seconds]
+    pairs = {p.member for p in timed} & {row["member"], "attention"}
     if len(pairs) < 2:
         return "not measured"
     start = row["beats_attention_from"]
-    longest = max(p["length"] for p in timed)
+    longest = max(p.length for p in timed)
     return f"{start:,} tokens" if start else f"not up to {longest:,}"
 
 
@@ -180,11 +180,11 @@ def _winners(values: list[Any], better: str | None) -> list[int]:
     return [place for place, value in enumerate(values) if value == best]
 
 
-def _named(rows: list[dict[str, Any]], places: list[int]) -> set[str]:
+def _named(rows: list[Row], places: list[int]) -> set[str]:
     return {rows[place]["member"] for place in places}
 
 
-def _figures(results: dict[str, Any], folder: Path) -> str:
+def _figures(results: Results, folder: Path) -> str:
     made = []
     for n, drawing in enumerate(draw_all(results)):
         for form in FORMATS:
@@ -195,22 +195,23 @@ def _figures(results: dict[str, Any], folder: Path) -> str:
     return _section("figures", "The figures", inner)
 
 
-def _samples(results: dict[str, Any]) -> str:
-    rows = [row for row in finished(results) if row.get("sample")]
-    if not rows:
-        return ""
+def _samples(results: Results) -> str:
+    told = [(row["member"], row["sample"]) for row in finished(results)]
     made = [
-        f'<div><h3 class="member">{safe(row["member"])}</h3><pre class="wrap">'
-        f'<span class="prompt">{safe(row["sample"]["prompt"])}</span>'
-        f"{safe(row['sample']['text'])}</pre></div>"
-        for row in rows
+        f'<div><h3 class="member">{safe(member)}</h3><pre class="wrap">'
+        f'<span class="prompt">{safe(sample["prompt"])}</span>'
+        f"{safe(sample['text'])}</pre></div>"
+        for member, sample in told
+        if sample
     ]
+    if not made:
+        return ""
     about = "<p>The grey prompt is from the validation data; what follows is the member's own "
     about += "(temperature 0.8, first seed).</p>"
     return _section("samples", "Samples", f'{about}<div class="samples">{"".join(made)}</div>')
 
 
-def _learned(results: dict[str, Any], folder: Path) -> str:
+def _learned(results: Results, folder: Path) -> str:
     made = []
     for n, learned in enumerate(look_inside(results, folder)):
         made.append(f'<div class="member"><h3>{safe(learned.member)}</h3>{_paper(learned.member)}')
@@ -240,7 +241,7 @@ def _paper(member: str) -> str:
     return f"<p>{safe(source)}. {safe(row.cost.formula)}.</p>"
 
 
-def _data(results: dict[str, Any]) -> str:
+def _data(results: Results) -> str:
     data = results["data"]
     rows = [("data", data["name"]), ("split", data["split"]), ("task", data["task"])]
     if data["tokenizer"] is not None:
@@ -256,14 +257,14 @@ def _data(results: dict[str, Any]) -> str:
     return _section("data", "Data and budget", _facts(rows))
 
 
-def _used(row: dict[str, Any]) -> str:
+def _used(row: Row) -> str:
     return (
         f"{row['member']}: {row['steps']:,.0f} steps, {count(row['tokens'])} tokens, "
         f"{row['flops']:.3g} FLOPs"
     )
 
 
-def _environment(results: dict[str, Any]) -> str:
+def _environment(results: Results) -> str:
     held = results["environment"]
     packages = ", ".join(f"{name} {version}" for name, version in held["packages"].items())
     revision = held["git_revision"] or "none"
@@ -278,7 +279,7 @@ def _environment(results: dict[str, Any]) -> str:
     return _section("environment", "Environment", _facts(rows))
 
 
-def _repeat(results: dict[str, Any]) -> str:
+def _repeat(results: Results) -> str:
     command = results["command"]
     if command:
         kept = [word for word in shlex.split(command) if word not in ("--resume", "--overwrite")]
@@ -303,7 +304,7 @@ def changes(config: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _config(results: dict[str, Any]) -> str:
+def _config(results: Results) -> str:
     text = json.dumps(results["config"], indent=2, ensure_ascii=False, default=str)
     return f"<details><summary>The full configuration</summary><pre>{safe(text)}</pre></details>"
 

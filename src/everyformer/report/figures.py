@@ -10,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from everyformer.benchmark.points import Point
+from everyformer.comparison.results import Axis, Results, TrainedRun, finished, points
 from everyformer.core.tasks import TASKS
 from everyformer.core.words import size as bytes_in_words
 from everyformer.report.style import Looks, name_members, new_figure, styled
@@ -17,7 +19,6 @@ from everyformer.report.words import (
     UNITS,
     brief,
     count,
-    finished,
     interval,
     listed,
     overlap,
@@ -29,7 +30,7 @@ NARROW = 12
 """times the smallest value: a log axis that reaches no further gets more labels"""
 EARLY = 1.25
 """an evaluation that comes later than this share of a point says nothing about it"""
-_AXES = {
+_AXES: dict[Axis, str] = {
     "seconds": "training time (seconds)",
     "tokens": "training tokens",
     "flops": "training compute (FLOPs)",
@@ -47,7 +48,7 @@ class Drawing:
     caption: str
 
 
-def draw_all(results: dict[str, Any]) -> list[Drawing]:
+def draw_all(results: Results) -> list[Drawing]:
     """Every figure that the results have numbers for."""
     looks = Looks(results["config"]["members"])
     made: list[Drawing | None] = [draw_quality(results, looks)]
@@ -59,7 +60,7 @@ def draw_all(results: dict[str, Any]) -> list[Drawing]:
 
 
 @styled
-def draw_quality(results: dict[str, Any], looks: Looks) -> Drawing | None:
+def draw_quality(results: Results, looks: Looks) -> Drawing | None:
     """The ranking with its 95% intervals, best on top."""
     rows, metric = finished(results), results["metric"]
     if not rows:
@@ -99,7 +100,7 @@ def draw_quality(results: dict[str, Any], looks: Looks) -> Drawing | None:
 
 
 @styled
-def draw_loss(results: dict[str, Any], looks: Looks, axis: str) -> Drawing | None:
+def draw_loss(results: Results, looks: Looks, axis: Axis) -> Drawing | None:
     """Training (thin) and validation loss (with markers) against what was spent."""
     runs = [run for run in results["runs"] if run["status"] == "done" and run["evaluations"]]
     if not runs:
@@ -137,7 +138,7 @@ def draw_loss(results: dict[str, Any], looks: Looks, axis: str) -> Drawing | Non
     return Drawing(f"loss-{axis}", f"Loss against {_AXES[axis].split(' (')[0]}", figure, caption)
 
 
-def _at_equal(runs: list[dict[str, Any]], axis: str, scale: float, unit: str) -> str:
+def _at_equal(runs: list[TrainedRun], axis: Axis, scale: float, unit: str) -> str:
     """Who leads where all have spent the same, by the first seed of each."""
     firsts = {run["member"]: run for run in reversed(runs)}
     shared = min(run["evaluations"][-1][axis] for run in firsts.values())
@@ -171,25 +172,25 @@ def _at_equal(runs: list[dict[str, Any]], axis: str, scale: float, unit: str) ->
 
 
 @styled
-def draw_positions(results: dict[str, Any], looks: Looks) -> Drawing | None:
+def draw_positions(results: Results, looks: Looks) -> Drawing | None:
     """Validation loss by place in the sequence: what more context is worth."""
     order = results["config"]["members"].index
-    rows = [row for row in finished(results) if row.get("by_position")]
-    rows.sort(key=lambda row: order(row["member"]))
-    if not rows:
+    rows = sorted(finished(results), key=lambda row: order(row["member"]))
+    told = [(row["member"], places) for row in rows if (places := row.get("by_position"))]
+    if not told:
         return None
     figure, axes = new_figure()
     scale, unit = _loss_unit(results)
     length, gains = results["data"]["length"], []
-    for row in rows:
-        starts = [place for place, _ in row["by_position"]]
+    for member, places in told:
+        starts = [place for place, _ in places]
         middles = [(a + b) / 2 for a, b in zip(starts, [*starts[1:], length], strict=True)]
-        losses = [scale * loss for _, loss in row["by_position"]]
-        look = looks[row["member"]]
-        axes.plot(middles, losses, color=look.colour, marker=look.marker, label=row["member"])
+        losses = [scale * loss for _, loss in places]
+        look = looks[member]
+        axes.plot(middles, losses, color=look.colour, marker=look.marker, label=member)
         half = len(losses) // 2
         early, late = losses[0], sum(losses[half:]) / len(losses[half:])
-        gains.append((early - late, row["member"], early, late))
+        gains.append((early - late, member, early, late))
     axes.set_xlabel("position in the sequence (tokens)")
     axes.set_ylabel(f"validation loss ({unit})")
     axes.set_xlim(0, length)
@@ -207,27 +208,27 @@ def draw_positions(results: dict[str, Any], looks: Looks) -> Drawing | None:
 
 
 @styled
-def draw_scaling(results: dict[str, Any], looks: Looks, what: str) -> Drawing | None:
+def draw_scaling(results: Results, looks: Looks, what: str) -> Drawing | None:
     """Time or memory of one layer against length, with the crossover to plain attention."""
     key, factor = {"time": ("seconds", 1000.0), "memory": ("peak_bytes", 1.0)}[what]
-    points = [p for p in results["bench"] if p["source"] == "everyformer" and p["work"] == "pass"]
+    timed = [p for p in points(results) if p.source == "everyformer" and p.work == "pass"]
     shown = {
         member: kept
-        for member in dict.fromkeys(p["member"] for p in points)
-        if (kept := {p["length"]: p for p in points if p["member"] == member and p[key]})
+        for member in dict.fromkeys(p.member for p in timed)
+        if (kept := {p.length: p for p in timed if p.member == member and getattr(p, key)})
     }
     if not shown:
         return None
     figure, axes = new_figure()
     for member, kept in shown.items():
         look = looks[member]
-        values = [factor * p[key] for p in kept.values()]
+        values = [factor * getattr(p, key) for p in kept.values()]
         axes.plot(list(kept), values, color=look.colour, marker=look.marker, label=member)
         if what == "time":
-            low = [factor * p["quartiles"][0] for p in kept.values()]
-            high = [factor * p["quartiles"][1] for p in kept.values()]
+            around = [p.quartiles for p in kept.values() if p.quartiles is not None]
+            low, high = ([factor * ends[n] for ends in around] for n in (0, 1))
             axes.fill_between(list(kept), low, high, color=look.colour, alpha=0.2, linewidth=0)
-    lengths = sorted({p["length"] for p in points})
+    lengths = sorted({p.length for p in timed})
     _logarithmic(axes, lengths, what)
     crossings = []
     for member in shown:
@@ -240,18 +241,18 @@ def draw_scaling(results: dict[str, Any], looks: Looks, what: str) -> Drawing | 
                 "markerfacecolor": "none",
                 "color": looks[member].colour,
             }
-            axes.plot(start, factor * shown[member][start][key], "o", **ring)
+            axes.plot(start, factor * getattr(shown[member][start], key), "o", **ring)
     name_members(figure, axes)
     title = "Time per call" if what == "time" else "Memory per call"
     caption = _scaling_caption(shown, crossings, lengths, what)
-    return Drawing(what, f"{title} against length", figure, caption + _missing(points, key))
+    return Drawing(what, f"{title} against length", figure, caption + _missing(timed, key))
 
 
-def _crossover(shown: dict[str, dict[int, Any]], member: str, key: str) -> int | None:
+def _crossover(shown: dict[str, dict[int, Point]], member: str, key: str) -> int | None:
     """The shortest length from which ``member`` stays under plain attention."""
     own, base, start = shown[member], shown.get(BASELINE, {}), None
     for length in sorted(own.keys() & base.keys(), reverse=True):
-        if own[length][key] >= base[length][key]:
+        if getattr(own[length], key) >= getattr(base[length], key):
             break
         start = length
     return start
@@ -274,19 +275,19 @@ def _scaling_caption(
     )
 
 
-def _missing(points: list[dict[str, Any]], key: str) -> str:
+def _missing(points: list[Point], key: str) -> str:
     lost: dict[str, list[str]] = {}
     for point in points:
-        if not point[key]:
-            known = point["status"] == "ok"
-            why = f"{point['member']} ({'too little to see' if known else point['status']})"
-            lost.setdefault(why, []).append(f"{point['length']:,}")
+        if not getattr(point, key):
+            known = point.status == "ok"
+            why = f"{point.member} ({'too little to see' if known else point.status})"
+            lost.setdefault(why, []).append(f"{point.length:,}")
     shown = [f"{why} at {listed(lengths)}" for why, lengths in lost.items()]
     return f" Not drawn: {'; '.join(shown)}." if shown else ""
 
 
 @styled
-def draw_decoding(results: dict[str, Any], looks: Looks) -> Drawing | None:
+def draw_decoding(results: Results, looks: Looks) -> Drawing | None:
     """Milliseconds a token after a short and after a long context."""
     rows = [row for row in finished(results) if row["decode_ms"]]
     if not rows:
@@ -351,7 +352,7 @@ def _label_decades(axis: Any, words: Any, base: int = 10) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _loss_unit(results: dict[str, Any]) -> tuple[float, str]:
+def _loss_unit(results: Results) -> tuple[float, str]:
     """From nats to the unit of the table, where it is one of loss."""
     metric, per_token = results["metric"], results["data"]["bytes_per_token"]
     if metric == "bits_per_byte" and per_token:

@@ -10,9 +10,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from everyformer.comparison.results import Results, finished
 from everyformer.core.config import from_dict
 from everyformer.core.errors import EveryformerError
-from everyformer.report.words import finished
 
 LONGEST = 64
 """tokens of text in a picture: more would be too small to see"""
@@ -31,7 +31,7 @@ class Learned:
     why: str = ""
 
 
-def look_inside(results: dict[str, Any], folder: Path) -> list[Learned]:
+def look_inside(results: Results, folder: Path) -> list[Learned]:
     """The pictures of every finished member, best first; a failure is a reason, never an error."""
     rows = finished(results)
     if not rows:
@@ -53,7 +53,7 @@ def rebuilt(values: dict[str, Any]) -> Any:
         return build_from_values(values["model"])
 
 
-def _example(results: dict[str, Any]) -> tuple[Tensor, list[str] | None]:
+def _example(results: Results) -> tuple[Tensor, list[str] | None]:
     """The first validation sequence, and a text for each of its tokens."""
     from everyformer.data import DataConfig, load_dataset
     from everyformer.data.text import token_texts
@@ -70,7 +70,7 @@ def _example(results: dict[str, Any]) -> tuple[Tensor, list[str] | None]:
 
 
 def _one(
-    results: dict[str, Any], member: str, folder: Path, inputs: Tensor, labels: list[str] | None
+    results: Results, member: str, folder: Path, inputs: Tensor, labels: list[str] | None
 ) -> Learned:
     from everyformer.models.pixels import PixelModel
     from everyformer.report.pictures import drawn_images, learned_pictures

@@ -26,7 +26,8 @@ from everyformer.experiments.base import FILES, Experiment
 from everyformer.family import list_members
 from everyformer.genes import GENES, named_genes
 from everyformer.models.build import create_model
-from everyformer.report.places import draw_masks
+from everyformer.report.heatmaps import draw_offered
+from everyformer.report.places import offered
 from everyformer.report.style import save_figure
 from everyformer.verification.verify import LAWS, exemption
 
@@ -119,7 +120,7 @@ def pattern(name: str) -> Figure:
     model = create_model(
         name, PATTERNS[name], width=32, layers=2, heads=4, vocabulary=8, max_length=64
     )
-    return draw_masks(model, None)["masks"]
+    return draw_offered(offered(model, None)["masks"]())
 
 
 def overview(recorded: dict[str, dict[str, Any]]) -> str:

@@ -28,7 +28,6 @@ from everyformer.report.heatmaps import draw_offered
 from everyformer.report.inside import draw_traced, recorded
 from everyformer.report.places import (
     draw_distances,
-    draw_masks,
     draw_terms,
     offered,
     positions_of,
@@ -76,8 +75,6 @@ class Look:
         """The figures of one kind of picture, by name; none where there is no such thing."""
         if what == "distances":
             return draw_distances(self.model, length)
-        if what == "masks":
-            return draw_masks(self.model, length)
         if what not in TRACED:
             own = offered(self.model, length)
             return {what: draw_offered(own[what]())} if what in own else {}
@@ -100,7 +97,7 @@ class Look:
             return any(p.curve(nothing) is not None for p in positions_of(model).values())
         if what in TRACED:
             return bool(recorded(self.traced, what))
-        return what == "masks" or what in offered(self.model, None)
+        return what in offered(self.model, None)
 
 
 def learned_pictures(

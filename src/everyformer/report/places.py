@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from matplotlib.figure import Figure
 
 from everyformer.blocks.block import Block
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
-from everyformer.core.panels import Panel, Pictures
+from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.trace import Trace
 from everyformer.engines.softmax.visibility import visibility
 from everyformer.models.base import Model
 from everyformer.positions.base import Position
-from everyformer.report.heatmaps import draw_offered, draw_panels, wrapped
+from everyformer.report.heatmaps import draw_panels, wrapped
 from everyformer.report.inside import layer_title
 from everyformer.report.style import HIGH, WIDE, styled
 
@@ -23,18 +25,16 @@ TERMS = ("a: content", "b: distance by content", "c: the key's own", "d: the dis
 
 
 def offered(model: Model, length: int | None) -> Pictures:
-    """What positions and mixers show of themselves, by name; of several the first one's."""
+    """What positions and mixers show of themselves, by name, of several the first one's; and the
+    masks of those that do not draw them."""
+    mixers = [block.mixer for block in model.stack.blocks if isinstance(block, Block)]
     found: Pictures = {}
     before = [part for part in model.stack.before or () if isinstance(part, Position)]
     for position in positions_of(model).values():
         found = {**position.pictures(length, before), **found}
-    for mixer in _mixers(model):
-        found = {**mixer.pictures(length, _mixers(model)), **found}
-    return found
-
-
-def _mixers(model: Model) -> list[Mixer]:
-    return [block.mixer for block in model.stack.blocks if isinstance(block, Block)]
+    for mixer in mixers:
+        found = {**mixer.pictures(length, mixers), **found}
+    return {"masks": lambda: _masks(mixers, length or LONGEST_MASK), **found}
 
 
 def positions_of(model: Model) -> dict[str, Position]:
@@ -99,12 +99,8 @@ def draw_terms(traced: Trace, causal: bool, most: int | None) -> dict[str, Figur
     return {"terms": draw_panels(rows, caption, "score", signed=True)}
 
 
-def draw_masks(model: Model, length: int | None) -> dict[str, Figure]:
+def _masks(mixers: Sequence[Mixer], size: int) -> Panels:
     """Who may see whom, on a short row, for every kind of mask that the mixers honour."""
-    own, mixers = offered(model, length), _mixers(model)
-    if "masks" in own:
-        return {"masks": draw_offered(own["masks"]())}
-    size = length or LONGEST_MASK
     here = torch.arange(size)[None]
     real, first = size - size // 4, size - size // 3
     cases: list[tuple[str, Mask | None]] = [("", None)]
@@ -122,8 +118,7 @@ def draw_masks(model: Model, length: int | None) -> dict[str, Figure]:
                 shown = seen[0, 0].float().expand(size, size)
             panels.append(Panel(name + title, shown.numpy(), ("is read", "reads")))
     caption = f"Dark: the token of the row may read that of the column; {size} tokens."
-    rows = wrapped(panels, max(2, len(cases)))
-    return {"masks": draw_panels(rows, caption, None)}
+    return Panels(wrapped(panels, max(2, len(cases))), caption, None)
 
 
 def _kinds(mixer: Mixer) -> list[tuple[str, bool, int | None]]:

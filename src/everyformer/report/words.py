@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from everyformer.comparison.results import Metric, Results, Row, finished, interval_of, quality_of
 from everyformer.comparison.summary import NOT_WRITING
 
-UNITS = {
+UNITS: dict[Metric, str] = {
     "bits_per_byte": "bits per byte",
     "bits_per_dim": "bits per dimension",
     "loss": "nats per token",
@@ -18,17 +19,12 @@ CLOSE = 0.10
 """parameter counts further apart than this are pointed out"""
 
 
-def finished(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of members that were trained to the end, best first."""
-    return [row for row in results["rows"] if row["status"] == "done"]
-
-
-def quality(value: float, metric: str) -> str:
+def quality(value: float, metric: Metric) -> str:
     """A quality as a table shows it."""
     return f"{value:.1%}" if metric == "accuracy" else f"{value:.3f}"
 
 
-def interval(row: dict[str, Any], metric: str) -> str:
+def interval(row: Row, metric: Metric) -> str:
     """A row's 95% interval."""
     if row["interval"] is None:
         return "unknown"
@@ -36,7 +32,7 @@ def interval(row: dict[str, Any], metric: str) -> str:
     return f"{quality(low, metric)} to {quality(high, metric)}"
 
 
-def overlap(a: dict[str, Any], b: dict[str, Any]) -> bool:
+def overlap(a: Row, b: Row) -> bool:
     """Whether the intervals of two rows share a value; unknown ones could."""
     if a["interval"] is None or b["interval"] is None:
         return True
@@ -71,7 +67,7 @@ def budget(config: dict[str, Any]) -> str:
     return f"{training['steps']:,} steps"
 
 
-def question(results: dict[str, Any]) -> str:
+def question(results: Results) -> str:
     """What was asked."""
     members, data = results["config"]["members"], results["data"]
     equal = "parameters" if results["config"]["match"] == "parameters" else "width"
@@ -84,7 +80,7 @@ def question(results: dict[str, Any]) -> str:
     )
 
 
-def answer(results: dict[str, Any]) -> str:
+def answer(results: Results) -> str:
     """Who is best, whether that is settled, and who is fastest."""
     rows, metric = finished(results), results["metric"]
     if not rows:
@@ -109,7 +105,7 @@ def answer(results: dict[str, Any]) -> str:
     return f"{verdict} {_fastest(rows)}"
 
 
-def _fastest(rows: list[dict[str, Any]]) -> str:
+def _fastest(rows: list[Row]) -> str:
     trained = max(rows, key=lambda row: row["tokens_per_second"])
     text = (
         f"{trained['member']} trains fastest, at {trained['tokens_per_second']:,.0f} tokens per "
@@ -127,7 +123,7 @@ def _fastest(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def notes(results: dict[str, Any]) -> list[str]:
+def notes(results: Results) -> list[str]:
     """What a reader must know before deciding from the table."""
     rows, config = finished(results), results["config"]
     made = [*_leak_notes(rows), *_interval_notes(rows), *_fairness_notes(rows, config)]
@@ -146,7 +142,7 @@ def notes(results: dict[str, Any]) -> list[str]:
     return made
 
 
-def _leak_notes(rows: list[dict[str, Any]]) -> list[str]:
+def _leak_notes(rows: list[Row]) -> list[str]:
     return [
         f"* The loss of {row['member']} is {NOT_WRITING}: {row['leaks']}. Do not rank it among "
         "the others."
@@ -155,7 +151,7 @@ def _leak_notes(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _interval_notes(rows: list[dict[str, Any]]) -> list[str]:
+def _interval_notes(rows: list[Row]) -> list[str]:
     made = []
     if rows and rows[0]["interval_of"] != "seeds":
         made.append(
@@ -178,7 +174,7 @@ def _interval_notes(rows: list[dict[str, Any]]) -> list[str]:
     return made
 
 
-def _fairness_notes(rows: list[dict[str, Any]], config: dict[str, Any]) -> list[str]:
+def _fairness_notes(rows: list[Row], config: dict[str, Any]) -> list[str]:
     made = []
     uneven = [
         f"{row['member']} {row['parameter_ratio']:.2f}"
@@ -204,7 +200,7 @@ def _fairness_notes(rows: list[dict[str, Any]], config: dict[str, Any]) -> list[
     return made
 
 
-def _preset_notes(rows: list[dict[str, Any]]) -> list[str]:
+def _preset_notes(rows: list[Row]) -> list[str]:
     """What presets change besides their genes, where not all of them do."""
     own = {row["member"]: row.get("preset", {}) for row in rows}
     names = {name for preset in own.values() for name in preset}
@@ -223,14 +219,14 @@ def _preset_notes(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _still_learning(results: dict[str, Any]) -> list[str]:
+def _still_learning(results: Results) -> list[str]:
     """Members whose quality moved by more than half an interval in the last third."""
     metric, names = results["metric"], []
     for row in finished(results):
         run = next(r for r in results["runs"] if r["member"] == row["member"])
-        seen = [(e["tokens"], e["evaluation"].get(metric)) for e in run["evaluations"]]
+        seen = [(e["tokens"], quality_of(e["evaluation"], metric)) for e in run["evaluations"]]
         earlier = [value for tokens, value in seen if tokens <= 2 / 3 * seen[-1][0]]
-        around = run["evaluation"].get(f"{metric}_interval")
+        around = interval_of(run["evaluation"], metric) if run["status"] == "done" else None
         if not earlier or around is None:
             continue
         if abs(earlier[-1] - seen[-1][1]) > (around[1] - around[0]) / 2:

@@ -22,17 +22,10 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
 from everyformer.core.state import StackState
+from everyformer.core.trials import HEADS, LONGEST, WIDTH
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers
-from everyformer.verification.cases import (
-    HEADS,
-    LONGEST,
-    WIDTH,
-    Case,
-    cases,
-    draw,
-    stir,
-)
+from everyformer.verification.cases import Case, cases, draw, stir
 from everyformer.verification.result import Check
 
 WHOLE = ("left", "right", "between", "packed", "scaled", "layers", "long")

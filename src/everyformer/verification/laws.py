@@ -16,7 +16,8 @@ from torch import Tensor
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
-from everyformer.verification.cases import LENGTHS, WIDTH, cases, draw
+from everyformer.core.trials import WIDTH
+from everyformer.verification.cases import LENGTHS, cases, draw
 from everyformer.verification.conditions import together
 from everyformer.verification.result import Check
 

@@ -43,7 +43,7 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.sparse.layouts import Windows
 from everyformer.mixers import MIXERS
-from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.base import RowMixer, Rows
 from everyformer.mixers.etc.kinds import (
     Labels,
     Row,
@@ -61,6 +61,7 @@ from everyformer.mixers.etc.kinds import (
     wide,
 )
 from everyformer.mixers.etc.panels import RADIUS, WIDTH, global_local
+from everyformer.mixers.etc.trials import TRIALS
 
 UNIT = 64
 """long queries that read their neighbourhood in one go; more would read more in vain"""
@@ -108,6 +109,7 @@ class ETC(RowMixer):
     """
 
     name = "etc"
+    trials = TRIALS
     honours = frozenset({"keep", "documents", "global_tokens", "sentences"})
     global_rows = True
     Options = ETCOptions

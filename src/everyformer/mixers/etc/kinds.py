@@ -13,7 +13,7 @@ from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import surely
 from everyformer.engines.sparse.by_torch import laid
 from everyformer.engines.sparse.layouts import Windows
-from everyformer.mixers._rows import Rows
+from everyformer.mixers.base import Rows
 
 
 class Row(NamedTuple):

@@ -50,7 +50,7 @@ from everyformer.engines.softmax.attention import attention_weights, softmax_att
 from everyformer.engines.softmax.cache import ContextState
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.mixers import MIXERS
-from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.base import RowMixer, Rows
 from everyformer.mixers.linformer.reference import compress_reference, linformer_reference
 from everyformer.mixers.linformer.segments import LinformerState, advanced, linformer_chunked
 from everyformer.mixers.linformer.slots import (
@@ -59,6 +59,7 @@ from everyformer.mixers.linformer.slots import (
     Slots,
     compress,
 )
+from everyformer.mixers.linformer.trials import TRIALS
 
 Sharing = Literal["none", "headwise", "key-value", "layerwise"]
 DEFAULT_SLOTS = 256
@@ -109,6 +110,7 @@ class Linformer(RowMixer):
     """
 
     name = "linformer"
+    trials = TRIALS
     states = (LinformerState, ContextState)
     honours = frozenset({"keep", "documents"})
     crosses = True

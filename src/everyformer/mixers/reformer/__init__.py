@@ -63,7 +63,7 @@ from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.mixers import MIXERS
-from everyformer.mixers._rows import RowMixer, Rows, laid
+from everyformer.mixers.base import RowMixer, Rows, laid
 from everyformer.mixers.reformer.function import (
     dense_attention,
     keys_of,
@@ -71,6 +71,7 @@ from everyformer.mixers.reformer.function import (
     sorted_rows,
 )
 from everyformer.mixers.reformer.reference import lsh_attention_reference, lsh_weights_reference
+from everyformer.mixers.reformer.trials import TRIALS
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ class Reformer(RowMixer):
     """
 
     name = "reformer"
+    trials = TRIALS
     states = (ReformerState,)
     honours = frozenset({"keep", "documents"})
     shares_heads = True

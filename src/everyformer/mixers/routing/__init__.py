@@ -61,7 +61,7 @@ from everyformer.engines.content.centroids import Centroids, Update
 from everyformer.engines.content.clustered import Heads, Slots, best_yet, latest, latest_next
 from everyformer.engines.ranges import widened
 from everyformer.mixers import MIXERS
-from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.base import RowMixer, Rows
 from everyformer.mixers.routing.function import (
     Routing,
     hidden,
@@ -70,6 +70,7 @@ from everyformer.mixers.routing.function import (
     routing_attention,
 )
 from everyformer.mixers.routing.reference import local_weights_reference, routing_weights_reference
+from everyformer.mixers.routing.trials import TRIALS
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class RoutingAttention(RowMixer):
     """
 
     name = "routing"
+    trials = TRIALS
     states = (RoutingState,)
     honours = frozenset({"keep", "documents"})
     shares_heads = True

@@ -59,7 +59,7 @@ from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility, surely
 from everyformer.mixers import MIXERS
-from everyformer.mixers._rows import RowMixer, Rows
+from everyformer.mixers.base import RowMixer, Rows
 from everyformer.mixers.sinkhorn.reference import pooled_reference, sinkhorn_attention_reference
 from everyformer.mixers.sinkhorn.sorting import (
     Combine,
@@ -73,6 +73,7 @@ from everyformer.mixers.sinkhorn.sorting import (
     sorted_blocks,
 )
 from everyformer.mixers.sinkhorn.state import SinkhornState, begun, in_order, read_on
+from everyformer.mixers.sinkhorn.trials import TRIALS
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ class Sinkhorn(RowMixer):
     """
 
     name = "sinkhorn"
+    trials = TRIALS
     states = (SinkhornState,)
     honours = frozenset({"keep", "documents"})
     Options = SinkhornOptions

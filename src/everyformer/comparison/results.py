@@ -1,0 +1,183 @@
+"""What a comparison comes to, as its files hold it: trainings, rows of the table, the whole.
+
+result.json holds a `Result`, results.json `Results`; all values are plain.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from everyformer.benchmark.points import Point
+
+Metric = Literal["bits_per_byte", "bits_per_dim", "loss", "accuracy"]
+Interval = list[float]
+"""low and high end"""
+Axis = Literal["seconds", "tokens", "flops"]
+"""what a training has spent"""
+
+
+class Evaluation(TypedDict):
+    """The parts of `training.evaluate` that are compared, each with its ``METRIC_interval``."""
+
+    loss: float
+    bits_per_byte: NotRequired[float]
+    bits_per_dim: NotRequired[float]
+    accuracy: NotRequired[float]
+
+
+class Sample(TypedDict):
+    """The beginning of a validation text, and what the model makes of it."""
+
+    prompt: str
+    text: str
+
+
+class Failed(TypedDict):
+    """Why a training or a member has no result."""
+
+    status: Literal["failed"]
+    error: str | None
+
+
+class Trained(TypedDict):
+    """What a training came to."""
+
+    status: Literal["done"]
+    steps: int
+    tokens: int
+    seconds: float
+    flops: int
+    tokens_per_second: float
+    evaluation: Evaluation
+    """at the last step"""
+    peak_bytes: int | None
+    """None where no step was made in the last sitting"""
+    leaks: NotRequired[str]
+    """why its loss is none of a model that writes"""
+    decoding: NotRequired[dict[str, float | None]]
+    """milliseconds a token by tokens before it, and the ``state`` in bytes"""
+    by_position: NotRequired[list[list[float]]]
+    """[first position, mean loss] of each stretch of the window"""
+    sample: NotRequired[Sample | None]
+    config: NotRequired[dict[str, Any]]
+    """the model's, in the training's own file"""
+
+
+Result = Trained | Failed
+
+
+class Logged(TypedDict):
+    """A step or an evaluation of metrics.jsonl, with what had been spent by then."""
+
+    step: int
+    seconds: float
+    tokens: int
+    flops: int
+    loss: NotRequired[float]
+    evaluation: NotRequired[Evaluation]
+
+
+class Curve(TypedDict):
+    """How a training went."""
+
+    training: list[Logged]
+    evaluations: list[Logged]
+
+
+class Planned(Curve):
+    """Which training it was."""
+
+    member: str
+    seed: int
+    lr: float
+    folder: str
+
+
+class TrainedRun(Planned, Trained):
+    """A training with its curve."""
+
+
+class FailedRun(Planned, Failed):
+    """The same of one that failed."""
+
+
+Run = TrainedRun | FailedRun
+
+
+class FailedRow(Failed):
+    """The row of a member that cannot be built, or of which a training failed."""
+
+    member: str
+
+
+class Row(TypedDict):
+    """A member's row of the table: means over its trainings, one a seed."""
+
+    member: str
+    status: Literal["done"]
+    parameters: int
+    seeds: int
+    quality: float
+    interval: Interval | None
+    """of 95%"""
+    interval_of: Literal["seeds", "validation sequences"]
+    values: list[float]
+    """the quality of each seed"""
+    tokens_per_second: float
+    tokens: float
+    flops: float
+    steps: float
+    peak_bytes: int | None
+    decode_ms: dict[str, float]
+    """milliseconds a token, by tokens before it"""
+    state_bytes: float | None
+    leaks: str | None
+    by_position: list[list[float]] | None
+    sample: Sample | None
+    seconds_to_slowest: NotRequired[float | None]
+    """until the quality of the last in the table; these four are known when all rows are"""
+    parameter_ratio: NotRequired[float | None]
+    """to the first member"""
+    beats_attention_from: NotRequired[int | None]
+    """tokens"""
+    preset: NotRequired[dict[str, Any]]
+    """what its preset changes besides its genes"""
+
+
+class Results(TypedDict):
+    """Everything that a report is drawn from."""
+
+    format: str
+    command: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    data: dict[str, Any]
+    """see `Dataset.summary`"""
+    metric: Metric
+    better: str
+    rows: list[Row | FailedRow]
+    """best first"""
+    runs: list[Run]
+    bench: list[dict[str, Any]]
+    """see `points`"""
+
+
+def finished(results: Results) -> list[Row]:
+    """Rows of members that were trained to the end, best first."""
+    return [row for row in results["rows"] if row["status"] == "done"]
+
+
+def points(results: Results) -> list[Point]:
+    """What was measured of one layer of each member."""
+    return [Point(**values) for values in results["bench"]]
+
+
+def quality_of(evaluation: Evaluation, metric: Metric) -> float:
+    """The number that members are ranked by."""
+    return evaluation[metric]
+
+
+def interval_of(evaluation: Evaluation, metric: Metric) -> Interval | None:
+    """Its 95% interval over validation sequences; None where it is not known."""
+    found: Any = evaluation.get(f"{metric}_interval")
+    return found

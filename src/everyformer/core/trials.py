@@ -1,0 +1,80 @@
+"""`Trials`: what the laws try an alternative of a gene on. Each alternative has its own.
+
+They stand beside the class, as its attribute ``trials``, so that whoever registers an alternative,
+in this package or in another, says with it how it is put to the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+WIDTH, HEADS, LONGEST = 12, 3, 40
+"""channels, heads and longest text of what is tried"""
+LENGTH = 11
+"""of the texts (2, 11, 12) that limits are compared on"""
+Given = tuple[Mapping[str, Any], ...]
+"""options of `create_model`, once for each trial"""
+Side = Callable[[Tensor], Tensor]
+Pair = tuple[str, Side, Side]
+"""what a limit is, and its two sides"""
+
+
+class Make(Protocol):
+    """Makes the two sides of a limit, of the sizes, device, dtype and direction of the check."""
+
+    def __call__(self, name: str, **options: Any) -> Any:
+        """A mixer, from its name and options."""
+
+    def model(self, name: str, **options: Any) -> Any:
+        """A causal language model of a member."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What a member is tried on; it takes each field from the first of its alternatives that fills
+    it: a mixer other than attention alone, else memory, position and attention."""
+
+    variants: Given = ()
+    """options that take another path, causal and bidirectional where the member can be (a form
+    without any, its own included, is tried at its defaults)"""
+    causal: Given = ()
+    """those that only the causal form has"""
+    bidirectional: Given = ()
+    """those that only the bidirectional form has"""
+    inside: Given = ()
+    """of a position: options beside which plain attention is tried with it"""
+    small: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """task -> options by which all that a model of it has is in use on twelve tokens"""
+    limits: Callable[[Make], list[Pair]] | None = None
+    """where a paper has a limit in which the member equals a simpler one: both sides"""
+
+
+def output(mixer: Any) -> Side:
+    """What a mixer makes of a text."""
+    return lambda x: mixer(x).y
+
+
+def in_two(mixer: Any) -> Side:
+    """The same in two segments, the second with the state that the first left."""
+
+    def run(x: Tensor) -> Tensor:
+        state = mixer.init_state(len(x), device=x.device, dtype=x.dtype)
+        first = mixer(x[:, :4], state=state)
+        return torch.cat([first.y, mixer(x[:, 4:], state=first.state).y], 1)
+
+    return run
+
+
+def near(what: str, bound: float, got: Side, expected: Side) -> Pair:
+    """A limit that is near: what exceeds ``bound`` times the largest expected value is 0."""
+
+    def excess(x: Tensor) -> Tensor:
+        wanted = expected(x)
+        return ((got(x) - wanted).abs() / wanted.abs().amax() - bound).clamp(min=0)
+
+    return what, excess, torch.zeros_like

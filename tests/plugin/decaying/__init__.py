@@ -1,0 +1,1 @@
+"""A member of its own package: see docs/adding-a-member.md."""

@@ -1,0 +1,110 @@
+"""A mixer of a package of its own (tests/plugin), installed, works in every verb and law."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = Path(__file__).parent / "plugin"
+SIZES = [
+    "--batch",
+    "2",
+    "--width",
+    "16",
+    "--heads",
+    "2",
+    "--layers",
+    "1",
+    "--length",
+    "32",
+    "--training.threads",
+    "1",
+]
+VERBS = [
+    (["list"], "Exponentially decaying averages"),
+    (["info", "decay"], "a at the start, the same in all heads"),
+    (["train", "decay", *SIZES, "--steps", "3", "--mixer.start", "0.9", "--out", "run"], "run"),
+    (["train", "--resume", "--out", "run", "--steps", "4"], "4 steps"),
+    (["eval", "run"], "bits_per_byte"),
+    (["generate", "run", "--tokens", "5"], ""),
+    (["show", "run", "weights"], "weights.png"),
+    (["show", "decay", "weights"], "weights.png"),
+    (["convert", "run", "--to", "ours", "--out", "saved"], "saved"),
+    (["bench", "decay", "--lengths", "32", "64"], "decay"),
+    (["compare", "decay", "attention", *SIZES, "--steps", "2", "--bench-lengths", "32",
+      "--out", "compared"], "report"),
+]  # fmt: skip
+WRONG = {
+    "equation": "mixer.weights = lambda decay, length: 1.01 * honest(decay, length)",
+    "causality": "mixer.weights = lambda decay, length: honest(decay, length + 1)[:, 1:, 1:].mT",
+    "chunks": "mixer.Decay.init_state = lambda self, *a, **k: begun(self, *a, **k).map("
+    "lambda t, _: t + 1 if t.is_floating_point() else t)",
+}
+"""law -> a change of the package that it must catch"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that finds the package as pip leaves it."""
+    source = tmp_path_factory.mktemp("source")
+    subprocess.run(["cp", "-r", *map(str, PLUGIN.iterdir()), str(source)], check=True)
+    target = tmp_path_factory.mktemp("site")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target"]
+    pip = [sys.executable, "-m", "pip", "install", *options, str(target), str(source)]
+    subprocess.run(pip, check=True, capture_output=True)
+    paths = [str(target), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+
+
+def python(code: str, environment: dict[str, str], folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_verb_knows_it(installed: dict[str, str], tmp_path: Path) -> None:
+    code = (
+        "from everyformer.cli import main\n"
+        f"for words in {[words for words, _ in VERBS]!r}:\n"
+        "    print('>>>', words)\n    assert main(words) == 0, words\n"
+    )
+    environment = {**installed, "EVERYFORMER_CACHE": str(tmp_path / "cache")}
+    said = python(code, environment, tmp_path).split(">>> ")[1:]
+    for (words, expected), out in zip(VERBS, said, strict=True):
+        assert expected in out.split("\n", 1)[1], words
+
+
+def test_listing_it_needs_no_torch(installed: dict[str, str], tmp_path: Path) -> None:
+    code = (
+        "import sys; from everyformer.cli import main\n"
+        "main(['list']); print('torch' in sys.modules)"
+    )
+    assert python(code, installed, tmp_path).endswith("False\n")
+
+
+def test_its_laws_hold_and_catch_a_wrong_version_of_it(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    code = (
+        "from decaying import mixer\nfrom everyformer.family import info\n"
+        "from everyformer.verification.verify import LAWS, check_law\n"
+        "honest, begun = mixer.weights, mixer.Decay.init_state\n"
+        "for law in LAWS:\n    print(law, check_law(info('decay'), law).status)\n"
+        f"for law, change in {WRONG!r}.items():\n"
+        "    exec(change)\n    found = check_law(info('decay'), law)\n"
+        "    print('wrong', law, found.status, found.detail[:9])\n"
+        "    mixer.weights, mixer.Decay.init_state = honest, begun\n"
+    )
+    lines = python(code, installed, tmp_path).splitlines()
+    held = [line for line in lines if not line.startswith("wrong")]
+    assert len(held) == 10
+    assert all(line.endswith(" held") for line in held), held
+    caught = [line for line in lines if line.startswith("wrong")]
+    assert [line.split()[1:3] for line in caught] == [[law, "failed"] for law in WRONG]
+    assert all("Error" not in line for line in caught), caught
