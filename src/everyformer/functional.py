@@ -7,7 +7,7 @@ width). Each function has a twin of the same name, the literal equation, in `eve
 from everyformer.engines.content.hashing import lsh_buckets
 from everyformer.engines.kernel.features import fourier_features, positive_features
 from everyformer.engines.softmax.attention import attention
-from everyformer.engines.softmax.places import relative_shift
+from everyformer.engines.softmax.pairs import relative_shift
 from everyformer.engines.sparse.attention import sparse_attention
 from everyformer.mixers.aft_conv import aft_conv
 from everyformer.mixers.aft_full import aft_full

@@ -1,7 +1,7 @@
 """The literal equations: slow, float64-able, the definition that the fast functions must equal."""
 
 from everyformer.engines.content.hashing import lsh_buckets_reference as lsh_buckets
-from everyformer.engines.softmax.places import relative_shift_reference as relative_shift
+from everyformer.engines.softmax.pairs import relative_shift_reference as relative_shift
 from everyformer.engines.sparse.attention import sparse_attention_reference as sparse_attention
 from everyformer.mixers.aft_conv import aft_conv_reference as aft_conv
 from everyformer.mixers.aft_full import aft_full_reference as aft_full

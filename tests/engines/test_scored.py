@@ -5,7 +5,7 @@ import torch
 
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax import scored
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.verification.cases import stir
 from helpers import build_mixer
 
@@ -145,16 +145,16 @@ def test_collect_is_the_adjoint_of_lay_and_both_put_distances_where_they_belong(
     length, source, regular
 ):
     keys = torch.arange(source)[None]
-    places = Places.of(keys[:, source - length :], keys, regular=regular)
-    columns = places.span().double().expand(2, 3, length, -1).contiguous().requires_grad_()
-    laid = places.lay(columns)
-    assert torch.equal(laid, places.distances()[:, None].expand(2, 3, -1, -1).double())
-    pairs = torch.randn(2, 3, length, source).double().requires_grad_()
-    collected = places.collect(pairs)
-    torch.testing.assert_close((collected * columns).sum(), (pairs * laid).sum())
-    (back,) = torch.autograd.grad(laid, columns, pairs)
+    pairs = Pairs.of(keys[:, source - length :], keys, regular=regular)
+    columns = pairs.span().double().expand(2, 3, length, -1).contiguous().requires_grad_()
+    laid = pairs.lay(columns)
+    assert torch.equal(laid, pairs.distances()[:, None].expand(2, 3, -1, -1).double())
+    numbers = torch.randn(2, 3, length, source).double().requires_grad_()
+    collected = pairs.collect(numbers)
+    torch.testing.assert_close((collected * columns).sum(), (numbers * laid).sum())
+    (back,) = torch.autograd.grad(laid, columns, numbers)
     torch.testing.assert_close(back, collected)
-    (back,) = torch.autograd.grad(collected, pairs, columns)
+    (back,) = torch.autograd.grad(collected, numbers, columns)
     torch.testing.assert_close(back, laid)
 
 
@@ -162,10 +162,10 @@ def test_collect_is_the_adjoint_of_lay_and_both_put_distances_where_they_belong(
 @pytest.mark.parametrize("after", [0, 3, 20])
 def test_narrowed_is_the_adjoint_of_widen_and_ends_serve_the_rest(first, after):
     here = torch.arange(9)[None]
-    places = Places.of(here, here, regular=True)
+    pairs = Pairs.of(here, here, regular=True)
     table = torch.arange(first, -after - 1, -1).double().expand(2, -1)
-    wide = places.widen(table, first)
-    assert torch.equal(wide[0], places.span().clamp(-after, first).double())
+    wide = pairs.widen(table, first)
+    assert torch.equal(wide[0], pairs.span().clamp(-after, first).double())
     columns = torch.randn(2, 17).double()
-    narrow = places.narrowed(columns, first, table.shape[1])
+    narrow = pairs.narrowed(columns, first, table.shape[1])
     torch.testing.assert_close((narrow * table).sum(), (wide * columns).sum())

@@ -1,6 +1,6 @@
 """What members share, grouped by algebra. Which to take, for a mixer whose outputs are:
 
-    softmax(Q K^T + bias) V, any mask, any position             softmax/   attention, weighing
+    softmax(Q K^T + bias) V, any mask, any position             softmax/   attention, scored
     the same, over a pattern that is known beforehand            sparse/    plan, then attention
     the same, over tokens that hashing or clusters brought near  content/   sorted_chunks, clustered
     phi(Q) (phi(K)^T V), a sum over the past of constant size    kernel/    features, attention

@@ -25,7 +25,7 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.engines.sparse.attention import Backend, dense_weights, sparse_attention
@@ -45,7 +45,7 @@ from everyformer.positions.base import Position
 Heads = tuple[Tensor, Tensor, Tensor]
 """queries, keys and values (B, H, L, D)"""
 Weigh = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""of queries, keys, values, what is shown, and where queries and keys stand"""
+"""of queries, keys, values, what is visible, and where queries and keys stand"""
 PIECE = 256
 """queries of a continued text that look at what was kept in one go"""
 
@@ -145,17 +145,17 @@ class PatternAttention(RowMixer):
     def _literal(self, text: Rows) -> Tensor:
         """`literal` by the plan alone."""
         length = text.x.shape[1]
-        shown = self.plan(length).mask(length, self.heads)
-        return self._by_definition(self.project(text.x), shown)
+        visible = self.plan(length).mask(length, self.heads)
+        return self._by_definition(self.project(text.x), visible)
 
-    def _by_definition(self, heads: Heads, shown: Tensor) -> Tensor:
-        """Of queries, keys and values (1, H, L, D) under the mask ``shown`` (H or 1, L, L)."""
+    def _by_definition(self, heads: Heads, visible: Tensor) -> Tensor:
+        """Of queries, keys and values (1, H, L, D) under the mask ``visible`` (H or 1, L, L)."""
         q, k, v = heads
-        places = torch.arange(q.shape[2])[None]
+        positions = torch.arange(q.shape[2])[None]
         position = self.position if isinstance(self.position, ScorePosition) else None
         return attention_reference(
-            self._turn(q, places), self._turn(k, places), v, mask=shown[None],
-            position=position, distance=places[:, :, None] - places[:, None],
+            self._rotate(q, positions), self._rotate(k, positions), v, mask=visible[None],
+            position=position, distance=positions[:, :, None] - positions[:, None],
         )  # fmt: skip
 
     def init_state(
@@ -173,28 +173,29 @@ class PatternAttention(RowMixer):
     def _by_plan(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
         """`heads_of` by the plan alone."""
         assert state is None or isinstance(state, KeyValueState)
-        (q, k, v), places = self._project(rows, state)
+        (q, k, v), positions = self._project(rows, state)
         keep = rows.keep
         fresh = state is None or state.keys.shape[2] == 0
         new = None
         if state is not None:
             held = state.keep is not None or keep is not None
-            new = state.append(k, v, places if held else None, keep)
+            new = state.append(k, v, positions if held else None, keep)
         if fresh:
             heads = self._whole(q, k, v, keep)
         else:
             assert new is not None
-            heads = self._continued(q, places, new)
+            heads = self._continued(q, positions, new)
         return heads, None if new is None else self._trimmed(new)
 
     def _project(self, rows: Rows, state: State | None) -> tuple[Heads, Tensor]:
         """Queries, keys and values, and where they stand (B or 1, L)."""
-        places = torch.arange(rows.x.shape[1], device=rows.x.device)[None]
+        positions = torch.arange(rows.x.shape[1], device=rows.x.device)[None]
         if state is not None:
-            places = places + state.seen[:, None]
+            positions = positions + state.seen[:, None]
         q, k, v = self.project(rows.x)
         lengths = None if state is not None else rows.lengths[:, None]
-        return (self._turn(q, places, lengths), self._turn(k, places, lengths), v), places
+        q, k = self._rotate(q, positions, lengths), self._rotate(k, positions, lengths)
+        return (q, k, v), positions
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         """Heads' outputs (B, H, L, D) of texts from their beginning."""
@@ -204,56 +205,56 @@ class PatternAttention(RowMixer):
             record(self, "weights", lambda: dense_weights(q, k, plan, lengths, scores))
         return sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=self.backend)
 
-    def _continued(self, q: Tensor, places: Tensor, held: KeyValueState) -> Tensor:
+    def _continued(self, q: Tensor, positions: Tensor, held: KeyValueState) -> Tensor:
         """Heads' outputs of queries whose keys stand at the end of what is held."""
-        plan = self.plan(self._longest(held, places))
+        plan = self.plan(self._longest(held, positions))
         keep, at = held.slots()
         pieces = []
         for first in range(0, q.shape[2], PIECE):
-            asked, here = q[:, :, first : first + PIECE], places[:, first : first + PIECE]
-            shown = plan.visible(here, at, self.heads) & keep[:, None, None]
+            asked, here = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
+            visible = plan.visible(here, at, self.heads) & keep[:, None, None]
             keys, values, stand = held.keys, held.values, at
             if not torch.compiler.is_compiling():
-                seen = shown.any((0, 1, 2)).nonzero().squeeze(1)
-                if len(seen) < shown.shape[-1]:
-                    shown, stand = shown[..., seen], stand[:, seen]
+                seen = visible.any((0, 1, 2)).nonzero().squeeze(1)
+                if len(seen) < visible.shape[-1]:
+                    visible, stand = visible[..., seen], stand[:, seen]
                     keys, values = keys.index_select(2, seen), values.index_select(2, seen)
-            pieces.append(self._weighed(asked, keys, values, shown, here, stand))
+            pieces.append(self._weighed(asked, keys, values, visible, here, stand))
         return torch.cat(pieces, 2) if len(pieces) > 1 else pieces[0]
 
     def _weighed(
-        self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, here: Tensor, stand: Tensor
     ) -> Tensor:
-        scores, places = self.scores, None
+        scores, pairs = self.scores, None
         if scores.position is not None:
             farthest = stand.shape[1] - 1
             if not torch.compiler.is_compiling() and stand.shape[1]:
                 farthest = int((here.amax(1) - stand.amin(1)).max())
-            places = Places.of(here, stand, regular=False, causal=True, farthest=farthest)
-        return scores.attend(q, k, v, Visibility(mask=shown), places)
+            pairs = Pairs.of(here, stand, regular=False, causal=True, farthest=farthest)
+        return scores.attend(q, k, v, Visibility(mask=visible), pairs)
 
     def _outputs(
-        self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, here: Tensor, stand: Tensor
     ) -> Tensor:
         """Heads' outputs by all pairs of queries at ``here`` and keys at ``stand`` in one text."""
-        return self.scores.attend(q, k, v, Visibility(mask=shown), self._by_pairs(here, stand))
+        return self.scores.attend(q, k, v, Visibility(mask=visible), self._by_pairs(here, stand))
 
     def _weights(
-        self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor, here: Tensor, stand: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, here: Tensor, stand: Tensor
     ) -> Tensor:
         """The weights of those pairs."""
-        return self.scores.weights(q, k, Visibility(mask=shown), self._by_pairs(here, stand))
+        return self.scores.weights(q, k, Visibility(mask=visible), self._by_pairs(here, stand))
 
-    def _by_pairs(self, here: Tensor, stand: Tensor) -> Places:
+    def _by_pairs(self, here: Tensor, stand: Tensor) -> Pairs:
         keys = stand.shape[1]
         columns = keys if self.causal else 2 * keys - 1
-        return Places(here, stand, keys - 1, columns, here.shape[1], False, self.causal)
+        return Pairs(here, stand, keys - 1, columns, here.shape[1], False, self.causal)
 
-    def _longest(self, held: KeyValueState, places: Tensor) -> int:
+    def _longest(self, held: KeyValueState, positions: Tensor) -> int:
         """A length that holds all positions of this call."""
         if self.max_length is not None or torch.compiler.is_compiling():
-            return self.max_length or places.shape[1]
-        return int(places.max()) + 1
+            return self.max_length or positions.shape[1]
+        return int(positions.max()) + 1
 
     def _trimmed(self, held: KeyValueState) -> KeyValueState:
         """Without what no later query sees, but for one: without any key a text would begin."""
@@ -275,10 +276,10 @@ class PatternAttention(RowMixer):
         position = self.position if isinstance(self.position, ScorePosition) else None
         return Scores(position=position, dropout=self.dropout if self.training else 0.0)
 
-    def _turn(self, x: Tensor, places: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def _rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         if self.position is None or self.position.acts_on != "queries-keys":
             return x
-        return self.position.rotate(x, places, lengths)
+        return self.position.rotate(x, positions, lengths)
 
 
 class PlanAttention(PatternAttention):

@@ -37,7 +37,7 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax.cache import ContextState, KeyValueState
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility, counts_up, visibility, with_past
 from everyformer.memory.base import Memory, Segment, by_contents
@@ -116,11 +116,11 @@ def attention_reference(
             else:
                 scores = position.literal(asked, read, distance[:, i], h, scale, cap)
             scores = scores + added[:, h, i]
-            shown = seen[:, h, i] & (torch.arange(keys) < last) & (scores > -math.inf)
-            top = scores.masked_fill(~shown, -1e30).amax(-1, keepdim=True)
+            visible = seen[:, h, i] & (torch.arange(keys) < last) & (scores > -math.inf)
+            top = scores.masked_fill(~visible, -1e30).amax(-1, keepdim=True)
             if sink is not None:
                 top = torch.maximum(top, sink[h])
-            weight = torch.where(shown, (scores - top).masked_fill(~shown, 0).exp(), 0)
+            weight = torch.where(visible, (scores - top).masked_fill(~visible, 0).exp(), 0)
             total = weight.sum(-1, keepdim=True)
             if sink is not None:
                 total = total + (sink[h] - top).exp()
@@ -242,15 +242,15 @@ class Attention(Mixer):
         visible = visibility(
             mask, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep, regular=regular
         )
-        places = Places.of(of_q, of_k, regular=regular, causal=self.causal, farthest=farthest)
-        y = self.attend(q, k, v, visible, places)
+        pairs = Pairs.of(of_q, of_k, regular=regular, causal=self.causal, farthest=farthest)
+        y = self.attend(q, k, v, visible, pairs)
         if cache is None:
             return MixerOutput(y, None, {})
         if self.memory is None:
             return MixerOutput(y, cache.last(self.reach), {})
 
         def received() -> Tensor:
-            got = self.scores.weights(q, k, visible, places)
+            got = self.scores.weights(q, k, visible, pairs)
             got = got if real is None else got.masked_fill(~real[:, None, :, None], 0)
             return got.sum((1, 2))
 
@@ -336,15 +336,15 @@ class Attention(Mixer):
                 "cross-attention with position=None"
             )
         if isinstance(state, ContextState):
-            held, hides = state, True
+            cache, hides = state, True
         else:
             assert context is not None
-            held, hides = self.read_context(context, mask), mask is not None
+            cache, hides = self.read_context(context, mask), mask is not None
         q = self.project.one(x, "query")
         here = torch.arange(q.shape[2], device=x.device)[None]
-        there = torch.arange(held.keys.shape[2], device=x.device)[None]
-        visible = visibility(mask, here, there, causal=False, keep=held.keep if hides else None)
-        return MixerOutput(self.attend(q, held.keys, held.values, visible), state, {})
+        there = torch.arange(cache.keys.shape[2], device=x.device)[None]
+        visible = visibility(mask, here, there, causal=False, keep=cache.keep if hides else None)
+        return MixerOutput(self.attend(q, cache.keys, cache.values, visible), state, {})
 
     def _past(self, x: Tensor, state: State | None) -> tuple[KeyValueState | None, int | None]:
         """Keys and values from before ``x``, and `Recalled.farthest`.
@@ -389,15 +389,15 @@ class Attention(Mixer):
         return self.position.rotate(x, positions)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility, places: Places | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility, pairs: Pairs | None = None
     ) -> Tensor:
-        """Mixed values through the output layer; without ``places`` nothing depends on order."""
+        """Mixed values through the output layer; without ``pairs`` nothing depends on order."""
         position, scores = self.position, self.scores
         if tracing():
-            record(self, "weights", lambda: scores.weights(q, k, visible, places))
-            if isinstance(position, ScorePosition) and position.additive and places is not None:
-                record(self, "position_bias", lambda: _added(position, places, q.dtype))
-        return self.out(scores.attend(q, k, v, visible, places).transpose(1, 2).flatten(2))
+            record(self, "weights", lambda: scores.weights(q, k, visible, pairs))
+            if isinstance(position, ScorePosition) and position.additive and pairs is not None:
+                record(self, "position_bias", lambda: _added(position, pairs, q.dtype))
+        return self.out(scores.attend(q, k, v, visible, pairs).transpose(1, 2).flatten(2))
 
     @property
     def scores(self) -> Scores:
@@ -408,7 +408,7 @@ class Attention(Mixer):
         return Scores(self.scale, o.softcap, self.sink, position, dropout)
 
 
-def _added(position: ScorePosition, places: Places, dtype: torch.dtype) -> Tensor:
+def _added(position: ScorePosition, pairs: Pairs, dtype: torch.dtype) -> Tensor:
     """A bias by distance, written out for a picture: (B or 1, H, L, S)."""
     wide = torch.promote_types(dtype, torch.float32)
-    return position.by_distance(places.distances(), wide).transpose(0, 1)
+    return position.by_distance(pairs.distances(), wide).transpose(0, 1)

@@ -35,7 +35,7 @@ from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mixer import Picture, set_options
 from everyformer.core.state import State
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.engines.sparse.attention import Backend, sparse_attention
 from everyformer.engines.sparse.patterns import Blocks
@@ -204,15 +204,15 @@ class ImageTransformer(PatternAttention):
             return self._by_plan(rows, state)
         plan, keep = self._of_grid(rows), rows.keep
         q, k, v = self.project(rows.x)
-        places = torch.arange(rows.x.shape[1], device=rows.x.device)
-        q, k = self._turn(q, places[None]), self._turn(k, places[None])
+        positions = torch.arange(rows.x.shape[1], device=rows.x.device)
+        q, k = self._rotate(q, positions[None]), self._rotate(k, positions[None])
         if keep is None:
             y = sparse_attention(q, k, v, plan, scores=self.scores, backend=self.backend)
             return y, None
-        # hidden cells of a picture keep their places, which units of whole rows cannot do
-        shown = plan.visible(places, places, self.heads) & keep[:, None, None]
-        at = Places.of(places[None], places[None], regular=True, causal=False)
-        return self.scores.attend(q, k, v, Visibility(mask=shown), at), None
+        # hidden cells of a picture keep their positions, which units of whole rows cannot do
+        shown = plan.visible(positions, positions, self.heads) & keep[:, None, None]
+        pairs = Pairs.of(positions[None], positions[None], regular=True, causal=False)
+        return self.scores.attend(q, k, v, Visibility(mask=shown), pairs), None
 
     def literal(self, text: Rows) -> Tensor:
         if text.grid is None:

@@ -333,14 +333,14 @@ class Longformer(PatternAttention):
 
     def _global_queries(self, x: Tensor, places: Tensor, lengths: Tensor | None = None) -> Tensor:
         assert self.project_global is not None
-        return self._turn(self.project_global.one(x, "query"), places, lengths)
+        return self._rotate(self.project_global.one(x, "query"), places, lengths)
 
     def _global_keys(
         self, x: Tensor, places: Tensor, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         assert self.project_global is not None
         k, v = self.project_global.one(x, "key"), self.project_global.one(x, "value")
-        return self._turn(k, places, lengths), v
+        return self._rotate(k, places, lengths), v
 
     def _hidden(self, here: Tensor, stand: Tensor, keep: Tensor | None) -> Tensor:
         """bool (B or 1, 1, L, S): real keys at ``stand``, of causal ones none behind ``here``."""

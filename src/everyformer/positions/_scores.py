@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.trials import Make, Pair, output
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions.base import Position
 
@@ -37,26 +37,26 @@ class ScorePosition(Position):
             return None
         return "added to the score", self.by_distance(distance, torch.float32)
 
-    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
+    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
         """What all blocks of a call share; the first dimension of each tensor is H or 1.
 
         ``scale`` is the factor that queries carry already when `score` gets them.
         """
-        return (places.tile(self.by_distance(places.span(), dtype)),)
+        return (pairs.tile(self.by_distance(pairs.span(), dtype)),)
 
-    def cut(self, parts: Parts, places: Places) -> Parts:
+    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         """A block's part of what the call holds, all of it views."""
-        return (places.cut(parts[0]),)
+        return (pairs.cut(parts[0]),)
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
         """The queries (B, H, L, D), scaled, that are compared with the keys."""
         return q
 
-    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, places: Places) -> Tensor:
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
         """Scores (B, H, L, S) of a block from its scaled products, which it may overwrite."""
-        return products.add_(places.pairs(parts[0]))
+        return products.add_(pairs.of_cut(parts[0]))
 
-    def values(self, weights: Tensor, parts: Parts, places: Places) -> Tensor | None:
+    def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
         """What is added to the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
         return None
 
@@ -97,21 +97,21 @@ class SomeHeads(ScorePosition):
         # the whole is drawn
         return None
 
-    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
-        parts = self.whole.prepare(places, scale, dtype)
+    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
+        parts = self.whole.prepare(pairs, scale, dtype)
         return tuple(t if t.shape[0] == 1 else t[self.chosen] for t in parts)
 
-    def cut(self, parts: Parts, places: Places) -> Parts:
-        return self.whole.cut(parts, places)
+    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
+        return self.whole.cut(parts, pairs)
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
         return self.whole.content(q, parts)
 
-    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, places: Places) -> Tensor:
-        return self.whole.score(products, q, k, parts, places)
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
+        return self.whole.score(products, q, k, parts, pairs)
 
-    def values(self, weights: Tensor, parts: Parts, places: Places) -> Tensor | None:
-        return self.whole.values(weights, parts, places)
+    def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
+        return self.whole.values(weights, parts, pairs)
 
     def literal(
         self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap

@@ -31,7 +31,7 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import Cap, ScorePosition
@@ -119,11 +119,11 @@ class DaTransformer(ScorePosition):
     def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
         return "factor of the score", self.factors(distance, torch.float32)
 
-    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
-        return (places.tile(self.factors(places.span(), dtype)),)
+    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
+        return (pairs.tile(self.factors(pairs.span(), dtype)),)
 
-    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, places: Places) -> Tensor:
-        return products.relu_() * places.pairs(parts[0])
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
+        return products.relu_() * pairs.of_cut(parts[0])
 
     def literal(
         self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap

@@ -30,7 +30,7 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import Cap, ScorePosition, at_zero
@@ -124,7 +124,7 @@ class Shaw(ScorePosition):
         self.key_table = self._start(*count, self.key_dim) if o.keys else None
         self.value_table = self._start(*count, self.value_dim) if o.values else None
 
-    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
+    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
         tables: list[Tensor] = []
         if self.key_table is not None:
             tables.append(self.key_table.to(dtype))
@@ -134,28 +134,28 @@ class Shaw(ScorePosition):
             tables.append(self.value_table.to(dtype))
         return tuple(tables)
 
-    def cut(self, parts: Parts, places: Places) -> Parts:
-        begin, count = self._window(places)
+    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
+        begin, count = self._window(pairs)
         return tuple(table.narrow(1, begin, count) for table in parts)
 
-    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, places: Places) -> Tensor:
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
         if not self.options.keys:
             return products
-        begin, count = self._window(places)
+        begin, count = self._window(pairs)
         by_query = q @ parts[0].transpose(-1, -2)
-        scores = products.add_(places.lay(places.widen(by_query, self.left - begin)))
+        scores = products.add_(pairs.lay(pairs.widen(by_query, self.left - begin)))
         if self.options.queries:
             by_key = parts[1] @ k.transpose(-1, -2)
             # hidden pairs may be farther apart than any of the block
-            rows = (self._rows(places.distances()) - begin).clamp(0, count - 1)[:, None]
+            rows = (self._rows(pairs.distances()) - begin).clamp(0, count - 1)[:, None]
             scores = scores + by_key.gather(2, rows.expand(scores.shape))
         return scores
 
-    def values(self, weights: Tensor, parts: Parts, places: Places) -> Tensor | None:
+    def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
         if not self.options.values:
             return None
-        begin, count = self._window(places)
-        by_distance = places.narrowed(places.collect(weights), self.left - begin, count)
+        begin, count = self._window(pairs)
+        by_distance = pairs.narrowed(pairs.collect(weights), self.left - begin, count)
         return by_distance @ parts[-1].to(weights.dtype)
 
     def literal(
@@ -183,13 +183,13 @@ class Shaw(ScorePosition):
     def _of_head(self, table: Tensor, head: int, distance: Tensor) -> Tensor:
         return table[head if self.options.per_head else 0][self._rows(distance)]
 
-    def _window(self, places: Places) -> tuple[int, int]:
+    def _window(self, pairs: Pairs) -> tuple[int, int]:
         """Which rows of the tables a block's distances have: the first, and how many."""
         count = self.left + self.right + 1
-        begin = self.left - places.farthest
+        begin = self.left - pairs.farthest
         if torch.compiler.is_compiling() or begin >= count:
             return 0, count
-        end = min(count, max(begin + places.columns, 1))
+        end = min(count, max(begin + pairs.columns, 1))
         return max(begin, 0), end - max(begin, 0)
 
     def _rows(self, distance: Tensor) -> Tensor:

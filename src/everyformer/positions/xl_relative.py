@@ -35,7 +35,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import Cap, ScorePosition, at_zero
@@ -148,32 +148,32 @@ class XlRelative(ScorePosition):
             )
         self.u, self.v = first.u, first.v
 
-    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
+    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
         u = scale * self.u.to(dtype)[:, None]
         if self.table is not None and self.numbers is not None:
-            table = places.widen(self.table.to(dtype), self.reach, dim=1)
-            numbers = places.widen(scale * self.numbers.to(dtype), self.reach)
-            return u, table, places.tile(numbers)
+            table = pairs.widen(self.table.to(dtype), self.reach, dim=1)
+            numbers = pairs.widen(scale * self.numbers.to(dtype), self.reach)
+            return u, table, pairs.tile(numbers)
         assert self.v is not None
-        seen = places.columns - places.later
-        nearest = places.farthest - seen + 1
-        known = F.pad(self._encoded(places.span()[:seen], nearest, dtype), (0, 0, 0, places.later))
+        seen = pairs.columns - pairs.later
+        nearest = pairs.farthest - seen + 1
+        known = F.pad(self._encoded(pairs.span()[:seen], nearest, dtype), (0, 0, 0, pairs.later))
         return u, known, scale * self.v.to(dtype)[:, None]
 
-    def cut(self, parts: Parts, places: Places) -> Parts:
+    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         u, known, last = parts
-        return u, places.take(known, 1), last if self.table is None else places.cut(last)
+        return u, pairs.take(known, 1), last if self.table is None else pairs.cut(last)
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
         return q + parts[0]
 
-    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, places: Places) -> Tensor:
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
         u, known, last = parts
         if self.table is None and tracing():
-            record(self, "terms", lambda: self._terms(q, k, u, known, last, places))
+            record(self, "terms", lambda: self._terms(q, k, u, known, last, pairs))
         asked = q if self.table is not None else q + last
-        scores = products.add_(places.lay(asked @ known.transpose(-1, -2)))
-        return scores if self.table is None else scores.add_(places.pairs(last))
+        scores = products.add_(pairs.lay(asked @ known.transpose(-1, -2)))
+        return scores if self.table is None else scores.add_(pairs.of_cut(last))
 
     def literal(
         self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
@@ -188,11 +188,11 @@ class XlRelative(ScorePosition):
         return content + scale * (known * (q + self.v[head].to(q.dtype))[:, None]).sum(-1)
 
     def _terms(
-        self, q: Tensor, k: Tensor, u: Tensor, known: Tensor, v: Tensor, places: Places
+        self, q: Tensor, k: Tensor, u: Tensor, known: Tensor, v: Tensor, pairs: Pairs
     ) -> Tensor:
         """(a), (b), (c), (d) of a block as (B, 4, H, L, S), for pictures."""
         content = ((one.expand_as(q)) @ k.transpose(-1, -2) for one in (q, u))
-        far = (places.lay(one.expand_as(q) @ known.transpose(-1, -2)) for one in (q, v))
+        far = (pairs.lay(one.expand_as(q) @ known.transpose(-1, -2)) for one in (q, v))
         (a, c), (b, d) = content, far
         return torch.stack((a, b, c, d), 1)
 

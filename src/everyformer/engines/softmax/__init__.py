@@ -1,6 +1,7 @@
 """Softmax attention under every mask, with every position.
 
-`attention` is the plain call and its fused kernels; `weighing` chooses between it, slopes
-(`slopes`) and scores by position (`scored`, with `places` for tables over distances); `visibility`
-makes the one mask of a call out of the parts of a `Mask`; `cache` holds keys and values.
+`visibility` makes which keys each query may see of the parts of a `Mask`; `scored.Scores` says how
+scores become weights and computes them: by the plain call and its fused kernels (`attention`), with
+slopes (`slopes`), or by position a block at a time (`scored`, with `pairs` for distances). `cache`
+holds keys and values.
 """

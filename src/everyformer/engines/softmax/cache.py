@@ -46,7 +46,7 @@ class KeyValueState(State):
 
     seen: Tensor
     keys: Tensor
-    """(B, H_kv, S, D), already turned where RoPE is in use"""
+    """(B, H_kv, S, D), already rotated where RoPE is in use"""
     values: Tensor
     """(B, H_kv, S, D_v)"""
     keep: Tensor | None = None
@@ -79,24 +79,24 @@ class KeyValueState(State):
         else:
             keys, values = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
         if keep is None and self.keep is None:
-            made = KeyValueState(self.seen + k.shape[2], keys, values)
+            new = KeyValueState(self.seen + k.shape[2], keys, values)
         else:
             assert positions is not None
             old_keep, old_positions = self.slots()
             if keep is None:
                 keep = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
-            made = KeyValueState(
+            new = KeyValueState(
                 seen=self.seen + keep.sum(1),
                 keys=keys,
                 values=values,
                 keep=torch.cat((old_keep, keep), 1),
                 positions=torch.cat((old_positions, positions.expand(k.shape[0], -1)), 1),
             )
-        made._set_room(room)
-        return made
+        new._set_room(room)
+        return new
 
     def slots(self) -> tuple[Tensor, Tensor]:
-        """``keep`` and ``positions``, made where they are None."""
+        """``keep`` and ``positions``, built where they are None."""
         if self.keep is not None and self.positions is not None:
             return self.keep, self.positions
         batch, _, size, _ = self.keys.shape
@@ -146,9 +146,9 @@ class KeyValueState(State):
 
     def reserve(self, tokens: int) -> KeyValueState:
         """Ready to take in ``tokens`` more without a copy of all that is there each time."""
-        made = KeyValueState(self.seen, self.keys, self.values, self.keep, self.positions)
-        made._set_room(Room(self.keys, self.values, self.keys.shape[2] + tokens))
-        return made
+        new = KeyValueState(self.seen, self.keys, self.values, self.keep, self.positions)
+        new._set_room(Room(self.keys, self.values, self.keys.shape[2] + tokens))
+        return new
 
     def _room_for(self, k: Tensor) -> Room | None:
         """Where ``k`` may be written, if room was reserved; a full one is doubled."""

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from everyformer.engines.once import once_differentiable
 from everyformer.engines.softmax.attention import attention_weights, sloped, softmax_attention
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
 
 Parts = tuple[Tensor, ...]
@@ -49,22 +49,22 @@ class PositionOnScores(Protocol):
     def of_heads(self, chosen: Sequence[int]) -> PositionOnScores:
         """The same for some heads, counted from 0."""
 
-    def prepare(self, places: Places, scale: float, dtype: torch.dtype) -> Parts:
+    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
         """What all blocks of a call share."""
 
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         """(H,) m_h if for keys j <= i all it does is to add -m_h (i - j)."""
 
-    def cut(self, parts: Parts, places: Places) -> Parts:
+    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         """A block's part of what the call holds, all of it views."""
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
         """The queries that are compared with the keys."""
 
-    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, places: Places) -> Tensor:
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
         """Scores (B, H, L, S) from scaled products of queries and keys, which it may overwrite."""
 
-    def values(self, weights: Tensor, parts: Parts, places: Places) -> Tensor | None:
+    def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
         """What is added to the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
 
 
@@ -82,13 +82,13 @@ class Scores:
     """on the weights"""
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility, places: Places | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility, pairs: Pairs | None = None
     ) -> Tensor:
         """Heads' outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...).
 
-        Without ``places`` nothing depends on order.
+        Without ``pairs`` nothing depends on order.
         """
-        slopes, call = self._settled(q, k, visible, places, self.dropout)
+        slopes, call = self._settled(q, k, visible, pairs, self.dropout)
         if call is None:
             return softmax_attention(
                 q, k, v, visible, scale=self.scale, dropout=self.dropout,
@@ -97,10 +97,10 @@ class Scores:
         return _attend(q, k, v, call)
 
     def weights(
-        self, q: Tensor, k: Tensor, visible: Visibility, places: Places | None = None
+        self, q: Tensor, k: Tensor, visible: Visibility, pairs: Pairs | None = None
     ) -> Tensor:
         """The matrix A (B, H, L, S) itself; rows that see nothing are zero."""
-        slopes, call = self._settled(q, k, visible, places, 0.0)
+        slopes, call = self._settled(q, k, visible, pairs, 0.0)
         if call is None:
             return attention_weights(
                 q, k, visible,
@@ -109,22 +109,22 @@ class Scores:
         return _all_weights(q, k, call)
 
     def _settled(
-        self, q: Tensor, k: Tensor, visible: Visibility, places: Places | None, dropout: float
+        self, q: Tensor, k: Tensor, visible: Visibility, pairs: Pairs | None, dropout: float
     ) -> tuple[Tensor | None, _Call | None]:
         """The slopes of plain softmax, or the call in blocks where that does not do."""
-        if self.position is None or places is None:
+        if self.position is None or pairs is None:
             return None, None
         # indices tell distances, no later key is seen, and no other bias is in the way
         bare = visible.mask is None or visible.mask.dtype == torch.bool
         wide = torch.promote_types(q.dtype, torch.float32)
-        if places.causal and places.regular and bare:
+        if pairs.causal and pairs.regular and bare:
             slopes = self.position.slopes_of(wide, q.device)
             if slopes is not None and (
                 q.shape[2] == 1 or sloped(q, k, visible, slopes, dropout) != "written"
             ):
                 return slopes, None
-        places = places.in_blocks(_sizes(q, k)[1])
-        return None, _Call(self.position, places, visible, self)
+        pairs = pairs.in_blocks(_sizes(q, k)[1])
+        return None, _Call(self.position, pairs, visible, self)
 
     def factor(self, q: Tensor) -> float:
         """The scale of queries (..., D)."""
@@ -135,14 +135,14 @@ class _Call(NamedTuple):
     """What a call in blocks is made of, beside its queries, keys and values."""
 
     position: PositionOnScores
-    places: Places
+    pairs: Pairs
     """of the blocks"""
     visible: Visibility
     scores: Scores
 
     def prepared(self, q: Tensor) -> Parts:
         wide = torch.promote_types(q.dtype, torch.float32)
-        return self.position.prepare(self.places, self.scores.factor(q), wide)
+        return self.position.prepare(self.pairs, self.scores.factor(q), wide)
 
 
 class _Block(NamedTuple):
@@ -184,7 +184,7 @@ def _all_weights(q: Tensor, k: Tensor, call: _Call) -> Tensor:
     found.zero_()
     parts = call.prepared(q)
     for block in _plan(q, k, call):
-        part = call.position.cut(parts, call.places.block(*block))
+        part = call.position.cut(parts, call.pairs.block(*block))
         cut = q[block.rows, :, block.first : block.last], k[block.rows, :, : block.keys]
         found[block.rows, :, block.first : block.last, : block.keys] = _weights(
             call, part, call.scores.sink, block, *cut
@@ -272,7 +272,7 @@ def _plan(q: Tensor, k: Tensor, call: _Call) -> Iterator[_Block]:
     for top in range(0, q.shape[0], batch):
         for first in range(0, length, rows):
             last = min(first + rows, length)
-            keys = last + source - length if call.places.causal else source
+            keys = last + source - length if call.pairs.causal else source
             yield _Block(slice(top, top + batch), first, last, keys)
 
 
@@ -283,7 +283,7 @@ def _cut(call: _Call, count: int, block: _Block, tensors: Any) -> tuple[Tensor, 
         q[block.rows, :, block.first : block.last],
         k[block.rows, :, : block.keys],
         v[block.rows, :, : block.keys],
-        *call.position.cut(parts, call.places.block(*block)),
+        *call.position.cut(parts, call.pairs.block(*block)),
         *sink,
     )
 
@@ -301,7 +301,7 @@ def _weigh(
         weights = _weights(call, parts, sink, block, q, k)
         weights = F.dropout(weights, call.scores.dropout) if call.scores.dropout else weights
         weights = weights.to(v.dtype)
-        added = call.position.values(weights, parts, call.places.block(*block))
+        added = call.position.values(weights, parts, call.pairs.block(*block))
         return _Weighed(cut, weights, added)
 
 
@@ -315,11 +315,11 @@ def _weights(
 ) -> Tensor:
     """(B, H, L, S) of one block from its parts, in float32 or wider."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    q, k, places = q.to(wide) * call.scores.factor(q), k.to(wide), call.places.block(*block)
+    q, k, pairs = q.to(wide) * call.scores.factor(q), k.to(wide), call.pairs.block(*block)
     products = (call.position.content(q, parts) @ k.transpose(-1, -2)).to(wide)
     if call.scores.softcap is not None:
         products = call.scores.softcap * torch.tanh(products / call.scores.softcap)
-    scores, full = call.position.score(products, q, k, parts, places), call.visible.mask is None
+    scores, full = call.position.score(products, q, k, parts, pairs), call.visible.mask is None
     if call.visible.causal:
         scores = _hide_later(scores)
     elif call.visible.mask is not None:

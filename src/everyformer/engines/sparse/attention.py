@@ -21,7 +21,7 @@ from torch import Tensor
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax.attention import with_slopes_in
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.engines.sparse import flex
@@ -77,8 +77,8 @@ def sparse_attention(
     plan.check_heads(q.shape[1])
     scale, executor = scores.factor(q), choose(plan, q, scores, backend)
     if executor == "dense":
-        visible, places = _all_pairs(q, plan, lengths)
-        return scores.attend(q, k, v, visible, places)
+        visible, pairs = _all_pairs(q, plan, lengths)
+        return scores.attend(q, k, v, visible, pairs)
     if executor == "flex":
         return flex.flex(q, k, v, plan, lengths, scale)
     slopes, size = _slopes(plan, q, scores), v.shape[-1]
@@ -166,16 +166,16 @@ def _has_tables(plan: SparsePlan, length: int, heads: int) -> bool:
     return any(isinstance(branch.keys, Tables) for branch in branches)
 
 
-def _all_pairs(q: Tensor, plan: SparsePlan, lengths: Tensor | None) -> tuple[Visibility, Places]:
+def _all_pairs(q: Tensor, plan: SparsePlan, lengths: Tensor | None) -> tuple[Visibility, Pairs]:
     index = torch.arange(q.shape[2], device=q.device)
-    places = Places.of(index[None], index[None], regular=True, causal=plan.causal)
+    pairs = Pairs.of(index[None], index[None], regular=True, causal=plan.causal)
     # padding stands behind what is real, so that no real causal query sees it
     if plan.complete and (plan.causal or lengths is None):
-        return Visibility(causal=plan.causal), places
+        return Visibility(causal=plan.causal), pairs
     visible = plan.visible(index, index, q.shape[1])[None]
     if lengths is not None:
         visible = visible & (index < lengths[:, None])[:, None, None]
-    return Visibility(mask=visible), places
+    return Visibility(mask=visible), pairs
 
 
 def dense_weights(

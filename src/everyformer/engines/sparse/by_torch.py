@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import PositionOnScores, Scores
 from everyformer.engines.sparse.layouts import Layout
 from everyformer.engines.sparse.plan import Branch, SparsePlan
@@ -118,14 +118,14 @@ def _scored(
         return asked @ read.transpose(-1, -2) + _by_head(position, i, j, heads, asked.dtype), None
     columns = length if causal else 2 * length - 1
     i, j = (t[:, 0].repeat(batch, 1) for t in (i, j))
-    places = Places(i, j, length - 1, columns, i.shape[-1], regular=False, causal=causal)
-    part = position.cut(position.prepare(places, scale, asked.dtype), places)
+    pairs = Pairs(i, j, length - 1, columns, i.shape[-1], regular=False, causal=causal)
+    part = position.cut(position.prepare(pairs, scale, asked.dtype), pairs)
     q, k = asked.flatten(0, 1), read.flatten(0, 1)
     products = position.content(q, part) @ k.transpose(-1, -2)
-    scores = position.score(products, q, k, part, places).unflatten(0, (batch, units))
+    scores = position.score(products, q, k, part, pairs).unflatten(0, (batch, units))
 
     def added(weights: Tensor) -> Tensor | None:
-        more = position.values(weights.flatten(0, 1), part, places)
+        more = position.values(weights.flatten(0, 1), part, pairs)
         return None if more is None else more.unflatten(0, (batch, units))
 
     return scores, added
@@ -134,7 +134,7 @@ def _scored(
 def _by_head(
     position: PositionOnScores, i: Tensor, j: Tensor, heads: int, dtype: torch.dtype
 ) -> Tensor:
-    """What a position adds (U, H, R, S) where the keys of heads stand at different places."""
+    """What a position adds (U, H, R, S) where the keys of heads stand at different positions."""
     apart = i[..., None] - j[..., None, :]
     return torch.stack([position.by_distance(apart[:, h], dtype)[h] for h in range(heads)], 1)
 

@@ -40,7 +40,7 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Pictures
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.sparse.layouts import Windows
 from everyformer.mixers import MIXERS
 from everyformer.mixers.base import RowMixer, Rows
@@ -55,7 +55,7 @@ from everyformer.mixers.etc.kinds import (
     merged,
     own_of,
     pairs_in_units,
-    places_of,
+    pairs_of,
     seen_in_units,
     seen_of,
     wide,
@@ -205,7 +205,7 @@ class ETC(RowMixer):
                 # units would hold no less; a compiler wants sizes that serve every length
                 size, beside = length, 0
         queries, keys = Windows(size), Windows(size, beside, beside)
-        places = places_of(size, beside, long.x.device)
+        pairs = pairs_of(size, beside, long.x.device)
         q = self._asked(self.long, long.x)
         near, across = (
             in_units(queries, self.long_labels(q, of))
@@ -215,10 +215,10 @@ class ETC(RowMixer):
         k, v = (in_units(keys, self._heads(t)) for t in self.long.read(long.x, "long"))
         other, more = (self._heads(t).transpose(1, 2) for t in self.long.read(summary.x, "global"))
         own, seen = (pairs_in_units(queries, t) for t in (own_of(long, summary), seen_of(summary)))
-        close, hard = places.distances().abs() <= self.options.radius, self.options.hard_l2g
+        close, hard = pairs.distances().abs() <= self.options.radius, self.options.hard_l2g
         products = (asked.flatten(2, 3) @ wide(other).mT).unflatten(2, (-1, size))
         weights = self._softmax(
-            (asked @ wide(k).mT).add_(self._by_distance(near, places)),
+            (asked @ wide(k).mT).add_(self._by_distance(near, pairs)),
             products.add_(self._by_sentence(across, own, hard)),
             (seen_in_units(long, keys) & close, both(seen, own) if hard else seen),
         )
@@ -237,14 +237,14 @@ class ETC(RowMixer):
             [self._heads(t).transpose(1, 2) for t in self.summary.read(row.x, kind)]
             for row, kind in ((summary, "global"), (long, "long"))
         )
-        places = places_of(count, 0, q.device, regular=not torch.compiler.is_exporting())
+        pairs = pairs_of(count, 0, q.device, regular=not torch.compiler.is_exporting())
         if self.options.ordered:
             near = self.summary_labels(q, self._near(q.device)).transpose(1, 2)
-            among = self._by_distance(near, places)
+            among = self._by_distance(near, pairs)
         else:
             ends = torch.tensor((0, self.distances + 2), device=q.device)
             itself, others = self.summary_labels(q, ends).transpose(1, 2).split(1, -1)
-            among = torch.where(places.distances() == 0, itself, others)
+            among = torch.where(pairs.distances() == 0, itself, others)
         across = self.summary_labels(q, self._across).transpose(1, 2)
         own, seen = own_of(summary, long), seen_of(long)
         weights = self._softmax(
@@ -271,9 +271,9 @@ class ETC(RowMixer):
         weights = F.dropout(weights, self.options.attention_dropout, self.training)
         return weights.split((near.shape[-1], across.shape[-1]), -1)
 
-    def _by_distance(self, near: Tensor, places: Places) -> Tensor:
+    def _by_distance(self, near: Tensor, pairs: Pairs) -> Tensor:
         """Numbers of pairs of one kind (..., R, S) from those of distances -k .. k."""
-        return places.lay(places.widen(near, self.options.clip))
+        return pairs.lay(pairs.widen(near, self.options.clip))
 
     def _by_sentence(self, across: Tensor, own: Tensor | None, hard: bool) -> Tensor:
         """Numbers of pairs of two kinds: of another sentence or the same one (..., R, 2)."""

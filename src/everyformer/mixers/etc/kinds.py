@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.engines.rows import gather_rows, order_of_real
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import surely
 from everyformer.engines.sparse.by_torch import laid
 from everyformer.engines.sparse.layouts import Windows
@@ -134,11 +134,11 @@ def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a & b
 
 
-def places_of(size: int, beside: int, device: torch.device, regular: bool = True) -> Places:
+def pairs_of(size: int, beside: int, device: torch.device, regular: bool = True) -> Pairs:
     """Of a unit of ``size`` queries, and keys that stand among them and ``beside`` them."""
     keys = torch.arange(size + 2 * beside, device=device)[None]
     queries, far = keys[:, :size] + beside, size + beside - 1
-    return Places(queries, keys, far, 2 * far + 1, size, regular)
+    return Pairs(queries, keys, far, 2 * far + 1, size, regular)
 
 
 def in_units(layout: Windows, t: Tensor) -> Tensor:

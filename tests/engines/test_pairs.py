@@ -9,33 +9,33 @@ import everyformer as ef
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax import scored
-from everyformer.engines.softmax.places import Places
+from everyformer.engines.softmax.pairs import Pairs
 
 SIZES = [(1, 1), (1, 5), (4, 4), (3, 7), (5, 5), (2, 9)]
 
 
-def places(queries, keys, regular):
+def positioned(queries, keys, regular):
     slots = torch.arange(keys)[None] + 11
-    return Places.of(slots[:, keys - queries :], slots, regular=regular)
+    return Pairs.of(slots[:, keys - queries :], slots, regular=regular)
 
 
 @pytest.mark.parametrize("regular", [True, False])
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
 def test_a_pair_gets_the_column_of_its_distance(queries, keys, regular):
-    where = places(queries, keys, regular)
+    where = positioned(queries, keys, regular)
     column = where.farthest - where.distances()[0]
     assert torch.equal(where.span()[column], where.distances()[0])
     by_query = torch.randn(3, 2, queries, where.columns)
     expected = by_query.gather(-1, column.expand(3, 2, -1, -1))
     assert torch.equal(where.lay(by_query), expected)
     table = torch.randn(2, where.columns)
-    assert torch.equal(where.pairs(where.cut(where.tile(table)))[0], table[:, column])
+    assert torch.equal(where.of_cut(where.cut(where.tile(table)))[0], table[:, column])
 
 
 @pytest.mark.parametrize("regular", [True, False])
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
 def test_a_block_reads_its_part_of_the_tables(queries, keys, regular):
-    where = places(queries, keys, regular)
+    where = positioned(queries, keys, regular)
     table = torch.randn(2, where.columns)
     by_query = torch.randn(3, 2, queries, where.columns)
     column = where.farthest - where.distances()[0]
@@ -43,7 +43,7 @@ def test_a_block_reads_its_part_of_the_tables(queries, keys, regular):
         seen = keys - queries + last
         part = where.block(slice(None), first, last, seen)
         whole = table[:, column][..., first:last, :seen]
-        assert torch.equal(part.pairs(part.cut(where.tile(table)))[0], whole)
+        assert torch.equal(part.of_cut(part.cut(where.tile(table)))[0], whole)
         rows = by_query[:, :, first:last]
         rows = part.take(rows) if regular else rows
         assert torch.equal(part.lay(rows), where.lay(by_query)[..., first:last, :seen])

@@ -2,7 +2,7 @@
 
 The distance of query i and key j is d = i - j: positive to the past. A position that depends on
 distances alone makes one column for each distance of a call, from the farthest past to the nearest
-future (``Places.span``); ``lay`` puts column d at every pair (i, j) that is d apart, ``collect``
+future (``Pairs.span``); ``lay`` puts column d at every pair (i, j) that is d apart, ``collect``
 adds the pairs up again. Where positions count up by one (no holes), both are views of memory that
 was skewed by one column a row, never look-ups. What is the same for all queries is skewed once for
 all blocks of a call (``tile``).
@@ -24,7 +24,7 @@ from everyformer.core.errors import ShapeError
 
 
 @dataclass(frozen=True)
-class Places:
+class Pairs:
     """Positions of a block of L queries and S keys."""
 
     queries: Tensor
@@ -53,7 +53,7 @@ class Places:
         regular: bool,
         causal: bool = False,
         farthest: int | None = None,
-    ) -> Places:
+    ) -> Pairs:
         """All distances that L queries and S keys can have, if the keys end with the queries.
 
         ``regular``: the last query stands where the last key does and both count up by one. Any
@@ -64,7 +64,7 @@ class Places:
         regular = regular and not torch.compiler.is_exporting()
         return cls(queries, keys, far, length + far, length, regular, causal)
 
-    def in_blocks(self, rows: int) -> Places:
+    def in_blocks(self, rows: int) -> Pairs:
         """The same for a call that is cut into blocks of ``rows`` queries.
 
         Causal blocks end with the last key that they see, so fewer columns are hidden for good.
@@ -85,7 +85,7 @@ class Places:
         """(B or 1, L, S) int64: the distance of every pair."""
         return self.queries[:, :, None] - self.keys[:, None, :]
 
-    def block(self, rows: slice, first: int, last: int, keys: int) -> Places:
+    def block(self, rows: slice, first: int, last: int, keys: int) -> Pairs:
         """The queries from ``first`` up to ``last`` with the first ``keys`` keys, of these rows."""
         queries, source = _of_rows(self.queries, rows), _of_rows(self.keys, rows)[:, :keys]
         queries = queries[:, first:last]
@@ -172,7 +172,7 @@ class Places:
         length, source = self.queries.shape[-1], self.keys.shape[-1]
         return tile[:, self.rows - length :].narrow(-1, self.skipped, source)
 
-    def pairs(self, part: Tensor) -> Tensor:
+    def of_cut(self, part: Tensor) -> Tensor:
         """The numbers of pairs (B or 1, H, L, S) from a `cut`."""
         return part[None] if self.regular else part[:, self._column_of_pairs()].transpose(0, 1)
 
