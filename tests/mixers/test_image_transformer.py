@@ -212,7 +212,7 @@ def test_pictures_are_drawn_as_they_were_scored(pixels, dims, task):
     sizes = {"image": (3, 3, 4), "width": 16, "heads": 2, "layers": 2}
     sizes |= {"flange": (1, 3)} if dims == 2 else {"block_size": 5}
     if task == "super-resolution":
-        sizes |= {"source_image": (3, 2, 2), "encoder_mixer": "image-transformer"}
+        sizes |= {"source_image": (3, 2, 2), "encoder": "image-transformer"}
         small = {"tile": (1, 2), "flange": (1, 1)} if dims == 2 else {}
         sizes["encoder_options"] = {"dims": dims, **small}
     model = ef.create_model("image-transformer", task, dims=dims, pixels=pixels, **sizes)

@@ -306,7 +306,7 @@ def test_training_redraws_and_evaluation_does_not():
 @pytest.mark.parametrize("name", ["linear", "performer", "rfa"])
 def test_training_s_cross_attention_reads_a_context_with_one_draw(name):
     model = ef.create_model(
-        "transformer", "seq2seq", width=12, heads=3, layers=1, vocabulary=20, cross_mixer=name
+        "transformer", "seq2seq", width=12, heads=3, layers=1, vocabulary=20, cross=name
     ).train()
     inputs = torch.randint(1, 20, (2, 7), generator=torch.Generator().manual_seed(0))
     loss = model(inputs, targets=inputs, mask=Mask(keep=inputs > 3)).loss

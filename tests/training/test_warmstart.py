@@ -151,7 +151,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"member": "rope"}, "member: 'attention' -> 'rope'; position: 'sinusoidal' -> 'rope'. Start"),
     ({"width": 24}, "width: 16 -> 24"),
     ({"layers": 1}, "layers: 2 -> 1"),
-    ({"window": 3}, "mixer_options.window: None -> 3"),
+    ({"window": 3}, "mixer.window: None -> 3"),
     ({"norm": "rmsnorm"}, "block.norm: 'layernorm' -> 'rmsnorm'"),
     ({"vocabulary": 99}, "different tokens: 256 -> 99"),
 ]
@@ -268,7 +268,7 @@ def test_a_split_of_heads_and_a_schedule_are_inherited(run: Callable[..., Any]) 
         old, new = (
             json.loads(Path(p, "config.json").read_text())["model"] for p in (source, f"{source}-2")
         )
-        for name in ("mixer", "mixer_options", "schedule"):
+        for name in ("mixer", "schedule"):
             assert new[name] == old[name]
 
 
