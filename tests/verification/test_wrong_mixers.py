@@ -162,12 +162,12 @@ WRONG = (
         "reorder", lambda right: lambda self, index: self,
     ),
     simple(
-        "padding", "padding that is read", "real tokens at", "order",
-        lambda right: lambda self, x, mask: right(self, x, mask and mask.without("keep")),
+        "padding", "padding that is read", "real tokens at", "_masked",
+        lambda right: lambda self, mask: right(self, mask and mask.without("keep")),
     ),
     simple(
-        "padding", "documents that mix", "packed documents mix", "order",
-        lambda right: lambda self, x, mask: right(self, x, mask and mask.without("documents")),
+        "padding", "documents that mix", "packed documents mix", "_masked",
+        lambda right: lambda self, mask: right(self, mask and mask.without("documents")),
     ),
     softmax(
         "padding", "ids that come again are one document", "off by", visibility, "runs_of",
