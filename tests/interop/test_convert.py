@@ -213,7 +213,7 @@ def test_a_missing_folder_is_refused(tmp_path):
     ("member", "task", "options", "message"),
     [
         ("aft-conv", "lm", {}, "mixer='aft-conv'"),
-        ("gpt", "lm", {"wiring": "post"}, "block.wiring='post'"),
+        ("gpt", "lm", {"wiring": "post"}, "wiring='post'"),
         ("attention", "lm", {}, "position='sinusoidal'"),
         ("rope", "lm", {"fraction": 0.5}, "position.fraction"),
         ("gmlp", "pixels", {"image": (1, 4, 4)}, "no known system has the task 'pixels'"),

@@ -89,7 +89,7 @@ def test_a_damaged_model_is_named(tmp_path: Path, name: str, harm: Any) -> None:
 def test_a_newer_model_asks_for_an_upgrade(tmp_path: Path) -> None:
     save_model(TinyModel(), tmp_path / "m")
     path = tmp_path / "m" / "config.json"
-    path.write_text(path.read_text().replace('"version": 3', '"version": 4'))
+    path.write_text(path.read_text().replace('"version": 4', '"version": 5'))
     with pytest.raises(CheckpointError, match="upgrade"):
         load_model(tmp_path / "m", build)
 
@@ -179,10 +179,10 @@ def test_a_newer_checkpoint_asks_for_an_upgrade(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_checkpoints(tmp_path, [1])
-    monkeypatch.setattr("everyformer.core.sealed.VERSION", 4)
+    monkeypatch.setattr("everyformer.core.sealed.VERSION", 5)
     make_checkpoints(tmp_path, [2])
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=r"version 4.*upgrade"):
+    with pytest.raises(CheckpointError, match=r"version 5.*upgrade"):
         newest_checkpoint(tmp_path)
 
 

@@ -12,6 +12,7 @@ Letters: B batch, H heads, L queries, S keys, D channels of a head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, final
 
@@ -274,7 +275,8 @@ class PatternAttention(RowMixer):
     def scores(self) -> Scores:
         """How scores of queries and keys become weights."""
         position = self.position if isinstance(self.position, ScorePosition) else None
-        return Scores(position=position, dropout=self.dropout if self.training else 0.0)
+        dropout = self.dropout if self.training else 0.0
+        return Scores(1 / math.sqrt(self.key_size), position=position, dropout=dropout)
 
     def _rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         if self.position is None or self.position.acts_on != "queries-keys":

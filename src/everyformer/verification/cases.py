@@ -48,10 +48,13 @@ def cases(member: Member) -> Iterator[Case]:
     variants: Given = known(member, "variants") or ()
     if member.name == "attention":
         variants = (*variants, *_inside())
-    for causal, own in ((True, "causal"), (False, "bidirectional")):
-        if member.can(own):
-            for options in (*variants, *(known(member, own) or ())) or ({},):
-                yield Case(member, options, causal)
+    forms = [(form == "causal", form) for form in ("causal", "bidirectional") if member.can(form)]
+    for options in variants:
+        for causal, _ in forms:
+            yield Case(member, options, causal)
+    for causal, form in forms:
+        for options in known(member, form) or (() if variants else ({},)):
+            yield Case(member, options, causal)
 
 
 def known(member: Member, what: str) -> Any:
