@@ -304,16 +304,17 @@ def test_pieces_with_a_state_are_one_pass(mixer):
     assert state.seen.tolist() == [11, 11]
 
 
-def test_hidden_layers_are_offered_and_have_gradients():
+def test_outputs_of_layers_are_offered_and_have_gradients():
     stack, x = make_stack("attention", output="mean"), draw(2, 6, WIDTH).requires_grad_()
-    out = stack(x, hidden=(0, 1, 3))
-    torch.testing.assert_close(out.hidden[0], x)
-    torch.testing.assert_close(stack.norm(out.hidden[2]), out.y)
+    out = stack(x, taps=[f"block-output:{n}" for n in (0, 1, 3)])
+    start, inner, end = out.taps.values()
+    torch.testing.assert_close(start, x)
+    torch.testing.assert_close(stack.norm(end), out.y)
     first = Stack([stack.blocks[0].mixer], WIDTH, BlockOptions(), wiring=Reversible()).double()
     first.blocks[0] = stack.blocks[0]
     halves = Pass().run([stack.blocks[0]], stack.wiring.open(x))
-    torch.testing.assert_close(out.hidden[1], (halves.a + halves.b) / 2)
-    assert torch.autograd.grad(out.hidden[1].sum(), x)[0].abs().max() > 0
+    torch.testing.assert_close(inner, (halves.a + halves.b) / 2)
+    assert torch.autograd.grad(inner.sum(), x)[0].abs().max() > 0
 
 
 class Nearest(Mixer):
