@@ -1,7 +1,7 @@
 """A stack of layers: passes states and losses through, and offers what lies inside.
 
 What it offers is named by `everyformer.core.taps`; the loop over the layers is `Pass` in
-`everyformer.blocks.wirings.base`. Mixers may want learned tokens in front (`Mixer.lead`): they go
+`everyformer.blocks.wirings.base`. Mixers may want learned tokens in front (`Leads`): they go
 through all layers with the text, without positions, and are left out of what comes out.
 """
 
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
-from everyformer.blocks.wirings.base import Layer, Pass, Wiring
+from everyformer.blocks.wirings.base import Forward, Layer, Pass, Wiring
 from everyformer.blocks.wirings.pre import PreNorm
+from everyformer.core.abilities import Leads
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
@@ -68,7 +69,7 @@ class Stack(nn.Module):
         self.norm = last_norm if self.wiring.last_norm else nn.Identity()
         self.before = None if position is None else nn.ModuleList(position)
         self.checkpointing = False
-        leads = sorted({mixer.lead for mixer in mixers})
+        leads = sorted({mixer.lead if isinstance(mixer, Leads) else 0 for mixer in mixers})
         if len(leads) > 1:
             raise GeneError(
                 f"layers want {' and '.join(map(str, leads))} learned tokens in front, but all "
@@ -95,7 +96,7 @@ class Stack(nn.Module):
             taps: what is wanted of the inside (`everyformer.core.taps`).
         """
         wanted = {text: self._tap(text) for text in taps}
-        given = Pass(
+        given = Forward(
             self._positions(x, mask, state),
             context,
             mask,

@@ -146,8 +146,6 @@ class Pass:
     """which block is applied at each step (default: each once); layers below are steps"""
     taps: Collection[Tap] = ()
     """what is wanted of the inside"""
-    checkpointing: bool = False
-    """whether of a layer its input alone is kept for the backward pass"""
     losses: Losses = field(default_factory=dict, init=False)
     """the layers' terms, summed by name"""
     states: list[State] = field(default_factory=list, init=False)
@@ -177,16 +175,7 @@ class Pass:
 
     def through(self, block: Layer, n: int, layer: int, stream: Stream) -> LayerOutput:
         """One layer: block ``n`` at the step ``layer``."""
-        given = self.given(n, layer)
-        given["taps"] = self.inside(layer + 1)
-        if not self.checkpointing:
-            out: LayerOutput = block(stream, **given)
-            return out
-        # the compiler repeats by itself and takes no such contexts
-        if not torch.compiler.is_compiling():
-            given["context_fn"] = made_again
-        again: LayerOutput = checkpoint(block, stream, use_reentrant=False, **given)
-        return again
+        raise NotImplementedError
 
     def given(self, n: int, layer: int) -> dict[str, Any]:
         """What one layer reads beside the stream."""
@@ -198,3 +187,23 @@ class Pass:
         """Names of what is wanted from inside a layer, counted from 1 (default: of any)."""
         taps = (t for t in self.taps if t.name != "block-output")
         return [t.name for t in taps if layer in (None, t.layer)]
+
+
+@dataclass(eq=False)
+class Forward(Pass):
+    """A pass whose gradients are autograd's."""
+
+    checkpointing: bool = False
+    """whether of a layer its input alone is kept for the backward pass"""
+
+    def through(self, block: Layer, n: int, layer: int, stream: Stream) -> LayerOutput:
+        given = self.given(n, layer)
+        given["taps"] = self.inside(layer + 1)
+        if not self.checkpointing:
+            out: LayerOutput = block(stream, **given)
+            return out
+        # the compiler repeats by itself and takes no such contexts
+        if not torch.compiler.is_compiling():
+            given["context_fn"] = made_again
+        again: LayerOutput = checkpoint(block, stream, use_reentrant=False, **given)
+        return again
