@@ -172,12 +172,12 @@ class ImageTransformer(PatternAttention):
                 f"{picture.grid[0]} rows of {picture.grid[1]} tokens: leave it out"
             )
         tile = options.tile or (picture.causal and picture.tile) or TILE
-        made = picture.tile or (1, picture.grid[1])
-        if picture.causal and _in_order(tile, picture.grid) != _in_order(made, picture.grid):
-            order = "raster order" if picture.tile is None else f"blocks of {picture.tile}"
+        order = picture.tile or (1, picture.grid[1])
+        if picture.causal and _in_order(tile, picture.grid) != _in_order(order, picture.grid):
+            named = "raster order" if picture.tile is None else f"blocks of {picture.tile}"
             raise GeneError(
                 f"image-transformer with dims=2 sees tiles of {tile}, but the model makes its "
-                f"pictures in {order}: give pixels={{'order': 'blocks', 'tile': {tile}}}"
+                f"pictures in {named}: give pixels={{'order': 'blocks', 'tile': {tile}}}"
             )
         return dataclasses.replace(options, tile=tile, grid=picture.grid)
 
@@ -213,16 +213,16 @@ class ImageTransformer(PatternAttention):
             return y, None
         why = "hidden cells of a picture keep their positions, which units of whole rows cannot"
         take(self.name, "dense", why, rows.x.shape[1] > SHORT)
-        shown = plan.visible(positions, positions, self.heads) & keep[:, None, None]
+        visible = plan.visible(positions, positions, self.heads) & keep[:, None, None]
         pairs = Pairs.of(positions[None], positions[None], regular=True, causal=False)
-        return self.scores.attend(q, k, v, Visibility(mask=shown), pairs), None
+        return self.scores.attend(q, k, v, Visibility(mask=visible), pairs), None
 
     def literal(self, text: Rows) -> Tensor:
         if text.grid is None:
             return self._literal(text)
-        shown = self._of_grid(text).mask(text.x.shape[1], self.heads)
-        shown = shown if text.keep is None else shown & text.keep
-        return self._by_definition(self.project(text.x), shown)
+        visible = self._of_grid(text).mask(text.x.shape[1], self.heads)
+        visible = visible if text.keep is None else visible & text.keep
+        return self._by_definition(self.project(text.x), visible)
 
     def _of_grid(self, rows: Rows) -> SparsePlan:
         """The plan of pictures whose shape a mask tells."""

@@ -175,9 +175,9 @@ class SparseTransformer(PlanAttention):
     def _union(self, head: int) -> tuple[Pattern, ...]:
         """What one head sees."""
         first, second = self.sets_of(self.options.pattern, head % self.options.groups)
-        turn = head if self.options.mode == "heads" else self.layer
+        step = head if self.options.mode == "heads" else self.layer
         sets = ("both",) if self.options.mode == "merged" else self.options.sets
-        seen = sets[turn % len(sets)]
+        seen = sets[step % len(sets)]
         return {"first": first, "second": second, "both": (*first, *second)}[seen]
 
     @property
