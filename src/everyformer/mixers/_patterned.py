@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, final
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.mixer import Mixer, heads_divide
+from everyformer.core.bounds import Affects, Dropout
+from everyformer.core.config import Options
+from everyformer.core.mixer import Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Panels, Pictures
 from everyformer.core.state import State
@@ -51,13 +54,32 @@ PIECE = 256
 """queries of a continued text that read the cache in one go"""
 
 
+@dataclass(frozen=True)
+class PatternOptions(Options):
+    """What all these members have beside their patterns."""
+
+    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
+    """which projections have a bias"""
+    attention_dropout: Dropout = 0.0
+    """dropout on the weights in training"""
+    backend: Annotated[Backend, Affects("speed")] = "auto"
+    """how it is computed: auto, dense, blocked or flex"""
+
+
 class PatternAttention(RowMixer):
-    """Base of the members, which say what their heads read.
+    """Base of the members, which say what their heads read in (B, L, width), with the projections.
 
     Args:
-        sizes: width of x, channels of the heads together (by-head), number of heads.
-        bias: which projections have a bias. dropout: on the weights, in training.
-        key_dim: channels of a head's queries and keys (default: those of its values).
+        width: channels of x.
+        heads: H.
+        causal: whether later tokens are hidden.
+        max_length: longest text, where the pattern depends on it (see the member).
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        position: one that turns queries and keys, or changes scores.
+        options: the member's options or a dictionary.
+
+    Raises:
+        GeneError: options that do not go with each other, with causal or with max_length.
     """
 
     states: tuple[type[State], ...] = (KeyValueState,)
@@ -67,31 +89,37 @@ class PatternAttention(RowMixer):
     examples: ClassVar[tuple[tuple[str, dict[str, Any]], ...]] = ()
     """titles and options of what is drawn where its own windows show every pair of so few tokens"""
 
+    Options: ClassVar[type[PatternOptions]]
+
+    @final
     def __init__(
-        self,
-        sizes: tuple[int, int | None, int],
-        causal: bool,
-        position: Position | None,
-        bias: tuple[str, ...] = (),
-        dropout: float = 0.0,
-        backend: Backend = "auto",
-        key_dim: int | None = None,
-    ) -> None:
+        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
+        channels: int | None = None, position: Position | None = None, options: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        width, channels, heads = sizes
+        self.options = o = set_options(self.Options, self.name, options)
         self.width, self.heads, self.causal = width, heads, causal
         self.size = heads_divide(channels or width, heads, self.name)
-        self.key_size = self.size if key_dim is None else key_dim
+        self.key_size = self.key_channels(self.size)
         if position is not None:
             position.check_mixer(self.name, heads, causal)
             position.check_sizes(self.name, self.key_size, self.size)
-        self.position, self.dropout, self.backend = position, dropout, backend
+        self.position = position
         self.project = HeadProjections(
-            (width,) * 3, (heads, heads), (self.key_size, self.size), bias
+            (width,) * 3, (heads, heads), (self.key_size, self.size), o.bias
         )
-        self.out = nn.Linear(heads * self.size, width, bias="output" in bias)
+        self.out = nn.Linear(heads * self.size, width, bias="output" in o.bias)
         if self.out.bias is not None:
             nn.init.zeros_(self.out.bias)
+        self.prepare(max_length)
+
+    def prepare(self, longest: int | None) -> None:
+        """Check ``options`` for texts of ``longest`` tokens at most, and make what plans need."""
+        raise NotImplementedError
+
+    def key_channels(self, size: int) -> int:
+        """Channels of a head's queries and keys, where its values have ``size``."""
+        return size
 
     def plan(self, length: int) -> SparsePlan:
         """What each head sees in a text of ``length`` tokens; causal: of any longer one too."""
@@ -204,7 +232,15 @@ class PatternAttention(RowMixer):
         plan, scores = self.plan(q.shape[2]), self.scores
         if tracing():
             record(self, "weights", lambda: dense_weights(q, k, plan, lengths, scores))
-        return sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=self.backend)
+        return self.attend(q, k, v, plan, lengths)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: SparsePlan, lengths: Tensor | None = None,
+        scores: Scores | None = None,
+    ) -> Tensor:  # fmt: skip
+        """`sparse_attention` with the member's scores, if no others are given, and its backend."""
+        scores, backend = scores or self.scores, self.options.backend
+        return sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=backend)
 
     def _continued(self, q: Tensor, positions: Tensor, cache: KeyValueState) -> Tensor:
         """Heads' outputs of queries whose keys stand at the end of the cache."""
@@ -275,7 +311,7 @@ class PatternAttention(RowMixer):
     def scores(self) -> Scores:
         """How scores of queries and keys become weights."""
         position = self.position if isinstance(self.position, ScorePosition) else None
-        dropout = self.dropout if self.training else 0.0
+        dropout = self.options.attention_dropout if self.training else 0.0
         return Scores(1 / math.sqrt(self.key_size), position=position, dropout=dropout)
 
     def _rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:

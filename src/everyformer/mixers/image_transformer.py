@@ -30,30 +30,27 @@ import torch
 from torch import Tensor
 
 from everyformer.core.abilities import Picture
-from everyformer.core.bounds import Affects, Count, Dropout, When, Whole
-from everyformer.core.config import Options
+from everyformer.core.bounds import Count, When, Whole
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
-from everyformer.core.mixer import set_options
 from everyformer.core.state import State
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
-from everyformer.engines.sparse.attention import SHORT, Backend, sparse_attention
+from everyformer.engines.sparse.attention import SHORT
 from everyformer.engines.sparse.patterns import Blocks
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
-from everyformer.mixers._patterned import PatternAttention
+from everyformer.mixers._patterned import PatternAttention, PatternOptions
 from everyformer.mixers.base import Rows
-from everyformer.positions.base import Position
 
 TILE = (4, 12)
 Grid = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class ImageTransformerOptions(Options):
+class ImageTransformerOptions(PatternOptions):
     dims: Literal[1, 2] = 1
     """1: blocks of the row of tokens; 2: tiles of the picture"""
     block_size: Annotated[Count, When("dims", 1)] = 256
@@ -66,12 +63,6 @@ class ImageTransformerOptions(Options):
     """m_h, m_w, rows above a tile and columns on both sides that it sees (2-D)"""
     grid: Annotated[tuple[Count, Count] | None, When("dims", 2)] = None
     """rows and columns of the picture (2-D; default: those of the model's pixels)"""
-    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
-    """which projections have a bias"""
-    attention_dropout: Dropout = 0.0
-    """dropout on the weights in training"""
-    backend: Annotated[Backend, Affects("speed")] = "auto"
-    """how it is computed: auto, dense, blocked or flex"""
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -109,38 +100,20 @@ TRIALS = Trials(
 
 @MIXERS.register("image-transformer")
 class ImageTransformer(PatternAttention):
-    """Local attention over (B, L, width), with its projections.
-
-    Args:
-        width: channels of x.
-        heads: H.
-        causal: whether later tokens are hidden; in 2-D tokens then come in block-raster order.
-        max_length: not needed; a 2-D form takes as many tokens as its grid has cells.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `ImageTransformerOptions` or a dictionary.
-
-    Raises:
-        GeneError: sizes that cannot be, or a causal 2-D form without a grid.
-    """
+    """Local attention over (B, L, width), with its projections."""
 
     name = "image-transformer"
     trials = TRIALS
     drawn_for = "lm"
     Options = ImageTransformerOptions
+    options: ImageTransformerOptions
     examples = (
         ("1-D", {"block_size": 8, "memory_size": 8}),
         ("2-D", {"dims": 2, "grid": (8, 8), "tile": (4, 4), "flange": (2, 2)}),
     )
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, position: Position | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: ImageTransformerOptions = set_options(ImageTransformerOptions, self.name, options)
-        super().__init__(
-            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
-        )
-        self.options = o
+    def prepare(self, longest: int | None) -> None:
+        o, causal = self.options, self.causal
         self._plan: SparsePlan | None = None
         if o.dims == 1:
             back = o.block_size if o.memory_size is None else o.memory_size
@@ -209,8 +182,7 @@ class ImageTransformer(PatternAttention):
         positions = torch.arange(rows.x.shape[1], device=rows.x.device)
         q, k = self._rotate(q, positions[None]), self._rotate(k, positions[None])
         if keep is None:
-            y = sparse_attention(q, k, v, plan, scores=self.scores, backend=self.backend)
-            return y, None
+            return self.attend(q, k, v, plan), None
         why = "hidden cells of a picture keep their positions, which units of whole rows cannot"
         take(self.name, "dense", why, rows.x.shape[1] > SHORT)
         visible = plan.visible(positions, positions, self.heads) & keep[:, None, None]

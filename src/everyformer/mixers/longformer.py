@@ -24,32 +24,29 @@ texts and wider windows: ``--training.stages 430 50 50 35 5`` (`everyformer.trai
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Even, Whole
-from everyformer.core.config import Options
+from everyformer.core.bounds import Bounds, Count, Even, Whole
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
-from everyformer.core.mixer import set_options
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.engines.sparse.attention import Backend, choose, sparse_attention
+from everyformer.engines.sparse.attention import choose
 from everyformer.engines.sparse.patterns import GlobalKeys, GlobalQueries, Near, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
-from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
+from everyformer.mixers._patterned import Heads, PatternAttention, PatternOptions, Weigh
 from everyformer.mixers.base import Rows
-from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
-class LongformerOptions(Options):
+class LongformerOptions(PatternOptions):
     window: Even | tuple[Even, ...] = 512
     """W, even: W/2 tokens are seen on each side of a token (causal: before it); 0: itself alone;
     one number or one a head"""
@@ -61,12 +58,6 @@ class LongformerOptions(Options):
     global_projections: bool | None = None
     """queries, keys and values of global tokens have matrices of their own (default: unless causal
     and without global tokens)"""
-    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
-    """which projections have a bias"""
-    attention_dropout: Dropout = 0.0
-    """dropout on the weights in training"""
-    backend: Annotated[Backend, Affects("speed")] = "auto"
-    """how it is computed: auto, dense, blocked or flex"""
 
 
 @state
@@ -112,19 +103,7 @@ TRIALS = Trials(
 
 @MIXERS.register("longformer")
 class Longformer(PatternAttention):
-    """Windows and global tokens over (B, L, width), with the projections.
-
-    Args:
-        width: channels of x.
-        heads: H.
-        causal: whether later tokens are hidden.
-        max_length: not needed, any length works; global positions beyond it are refused.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `LongformerOptions` or a dictionary.
-
-    Raises:
-        GeneError: windows, dilations or global positions that cannot be.
-    """
+    """Windows and global tokens over (B, L, width), with the projections."""
 
     name = "longformer"
     trials = TRIALS
@@ -132,32 +111,26 @@ class Longformer(PatternAttention):
     states = (KeyValueState, LongformerState)
     honours = frozenset({"keep", "documents", "global_tokens"})
     Options = LongformerOptions
+    options: LongformerOptions
     examples = (
         ("window 8", {"window": 8}),
         ("dilated by 2", {"window": 8, "dilation": 2}),
         ("and global tokens", {"window": 8, "global_tokens": (0, 21, 42)}),
     )
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, position: Position | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: LongformerOptions = set_options(LongformerOptions, self.name, options)
-        super().__init__(
-            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
-        )
-        self.options = o
+    def prepare(self, longest: int | None) -> None:
+        o, heads, causal = self.options, self.heads, self.causal
         windows = _by_head("window", o.window, heads)
         dilations = _by_head("dilation", o.dilation, heads)
         self._halves = tuple((w // 2, b) for w, b in zip(windows, dilations, strict=True))
-        self.tokens = _positions(o.global_tokens, max_length)
+        self.tokens = _positions(o.global_tokens, longest)
         separate = o.global_projections
         if separate is None:
             separate = not causal or bool(self.tokens)
         self.project_global: HeadProjections | None = None
         if separate:
             sizes = (heads, heads), (self.size, self.size)
-            self.project_global = HeadProjections((width,) * 3, *sizes, o.bias)
+            self.project_global = HeadProjections((self.width,) * 3, *sizes, o.bias)
         self.narrow(1)
 
     def narrow(self, by: int) -> None:
@@ -231,7 +204,7 @@ class Longformer(PatternAttention):
 
     def _dense(self, q: Tensor) -> bool:
         """Whether all pairs are computed anyway."""
-        return choose(self._local, q, self.scores, self.backend) == "dense"
+        return choose(self._local, q, self.scores, self.options.backend) == "dense"
 
     def _flags(self, positions: Tensor) -> Tensor:
         """Which positions (B or 1, L) are global where the mask names none."""
@@ -258,10 +231,7 @@ class Longformer(PatternAttention):
         return out.index_copy(2, at, own.to(out.dtype))
 
     def _local_heads(self, heads: Heads, keep: Tensor | None, plan: SparsePlan) -> Tensor:
-        lengths = None if keep is None else keep.sum(1)
-        return sparse_attention(
-            *heads, plan, lengths=lengths, scores=self.scores, backend=self.backend
-        )
+        return self.attend(*heads, plan, None if keep is None else keep.sum(1))
 
     def _pairs(self, rows: Rows, heads: Heads, weigh: Weigh) -> Tensor:
         """All pairs, global tokens by flags: for graphs, short texts and pictures."""

@@ -34,11 +34,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.dispatch import take
-from everyformer.core.mixer import Mixer, set_options
+from everyformer.core.mixer import Mixer
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.scored import Scores
-from everyformer.engines.sparse.attention import sparse_attention
 from everyformer.engines.sparse.patterns import (
     Blocks,
     BlockTable,
@@ -62,7 +61,6 @@ from everyformer.mixers.attention import attention_reference
 from everyformer.mixers.base import Rows
 from everyformer.mixers.bigbird.options import BigBirdOptions, check_together
 from everyformer.mixers.bigbird.trials import TRIALS
-from everyformer.positions.base import Position
 
 SMALL = {"block_size": 4, "random_blocks": 2}
 """blocks of pictures"""
@@ -70,24 +68,13 @@ SMALL = {"block_size": 4, "random_blocks": 2}
 
 @MIXERS.register("bigbird")
 class BigBird(PatternAttention):
-    """Windows of blocks, random and global blocks over (B, L, width), with the projections.
-
-    Args:
-        width: channels of x.
-        heads: H.
-        causal: whether later tokens are hidden.
-        max_length: longest text, which the random blocks are drawn for; not needed without.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `BigBirdOptions` or a dictionary.
-
-    Raises:
-        GeneError: options that do not go with each other or with causal.
-    """
+    """Windows of blocks, random and global blocks over (B, L, width), with the projections."""
 
     name = "bigbird"
     trials = TRIALS
     drawn_for = "mlm"
     Options = BigBirdOptions
+    options: BigBirdOptions
     examples = (
         ("at random", {**SMALL, "window_blocks": 1, "global_blocks": ()}),
         ("near", {**SMALL, "random_blocks": 0, "global_blocks": ()}),
@@ -95,15 +82,9 @@ class BigBird(PatternAttention):
         ("all three", SMALL),
     )
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, position: Position | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: BigBirdOptions = set_options(BigBirdOptions, self.name, options)
-        super().__init__(
-            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
-        )
-        self.options, self.layer, self.layers = o, 0, 0
+    def prepare(self, longest: int | None) -> None:
+        o, causal = self.options, self.causal
+        self.layer = self.layers = 0
         self.lead = o.extra_tokens if o.form == "etc" else 0
         always = o.global_blocks
         if always is None:
@@ -111,9 +92,9 @@ class BigBird(PatternAttention):
         self.rules = Rules(o.window_blocks // 2, tuple(dict.fromkeys(always)), causal)
         drawn = o.random_blocks > 0 and o.random != "zeros"
         # of a block that is longer than any text, no more than that is in plans
-        self._size = min(o.block_size, max_length) if drawn and max_length else o.block_size
-        self.max_length = max_length if drawn else None
-        check_together(o, self.rules, self._size, max_length, position)
+        self._size = min(o.block_size, longest) if drawn and longest else o.block_size
+        self.max_length = longest if drawn else None
+        check_together(o, self.rules, self._size, longest, self.position)
         self.order: Tensor | None
         self.register_buffer("order", self._drawn() if drawn else None)
         self._known: dict[int, SparsePlan] = {}
@@ -244,16 +225,14 @@ class BigBird(PatternAttention):
 
     def _sparse(self, heads: Heads, lengths: Tensor | None, longest: int) -> Tensor:
         """Of texts with as many blocks as one of ``longest`` tokens."""
-        count, plan, scores = self.blocks(longest), self.plan(longest), self.scores
+        count, plan = self.blocks(longest), self.plan(longest)
         if self._counts_once(count):
-            return sparse_attention(
-                *heads, plan, lengths=lengths, scores=scores, backend=self.backend
-            )
+            return self.attend(*heads, plan, lengths)
         q, k, v = heads
         q, k = self._repeated(q, k, torch.tensor([count], device=q.device))
         v = F.pad(v, (0, q.shape[-1] - self.size))
-        scores = Scores(1 / math.sqrt(self.size), dropout=scores.dropout)
-        y = sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=self.backend)
+        scores = Scores(1 / math.sqrt(self.size), dropout=self.scores.dropout)
+        y = self.attend(q, k, v, plan, lengths, scores)
         return y[..., : self.size]
 
     def _repeated(self, q: Tensor, k: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Index, Odd, When, Whole
-from everyformer.core.config import Options
+from everyformer.core.bounds import Bounds, Count, Index, Odd, When, Whole
 from everyformer.core.errors import GeneError
-from everyformer.engines.sparse.attention import Backend
 from everyformer.engines.sparse.random_blocks import Rules
+from everyformer.mixers._patterned import PatternOptions
 from everyformer.positions.base import Position
 
 MOST_GLOBAL = 1 << 20
@@ -20,7 +19,7 @@ SEEDS = 2**31
 
 
 @dataclass(frozen=True)
-class BigBirdOptions(Options):
+class BigBirdOptions(PatternOptions):
     block_size: Count = 64
     """tokens of a block"""
     window_blocks: Odd = 3
@@ -40,12 +39,6 @@ class BigBirdOptions(Options):
     """of the random blocks; layers and heads draw their own"""
     dense_blocks: Whole = 0
     """texts of at most so many blocks see everything (transformers: 5 + 2 r)"""
-    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
-    """which projections have a bias"""
-    attention_dropout: Dropout = 0.0
-    """dropout on the weights in training (the released code has none)"""
-    backend: Annotated[Backend, Affects("speed")] = "auto"
-    """how it is computed: auto, dense, blocked or flex"""
 
 
 def check_together(
