@@ -38,6 +38,8 @@ from everyformer.memory.base import Memory, Recalled, Segment, no_rows, with_seg
 
 @dataclass(frozen=True)
 class SegmentOptions(Options):
+    """Options of `SegmentMemory`."""
+
     slots: Whole = 128
     """M, tokens before a segment that each layer reads too"""
     same_length: Literal["evaluation", "always", "never"] = "evaluation"
@@ -61,12 +63,12 @@ class SegmentState(State):
 def _limits(make: Make) -> list[Pair]:
     """A memory of everything is one pass; none at all is each segment by itself."""
     plain = make("attention", position="alibi")
-    made = []
+    mixers = []
     for slots in (LENGTH, 0):
         options = {"slots": slots, "store": "inputs", "same_length": "never"}
-        made.append(make("attention", position="alibi", memory="segment", memory_options=options))
-        made[-1].load_state_dict(plain.state_dict())
-    whole, none = made
+        mixers.append(make("attention", position="alibi", memory="segment", memory_options=options))
+        mixers[-1].load_state_dict(plain.state_dict())
+    whole, none = mixers
 
     def alone(x: Tensor) -> Tensor:
         return torch.cat([plain(x[:, :4]).y, plain(x[:, 4:]).y], 1)
@@ -91,7 +93,7 @@ TRIALS = Trials(
 
 @MEMORIES.register("segment")
 class SegmentMemory(Memory):
-    """The last M inputs of a layer, read beside the next segment's."""
+    """Transformer-XL's memory: the last M inputs of a layer, read beside the next segment's."""
 
     name = "segment"
     trials = TRIALS

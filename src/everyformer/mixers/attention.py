@@ -249,19 +249,19 @@ class Attention(Mixer):
         if self.memory is None:
             return MixerOutput(y, cache.last(self.reach), {})
 
-        def received() -> Tensor:
+        def usage() -> Tensor:
             got = self.scores.weights(q, k, visible, pairs)
             got = got if real is None else got.masked_fill(~real[:, None, :, None], 0)
             return got.sum((1, 2))
 
         if tracing():
-            record(self, "received", received)
+            record(self, "received", usage)
         if isinstance(state, KeyValueState):
             cache = cache if document is None else cache.only(document)
             return MixerOutput(y, cache.last(self.reach), {})
         assert positions is not None
-        look = partial(by_contents, self.project, self.scale, x.detach())
-        segment = Segment(x, positions, real, document, look, received)
+        attend = partial(by_contents, self.project, self.scale, x.detach())
+        segment = Segment(x, positions, real, document, attend, usage)
         return MixerOutput(y, *self.memory.remember(state, segment))
 
     def reference(
