@@ -1,4 +1,4 @@
-"""The wiring that members with kernel attention share; features and gates are in their own files.
+"""Kernel attention: what its members share; their features and gates are in their own files.
 
     y_t = sum_s fq(q_t) . fk(k_s) v_s / sum_s fq(q_t) . fk(k_s),    Y = concat_h(y) W_o
 
@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import heads_divide
+from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -35,10 +35,10 @@ from everyformer.engines.kernel.attention import (
     kernel_attention,
     read_all,
 )
-from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.visibility import visibility
-from everyformer.mixers.base import RowMixer, Rows
+from everyformer.mixers._heads import HeadMixer
+from everyformer.mixers.base import Rows
 from everyformer.positions.base import Position
 
 Keys = tuple[Tensor, Tensor | None]
@@ -48,18 +48,22 @@ Bias = tuple[Literal["query", "key", "value", "output"], ...]
 
 @dataclass(frozen=True)
 class KernelOptions(Options):
-    """Options of all members."""
+    """Options of every kernel attention."""
 
     bias: Bias = ()
     """which projections have a bias"""
 
 
-class KernelAttention(RowMixer):
-    """Projections, context and state; a member adds its features, and gates if it has them.
+class KernelAttention(HeadMixer):
+    """Kernel attention over (B, L, width); a member adds its features, and gates if it has them.
 
     Args:
-        sizes: width of x, channels of the heads together (by-head), number of heads.
-        features: M. levels: whether keys have levels or gates, which a state must then follow.
+        width: channels of x. heads: H; heads of D = width / H channels.
+        causal: whether a token sees only itself and earlier ones.
+        max_length: not needed, there is no table.
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        position: rotates queries and keys before their features.
+        options: the member's, or a dictionary.
     """
 
     states = (KernelState, ContextSums)
@@ -69,22 +73,33 @@ class KernelAttention(RowMixer):
     shares_heads = True
     guard: Guard = POSITIVE
     """of the denominators; a member with a choice sets its own"""
+    Options: ClassVar[type[KernelOptions]]
+    features: int
+    """M"""
+    levels: bool
+    """whether keys have levels or gates, which a state must then follow"""
 
     def __init__(
         self,
-        sizes: tuple[int, int | None, int],
-        causal: bool,
-        position: Position | None,
-        bias: Bias,
-        features: int,
-        levels: bool,
+        *,
+        width: int,
+        heads: int = 1,
+        causal: bool = False,
+        max_length: int | None = None,
+        channels: int | None = None,
+        position: Position | None = None,
+        options: Any = None,
     ) -> None:
         super().__init__()
-        width, channels, heads = sizes
+        self.options = set_options(self.Options, self.name, options)
         self.width, self.heads, self.causal = width, heads, causal
         self.head_dim = heads_divide(channels or width, heads, self.name)
-        self.features, self.levels = features, levels
+        self.features, self.levels = self.feature_sizes()
         if position is not None:
+            if not self.accepts_positions:
+                raise GeneError(
+                    f"mixer '{self.name}' takes no position inside; '{position.name}' was given"
+                )
             position.check_mixer(self.name, heads, causal)
             if position.acts_on == "scores":
                 raise GeneError(
@@ -96,13 +111,15 @@ class KernelAttention(RowMixer):
                 "cross-attention with position=None"
             )
         self.position = position
-        whole = self.head_dim * heads
-        self.project = HeadProjections(
-            (width,) * 3, (heads, heads), (self.head_dim, self.head_dim), bias
-        )
-        self.out = nn.Linear(whole, width, bias="output" in bias)
-        if self.out.bias is not None:
-            nn.init.zeros_(self.out.bias)
+        self.add_projections(self.options.bias)
+        self.build()
+
+    def feature_sizes(self) -> tuple[int, bool]:
+        """``features`` and ``levels`` by the options, which are refused where they have no form."""
+        raise NotImplementedError
+
+    def build(self) -> None:
+        """Add what the member has beside the projections."""
 
     def draw(self, carried: bool, again: bool = True) -> Tensor | None:
         """The random projection of this call, if features have one.
@@ -113,7 +130,7 @@ class KernelAttention(RowMixer):
 
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         """Features (B, H, L, M) of queries (B, H, L, D), up to a factor for each query."""
-        raise NotImplementedError
+        return self.key_features(q, drawn)[0]
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         """Features of keys (B, H, S, D)."""
@@ -141,7 +158,7 @@ class KernelAttention(RowMixer):
 
     def finish(self, y: Tensor) -> Tensor:
         """The output (B, L, width) of averages (B, H, L, D)."""
-        return self.out(y.transpose(1, 2).flatten(2))
+        return self.merge(y)
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         x, keep = rows.x, rows.keep
@@ -158,7 +175,7 @@ class KernelAttention(RowMixer):
             gate, written = gates
             level = written if level is None else level + written
         if tracing():
-            self._show((features, keys), (keep, level, gate))
+            self._record((features, keys), (keep, level, gate))
             record(self, "exact", lambda: self._exact(q, k, keep, gates))
         v = self._summed(v)
         if not self.causal:
@@ -178,25 +195,14 @@ class KernelAttention(RowMixer):
         gates = self.literal_gates(text.x)
         if gates is not None:
             scores = scores * gate_weights(gates, text.keep)
-        visible = self._shown(q, text.keep)
+        visible = self._visible(q, text.keep)
         return self.finish(dense_average(scores, self._summed(v), visible, self.guard))
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> KernelState:
-        if not self.causal:
-            super().init_state(batch_size)
+    def empty_state(self, batch: int, **like: Any) -> KernelState:
         if self.position is not None:
             self.position.check_streaming()
-        like = self.out.weight
-        return KernelState.empty(
-            (batch_size, self.heads), self.features, self.head_dim, self.levels,
-            device=device or like.device, dtype=dtype or like.dtype,
-        )  # fmt: skip
+        rows = batch, self.heads
+        return KernelState.empty(rows, self.features, self.head_dim, self.levels, **like)
 
     def read(self, keys: Rows, values: Tensor) -> ContextSums:
         """The sums of a context."""
@@ -221,21 +227,21 @@ class KernelAttention(RowMixer):
         """Values in the dtype of the averages: sums that nothing divides outgrow float16."""
         return widened(v) if self.guard.kind == "none" else v
 
-    def _show(self, made: tuple[Tensor, Tensor], logs: tuple[Tensor | None, ...]) -> None:
+    def _record(self, features: tuple[Tensor, Tensor], logs: tuple[Tensor | None, ...]) -> None:
         """Offer the features and the weights (B, H, L, L) that are never formed otherwise."""
-        (q, k), (keep, level, gate) = made, logs
+        (q, k), (keep, level, gate) = features, logs
         record(self, "features", lambda: k)
-        shown = self._shown(q, keep)
+        visible = self._visible(q, keep)
 
         def weights() -> Tensor:
             scores = q @ k.mT
             if level is not None:
                 past = torch.zeros_like(level) if gate is None else gate.cumsum(2)
                 logs = (level - past)[:, :, None] + 0 * scores
-                logs = logs if shown is None else logs.masked_fill(~shown, -math.inf)
+                logs = logs if visible is None else logs.masked_fill(~visible, -math.inf)
                 scores = scores * (logs - logs.amax(-1, keepdim=True).clamp(min=-1e30)).exp()
             one = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand_as(scores)
-            return dense_average(scores, one, shown, self.guard)
+            return dense_average(scores, one, visible, self.guard)
 
         record(self, "weights", weights)
 
@@ -248,14 +254,14 @@ class KernelAttention(RowMixer):
             gate, written = gates
             gate = gate if keep is None else gate.masked_fill(~keep[:, None], 0)
             logs = logs + (written - gate.cumsum(2))[:, :, None]
-        shown = self._shown(q, keep)
-        logs = logs if shown is None else logs.masked_fill(~shown, -math.inf)
+        visible = self._visible(q, keep)
+        logs = logs if visible is None else logs.masked_fill(~visible, -math.inf)
         return logs.softmax(-1).nan_to_num(0)
 
-    def _shown(self, q: Tensor, keep: Tensor | None) -> Tensor | None:
+    def _visible(self, q: Tensor, keep: Tensor | None) -> Tensor | None:
         """Who sees whom among tokens of one call, broadcastable to (B, H, L, L)."""
-        places = torch.arange(q.shape[2], device=q.device)[None]
-        return visibility(None, places, places, causal=self.causal, windows=(None,), keep=keep).mask
+        at = torch.arange(q.shape[2], device=q.device)[None]
+        return visibility(None, at, at, causal=self.causal, windows=(None,), keep=keep).mask
 
 
 def gate_weights(gate: Tensor, keep: Tensor | None) -> Tensor:
@@ -276,10 +282,10 @@ def gate_weights(gate: Tensor, keep: Tensor | None) -> Tensor:
     return torch.stack(rows, -2)
 
 
-def dense_average(scores: Tensor, v: Tensor, shown: Tensor | None, guard: Guard) -> Tensor:
-    """sum_s scores v_s / sum_s scores over the pairs ``shown``: (B, H, L, D_v)."""
-    if shown is not None:
-        scores = scores.masked_fill(~shown, 0)
+def dense_average(scores: Tensor, v: Tensor, visible: Tensor | None, guard: Guard) -> Tensor:
+    """sum_s scores v_s / sum_s scores over the ``visible`` pairs: (B, H, L, D_v)."""
+    if visible is not None:
+        scores = scores.masked_fill(~visible, 0)
     sums = torch.cat([scores @ v.to(scores.dtype), scores.sum(-1, keepdim=True)], -1)
     return divided(sums, guard)[0].to(v.dtype)
 

@@ -37,7 +37,6 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Amount, Count, When
 from everyformer.core.errors import ConfigError, ShapeError
-from everyformer.core.mixer import set_options
 from everyformer.core.trials import WIDTH, Make, Pair, Trials, output
 from everyformer.engines.kernel.attention import (
     POSITIVE,
@@ -108,13 +107,13 @@ def linear_attention_reference(
     keep: Tensor | None = None, guard: Guard = POSITIVE,
 ) -> Tensor:  # fmt: skip
     """The definition with its L x L matrix, on features; arguments as in `linear_attention`."""
-    shown = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
-    shown = shown.tril(k.shape[2] - q.shape[2]) if causal else shown
-    shown = shown if keep is None else shown & keep[:, None, None, :]
+    visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+    visible = visible.tril(k.shape[2] - q.shape[2]) if causal else visible
+    visible = visible if keep is None else visible & keep[:, None, None, :]
     scores = q @ k.mT
     if gate is not None:
         scores = scores * gate_weights(gate.exp(), keep)
-    return dense_average(scores, v, shown, guard)
+    return dense_average(scores, v, visible, guard)
 
 
 def linear_attention(
@@ -190,7 +189,7 @@ _elu_features.register_autograd(_differentiate, setup_context=_save)
 
 
 def dpfp_features(x: Tensor, nu: int) -> Tensor:
-    """Products of the rectified channels [x, -x] with those 1 .. ``nu`` places before: 2 nu D."""
+    """Products of the rectified channels [x, -x] with those 1 .. ``nu`` channels before: 2 nu D."""
     r = torch.cat([x, -x], -1).relu()
     return torch.cat([r * r.roll(shift, -1) for shift in range(1, nu + 1)], -1)
 
@@ -276,30 +275,20 @@ TRIALS = Trials(
 
 @MIXERS.register("linear")
 class Linear(KernelAttention):
-    """Linear attention over (B, L, width).
-
-    Args:
-        width: channels of x. heads: H; heads of D = width / H channels.
-        causal: whether a token sees only itself and earlier ones.
-        max_length: not needed, there is no table.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `LinearOptions` or a dictionary.
-    """
+    """Linear attention over (B, L, width)."""
 
     name = "linear"
     trials = TRIALS
     Options = LinearOptions
+    options: LinearOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: LinearOptions = set_options(LinearOptions, "linear", options)
-        size = (channels or width) // max(heads, 1)
+    def feature_sizes(self) -> tuple[int, bool]:
+        o, size = self.options, self.head_dim
         features = {"hedgehog": 2 * size, "dpfp": 2 * size * o.nu}.get(o.feature_map, size)
-        levels = o.feature_map == "exp"
-        super().__init__((width, channels, heads), causal, None, o.bias, features, levels)
-        self.options = o
+        return features, o.feature_map == "exp"
+
+    def build(self) -> None:
+        o, size = self.options, self.head_dim
         if o.normalise == "rms":
             self.guard = Guard("none")
         elif o.feature_map in SIGNED:
