@@ -198,16 +198,6 @@ def _limits(make: Make) -> list[Pair]:
     return pairs
 
 
-TRIALS = Trials(
-    variants=(
-        {"slots": 4, "compressed": 3, "rate": 2},
-        {"slots": 2, "compressed": 3, "rate": 2, "function": "most-used", "distance": "time"},
-        {"slots": 3, "compressed": 6, "rate": 3, "function": "dilated", "gradient": "one-segment"},
-    ),
-    limits=_limits,
-)
-
-
 @MEMORIES.register("compressive")
 class CompressiveMemory(Memory):
     """The Compressive Transformer's memory: n_m past inputs and n_cm rows for c older ones each.
@@ -217,7 +207,20 @@ class CompressiveMemory(Memory):
     """
 
     name = "compressive"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {"slots": 4, "compressed": 3, "rate": 2},
+            {"slots": 2, "compressed": 3, "rate": 2, "function": "most-used", "distance": "time"},
+            {
+                "slots": 3,
+                "compressed": 6,
+                "rate": 3,
+                "function": "dilated",
+                "gradient": "one-segment",
+            },
+        ),
+        limits=_limits,
+    )
     Options = CompressiveOptions
     holds = CompressiveState
 

@@ -79,24 +79,21 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    variants=(
-        {"slots": 4},
-        {"slots": 4, "store": "inputs", "untie": False},
-        {"slots": LONGEST, "store": "inputs", "same_length": "never", "position": "rope"},
-        {"slots": 3, "position": "alibi"},
-        {"slots": 5, "position": "t5-relative", "kv_heads": 1},
-    ),
-    limits=_limits,
-)
-
-
 @MEMORIES.register("segment")
 class SegmentMemory(Memory):
     """Transformer-XL's memory: the last M inputs of a layer, read beside the next segment's."""
 
     name = "segment"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {"slots": 4},
+            {"slots": 4, "store": "inputs", "untie": False},
+            {"slots": LONGEST, "store": "inputs", "same_length": "never", "position": "rope"},
+            {"slots": 3, "position": "alibi"},
+            {"slots": 5, "position": "t5-relative", "kv_heads": 1},
+        ),
+        limits=_limits,
+    )
     Options = SegmentOptions
     holds = SegmentState
 

@@ -201,16 +201,6 @@ def _limits(make: Make) -> list[Pair]:
     return [("gamma = beta = 0 is AFT-simple", output(conv), output(simple))]
 
 
-TRIALS = Trials(
-    variants=(
-        {"kernel": 5},
-        {"kernel": 3, "tied": False},
-        {"kernel": 7, "reparameterise": False},
-    ),
-    limits=_limits,
-)
-
-
 @MIXERS.register("aft-conv")
 class AFTConv(AttentionFree):
     """AFT-conv over (B, L, width); each head has a kernel (and, tied, a key) of its own.
@@ -220,7 +210,14 @@ class AFTConv(AttentionFree):
     """
 
     name = "aft-conv"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {"kernel": 5},
+            {"kernel": 3, "tied": False},
+            {"kernel": 7, "reparameterise": False},
+        ),
+        limits=_limits,
+    )
     Options = AFTConvOptions
     options: AFTConvOptions
     states = (BandState,)

@@ -147,12 +147,6 @@ def _limits(make: Make) -> list[Pair]:
     return [("w = 0 is AFT-simple", output(flat), output(simple))]
 
 
-TRIALS = Trials(
-    variants=({}, {"rank": None}, {"rank": 4, "gate": "relu"}),
-    limits=_limits,
-)
-
-
 @MIXERS.register("aft-full")
 class AFTFull(AttentionFree):
     """AFT-full over (B, L, width); ``max_length``, the size of w, is required.
@@ -162,7 +156,7 @@ class AFTFull(AttentionFree):
     """
 
     name = "aft-full"
-    trials = TRIALS
+    trials = Trials(variants=({}, {"rank": None}, {"rank": 4, "gate": "relu"}), limits=_limits)
     Options = AFTFullOptions
     options: AFTFullOptions
     states = (FullState,)

@@ -157,12 +157,6 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    variants=({"window": 4}, {"window": 1}, {"window": 0}, {"window": 8, "rank": None}),
-    limits=_limits,
-)
-
-
 @MIXERS.register("aft-local")
 class AFTLocal(AttentionFree):
     """AFT-local over (B, L, width); ``max_length``, the size of w's tables, is required.
@@ -172,7 +166,10 @@ class AFTLocal(AttentionFree):
     """
 
     name = "aft-local"
-    trials = TRIALS
+    trials = Trials(
+        variants=({"window": 4}, {"window": 1}, {"window": 0}, {"window": 8, "rank": None}),
+        limits=_limits,
+    )
     Options = AFTLocalOptions
     options: AFTLocalOptions
     states = (BandState,)

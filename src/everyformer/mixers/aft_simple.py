@@ -103,18 +103,12 @@ def _limits(make: Make) -> list[Pair]:
     return [("K = 0 is the mean of V", output(simple), mean)]
 
 
-TRIALS = Trials(
-    variants=({}, {"gate": "identity"}),
-    limits=_limits,
-)
-
-
 @MIXERS.register("aft-simple")
 class AFTSimple(AttentionFree):
     """AFT-simple over (B, L, width); each channel is a head of its own, whatever ``heads`` says."""
 
     name = "aft-simple"
-    trials = TRIALS
+    trials = Trials(variants=({}, {"gate": "identity"}), limits=_limits)
     Options = AFTSimpleOptions
     options: AFTSimpleOptions
     states = (SimpleState,)

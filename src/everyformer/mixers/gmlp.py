@@ -324,25 +324,22 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    variants=(
-        {},
-        {"gate": "multiplicative", "sgu_heads": 2},
-        {"gate": "additive"},
-        {"gate": "linear"},
-        {"spatial": "toeplitz"},
-        {"spatial": "toeplitz", "taps": 3},
-    ),
-    limits=_limits,
-)
-
-
 @MIXERS.register("gmlp")
 class GMLP(SpatialMLP):
     """gMLP: the spatial gating unit alone."""
 
     name = "gmlp"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {},
+            {"gate": "multiplicative", "sgu_heads": 2},
+            {"gate": "additive"},
+            {"gate": "linear"},
+            {"spatial": "toeplitz"},
+            {"spatial": "toeplitz", "taps": 3},
+        ),
+        limits=_limits,
+    )
     Options = GMLPOptions
 
 
@@ -355,16 +352,13 @@ def _amlp_limits(make: Make) -> list[Pair]:
     return [("zero attention output is gMLP", output(tiny), output(plain))]
 
 
-AMLP_TRIALS = Trials(
-    variants=({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
-    limits=_amlp_limits,
-)
-
-
 @MIXERS.register("amlp")
 class AMLP(SpatialMLP):
     """aMLP: a tiny single-head attention is added to the gate."""
 
     name = "amlp"
-    trials = AMLP_TRIALS
+    trials = Trials(
+        variants=({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
+        limits=_amlp_limits,
+    )
     Options = AMLPOptions

@@ -256,29 +256,26 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    variants=(
-        {},
-        {"eps": 1e-6, "bias": ("query", "key", "value", "output")},
-        {"feature_map": "relu"},
-        {"feature_map": "exp"},
-        {"feature_map": "softmax"},
-        {"feature_map": "identity", "normalise": "rms"},
-        {"feature_map": "t2r"},
-        {"feature_map": "product", "normalise": "rms"},
-        {"feature_map": "hedgehog"},
-        {"feature_map": "dpfp", "nu": 2},
-    ),
-    limits=_limits,
-)
-
-
 @MIXERS.register("linear")
 class Linear(KernelAttention):
     """Linear attention over (B, L, width)."""
 
     name = "linear"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {},
+            {"eps": 1e-6, "bias": ("query", "key", "value", "output")},
+            {"feature_map": "relu"},
+            {"feature_map": "exp"},
+            {"feature_map": "softmax"},
+            {"feature_map": "identity", "normalise": "rms"},
+            {"feature_map": "t2r"},
+            {"feature_map": "product", "normalise": "rms"},
+            {"feature_map": "hedgehog"},
+            {"feature_map": "dpfp", "nu": 2},
+        ),
+        limits=_limits,
+    )
     Options = LinearOptions
     options: LinearOptions
 

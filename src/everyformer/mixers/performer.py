@@ -121,25 +121,22 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    variants=(
-        {},
-        {"features": 16, "draw": "iid", "per_head": True, "eps": 1e-3},
-        {"features": 8, "feature_map": "hyperbolic", "draw": "regularised"},
-        {"features": 256, "feature_map": "trigonometric"},
-        {"features": 8, "feature_map": "relu", "bias": ("query", "value")},
-        {"features": 0, "feature_map": "relu"},
-    ),
-    limits=_limits,
-)
-
-
 @MIXERS.register("performer")
 class Performer(KernelAttention):
     """Performer's attention (FAVOR+) over (B, L, width)."""
 
     name = "performer"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {},
+            {"features": 16, "draw": "iid", "per_head": True, "eps": 1e-3},
+            {"features": 8, "feature_map": "hyperbolic", "draw": "regularised"},
+            {"features": 256, "feature_map": "trigonometric"},
+            {"features": 8, "feature_map": "relu", "bias": ("query", "value")},
+            {"features": 0, "feature_map": "relu"},
+        ),
+        limits=_limits,
+    )
     accepts_positions = True
     Options = PerformerOptions
     options: PerformerOptions

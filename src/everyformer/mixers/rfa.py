@@ -122,21 +122,6 @@ def _limits(make: Make) -> list[Pair]:
     return found
 
 
-TRIALS = Trials(
-    variants=(
-        {},
-        {"draw": "orthogonal", "pool": 4, "learned_scale": False},
-        {"feature_map": "arccos", "temperature": 0.5},
-    ),
-    causal=(
-        {"gate": True},
-        {"gate": True, "feature_map": "arccos", "features": 16, "temperature": 2.0},
-        {"compat_clamp": True},
-    ),
-    limits=_limits,
-)
-
-
 @MIXERS.register("rfa")
 class RFA(KernelAttention):
     """Random feature attention over (B, L, width).
@@ -146,7 +131,19 @@ class RFA(KernelAttention):
     """
 
     name = "rfa"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {},
+            {"draw": "orthogonal", "pool": 4, "learned_scale": False},
+            {"feature_map": "arccos", "temperature": 0.5},
+        ),
+        causal=(
+            {"gate": True},
+            {"gate": True, "feature_map": "arccos", "features": 16, "temperature": 2.0},
+            {"compat_clamp": True},
+        ),
+        limits=_limits,
+    )
     accepts_positions = True
     Options = RFAOptions
     options: RFAOptions

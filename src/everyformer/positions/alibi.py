@@ -91,20 +91,6 @@ def _limits(make: Make) -> list[Pair]:
     return [at_zero(make, "alibi", 0.0, slopes=(0.0,) * HEADS)]
 
 
-TRIALS = Trials(
-    inside=(
-        {},
-        {"learned": True, "window": 5, "kv_heads": 1},
-        {"lowest": 0.4, "stretch": 3.0},
-        {
-            "mixer": "by-head",
-            "mixer_options": {"mixers": ("attention", "aft-conv", "attention")},
-        },
-    ),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("alibi")
 class Alibi(ScorePosition):
     """ALiBi: ``-m_h |i - j|`` added to the scores of softmax attention; any length, any stream.
@@ -114,7 +100,18 @@ class Alibi(ScorePosition):
     """
 
     name = "alibi"
-    trials = TRIALS
+    trials = Trials(
+        inside=(
+            {},
+            {"learned": True, "window": 5, "kv_heads": 1},
+            {"lowest": 0.4, "stretch": 3.0},
+            {
+                "mixer": "by-head",
+                "mixer_options": {"mixers": ("attention", "aft-conv", "attention")},
+            },
+        ),
+        limits=_limits,
+    )
     Options = AlibiOptions
     options: AlibiOptions
 

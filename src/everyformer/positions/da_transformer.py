@@ -72,12 +72,6 @@ def _limits(make: Make) -> list[Pair]:
     return [("alpha = 0 is softmax(ReLU(q k))", output(mixer), positive)]
 
 
-TRIALS = Trials(
-    inside=({"distance_scale": 3.0, "window": (2, None, 5)},),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("da-transformer")
 class DaTransformer(ScorePosition):
     """DA-Transformer's positions: positive scores of softmax attention times f of the distance.
@@ -89,7 +83,7 @@ class DaTransformer(ScorePosition):
     """
 
     name = "da-transformer"
-    trials = TRIALS
+    trials = Trials(inside=({"distance_scale": 3.0, "window": (2, None, 5)},), limits=_limits)
     additive = False
     Options = DaTransformerOptions
     options: DaTransformerOptions

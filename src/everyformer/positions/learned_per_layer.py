@@ -62,12 +62,6 @@ def _limits(make: Make) -> list[Pair]:
     return [("tables of zero but the first: learned", partial(run, each), partial(run, once))]
 
 
-TRIALS = Trials(
-    variants=({}, {"align": "end"}),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("learned-per-layer")
 class LearnedPerLayer(TablePosition):
     """Learned positions of one layer: a trained row each, added to its input; needs ``max_length``.
@@ -76,7 +70,7 @@ class LearnedPerLayer(TablePosition):
     """
 
     name = "learned-per-layer"
-    trials = TRIALS
+    trials = Trials(variants=({}, {"align": "end"}), limits=_limits)
     acts_on = "layers"
     holds = "tables"
     Options = LearnedPerLayerOptions

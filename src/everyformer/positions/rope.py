@@ -144,21 +144,18 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    inside=(
-        {"learned": True, "fraction": 0.5},
-        {"scaling": {"kind": "yarn", "factor": 4.0, "original_length": 8}},
-    ),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("rope")
 class Rope(Position):
     """Rotary positions: rotates queries and keys inside a mixer; any length, any stream."""
 
     name = "rope"
-    trials = TRIALS
+    trials = Trials(
+        inside=(
+            {"learned": True, "fraction": 0.5},
+            {"scaling": {"kind": "yarn", "factor": 4.0, "original_length": 8}},
+        ),
+        limits=_limits,
+    )
     acts_on = "queries-keys"
     Options = RopeOptions
     options: RopeOptions

@@ -76,15 +76,6 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    inside=(
-        {"clip": (2, 4), "per_head": True, "queries": True},
-        {"clip": 3, "keys": False, "window": 5, "kv_heads": 1},
-    ),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("shaw")
 class Shaw(ScorePosition):
     """Shaw's relative positions: vectors by distance added to keys and values.
@@ -96,7 +87,13 @@ class Shaw(ScorePosition):
     """
 
     name = "shaw"
-    trials = TRIALS
+    trials = Trials(
+        inside=(
+            {"clip": (2, 4), "per_head": True, "queries": True},
+            {"clip": 3, "keys": False, "window": 5, "kv_heads": 1},
+        ),
+        limits=_limits,
+    )
     additive = False
     adds_to_values = True
     Options = ShawOptions

@@ -85,12 +85,6 @@ def _limits(make: Make) -> list[Pair]:
     return [at_zero(make, "t5-relative", 0.7)]
 
 
-TRIALS = Trials(
-    inside=({"buckets": 8, "max_distance": 12},),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("t5-relative")
 class T5Relative(ScorePosition):
     """T5's relative positions: a learned number for each range of distances added to the scores.
@@ -102,7 +96,7 @@ class T5Relative(ScorePosition):
     """
 
     name = "t5-relative"
-    trials = TRIALS
+    trials = Trials(inside=({"buckets": 8, "max_distance": 12},), limits=_limits)
     Options = T5RelativeOptions
     options: T5RelativeOptions
 

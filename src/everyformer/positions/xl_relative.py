@@ -79,15 +79,6 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    inside=(
-        {"clamp": 4, "softcap": 2.0},
-        {"distances": "learned", "reach": 3},
-    ),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("xl-relative")
 class XlRelative(ScorePosition):
     """Transformer-XL's relative positions: scores of distances added to those of contents.
@@ -99,7 +90,13 @@ class XlRelative(ScorePosition):
     """
 
     name = "xl-relative"
-    trials = TRIALS
+    trials = Trials(
+        inside=(
+            {"clamp": 4, "softcap": 2.0},
+            {"distances": "learned", "reach": 3},
+        ),
+        limits=_limits,
+    )
     additive = False
     Options = XlRelativeOptions
     options: XlRelativeOptions
