@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import heads_divide, set_options
+from everyformer.core.mixer import heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
@@ -212,58 +212,34 @@ class BandState(State):
 class AttentionFree(StreamingMixer):
     """An AFT over (B, L, width): projections and gate; a member adds how V is averaged.
 
-    Args:
-        width: channels of x.
-        heads: groups of channels that may have a key or a bias of their own.
-        causal: whether a token sees only itself and earlier ones.
-        max_length: longest sequence; needed where there is a table over positions.
-        channels: d, where other mixers hold the rest of the heads (default: width).
-        options: the member's, or a dictionary.
+    Heads are groups of channels that may have a key or a bias of their own.
     """
 
     shares_heads = True
     exports_literally = True
     honours = frozenset({"keep", "documents"})
-    Options: ClassVar[type[AFTOptions]]
-    options: Any
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        causal: bool,
-        max_length: int | None = None,
-        channels: int | None = None,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        self.options = set_options(self.Options, self.name, options)
-        self.width, self.causal, self.channels = width, causal, channels or width
-        keys, bias = self.key_channels(heads), self.options.bias
-        self.query = nn.Linear(width, self.channels, bias=bias)
-        self.key = nn.Linear(width, keys, bias=bias)
-        self.value = nn.Linear(width, self.channels, bias=bias)
-        self.out = nn.Linear(self.channels, width, bias=bias)
-        self.build(heads, max_length)
+    def build(self, max_length: int | None) -> None:
+        keys, bias = self.key_channels(), self.options.bias
+        self.query = nn.Linear(self.width, self.channels, bias=bias)
+        self.key = nn.Linear(self.width, keys, bias=bias)
+        self.value = nn.Linear(self.width, self.channels, bias=bias)
+        self.out = nn.Linear(self.channels, self.width, bias=bias)
 
-    def key_channels(self, heads: int) -> int:
+    def key_channels(self) -> int:
         """Channels of K."""
         return self.channels
 
-    def build(self, heads: int, max_length: int | None) -> None:
-        """Add what the member has beside the projections."""
-
-    def hold_tables(self, heads: int, max_length: int | None, pairs: str) -> int:
-        """How many tables over ``pairs`` of positions there are, of ``max_length`` lines each."""
-        heads_divide(self.channels, heads, self.name)
+    def hold_tables(self, max_length: int | None, pairs: str) -> tuple[int, int]:
+        """How many tables over ``pairs`` of positions there are, and their lines."""
+        heads_divide(self.channels, self.heads, self.name)
         if max_length is None or max_length < 1:
             raise ConfigError(
                 f"{self.name} holds a bias for {pairs} of positions, so it needs max_length (got "
                 f"{max_length}): give max_length=..., or use aft-conv or aft-simple"
             )
         self.max_length = max_length
-        return heads if self.options.per_head else 1
+        return self.heads if self.options.per_head else 1, max_length
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         """Softmax averages (B, L, d) of whole rows."""

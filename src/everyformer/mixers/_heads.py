@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.state import State
 from everyformer.engines.projections import HeadProjections
 from everyformer.mixers.base import RowMixer
+from everyformer.positions.base import Position
 
 
 class StreamingMixer(RowMixer):
-    """Base of row mixers with a state; a member says what it is before the first token."""
+    """Base of row mixers that continue a text; a member adds its parameters in `build`.
 
+    Args:
+        width: channels of x.
+        heads: H; of what the member has for each head.
+        causal: whether a token sees only itself and earlier ones.
+        max_length: longest sequence; needed where there is a table over positions.
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        position: rotates queries and keys, in members that take one.
+        options: the member's, or a dictionary.
+    """
+
+    Options: ClassVar[type[Any]]
+    options: Any
+    position: Any
     out: nn.Linear
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        causal: bool = False,
+        max_length: int | None = None,
+        channels: int | None = None,
+        position: Position | None = None,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        self.options = set_options(self.Options, self.name, options)
+        if channels is not None and not self.shares_heads:
+            raise GeneError(f"mixer '{self.name}' cannot be some of the heads of a layer")
+        if position is not None and not self.accepts_positions:
+            raise GeneError(
+                f"mixer '{self.name}' takes no position inside; '{position.name}' was given"
+            )
+        self.width, self.heads, self.causal = width, heads, causal
+        self.channels, self.position = channels or width, position
+        self.alone = channels is None
+        self.build(max_length)
+
+    def build(self, max_length: int | None) -> None:
+        """Make the parameters, by the sizes and options that are attributes by now."""
+        raise NotImplementedError
 
     @property
     def continues(self) -> bool:
@@ -45,11 +89,10 @@ class StreamingMixer(RowMixer):
 
 
 class HeadMixer(StreamingMixer):
-    """Base of row mixers with heads (B, H, L, D)."""
+    """Base of row mixers with heads (B, H, L, D) of one size."""
 
-    heads: int
-    head_dim: int
-    options: Any
+    def build(self, max_length: int | None) -> None:
+        self.head_dim = heads_divide(self.channels, self.heads, self.name)
 
     def add_projections(self, bias: tuple[str, ...]) -> None:
         """Projections of x to queries, keys and values, and of all heads to the output."""
@@ -57,7 +100,7 @@ class HeadMixer(StreamingMixer):
         self.project = HeadProjections(
             (self.width,) * 3, (self.heads, self.heads), (size, size), bias
         )
-        self.out = nn.Linear(self.heads * size, self.width, bias="output" in bias)
+        self.out = nn.Linear(self.channels, self.width, bias="output" in bias)
         if self.out.bias is not None:
             nn.init.zeros_(self.out.bias)
 

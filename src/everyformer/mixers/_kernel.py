@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -39,7 +38,6 @@ from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.visibility import visibility
 from everyformer.mixers._heads import HeadMixer
 from everyformer.mixers.base import Rows
-from everyformer.positions.base import Position
 
 Keys = tuple[Tensor, Tensor | None]
 """Features of keys (B, H, S, M), and their levels (B, H, S)."""
@@ -57,13 +55,7 @@ class KernelOptions(Options):
 class KernelAttention(HeadMixer):
     """Kernel attention over (B, L, width); a member adds its features, and gates if it has them.
 
-    Args:
-        width: channels of x. heads: H; heads of D = width / H channels.
-        causal: whether a token sees only itself and earlier ones.
-        max_length: not needed, there is no table.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        position: rotates queries and keys before their features.
-        options: the member's, or a dictionary.
+    A position rotates queries and keys before their features.
     """
 
     states = (KernelState, ContextSums)
@@ -73,34 +65,16 @@ class KernelAttention(HeadMixer):
     shares_heads = True
     guard: Guard = POSITIVE
     """of the denominators; a member with a choice sets its own"""
-    Options: ClassVar[type[KernelOptions]]
     features: int
     """M"""
     levels: bool
     """whether keys have levels or gates, which a state must then follow"""
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        causal: bool = False,
-        max_length: int | None = None,
-        channels: int | None = None,
-        position: Position | None = None,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        self.options = set_options(self.Options, self.name, options)
-        self.width, self.heads, self.causal = width, heads, causal
-        self.head_dim = heads_divide(channels or width, heads, self.name)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
         self.features, self.levels = self.feature_sizes()
-        if position is not None:
-            if not self.accepts_positions:
-                raise GeneError(
-                    f"mixer '{self.name}' takes no position inside; '{position.name}' was given"
-                )
-            position.check_mixer(self.name, heads, causal)
+        if (position := self.position) is not None:
+            position.check_mixer(self.name, self.heads, self.causal)
             if position.acts_on == "scores":
                 raise GeneError(
                     f"position '{position.name}' is added to scores of pairs, which {self.name} "
@@ -110,16 +84,15 @@ class KernelAttention(HeadMixer):
                 f"position '{position.name}' is defined between tokens of one sequence; build "
                 "cross-attention with position=None"
             )
-        self.position = position
         self.add_projections(self.options.bias)
-        self.build()
+        self.add_features()
 
     def feature_sizes(self) -> tuple[int, bool]:
         """``features`` and ``levels`` by the options, which are refused where they have no form."""
         raise NotImplementedError
 
-    def build(self) -> None:
-        """Add what the member has beside the projections."""
+    def add_features(self) -> None:
+        """Make what the features, denominators and gates need."""
 
     def draw(self, carried: bool, again: bool = True) -> Tensor | None:
         """The random projection of this call, if features have one.

@@ -222,12 +222,13 @@ class AFTConv(AttentionFree):
     options: AFTConvOptions
     states = (BandState,)
 
-    def key_channels(self, heads: int) -> int:
-        heads_divide(self.channels, heads, self.name)
-        return heads if self.options.tied else self.channels
+    def key_channels(self) -> int:
+        heads_divide(self.channels, self.heads, self.name)
+        return self.heads if self.options.tied else self.channels
 
-    def build(self, heads: int, max_length: int | None) -> None:
-        o, self.planar = self.options, self.options.dims == 2
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, heads, self.planar = self.options, self.heads, self.options.dims == 2
         if self.planar:
             if self.causal:
                 _grid(None, None, 0, self.causal)

@@ -161,11 +161,11 @@ class AFTFull(AttentionFree):
     options: AFTFullOptions
     states = (FullState,)
 
-    def build(self, heads: int, max_length: int | None) -> None:
-        tables, o = self.hold_tables(heads, max_length, "every pair"), self.options
-        assert self.max_length is not None
-        size = self.max_length
-        self.position = PositionBias(tables, size, size, o.rank, o.init_std)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        tables, lines = self.hold_tables(max_length, "every pair")
+        o = self.options
+        self.position = PositionBias(tables, lines, lines, o.rank, o.init_std)
 
     @property
     def w(self) -> Tensor | Factors:

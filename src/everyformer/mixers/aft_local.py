@@ -174,15 +174,13 @@ class AFTLocal(AttentionFree):
     options: AFTLocalOptions
     states = (BandState,)
 
-    def build(self, heads: int, max_length: int | None) -> None:
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        self.tables, lines = self.hold_tables(max_length, "every near pair")
         o = self.options
-        self.tables = self.hold_tables(heads, max_length, "every near pair")
-        assert self.max_length is not None
-        self.window = reach(o.window, self.max_length)
+        self.window = reach(o.window, lines)
         self.offsets = max(self.window if self.causal else 2 * self.window - 1, 1)
-        self.position = None
         if self.window:
-            lines = self.max_length
             self.position = PositionBias(self.tables, lines, self.offsets, o.rank, o.init_std)
 
     def band(self, length: int, first: Tensor | None = None) -> Tensor:

@@ -19,7 +19,7 @@ the paper: heads of W, the Toeplitz form, exact padding.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,6 @@ from everyformer.core.bounds import Affects, Count, Positive
 from everyformer.core.config import Options, rounded_share
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
@@ -136,20 +135,10 @@ class SpatialMLP(StreamingMixer):
     states = (SpatialState,)
     honours = frozenset({"keep", "documents", "grid"})
     with_feedforward = False
-    Options: ClassVar[type[GMLPOptions]]
+    options: GMLPOptions
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        causal: bool = False,
-        max_length: int | None = None,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        o: GMLPOptions = set_options(self.Options, self.name, options)
-        self.width, self.causal, self.options = width, causal, o
+    def build(self, max_length: int | None) -> None:
+        o, width, causal = self.options, self.width, self.causal
         self.mask_padding = o.mask_padding
         self.split = o.gate == "split"
         hidden = rounded_share(width, o.mlp_ratio, "mlp_ratio")

@@ -284,7 +284,7 @@ class Linear(KernelAttention):
         features = {"hedgehog": 2 * size, "dpfp": 2 * size * o.nu}.get(o.feature_map, size)
         return features, o.feature_map == "exp"
 
-    def build(self) -> None:
+    def add_features(self) -> None:
         o, size = self.options, self.head_dim
         if o.normalise == "rms":
             self.guard = Guard("none")

@@ -152,7 +152,7 @@ class Performer(KernelAttention):
         given, size = self.options.features, self.head_dim
         return max(1, int(size * math.log(size))) if given is None else given
 
-    def build(self) -> None:
+    def add_features(self) -> None:
         o = self.options
         self.eps = o.eps if o.eps is not None else 1e-3 if o.feature_map == "relu" else 0.0
         self.guard = Guard("signed", 1e-6) if o.feature_map == "trigonometric" else POSITIVE

@@ -164,7 +164,7 @@ class RFA(KernelAttention):
             )
         return o.features * (2 if o.feature_map == "fourier" else 1), o.gate
 
-    def build(self) -> None:
+    def add_features(self) -> None:
         o, size = self.options, self.head_dim
         self.guard = Guard("signed", 1e-6) if o.feature_map == "fourier" else POSITIVE
         if o.compat_clamp:

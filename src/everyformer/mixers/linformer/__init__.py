@@ -113,15 +113,11 @@ class Linformer(HeadMixer):
     honours = frozenset({"keep", "documents"})
     crosses = True
     Options = LinformerOptions
+    options: LinformerOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        options: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        o: LinformerOptions = set_options(LinformerOptions, self.name, options)
-        self.width, self.heads, self.causal, self.options = width, heads, causal, o
-        self.head_dim = heads_divide(width, heads, self.name)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, causal = self.options, self.causal
         self.reach = self._reach(causal, max_length, o.causal_chunk)
         self.max_length = None if causal else self.reach
         quarter = max(1, self.reach // 4)
@@ -143,7 +139,7 @@ class Linformer(HeadMixer):
         self.length_map: nn.Parameter | None = None
         if o.projection in LEARNED:
             maps = 2 if o.sharing in ("none", "headwise") else 1
-            groups = heads if o.sharing == "none" else 1
+            groups = self.heads if o.sharing == "none" else 1
             shape = (wanted, self.reach) if o.projection == "linear" else (1, self.window)
             drawn = torch.empty(maps, groups, *shape)
             for matrix in drawn.flatten(0, 1):

@@ -126,9 +126,7 @@ class ReformerState(State):
 class Reformer(HeadMixer):
     """Reformer's attention over (B, L, width): every head hashes by itself.
 
-    Args:
-        max_length: decides the default number of buckets; longer texts work too.
-        channels: of the heads together, where other mixers hold the rest (default: width).
+    ``max_length`` decides the default number of buckets; longer texts work too.
 
     Raises:
         GeneError: numbers of rounds, chunks or buckets that cannot be.
@@ -140,16 +138,11 @@ class Reformer(HeadMixer):
     honours = frozenset({"keep", "documents"})
     shares_heads = True
     Options = ReformerOptions
+    options: ReformerOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, options: ReformerOptions | dict[str, object] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        o: ReformerOptions = set_options(ReformerOptions, self.name, options)
-        channels = channels or width
-        self.width, self.heads, self.causal, self.options = width, heads, causal, o
-        self.head_dim = heads_divide(channels, heads, self.name)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, causal = self.options, self.causal
         ahead = (0 if causal else 1) if o.look_ahead is None else o.look_ahead
         self.pattern = ChunkPattern(
             chunk=o.chunk, before=o.look_back, after=ahead, causal=causal,
@@ -164,11 +157,15 @@ class Reformer(HeadMixer):
         self.rounds = o.evaluation_rounds or o.rounds
         # not a buffer: it follows from the seed, and has to survive every dtype and device alike
         self.rotations = seeded_rotations(
-            o.hash_seed, heads, max(self.rounds, o.rounds), self.head_dim, columns(self.factors)
+            o.hash_seed,
+            self.heads,
+            max(self.rounds, o.rounds),
+            self.head_dim,
+            columns(self.factors),
         )
-        self.query_key = nn.Linear(width, channels, bias=False)
-        self.value = nn.Linear(width, channels, bias=False)
-        self.out = nn.Linear(channels, width, bias=False)
+        self.query_key = nn.Linear(self.width, self.channels, bias=False)
+        self.value = nn.Linear(self.width, self.channels, bias=False)
+        self.out = nn.Linear(self.channels, self.width, bias=False)
         for linear in (self.query_key, self.value, self.out):
             nn.init.xavier_uniform_(linear.weight)
 

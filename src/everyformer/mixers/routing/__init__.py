@@ -130,10 +130,7 @@ class _RoutedHeads(NamedTuple):
 class RoutingAttention(HeadMixer):
     """Routing Transformer's attention over (B, L, width): local heads first, then routed ones.
 
-    Args:
-        causal: whether later tokens are hidden; see ``routing``.
-        max_length: decides the default numbers of clusters and members; longer texts work too.
-        channels: of the heads together, where other mixers hold the rest (default: width).
+    ``max_length`` decides the default numbers of clusters and members; longer texts work too.
 
     Raises:
         GeneError: numbers of clusters, members or heads that cannot be, or separate keys where
@@ -146,15 +143,11 @@ class RoutingAttention(HeadMixer):
     honours = frozenset({"keep", "documents"})
     shares_heads = True
     Options = RoutingOptions
+    options: RoutingOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, options: RoutingOptions | dict[str, object] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        o: RoutingOptions = set_options(RoutingOptions, self.name, options)
-        self.width, self.heads, self.causal, self.options = width, heads, causal, o
-        self.head_dim = heads_divide(channels or width, heads, self.name)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, width, heads, causal = self.options, self.width, self.heads, self.causal
         self.clusters, self.window = _sizes(o, max_length)
         self.local_window = o.local_window or self.window
         members = self.clusters * self.window + self.local_window
@@ -164,7 +157,8 @@ class RoutingAttention(HeadMixer):
             f"{self.local_window:,} last tokens,",
             "choose a smaller window, local_window or clusters",
         )
-        self.local = (0 if channels else heads // 2) if o.local_heads is None else o.local_heads
+        half = heads // 2 if self.alone else 0
+        self.local = half if o.local_heads is None else o.local_heads
         self.share = causal if o.share_qk is None else o.share_qk
         _check(self)
         if causal and (o.evaluation_routing or o.routing) == "paper":

@@ -131,15 +131,11 @@ class Sinkhorn(HeadMixer):
     states = (SinkhornState,)
     honours = frozenset({"keep", "documents"})
     Options = SinkhornOptions
+    options: SinkhornOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        options: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        o: SinkhornOptions = set_options(SinkhornOptions, self.name, options)
-        self.width, self.heads, self.causal, self.options = width, heads, causal, o
-        self.head_dim = heads_divide(width, heads, self.name)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, causal = self.options, self.causal
         if causal and o.sortcut is not None:
             raise GeneError(
                 f"sortcut={o.sortcut} shows all tokens the same blocks, later ones too: use it "
@@ -155,17 +151,17 @@ class Sinkhorn(HeadMixer):
         self.most = 0 if self.max_length is None else -(-self.max_length // o.block_size)
         # keys, values and those that are sorted in
         check_memory(
-            4.0 * o.block_size * width * torch.get_default_dtype().itemsize,
+            4.0 * o.block_size * self.width * torch.get_default_dtype().itemsize,
             f"sinkhorn: a block of block_size={o.block_size:,} tokens",
             "choose a smaller block_size",
         )
         self.add_projections(o.bias)
         self.sorter: nn.Module | None = None
         if o.sort_net != "bilinear":
-            self.sorter = Sorter(o.sort_net, heads, width, self.most)
+            self.sorter = Sorter(o.sort_net, self.heads, self.width, self.most)
         self.null: nn.Parameter | None = None
         if causal:
-            self.null = nn.Parameter(torch.randn(2, heads, 1, self.head_dim))
+            self.null = nn.Parameter(torch.randn(2, self.heads, 1, self.head_dim))
 
     def join(self, first: Mixer) -> None:
         """One sort net for all layers, if they share it."""
