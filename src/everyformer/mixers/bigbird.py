@@ -62,7 +62,7 @@ from everyformer.engines.sparse.random_blocks import (
 from everyformer.mixers import MIXERS
 from everyformer.mixers._bigbird_trials import TRIALS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
-from everyformer.mixers.attention import attention_reference
+from everyformer.mixers.attention.reference import attention_reference
 from everyformer.mixers.base import Rows
 from everyformer.positions.base import Position
 

@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Count, Dropout
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
-from everyformer.core.mixer import Mixer, heads_divide, set_options
+from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing

@@ -53,7 +53,6 @@ from everyformer.core.bounds import Amount, Count, Dropout, Rate, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.memory import check_memory
-from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing

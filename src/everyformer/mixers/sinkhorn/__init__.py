@@ -44,7 +44,7 @@ from everyformer.core.bounds import Bounds, Count, Dropout, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.memory import check_memory
-from everyformer.core.mixer import Mixer, heads_divide, set_options
+from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
