@@ -27,7 +27,7 @@ from everyformer.core.trials import WIDTH, Make, Pair, output
 from everyformer.engines.kernel.attention import (
     POSITIVE,
     ContextSums,
-    Guard,
+    Denominator,
     KernelState,
     ask,
     divided,
@@ -63,7 +63,7 @@ class KernelAttention(HeadMixer):
     crosses = True
     exports_literally = True
     shares_heads = True
-    guard: Guard = POSITIVE
+    guard: Denominator = POSITIVE
     """of the denominators; a member with a choice sets its own"""
     features: int
     """M"""
@@ -255,7 +255,7 @@ def gate_weights(gate: Tensor, keep: Tensor | None) -> Tensor:
     return torch.stack(rows, -2)
 
 
-def dense_average(scores: Tensor, v: Tensor, visible: Tensor | None, guard: Guard) -> Tensor:
+def dense_average(scores: Tensor, v: Tensor, visible: Tensor | None, guard: Denominator) -> Tensor:
     """sum_s scores v_s / sum_s scores over the ``visible`` pairs: (B, H, L, D_v)."""
     if visible is not None:
         scores = scores.masked_fill(~visible, 0)

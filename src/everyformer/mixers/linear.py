@@ -40,7 +40,7 @@ from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.trials import WIDTH, Make, Pair, Trials, output
 from everyformer.engines.kernel.attention import (
     POSITIVE,
-    Guard,
+    Denominator,
     KernelState,
     ask,
     kernel_attention,
@@ -104,7 +104,7 @@ class Attended(NamedTuple):
 
 def linear_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, gate: Tensor | None = None,
-    keep: Tensor | None = None, guard: Guard = POSITIVE,
+    keep: Tensor | None = None, guard: Denominator = POSITIVE,
 ) -> Tensor:  # fmt: skip
     """The definition with its L x L matrix, on features; arguments as in `linear_attention`."""
     visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
@@ -118,7 +118,7 @@ def linear_attention_reference(
 
 def linear_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, gate: Tensor | None = None,
-    keep: Tensor | None = None, state: KernelState | None = None, guard: Guard = POSITIVE,
+    keep: Tensor | None = None, state: KernelState | None = None, guard: Denominator = POSITIVE,
 ) -> Attended:  # fmt: skip
     """Averages of ``v`` weighted by products of features, in linear time.
 
@@ -287,11 +287,11 @@ class Linear(KernelAttention):
     def add_features(self) -> None:
         o, size = self.options, self.head_dim
         if o.normalise == "rms":
-            self.guard = Guard("none")
+            self.guard = Denominator("none")
         elif o.feature_map in SIGNED:
-            self.guard = Guard("signed", 1e-6)
+            self.guard = Denominator("signed", 1e-6)
         else:
-            self.guard = Guard("positive", o.eps)
+            self.guard = Denominator("positive", o.eps)
         learned = o.feature_map in LEARNED
         self.query_map = LearnedMap(o.feature_map, size) if learned else None
         self.key_map = LearnedMap(o.feature_map, size) if learned else None

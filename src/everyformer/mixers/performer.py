@@ -32,7 +32,7 @@ from torch import Tensor
 from everyformer.core.bounds import Affects, Amount, Count, Unless, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.trials import Make, Pair, Trials, near, output
-from everyformer.engines.kernel.attention import POSITIVE, Guard
+from everyformer.engines.kernel.attention import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
     Draw,
     Projection,
@@ -155,7 +155,7 @@ class Performer(KernelAttention):
     def add_features(self) -> None:
         o = self.options
         self.eps = o.eps if o.eps is not None else 1e-3 if o.feature_map == "relu" else 0.0
-        self.guard = Guard("signed", 1e-6) if o.feature_map == "trigonometric" else POSITIVE
+        self.guard = Denominator("signed", 1e-6) if o.feature_map == "trigonometric" else POSITIVE
         self.random = None
         if self.rows:
             draws = self.heads if o.per_head else 1

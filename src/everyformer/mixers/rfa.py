@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Affects, Between, Count, Positive, Unless, When, Whole
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.trials import Make, Pair, Trials, near, output
-from everyformer.engines.kernel.attention import POSITIVE, Guard
+from everyformer.engines.kernel.attention import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
     Draw,
     Projection,
@@ -166,9 +166,9 @@ class RFA(KernelAttention):
 
     def add_features(self) -> None:
         o, size = self.options, self.head_dim
-        self.guard = Guard("signed", 1e-6) if o.feature_map == "fourier" else POSITIVE
+        self.guard = Denominator("signed", 1e-6) if o.feature_map == "fourier" else POSITIVE
         if o.compat_clamp:
-            self.guard = Guard("above", 1.0)
+            self.guard = Denominator("above", 1.0)
         self.random = Projection(self.heads, o.features, size, o.draw, o.redraw, o.pool)
         scale = torch.ones(self.heads, 1, size)
         self.scale = nn.Parameter(scale) if o.learned_scale else None

@@ -193,10 +193,10 @@ class Projection(nn.Module):
 def _waves(angles: Tensor) -> Tensor:
     """[sin, cos] / sqrt(M) of M angles, in one tensor that is all the gradient needs."""
     count = angles.shape[-1]
-    made = angles.new_empty(*angles.shape[:-1], 2 * count)
-    torch.sin(angles, out=made[..., :count])
-    torch.cos(angles, out=made[..., count:])
-    return made.mul_(count**-0.5)
+    waves = angles.new_empty(*angles.shape[:-1], 2 * count)
+    torch.sin(angles, out=waves[..., :count])
+    torch.cos(angles, out=waves[..., count:])
+    return waves.mul_(count**-0.5)
 
 
 @_waves.register_fake
