@@ -263,29 +263,17 @@ def dense_average(scores: Tensor, v: Tensor, visible: Tensor | None, guard: Deno
     return divided(sums, guard)[0].to(v.dtype)
 
 
-def _ones(mixer: Any) -> None:
-    """Every value becomes one in all channels."""
+def value_limits(make: Make, member: str) -> list[Pair]:
+    """Weights sum to one: a constant value is the output, and a lone token's own value is."""
+    equal, mixer = make(member, bias=("value",)), make(member)
     with torch.no_grad():
-        mixer.project.weights[0][-WIDTH:].zero_()
-        mixer.project.biases["value"].fill_(1.0)
-
-
-def constant_limit(make: Make, member: str, **options: Any) -> Pair:
-    """Weights sum to one, so a constant value is the output whatever queries and keys are."""
-    mixer = make(member, bias=("value",), **options)
-    _ones(mixer)
-
-    def constant(x: Tensor) -> Tensor:
-        return mixer.out(torch.ones_like(x))
-
-    return "a constant value is the output", output(mixer), constant
-
-
-def first_limit(make: Make, member: str, **options: Any) -> Pair:
-    """A token that sees itself alone gives its own value."""
-    mixer = make(member, **options)
+        equal.project.weights[0][-WIDTH:].zero_()
+        equal.project.biases["value"].fill_(1.0)
 
     def own(x: Tensor) -> Tensor:
         return mixer.out(mixer.project(x)[2].transpose(1, 2).flatten(2))[:, :1]
 
-    return "token 0 alone gives its own value", lambda x: mixer(x[:, :1]).y, own
+    return [
+        ("a constant value is the output", output(equal), lambda x: equal.out(torch.ones_like(x))),
+        ("token 0 alone gives its own value", lambda x: mixer(x[:, :1]).y, own),
+    ]

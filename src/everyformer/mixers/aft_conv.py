@@ -115,10 +115,8 @@ def aft_conv(
         mask: ``keep`` is honoured, and ``documents`` on a line; padded outputs are zero. Tokens of
             a picture keep their cells, on a line the real ones close ranks.
         grid: (lines, columns) of the picture; default ``mask.grid``.
-        gate: "sigmoid", "relu" or "identity".
 
-    Returns:
-        (B, L, d) in q's dtype.
+    ``gate`` and what is returned as in `aft_full`.
 
     Raises:
         ShapeError: the tensors, the kernel and the grid do not go together.

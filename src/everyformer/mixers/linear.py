@@ -52,10 +52,9 @@ from everyformer.mixers._kernel import (
     KernelAttention,
     KernelOptions,
     Keys,
-    constant_limit,
     dense_average,
-    first_limit,
     gate_weights,
+    value_limits,
 )
 
 FeatureMap = Literal[
@@ -251,8 +250,7 @@ def _limits(make: Make) -> list[Pair]:
 
     return [
         ("equal keys take the mean of V", output(mixer), means),
-        constant_limit(make, "linear"),
-        first_limit(make, "linear"),
+        *value_limits(make, "linear"),
     ]
 
 

@@ -46,8 +46,7 @@ from everyformer.mixers._kernel import (
     KernelAttention,
     KernelOptions,
     Keys,
-    constant_limit,
-    first_limit,
+    value_limits,
 )
 
 FeatureMap = Literal["positive", "hyperbolic", "trigonometric", "relu"]
@@ -116,8 +115,7 @@ def _limits(make: Make) -> list[Pair]:
     exact.load_state_dict(many.state_dict(), strict=False)
     return [
         near("65,536 features are softmax within 5%", 0.05, output(many), output(exact)),
-        constant_limit(make, "performer"),
-        first_limit(make, "performer"),
+        *value_limits(make, "performer"),
     ]
 
 

@@ -48,8 +48,7 @@ from everyformer.mixers._kernel import (
     KernelAttention,
     KernelOptions,
     Keys,
-    constant_limit,
-    first_limit,
+    value_limits,
 )
 
 
@@ -109,8 +108,7 @@ def _limits(make: Make) -> list[Pair]:
 
     found = [
         near("32,768 draws are softmax of unit vectors within 5%", 0.05, output(many), normalised),
-        constant_limit(make, "rfa"),
-        first_limit(make, "rfa"),
+        *value_limits(make, "rfa"),
     ]
     if many.causal:
         gated, plain = make("rfa", gate=True), make("rfa")

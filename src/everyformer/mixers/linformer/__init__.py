@@ -255,7 +255,7 @@ class Linformer(HeadMixer):
         return Slots(*self._project(keys.x, values, keep), filled)
 
     def _project(
-        self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None
+        self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Slots (B, H, K, D) of rows whose real tokens stand first and the rest is zero."""
         weight, how = self.length_map, (self.options.projection, self.window, keep)
@@ -295,20 +295,17 @@ class Linformer(HeadMixer):
         x = F.pad(x, (0, 0, 0, count * size - length))
         q, k, v = (t.unflatten(2, (count, size)) for t in self.project(x))
         cut = x.unflatten(1, (count, size))
-        keys, values = self._segment_slots(cut.flatten(0, 1))
+        whole = cut.flatten(0, 1)
+        keys, values = self._project(whole, whole)
         slots = tuple(t.unflatten(0, cut.shape[:2]).transpose(1, 2) for t in (keys, values))
         y = linformer_chunked(q, k, v, (slots[0], slots[1]), self.dropout)
         return self.merge(y.flatten(2, 3)[:, :, :length])
-
-    def _segment_slots(self, segments: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, H, K, D) of whole segments (B, c, width)."""
-        return self._project(segments, segments, None)
 
     def _continue(self, rows: Rows, state: LinformerState) -> MixerOutput:
         """New tokens behind those of the state, at most a segment at a time."""
         outputs = []
         for part in rows.pieces(self.reach):
-            heads, of = self.project(part.x), (self._segment_slots, self.slots, self.dropout)
+            heads, of = self.project(part.x), (self._project, self.slots, self.dropout)
             y, state = advanced(part.x, heads, part.keep, state, *of)
             outputs.append(self.merge(y))
         return MixerOutput(torch.cat(outputs, 1), state, {})

@@ -63,7 +63,7 @@ class LinformerState(State):
 
 def advanced(
     x: Tensor, heads: tuple[Tensor, Tensor, Tensor], keep: Tensor | None, state: LinformerState,
-    slots_of: Callable[[Tensor], tuple[Tensor, Tensor]], each: int, dropout: float,
+    slots_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], each: int, dropout: float,
 ) -> tuple[Tensor, LinformerState]:  # fmt: skip
     """New tokens behind those of a state, at most c of them, so that a row fills one segment.
 
@@ -85,7 +85,8 @@ def advanced(
     slot_keys, slot_values = state.slot_keys, state.slot_values
     if torch.compiler.is_compiling() or bool(full.any()):
         # a compiled step cannot ask, so it makes room at every call
-        completed = slots_of(both["inputs"][:, :size])
+        segment = both["inputs"][:, :size]
+        completed = slots_of(segment, segment)
         behind = (state.seen // size)[:, None] * each + torch.arange(each, device=x.device)
         slot_keys, slot_values = (
             _written(old.transpose(1, 2), t.transpose(1, 2), behind).transpose(1, 2)
