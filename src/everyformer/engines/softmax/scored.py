@@ -242,10 +242,10 @@ def _gradients(
         results, gradients = [weights], [above @ v.transpose(-1, -2)]
     if added is not None and added.requires_grad:
         results, gradients = [*results, added], [*gradients, above]
-    asked = [t for n, t in enumerate(weighed.inputs) if needed[n] and n != 2]
+    wanted = [t for n, t in enumerate(weighed.inputs) if needed[n] and n != 2]
     found: Iterator[Tensor | None] = iter(())
-    if asked:
-        found = iter(torch.autograd.grad(results, asked, gradients, allow_unused=True))
+    if wanted:
+        found = iter(torch.autograd.grad(results, wanted, gradients, allow_unused=True))
     for n, need in enumerate(needed):
         if n == 2:
             yield weights.detach().transpose(-1, -2) @ above if need else None

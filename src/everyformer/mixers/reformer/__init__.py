@@ -171,7 +171,10 @@ class Reformer(HeadMixer):
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         (qk, v), keep = self._project(rows.x), rows.keep
         if state is None:
-            return MixerOutput(self._whole(qk, v, keep), None, {})
+            # drawn outside of the choice, which a repetition does not make
+            rotations = self._rotations(fixed=not self.training, like=qk)
+            buckets = choose(lambda: lsh_buckets(qk, rotations, self.factors))
+            return MixerOutput(self._attend(qk, v, buckets, keep), None, {})
         assert isinstance(state, ReformerState)
         after = self._append(qk, v, rows, state)
         if state.buckets.shape[-1] == 0:
@@ -189,8 +192,7 @@ class Reformer(HeadMixer):
 
     def empty_state(self, batch: int, **like: Any) -> ReformerState:
         cache = KeyValueState.empty((batch, self.heads), self.head_dim, self.head_dim, **like)
-        buckets = self._hash(cache.keys, self._rotations(fixed=True, like=cache.keys))
-        return ReformerState(cache.seen, cache, buckets)
+        return ReformerState(cache.seen, cache, self._hash(cache.keys))
 
     def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
         self.check_input(x, None, mask, state)
@@ -212,13 +214,9 @@ class Reformer(HeadMixer):
         rounds = self.rounds if fixed else self.options.rounds
         return self.rotations[:, :rounds].to(like.device)
 
-    def _hash(self, qk: Tensor, rotations: Tensor) -> Tensor:
-        return lsh_buckets(qk, rotations, self.factors)
-
-    def _whole(self, qk: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
-        # drawn outside of the choice, which a repetition does not make
-        rotations = self._rotations(fixed=not self.training, like=qk)
-        return self._attend(qk, v, choose(lambda: self._hash(qk, rotations)), keep)
+    def _hash(self, qk: Tensor) -> Tensor:
+        """Buckets by the rotations of the seed."""
+        return lsh_buckets(qk, self._rotations(fixed=True, like=qk), self.factors)
 
     def _attend(self, qk: Tensor, v: Tensor, buckets: Tensor, keep: Tensor | None) -> Tensor:
         o = self.options
@@ -236,8 +234,8 @@ class Reformer(HeadMixer):
     def _append(self, qk: Tensor, v: Tensor, rows: Rows, state: ReformerState) -> ReformerState:
         """The state with new tokens behind the old ones."""
         cache = state.held.append(qk, v, rows.positions(state.seen), rows.keep)
-        new = self._hash(qk, self._rotations(fixed=True, like=qk))
-        return ReformerState(cache.seen, cache, torch.cat((state.buckets, new), -1))
+        buckets = torch.cat((state.buckets, self._hash(qk)), -1)
+        return ReformerState(cache.seen, cache, buckets)
 
     def _continue(self, qk: Tensor, after: ReformerState) -> Tensor:
         """What the last tokens of a state see, by ``decode``: (B, H, n, D)."""
