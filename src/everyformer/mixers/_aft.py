@@ -217,7 +217,6 @@ class AttentionFree(StreamingMixer):
 
     shares_heads = True
     exports_literally = True
-    honours = frozenset({"keep", "documents"})
 
     def build(self, max_length: int | None) -> None:
         keys, bias = self.key_channels(), self.options.bias

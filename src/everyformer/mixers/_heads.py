@@ -28,6 +28,7 @@ class StreamingMixer(RowMixer):
         options: the member's, or a dictionary.
     """
 
+    honours = frozenset({"keep", "documents"})
     Options: ClassVar[type[Any]]
     options: Any
     position: Any

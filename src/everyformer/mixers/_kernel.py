@@ -59,7 +59,6 @@ class KernelAttention(HeadMixer):
     """
 
     states = (KernelState, ContextSums)
-    honours = frozenset({"keep", "documents"})
     crosses = True
     exports_literally = True
     shares_heads = True

@@ -14,7 +14,7 @@ gates lie in [0, 1] (`everyformer.engines.averages.running`), not a ratio of sum
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -36,11 +36,6 @@ from everyformer.mixers._aft import (
 )
 from everyformer.mixers.aft_full import aft_full_reference
 from everyformer.mixers.base import Rows
-
-
-@dataclass(frozen=True)
-class AFTSimpleOptions(AFTOptions):
-    """Options of `AFTSimple`."""
 
 
 def aft_simple_reference(
@@ -109,8 +104,8 @@ class AFTSimple(AttentionFree):
 
     name = "aft-simple"
     trials = Trials(variants=({}, {"gate": "identity"}), limits=_limits)
-    Options = AFTSimpleOptions
-    options: AFTSimpleOptions
+    Options = AFTOptions
+    options: AFTOptions
     states = (SimpleState,)
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:

@@ -110,7 +110,6 @@ class Linformer(HeadMixer):
     name = "linformer"
     trials = TRIALS
     states = (LinformerState, ContextState)
-    honours = frozenset({"keep", "documents"})
     crosses = True
     Options = LinformerOptions
     options: LinformerOptions

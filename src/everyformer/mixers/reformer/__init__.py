@@ -134,7 +134,6 @@ class Reformer(HeadMixer):
     name = "reformer"
     trials = TRIALS
     states = (ReformerState,)
-    honours = frozenset({"keep", "documents"})
     shares_heads = True
     Options = ReformerOptions
     options: ReformerOptions

@@ -139,7 +139,6 @@ class RoutingAttention(HeadMixer):
     name = "routing"
     trials = TRIALS
     states = (RoutingState,)
-    honours = frozenset({"keep", "documents"})
     shares_heads = True
     Options = RoutingOptions
     options: RoutingOptions

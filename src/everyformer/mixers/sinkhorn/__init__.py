@@ -129,7 +129,6 @@ class Sinkhorn(HeadMixer):
     name = "sinkhorn"
     trials = TRIALS
     states = (SinkhornState,)
-    honours = frozenset({"keep", "documents"})
     Options = SinkhornOptions
     options: SinkhornOptions
 
