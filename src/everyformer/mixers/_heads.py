@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import heads_divide, set_options
+from everyformer.core.mixer import Mixer, heads_divide, set_options
 from everyformer.core.state import State
 from everyformer.engines.projections import HeadProjections
+from everyformer.memory.base import Memory
 from everyformer.mixers.base import RowMixer
 from everyformer.positions.base import Position
 
 
-class StreamingMixer(RowMixer):
-    """Base of row mixers that continue a text; a member adds its parameters in `build`.
+class BuiltMixer(Mixer):
+    """Base of mixers with one constructor and one way to begin a state; a member adds both hooks.
 
     Args:
         width: channels of x.
@@ -24,11 +25,11 @@ class StreamingMixer(RowMixer):
         causal: whether a token sees only itself and earlier ones.
         max_length: longest sequence; needed where there is a table over positions.
         channels: of the heads together, where other mixers hold the rest (default: width).
-        position: rotates queries and keys, in members that take one.
+        position: acts on queries, keys or scores, in members that take one.
+        memory: rows of the past, in members that read one.
         options: the member's, or a dictionary.
     """
 
-    honours = frozenset({"keep", "documents"})
     Options: ClassVar[type[Any]]
     options: Any
     position: Any
@@ -43,6 +44,7 @@ class StreamingMixer(RowMixer):
         max_length: int | None = None,
         channels: int | None = None,
         position: Position | None = None,
+        memory: Memory | None = None,
         options: Any = None,
     ) -> None:
         super().__init__()
@@ -53,8 +55,10 @@ class StreamingMixer(RowMixer):
             raise GeneError(
                 f"mixer '{self.name}' takes no position inside; '{position.name}' was given"
             )
+        if memory is not None and not self.accepts_memory:
+            raise GeneError(f"mixer '{self.name}' reads no memory; '{memory.name}' was given")
         self.width, self.heads, self.causal = width, heads, causal
-        self.channels, self.position = channels or width, position
+        self.channels, self.position, self.memory = channels or width, position, memory
         self.alone = channels is None
         self.build(max_length)
 
@@ -82,6 +86,12 @@ class StreamingMixer(RowMixer):
             super().init_state(batch_size)
         own = self.out.weight
         return self.empty_state(batch_size, device=device or own.device, dtype=dtype or own.dtype)
+
+
+class StreamingMixer(RowMixer, BuiltMixer):
+    """Base of row mixers that continue a text."""
+
+    honours = frozenset({"keep", "documents"})
 
     def check_seen(self, seen: Tensor) -> None:
         """Refuse ``seen`` (B,) tokens beyond this mixer's table; a compiled graph cannot ask."""

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
-from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.mixer import Context, heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -37,8 +37,9 @@ from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility, counts_up, visibility, with_past
-from everyformer.memory.base import Memory, Segment, by_contents
+from everyformer.memory.base import Segment, by_contents
 from everyformer.mixers import MIXERS
+from everyformer.mixers._heads import BuiltMixer
 from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.mixers.attention.reference import attention_reference
 from everyformer.mixers.attention.trials import TRIALS
@@ -47,7 +48,7 @@ from everyformer.positions.base import Position
 
 
 @MIXERS.register("attention")
-class Attention(Mixer):
+class Attention(BuiltMixer):
     """Multi-head attention with its projections; see the module's text for the symbols."""
 
     name = "attention"
@@ -59,37 +60,26 @@ class Attention(Mixer):
     crosses = True
     shares_heads = True
     Options = AttentionOptions
+    options: AttentionOptions
+    position: Position | None
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        causal: bool = False,
-        max_length: int | None = None,
-        channels: int | None = None,
-        position: Position | None = None,
-        memory: Memory | None = None,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        o: AttentionOptions = set_options(AttentionOptions, self.name, options)
-        self.width, self.heads, self.causal, self.options = width, heads, causal, o
+    def build(self, max_length: int | None) -> None:
+        o, width, heads, causal = self.options, self.width, self.heads, self.causal
         self.kv_heads = heads if o.kv_heads is None else o.kv_heads
         if heads % self.kv_heads:
             raise GeneError(f"heads={heads} is not a multiple of kv_heads={self.kv_heads}")
         w = o.widths
-        self.key_dim = w.key_dim or heads_divide(channels or width, heads, self.name)
+        self.key_dim = w.key_dim or heads_divide(self.channels, heads, self.name)
         self.value_dim = w.value_dim or self.key_dim
         windows = o.window if isinstance(o.window, tuple) else (o.window,)
         if len(windows) not in (1, heads):
             raise GeneError(
                 f"window={o.window} must be one number, or one for each of {heads} heads"
             )
+        self._windows, position, memory = windows, self.position, self.memory
         if position is not None:
             position.check_mixer(self.name, heads, causal)
             position.check_sizes(self.name, self.key_dim, self.value_dim)
-        self.position, self.memory, self._windows = position, memory, windows
         if memory is not None:
             self.packs_with_state, self.states = True, (KeyValueState, memory.holds)
         if memory is not None and not (causal and windows == (None,)):
@@ -197,22 +187,12 @@ class Attention(Mixer):
         )  # fmt: skip
         return self.out(rearrange(y, "b h l d -> b l (h d)"))
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> State:
-        if not self.causal:
-            super().init_state(batch_size)
+    def empty_state(self, batch: int, **like: Any) -> State:
         if self.position is not None:
             self.position.check_streaming()
-        own = self.out.weight
-        like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
         if self.memory is not None and self.memory.ring() is None:
-            return self.memory.init_state(batch_size, self.width, **like)
-        rows = batch_size, self.kv_heads
+            return self.memory.init_state(batch, self.width, **like)
+        rows = batch, self.kv_heads
         return KeyValueState.empty(rows, self.key_dim, self.value_dim, **like)
 
     def read_context(self, context: Context, mask: Mask | None = None) -> ContextState:
