@@ -75,7 +75,7 @@ class RFAOptions(KernelOptions):
     redraw: Annotated[Count | None, Affects("nothing")] = 1
     """training calls after which rows are drawn anew; None never, as states in training need it"""
     pool: Annotated[Whole, Unless("redraw", None)] = 0
-    """draws held, from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
+    """draws kept, from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
     compat_clamp: bool = False
     """scale and denominators of the published causal code"""
 

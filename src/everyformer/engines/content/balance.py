@@ -2,7 +2,7 @@
 
     Z <- Z - logsumexp_j Z_ij,    Z <- Z - logsumexp_i Z_ij,    ...    P = exp(Z)
 
-Pairs that are not shown have P = 0, and rows or columns without any are left empty. For a causal
+Pairs that are not visible have P = 0, and rows or columns without any are left empty. For a causal
 mixer the sum over a column runs over rows up to the row itself, so that no row knows a later one,
 and a last step over rows makes averages of them. All in log space, in float32 at least.
 
@@ -69,7 +69,7 @@ def balanced_row(logits: Tensor, columns: Tensor, visible: Tensor) -> tuple[Tens
 
     Args:
         logits: (B, H, N). columns: (B, H, iterations, N) logs of the sums over earlier rows, one
-            for each iteration, `NOTHING` where there are none. shown: (B, 1, N) bool.
+            for each iteration, `NOTHING` where there are none. visible: (B, 1, N) bool.
     """
     z, sums = widened(logits).masked_fill(~visible, NOTHING), []
     for before in columns.unbind(2):

@@ -81,10 +81,10 @@ class ChunkList(NamedTuple):
     codes: Tensor | None
     """(X L, rounds): in which bucket; with ``once`` and ``within``"""
 
-    def side(self, of_chunks: Pick, of_tokens: Pick) -> Side:
+    def side(self, of_chunks: Pick, of_tokens: Pick) -> Listed:
         """Some queries or keys, picked from what is listed (F, C) and from tokens (X L, rounds)."""
         bucket, chunk, codes = self.bucket, self.chunk, self.codes
-        return Side(
+        return Listed(
             of_chunks(self.position),
             None if bucket is None else of_chunks(bucket),
             None if chunk is None else of_tokens(chunk),
@@ -150,8 +150,8 @@ def _by_token(listed: Tensor) -> Tensor:
     return listed.transpose(1, 2).flatten(0, 1)
 
 
-class Side(NamedTuple):
-    """What is known of the queries, or of the keys, of T groups that meet."""
+class Listed(NamedTuple):
+    """The queries, or the keys, of T groups that meet: where they stand in the list."""
 
     position: Tensor
     """(T, n) int32"""
@@ -163,7 +163,9 @@ class Side(NamedTuple):
     """(T, n, rounds)"""
 
 
-def hide_(scores: Tensor, asking: Side, seen: Side, total: Tensor, pattern: ChunkPattern) -> Tensor:
+def hide_(
+    scores: Tensor, asking: Listed, seen: Listed, total: Tensor, pattern: ChunkPattern
+) -> Tensor:
     """``scores`` (T, queries, keys) with -inf where nothing is seen, repeated keys lowered.
 
     Scores are logarithms to the base 2, whose inverse costs a third of exp on CPUs.
@@ -178,7 +180,7 @@ def hide_(scores: Tensor, asking: Side, seen: Side, total: Tensor, pattern: Chun
     return scores.masked_fill_(hidden, -math.inf)
 
 
-def _times(asking: Side, seen: Side, total: Tensor, pattern: ChunkPattern) -> Tensor:
+def _times(asking: Listed, seen: Listed, total: Tensor, pattern: ChunkPattern) -> Tensor:
     """How often the list shows each key to each query, at least 1: (T, queries, keys)."""
     assert asking.chunk is not None
     assert seen.chunk is not None

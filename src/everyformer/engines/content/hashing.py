@@ -90,7 +90,7 @@ def lsh_buckets_reference(x: Tensor, rotations: Tensor, factors: tuple[int, ...]
 
 
 def bucket_order(buckets: Tensor) -> Tensor:
-    """Tokens (..., L) in the order of their buckets, of their places inside one: int64."""
+    """Tokens (..., L) in the order of their buckets, then of their positions: int64."""
     length = buckets.shape[-1]
     position = torch.arange(length, device=buckets.device)
     return torch.argsort(buckets.long() * length + position, dim=-1)

@@ -6,7 +6,7 @@ A position may change the queries, the scores and the outputs by the distance of
 (`PositionOnScores`); the rest is softmax attention under the same masks as a plain call's. Long
 calls go through blocks of queries, causal ones with the keys up to the block's last. The weights of
 the first blocks, up to `KEPT`, stay for the backward pass; those of the others are computed again
-there. So what is held does not grow like L x S, and whatever a position computes is differentiated
+there. So memory does not grow like L x S, and whatever a position computes is differentiated
 by autograd, block by block.
 """
 
