@@ -7,7 +7,7 @@ from everyformer.mixers.aft_conv import aft_conv_reference as aft_conv
 from everyformer.mixers.aft_full import aft_full_reference as aft_full
 from everyformer.mixers.aft_local import aft_local_reference as aft_local
 from everyformer.mixers.aft_simple import aft_simple_reference as aft_simple
-from everyformer.mixers.attention import attention_reference as attention
+from everyformer.mixers.attention.reference import attention_reference as attention
 from everyformer.mixers.gmlp import spatial_gate_reference as spatial_gate
 from everyformer.mixers.linear import linear_attention_reference as linear_attention
 from everyformer.mixers.performer import positive_features_reference as positive_features

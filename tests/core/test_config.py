@@ -10,7 +10,7 @@ from everyformer.core.config import field_docs, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
-from everyformer.mixers.attention import AttentionOptions
+from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.models.build import configure
 from everyformer.models.config import ModelConfig
 from everyformer.positions import POSITIONS

@@ -12,7 +12,7 @@ from everyformer.engines.flops import count_flops
 from everyformer.engines.kernel import attention, chunks
 from everyformer.engines.kernel.attention import (
     POSITIVE,
-    Guard,
+    Denominator,
     ask,
     divided,
     kernel_attention,
@@ -22,7 +22,7 @@ from helpers import close
 
 B, H, M, D = 2, 3, 5, 4
 LENGTHS = (1, 2, 7, 64, 65, 150)
-SIGNED = Guard("signed", 1e-9)
+SIGNED = Denominator("signed", 1e-9)
 
 
 @pytest.fixture(autouse=True)
@@ -93,10 +93,10 @@ def gradients(y, given, keep):
     ("kind", "guard"),
     [
         ({}, POSITIVE),
-        ({}, Guard("positive", 0.3)),
-        ({"signed": True}, Guard("signed", 0.5)),
-        ({"signed": True}, Guard("above", 1.0)),
-        ({}, Guard("none")),
+        ({}, Denominator("positive", 0.3)),
+        ({"signed": True}, Denominator("signed", 0.5)),
+        ({"signed": True}, Denominator("above", 1.0)),
+        ({}, Denominator("none")),
         ({"levels": True}, POSITIVE),
         ({"gates": True}, POSITIVE),
         ({"levels": True, "gates": True}, POSITIVE),
@@ -294,7 +294,7 @@ def test_what_has_no_meaning_is_refused():
     given, _ = draw(5, levels=True)
     _, state = kernel_attention(**given)
     with pytest.raises(ConfigError, match="up to a factor"):
-        kernel_attention(**given, guard=Guard("positive", 1e-6))
+        kernel_attention(**given, guard=Denominator("positive", 1e-6))
     del given["level"]
     with pytest.raises(ShapeError, match="features that it was made with"):
         kernel_attention(**given, state=state)

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import logsigmoid, pad
 
 from everyformer import functional
-from everyformer.engines.kernel.attention import Guard
+from everyformer.engines.kernel.attention import Denominator
 
 
 def theirs(family):
@@ -48,7 +48,7 @@ def test_linear_attention(form, normalize):
     q, k, v, _ = draw(128)
     expected = compute(*turned(q, k, v), scale=1.0, normalize=normalize)
     expected = expected if isinstance(expected, torch.Tensor) else expected[0]
-    guard = Guard("positive", 1e-10) if normalize else Guard("none")
+    guard = Denominator("positive", 1e-10) if normalize else Denominator("none")
     y, _ = functional.linear_attention(q, k, v, causal=True, guard=guard)
     torch.testing.assert_close(*turned(y), expected, rtol=1e-4, atol=1e-4)
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.memory.compressive import CompressiveMemory
-from everyformer.memory.compressive import Rows as HeldRows
+from everyformer.memory.compressive import CompressiveMemory, PastRows
 
 WIDTH = 3
 
@@ -13,7 +12,7 @@ WIDTH = 3
 def rows_of(x):
     """Rows (1, n, width) that all stand for something, at 0, 1, 2 ..."""
     length = x.shape[1]
-    return HeldRows(
+    return PastRows(
         torch.tensor([length]), x, torch.ones(1, length).bool(), torch.arange(length)[None]
     )
 

@@ -12,7 +12,7 @@ from everyformer import functional, reference
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.engines.kernel.attention import Guard
+from everyformer.engines.kernel.attention import Denominator
 from helpers import build_mixer, close, draw, shifted
 
 WIDTH, HEADS = 12, 3
@@ -77,7 +77,7 @@ def test_idiap_s_loop_gives_the_same():
         s = s + torch.einsum("bhm,bhd->bhmd", k[:, :, t], v[:, :, t])
         norm = 1 / (torch.einsum("bhm,bhm->bh", q[:, :, t], z) + 1e-6)
         rows.append(torch.einsum("bhm,bhmd,bh->bhd", q[:, :, t], s, norm))
-    how = {"causal": True, "guard": Guard("positive", 1e-6)}
+    how = {"causal": True, "guard": Denominator("positive", 1e-6)}
     close(functional.linear_attention(q, k, v, **how).y, torch.stack(rows, 2), 1e-12)
 
 

@@ -10,7 +10,7 @@ from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.engines.content import sorted_chunks
-from everyformer.engines.content.chunk_lists import Pattern
+from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.mixers import reformer
 from everyformer.mixers.reformer.function import dense_attention, keys_of
 from everyformer.mixers.reformer.reference import lsh_weights_reference
@@ -30,7 +30,7 @@ def drawn_buckets(batch, heads, rounds, length, count=5):
 
 
 def both(*pattern, **flags):
-    return [Pattern(*pattern, causal=causal, **flags) for causal in (True, False)]
+    return [ChunkPattern(*pattern, causal=causal, **flags) for causal in (True, False)]
 
 
 PATTERNS = [
@@ -67,7 +67,7 @@ def test_given_buckets_the_tiles_are_the_softmax_over_what_the_rounds_show(patte
 
 
 def test_tiles_of_any_size_give_the_same(monkeypatch):
-    pattern = Pattern(4, 1, 1, circular=True)
+    pattern = ChunkPattern(4, 1, 1, circular=True)
     qk, v, buckets = draw(2, 3, 37, 5), draw(2, 3, 37, 5, seed=1), drawn_buckets(2, 3, 3, 37)
     whole = ef.functional.lsh_attention(qk, v, buckets, pattern)
     monkeypatch.setattr(sorted_chunks, "_CPU_SCORES", 4 * 4 * 3 * 7)
@@ -87,20 +87,20 @@ def test_one_window_for_all_is_dense_attention_among_others(causal, once, rounds
     expected = weights @ v
     if causal:
         expected[:, :, 0] = v[:, :, 0]
-    plain = dense_attention(qk, v, Pattern(11, causal=causal), None, 1.0, 1e-6, 0.0)
+    plain = dense_attention(qk, v, ChunkPattern(11, causal=causal), None, 1.0, 1e-6, 0.0)
     torch.testing.assert_close(plain, expected, rtol=0, atol=1e-12)
-    one_chunk = Pattern(16, 0, 0, causal, once=once)
+    one_chunk = ChunkPattern(16, 0, 0, causal, once=once)
     got = ef.functional.lsh_attention(qk, v, drawn_buckets(2, 3, rounds, 11), one_chunk)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
     one_bucket = torch.zeros(2, 3, rounds, 11, dtype=torch.long)
-    reach = Pattern(6, 1, 0 if causal else 1, causal, once=once)
+    reach = ChunkPattern(6, 1, 0 if causal else 1, causal, once=once)
     got = ef.functional.lsh_attention(qk, v, one_bucket, reach)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
 def test_counting_a_key_once_matters_where_rounds_agree():
     qk, v, buckets = draw(1, 1, 16, 4), draw(1, 1, 16, 4, seed=1), drawn_buckets(1, 1, 3, 16)
-    often, once = (Pattern(4, 1, 0, causal=True, once=flag) for flag in (False, True))
+    often, once = (ChunkPattern(4, 1, 0, causal=True, once=flag) for flag in (False, True))
     first, second = (ef.functional.lsh_attention(qk, v, buckets, p) for p in (often, once))
     assert (first - second).abs().max() > 1e-2
 
@@ -217,7 +217,7 @@ def test_decoding_by_bucket_sees_the_same_buckets_then_the_latest():
     state = wide(x[:, :20], state=wide.init_state(1)).state
     dense = dense_attention(*wide._project(x[:, :21]), wide.pattern, None, 1.0, 1e-6, 0.0)
     got = wide(x[:, 20:21], state=state).y
-    torch.testing.assert_close(got, wide._merge(dense)[:, 20:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(got, wide.merge(dense)[:, 20:], rtol=0, atol=1e-12)
 
 
 def test_by_bucket_the_first_real_token_gets_its_own_value():
@@ -255,19 +255,19 @@ def test_rounds_of_evaluation_may_differ_from_those_of_training():
 
 def test_more_rounds_come_nearer_to_dense_attention():
     qk, v = 3 * draw(4, 2, 64, 8), draw(4, 2, 64, 8, seed=1)
-    dense = dense_attention(qk, v, Pattern(64, causal=True), None, 1.0, 1e-6, 0.0)
+    dense = dense_attention(qk, v, ChunkPattern(64, causal=True), None, 1.0, 1e-6, 0.0)
     errors = []
     for rounds in (1, 4, 16):
         turned = reformer.seeded_rotations(0, 2, rounds, 8, 4)
         buckets = ef.functional.lsh_buckets(qk, turned, (8,))
-        pattern = Pattern(8, 1, 0, causal=True, once=True)
+        pattern = ChunkPattern(8, 1, 0, causal=True, once=True)
         errors.append((ef.functional.lsh_attention(qk, v, buckets, pattern) - dense).norm())
     assert errors[0] > 1.5 * errors[1] > 3 * errors[2]
 
 
 def test_dropout_has_the_gradient_of_its_own_mask_and_the_right_mean():
     qk, v = (draw(1, 2, 9, 3, seed=s).requires_grad_() for s in (1, 2))
-    buckets, pattern = drawn_buckets(1, 2, 2, 9), Pattern(4, 1, 0, causal=True)
+    buckets, pattern = drawn_buckets(1, 2, 2, 9), ChunkPattern(4, 1, 0, causal=True)
 
     def thinned(qk, v):
         torch.manual_seed(5)
@@ -292,7 +292,7 @@ def test_buckets_may_be_given_and_are_recorded():
     assert torch.equal(traced[""]["buckets"][0], given)
     qk, v = mixer._project(x)
     expected = ef.reference.lsh_attention(qk, v, given, mixer.pattern)
-    torch.testing.assert_close(y, mixer._merge(expected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(y, mixer.merge(expected), rtol=0, atol=1e-12)
     weights = traced[""]["weights"][0]
     torch.testing.assert_close(weights, lsh_weights_reference(qk, given, mixer.pattern).detach())
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 13, dtype=torch.float64))
@@ -319,7 +319,7 @@ def test_large_inputs_and_empty_rows_stay_finite(dtype):
 
 def test_bfloat16_computes_the_attention_of_its_buckets_in_float32():
     qk, v = draw(1, 2, 21, 8), draw(1, 2, 21, 8, seed=1)
-    buckets, pattern = drawn_buckets(1, 2, 2, 21), Pattern(4, 1, 0, causal=True)
+    buckets, pattern = drawn_buckets(1, 2, 2, 21), ChunkPattern(4, 1, 0, causal=True)
     low = ef.functional.lsh_attention(qk.bfloat16(), v.bfloat16(), buckets, pattern)
     exact = ef.functional.lsh_attention(
         qk.bfloat16().double(), v.bfloat16().double(), buckets, pattern
@@ -413,5 +413,5 @@ def test_masks_and_shapes_that_it_cannot_honour_are_refused():
         make(causal=False).init_state(1)
     with pytest.raises(ShapeError, match="buckets must be"):
         ef.functional.lsh_attention(
-            draw(1, 2, 5, 4), draw(1, 2, 5, 4), drawn_buckets(1, 2, 1, 6), Pattern(4)
+            draw(1, 2, 5, 4), draw(1, 2, 5, 4), drawn_buckets(1, 2, 1, 6), ChunkPattern(4)
         )

@@ -8,7 +8,7 @@ from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 import everyformer as ef
 from everyformer.core.choices import repeat_choices
 from everyformer.core.mask import Mask
-from everyformer.engines.content.chunk_lists import Pattern
+from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.models.build import create_mixer
 
 WIDTH, HEADS, SIZE, CHUNK, BUCKETS = 16, 2, 8, 4, 8
@@ -165,7 +165,7 @@ def test_lucidrains_counts_duplicates_as_we_do(causal, across, once, rounds):
     ).eval()  # fmt: skip
     expected, _, buckets = theirs(qk, v)
     buckets = buckets.view(1, rows, rounds, length)
-    pattern = Pattern(CHUNK, 1, 0, causal, circular=True, once=once, within=not across)
+    pattern = ChunkPattern(CHUNK, 1, 0, causal, circular=True, once=once, within=not across)
     got = ef.functional.lsh_attention(
         qk[None], v[None], buckets, pattern, scale=SIZE**-0.5, key_eps=0.0
     )[0]

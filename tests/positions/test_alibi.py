@@ -10,7 +10,7 @@ from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
-from everyformer.mixers.attention import attention_reference
+from everyformer.mixers.attention.reference import attention_reference
 from everyformer.positions.alibi import Alibi, alibi_reference, alibi_slopes
 from helpers import build_mixer
 

@@ -5,7 +5,7 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError
-from everyformer.mixers.attention import attention_reference
+from everyformer.mixers.attention.reference import attention_reference
 from everyformer.positions.alibi import Alibi, alibi_slopes
 from everyformer.positions.rope import Rope, rotate
 from helpers import build_mixer

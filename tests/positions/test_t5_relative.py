@@ -6,7 +6,7 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
-from everyformer.mixers.attention import attention_reference
+from everyformer.mixers.attention.reference import attention_reference
 from everyformer.positions.t5_relative import T5Relative, buckets_reference
 from helpers import build_mixer
 

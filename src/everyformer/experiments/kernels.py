@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.engines.flops import count_flops
-from everyformer.engines.kernel.attention import POSITIVE, Guard, ask, read_all
+from everyformer.engines.kernel.attention import POSITIVE, Denominator, ask, read_all
 from everyformer.engines.kernel.features import (
     Draw,
     draw_projection,
@@ -116,7 +116,7 @@ def estimated(q: Tensor, k: Tensor, v: Tensor, kind: str, draw: Draw, rows: int)
     """Attention (B, H, L, D) both ways, from one draw."""
     w = draw_projection(1, rows, SIZE, draw)
     x, (y, level) = _features(q * SIZE**-0.25, w, kind)[0], _features(k * SIZE**-0.25, w, kind)
-    guard = POSITIVE if kind == "positive" else Guard("signed", 1e-6)
+    guard = POSITIVE if kind == "positive" else Denominator("signed", 1e-6)
     return ask(x, read_all(y, v, None, level), guard, v.dtype)
 
 

@@ -14,7 +14,7 @@ from everyformer.blocks.wirings.base import Layer, Pass
 from everyformer.core.config import Choice
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.engines.content.chunk_lists import Pattern
+from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.content.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
 from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, fit, held_out, mean
 from everyformer.experiments.figures import boxes
@@ -86,7 +86,7 @@ def output_error(kind: str, count: int, seed: int) -> float:
     if kind == "random":
         generator = torch.Generator().manual_seed(seed)
         buckets = torch.randint(BUCKETS, buckets.shape, generator=generator)
-    pattern = Pattern(CHUNK, 1, 1, once=True)
+    pattern = ChunkPattern(CHUNK, 1, 1, once=True)
     dense = dense_attention(qk, v, pattern, None, 1.0, 1e-6, 0.0)
     return float((lsh_attention(qk, v, buckets, pattern) - dense).norm() / dense.norm())
 
@@ -146,8 +146,8 @@ def sorted_figure(length: int = 64) -> Figure:
     qk, _ = vectors(0, length)
     buckets = lsh_buckets(qk, seeded_rotations(0, 1, 1, SIZE, 4), (8,))
     order = bucket_order(buckets)[0, 0, 0]
-    whole = lsh_weights_reference(qk, buckets, Pattern(length, 0, 0))[0, 0]
-    kept = lsh_weights_reference(qk, buckets, Pattern(8, 1, 1))[0, 0]
+    whole = lsh_weights_reference(qk, buckets, ChunkPattern(length, 0, 0))[0, 0]
+    kept = lsh_weights_reference(qk, buckets, ChunkPattern(8, 1, 1))[0, 0]
     figure = Figure(figsize=(9, 3))
     titles = ("dense, order of the text", "dense, order of buckets", "one round, chunks of 8")
     shown = (whole, whole[order][:, order], kept[order][:, order])

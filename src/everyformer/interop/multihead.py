@@ -38,7 +38,7 @@ from everyformer.engines.softmax.visibility import Visibility, visibility
 from everyformer.family import list_members
 from everyformer.interop.torch_masks import both, by_head, check_padding, for_mixer
 from everyformer.mixers import MIXERS
-from everyformer.mixers.attention import AttentionOptions
+from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.models.build import create_mixer
 
 

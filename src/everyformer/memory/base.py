@@ -44,10 +44,10 @@ class Segment(NamedTuple):
     """(B, L) bool, which tokens are real"""
     visible: Tensor | None
     """(B, m + L) bool, rows of the past and tokens that later segments may see; None: all"""
-    look: Callable[[Tensor, Tensor], Tensor]
+    attend: Callable[[Tensor, Tensor], Tensor]
     """heads' outputs (B, H, L, Dv) of these tokens over rows (B, n, width), flagged (B, n) bool, in
     place of the past: by contents alone, with no gradient to the tokens or the projections"""
-    received: Callable[[], Tensor]
+    usage: Callable[[], Tensor]
     """(B, m + L) attention that each row of the past and each token got, over heads and queries
     that are real"""
 

@@ -56,6 +56,8 @@ LEARNED = ("conv", "dilated")
 
 @dataclass(frozen=True)
 class CompressiveOptions(Options):
+    """Options of `CompressiveMemory`."""
+
     slots: Whole = 128
     """n_m, inputs of the past that each layer keeps as they are"""
     compressed: Whole = 128
@@ -80,7 +82,7 @@ class CompressiveOptions(Options):
 
 
 @state
-class Rows(State):
+class PastRows(State):
     """Inputs of one layer, oldest first; those that ``keep`` leaves out are zeros."""
 
     seen: Tensor
@@ -91,21 +93,22 @@ class Rows(State):
     times: Tensor
     """(B, n) int64, position of the token, or of the middle of the tokens, that each stands for"""
 
-    def then(self, more: Rows, most: int) -> Rows:
+    def then(self, more: PastRows, most: int) -> PastRows:
         """With ``more`` behind; of all the last ``most`` of each row that stand for something."""
         pairs = ((self.x, more.x), (self.keep, more.keep), (self.times, more.times))
-        both = Rows(self.seen, *(torch.cat(pair, 1) for pair in pairs))
+        both = PastRows(self.seen, *(torch.cat(pair, 1) for pair in pairs))
         first = max(both.x.shape[1] - most, 0)
         if surely(both.keep):
-            return Rows(both.seen, both.x[:, first:], both.keep[:, first:], both.times[:, first:])
+            last = (part[:, first:] for part in (both.x, both.keep, both.times))
+            return PastRows(both.seen, *last)
         return both.at(real_last(both.keep)[:, first:])
 
-    def at(self, index: Tensor, real: Tensor | None = None) -> Rows:
+    def at(self, index: Tensor, real: Tensor | None = None) -> PastRows:
         """Those at ``index`` (B, n), of which ``real`` (B, n) stand for something."""
         keep = self.keep.gather(1, index)
         keep = keep if real is None else keep & real
         x = gather_rows(self.x, index).masked_fill(~keep[..., None], 0)
-        return Rows(self.seen, x, keep, self.times.gather(1, index))
+        return PastRows(self.seen, x, keep, self.times.gather(1, index))
 
 
 @state
@@ -118,9 +121,9 @@ class CompressiveState(State):
     """inputs (B, 1, m, width) in the place of keys"""
     usage: Tensor
     """(B, m) attention that each of those got, a head and query (most-used)"""
-    packed: Rows
+    packed: PastRows
     """compressed rows"""
-    leaving: Rows
+    leaving: PastRows
     """rows that are compressed when they are read (gradient=one-segment)"""
 
 
@@ -140,7 +143,7 @@ class Compression(nn.Module):
         for parameter in self.parameters():
             parameter.apart = True  # type: ignore[attr-defined]
 
-    def forward(self, old: Rows, usage: Tensor) -> Rows:
+    def forward(self, old: PastRows, usage: Tensor) -> PastRows:
         """The o / c compressed rows of o; ``usage`` (B, o) is the attention that each got."""
         if self.function == "most-used":
             return self._most_used(old, usage)
@@ -150,24 +153,24 @@ class Compression(nn.Module):
         some = keep.any(2)
         # rows that leave fill whole blocks, so that each block is real or none of it is
         if self.function == "mean":
-            made = x.sum(2) / keep.sum(2).clamp(min=1)[..., None]
+            new = x.sum(2) / keep.sum(2).clamp(min=1)[..., None]
         elif self.function == "max":
             floor = torch.finfo(x.dtype).min
-            made = x.masked_fill(~keep[..., None], floor).amax(2).masked_fill(~some[..., None], 0.0)
+            new = x.masked_fill(~keep[..., None], floor).amax(2).masked_fill(~some[..., None], 0.0)
         else:
-            made = self._convolved(old).masked_fill(~some[..., None], 0.0)
-        return Rows(old.seen, made, some, times.sum(2) // self.rate)
+            new = self._convolved(old).masked_fill(~some[..., None], 0.0)
+        return PastRows(old.seen, new, some, times.sum(2) // self.rate)
 
-    def _convolved(self, old: Rows) -> Tensor:
+    def _convolved(self, old: PastRows) -> Tensor:
         assert self.reduce is not None
         y, gone = old.x.transpose(1, 2), ~old.keep[:, None]
         for convolution in self.dilated:
             # what stands before the first row is zero to every layer
             y = F.relu(convolution(y)).masked_fill(gone, 0.0)
-        made: Tensor = self.reduce(y).transpose(1, 2)
-        return made
+        reduced: Tensor = self.reduce(y)
+        return reduced.transpose(1, 2)
 
-    def _most_used(self, old: Rows, usage: Tensor) -> Rows:
+    def _most_used(self, old: PastRows, usage: Tensor) -> PastRows:
         """Of equal ones the earlier."""
         usage = usage.masked_fill(~old.keep, -math.inf)
         rank = usage.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
@@ -192,26 +195,29 @@ def _limits(make: Make) -> list[Pair]:
     return pairs
 
 
-TRIALS = Trials(
-    variants=(
-        {"slots": 4, "compressed": 3, "rate": 2},
-        {"slots": 2, "compressed": 3, "rate": 2, "function": "most-used", "distance": "time"},
-        {"slots": 3, "compressed": 6, "rate": 3, "function": "dilated", "gradient": "one-segment"},
-    ),
-    limits=_limits,
-)
-
-
 @MEMORIES.register("compressive")
 class CompressiveMemory(Memory):
-    """n_m inputs of the past and n_cm rows that stand for c older ones each.
+    """The Compressive Transformer's memory: n_m past inputs and n_cm rows for c older ones each.
 
     Raises:
         GeneError: a loss for a function that cannot learn by it.
     """
 
     name = "compressive"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {"slots": 4, "compressed": 3, "rate": 2},
+            {"slots": 2, "compressed": 3, "rate": 2, "function": "most-used", "distance": "time"},
+            {
+                "slots": 3,
+                "compressed": 6,
+                "rate": 3,
+                "function": "dilated",
+                "gradient": "one-segment",
+            },
+        ),
+        limits=_limits,
+    )
     Options = CompressiveOptions
     holds = CompressiveState
 
@@ -236,7 +242,7 @@ class CompressiveMemory(Memory):
     def init_state(self, batch_size: int, width: int, **like: Any) -> CompressiveState:
         rows = no_rows(batch_size, width, **like)
         nothing = torch.zeros(batch_size, 0, device=rows.seen.device)
-        empty = Rows(rows.seen, rows.keys[:, 0], nothing.bool(), nothing.long())
+        empty = PastRows(rows.seen, rows.keys[:, 0], nothing.bool(), nothing.long())
         return CompressiveState(rows.seen, rows, nothing, empty, empty)
 
     def recall(self, state: CompressiveState, length: int) -> Recalled:
@@ -256,9 +262,9 @@ class CompressiveMemory(Memory):
         whole, where = torch.cat((packed.keep, keep), 1), torch.cat((times, positions), 1)
         return Recalled(KeyValueState(rows.seen, keys, keys[..., :0], whole, where), far)
 
-    def _farthest(self, seen: Tensor, packed: Rows, length: int, held: int) -> int:
-        """The largest distance from the last of ``length`` new tokens to what is ``held``."""
-        bound = length + held + packed.x.shape[1] * self.options.rate
+    def _farthest(self, seen: Tensor, packed: PastRows, length: int, count: int) -> int:
+        """The largest distance from the last of ``length`` new tokens to ``count`` rows."""
+        bound = length + count + packed.x.shape[1] * self.options.rate
         if self.options.function != "most-used" or packed.x.shape[1] == 0:
             return bound
         # the rows that are kept of a segment may all be its first ones
@@ -292,7 +298,7 @@ class CompressiveMemory(Memory):
 
     def _leaving(
         self, rows: KeyValueState, usage: Tensor
-    ) -> tuple[Rows, Tensor, KeyValueState, Tensor]:
+    ) -> tuple[PastRows, Tensor, KeyValueState, Tensor]:
         """The rows that are too many, and those that stay, each with its usage.
 
         Padding takes no slot: of each row of the batch its own oldest real ones leave, which stand
@@ -300,10 +306,10 @@ class CompressiveMemory(Memory):
         """
         o, size = self.options, rows.keys.shape[2]
         keep, times = rows.slots()
-        whole = Rows(rows.seen, rows.keys[:, 0], keep, times)
+        whole = PastRows(rows.seen, rows.keys[:, 0], keep, times)
         if rows.keep is None:
             most = self._too_many(size)
-            old = Rows(rows.seen, whole.x[:, :most], keep[:, :most], times[:, :most])
+            old = PastRows(rows.seen, whole.x[:, :most], keep[:, :most], times[:, :most])
             return old, usage[:, :most], rows.part(most), usage[:, most:]
         order = real_last(keep)
         whole, usage = whole.at(order), usage.gather(1, order)
@@ -318,21 +324,21 @@ class CompressiveMemory(Memory):
         index = (size - count + over + behind).clamp(min=0)
         real = behind >= -over
         first = size - stay
-        held = torch.arange(first, size, device=keep.device) >= size - count + over
-        x = whole.x[:, first:].masked_fill(~held[..., None], 0)[:, None]
-        rest = KeyValueState(rows.seen, x, x[..., :0], held, whole.times[:, first:])
+        stays = torch.arange(first, size, device=keep.device) >= size - count + over
+        x = whole.x[:, first:].masked_fill(~stays[..., None], 0)[:, None]
+        rest = KeyValueState(rows.seen, x, x[..., :0], stays, whole.times[:, first:])
         return whole.at(index, real), usage.gather(1, index), rest, usage[:, first:]
 
     def _too_many(self, count: int) -> int:
         over = max(count - self.slots, 0)
         return over - over % self.options.rate if self.options.compressed else over
 
-    def _packed(self, state: CompressiveState) -> Rows:
+    def _packed(self, state: CompressiveState) -> PastRows:
         """Compressed rows, with those that are compressed when they are read."""
         if state.leaving.x.shape[1] == 0:
             return state.packed
-        made = self.compress(state.leaving, state.usage)
-        return state.packed.then(made, self.options.compressed)
+        new = self.compress(state.leaving, state.usage)
+        return state.packed.then(new, self.options.compressed)
 
     def _usage(self, state: CompressiveState, segment: Segment, count: int) -> Tensor:
         """(B, m + L) attention got so far; zeros where no function asks."""
@@ -340,19 +346,19 @@ class CompressiveMemory(Memory):
         got = state.usage.new_zeros(batch, state.usage.shape[1] + length)
         if self.options.function == "most-used" and self.options.compressed > 0:
             with torch.no_grad():
-                got = segment.received()[:, count:].to(got.dtype)
-                asked = segment.live()
-                got = got / (length if asked is None else asked.sum(1, keepdim=True).clamp(min=1))
+                got = segment.usage()[:, count:].to(got.dtype)
+                live = segment.live()
+                got = got / (length if live is None else live.sum(1, keepdim=True).clamp(min=1))
         return got + F.pad(state.usage, (0, length))
 
-    def _losses(self, old: Rows, new: Rows, segment: Segment) -> Losses:
+    def _losses(self, old: PastRows, new: PastRows, segment: Segment) -> Losses:
         o = self.options
         if self.reconstruction == "none" or not self.training:
             return {}
         if self.reconstruction == "attention":
             with torch.no_grad():
-                goal = segment.look(old.x, old.keep)
-            difference = goal - segment.look(new.x, new.keep)
+                goal = segment.attend(old.x, old.keep)
+            difference = goal - segment.attend(new.x, new.keep)
             counts = old.keep.any(1)[:, None]
             live = segment.live()
             counts = (counts if live is None else counts & live)[:, None, :, None]

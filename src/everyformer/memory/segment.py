@@ -38,6 +38,8 @@ from everyformer.memory.base import Memory, Recalled, Segment, no_rows, with_seg
 
 @dataclass(frozen=True)
 class SegmentOptions(Options):
+    """Options of `SegmentMemory`."""
+
     slots: Whole = 128
     """M, tokens before a segment that each layer reads too"""
     same_length: Literal["evaluation", "always", "never"] = "evaluation"
@@ -61,12 +63,12 @@ class SegmentState(State):
 def _limits(make: Make) -> list[Pair]:
     """A memory of everything is one pass; none at all is each segment by itself."""
     plain = make("attention", position="alibi")
-    made = []
+    mixers = []
     for slots in (LENGTH, 0):
         options = {"slots": slots, "store": "inputs", "same_length": "never"}
-        made.append(make("attention", position="alibi", memory="segment", memory_options=options))
-        made[-1].load_state_dict(plain.state_dict())
-    whole, none = made
+        mixers.append(make("attention", position="alibi", memory="segment", memory_options=options))
+        mixers[-1].load_state_dict(plain.state_dict())
+    whole, none = mixers
 
     def alone(x: Tensor) -> Tensor:
         return torch.cat([plain(x[:, :4]).y, plain(x[:, 4:]).y], 1)
@@ -77,24 +79,21 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    variants=(
-        {"slots": 4},
-        {"slots": 4, "store": "inputs", "untie": False},
-        {"slots": LONGEST, "store": "inputs", "same_length": "never", "position": "rope"},
-        {"slots": 3, "position": "alibi"},
-        {"slots": 5, "position": "t5-relative", "kv_heads": 1},
-    ),
-    limits=_limits,
-)
-
-
 @MEMORIES.register("segment")
 class SegmentMemory(Memory):
-    """The last M inputs of a layer, read beside the next segment's."""
+    """Transformer-XL's memory: the last M inputs of a layer, read beside the next segment's."""
 
     name = "segment"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {"slots": 4},
+            {"slots": 4, "store": "inputs", "untie": False},
+            {"slots": LONGEST, "store": "inputs", "same_length": "never", "position": "rope"},
+            {"slots": 3, "position": "alibi"},
+            {"slots": 5, "position": "t5-relative", "kv_heads": 1},
+        ),
+        limits=_limits,
+    )
     Options = SegmentOptions
     holds = SegmentState
 

@@ -1,4 +1,4 @@
-"""The wiring that the four Attention-Free Transformers share; the equations are in their own files.
+"""Attention-Free Transformers: what the four members share; their equations are in their files.
 
     Y = gate(Q) * softmax average of V,   out = Y W_o
 
@@ -18,14 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.config import Options
-from everyformer.core.errors import ShapeError
+from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
+from everyformer.core.mixer import heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.averages.running import total_average
 from everyformer.engines.rows import gather_rows
-from everyformer.mixers.base import RowMixer, Rows, rows_of
+from everyformer.mixers._heads import StreamingMixer
+from everyformer.mixers.base import Rows, rows_of
 
 Gate = Literal["sigmoid", "relu", "identity"]
 _GATES: dict[Gate, Callable[[Tensor], Tensor]] = {
@@ -40,7 +42,7 @@ Average = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 @dataclass(frozen=True)
 class AFTOptions(Options):
-    """Options of all four members."""
+    """Options of every AFT."""
 
     gate: Gate = "sigmoid"
     """what the queries go through before they scale the average; the paper's is the sigmoid"""
@@ -52,8 +54,8 @@ def hide_padding(k: Tensor, keep: Tensor | None) -> Tensor:
     """Keys (B, L, ...), -inf at padding; rows of padding alone stay: their outputs are dropped."""
     if keep is None:
         return k
-    shown = keep | ~keep.any(1, keepdim=True)
-    return k.masked_fill(~shown.view(*keep.shape, *[1] * (k.dim() - 2)), -math.inf)
+    visible = keep | ~keep.any(1, keepdim=True)
+    return k.masked_fill(~visible.view(*keep.shape, *[1] * (k.dim() - 2)), -math.inf)
 
 
 def gated(gate: Gate, q: Tensor, average: Tensor) -> Tensor:
@@ -207,22 +209,36 @@ class BandState(State):
         )
 
 
-class AttentionFree(RowMixer):
-    """Projections and gate; a member adds how V is averaged."""
+class AttentionFree(StreamingMixer):
+    """An AFT over (B, L, width): projections and gate; a member adds how V is averaged.
+
+    Heads are groups of channels that may have a key or a bias of their own.
+    """
 
     shares_heads = True
     exports_literally = True
 
-    def __init__(
-        self, width: int, channels: int, keys: int, causal: bool, options: AFTOptions
-    ) -> None:
-        super().__init__()
-        self.width, self.causal, self.options = width, causal, options
-        self.channels = channels
-        self.query = nn.Linear(width, channels, bias=options.bias)
-        self.key = nn.Linear(width, keys, bias=options.bias)
-        self.value = nn.Linear(width, channels, bias=options.bias)
-        self.out = nn.Linear(channels, width, bias=options.bias)
+    def build(self, max_length: int | None) -> None:
+        keys, bias = self.key_channels(), self.options.bias
+        self.query = nn.Linear(self.width, self.channels, bias=bias)
+        self.key = nn.Linear(self.width, keys, bias=bias)
+        self.value = nn.Linear(self.width, self.channels, bias=bias)
+        self.out = nn.Linear(self.channels, self.width, bias=bias)
+
+    def key_channels(self) -> int:
+        """Channels of K."""
+        return self.channels
+
+    def hold_tables(self, max_length: int | None, pairs: str) -> tuple[int, int]:
+        """How many tables over ``pairs`` of positions there are, and their lines."""
+        heads_divide(self.channels, self.heads, self.name)
+        if max_length is None or max_length < 1:
+            raise ConfigError(
+                f"{self.name} holds a bias for {pairs} of positions, so it needs max_length (got "
+                f"{max_length}): give max_length=..., or use aft-conv or aft-simple"
+            )
+        self.max_length = max_length
+        return self.heads if self.options.per_head else 1, max_length
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         """Softmax averages (B, L, d) of whole rows."""
@@ -232,8 +248,8 @@ class AttentionFree(RowMixer):
         """The same for tokens that continue those of ``state``, and the state after them."""
         raise NotImplementedError
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        """The member's reference function on this module's options and parameters."""
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        """The member's reference function; ``how``: ``causal``, ``mask`` and ``gate``."""
         raise NotImplementedError
 
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
@@ -253,8 +269,10 @@ class AttentionFree(RowMixer):
         return MixerOutput(self.out(gated(self.options.gate, q, average)), after, {})
 
     def text_reference(self, text: Rows) -> Tensor:
-        x, mask = text.x, Mask(keep=text.keep, grid=text.grid)
-        return self.out(self.literal(self.query(x), self.key(x), self.value(x), mask))
+        heads = (project(text.x) for project in (self.query, self.key, self.value))
+        mask = Mask(keep=text.keep, grid=text.grid)
+        y = self.literal(*heads, causal=self.causal, mask=mask, gate=self.options.gate)
+        return self.out(y)
 
     def show(self, k: Tensor, rows: Rows) -> None:
         """Offer w (H, L, L) and the weights of real tokens (B, 1, L, L), mean over channels."""

@@ -1,4 +1,4 @@
-"""The wiring that members with kernel attention share; features and gates are in their own files.
+"""Kernel attention: what its members share; their features and gates are in their own files.
 
     y_t = sum_s fq(q_t) . fk(k_s) v_s / sum_s fq(q_t) . fk(k_s),    Y = concat_h(y) W_o
 
@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -28,18 +27,17 @@ from everyformer.core.trials import WIDTH, Make, Pair, output
 from everyformer.engines.kernel.attention import (
     POSITIVE,
     ContextSums,
-    Guard,
+    Denominator,
     KernelState,
     ask,
     divided,
     kernel_attention,
     read_all,
 )
-from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.visibility import visibility
-from everyformer.mixers.base import RowMixer, Rows
-from everyformer.positions.base import Position
+from everyformer.mixers._heads import HeadMixer
+from everyformer.mixers.base import Rows
 
 Keys = tuple[Tensor, Tensor | None]
 """Features of keys (B, H, S, M), and their levels (B, H, S)."""
@@ -48,44 +46,34 @@ Bias = tuple[Literal["query", "key", "value", "output"], ...]
 
 @dataclass(frozen=True)
 class KernelOptions(Options):
-    """Options of all members."""
+    """Options of every kernel attention."""
 
     bias: Bias = ()
     """which projections have a bias"""
 
 
-class KernelAttention(RowMixer):
-    """Projections, context and state; a member adds its features, and gates if it has them.
+class KernelAttention(HeadMixer):
+    """Kernel attention over (B, L, width); a member adds its features, and gates if it has them.
 
-    Args:
-        sizes: width of x, channels of the heads together (by-head), number of heads.
-        features: M. levels: whether keys have levels or gates, which a state must then follow.
+    A position rotates queries and keys before their features.
     """
 
     states = (KernelState, ContextSums)
-    honours = frozenset({"keep", "documents"})
     crosses = True
     exports_literally = True
     shares_heads = True
-    guard: Guard = POSITIVE
+    guard: Denominator = POSITIVE
     """of the denominators; a member with a choice sets its own"""
+    features: int
+    """M"""
+    levels: bool
+    """whether keys have levels or gates, which a state must then follow"""
 
-    def __init__(
-        self,
-        sizes: tuple[int, int | None, int],
-        causal: bool,
-        position: Position | None,
-        bias: Bias,
-        features: int,
-        levels: bool,
-    ) -> None:
-        super().__init__()
-        width, channels, heads = sizes
-        self.width, self.heads, self.causal = width, heads, causal
-        self.head_dim = heads_divide(channels or width, heads, self.name)
-        self.features, self.levels = features, levels
-        if position is not None:
-            position.check_mixer(self.name, heads, causal)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        self.features, self.levels = self.feature_sizes()
+        if (position := self.position) is not None:
+            position.check_mixer(self.name, self.heads, self.causal)
             if position.acts_on == "scores":
                 raise GeneError(
                     f"position '{position.name}' is added to scores of pairs, which {self.name} "
@@ -95,14 +83,15 @@ class KernelAttention(RowMixer):
                 f"position '{position.name}' is defined between tokens of one sequence; build "
                 "cross-attention with position=None"
             )
-        self.position = position
-        whole = self.head_dim * heads
-        self.project = HeadProjections(
-            (width,) * 3, (heads, heads), (self.head_dim, self.head_dim), bias
-        )
-        self.out = nn.Linear(whole, width, bias="output" in bias)
-        if self.out.bias is not None:
-            nn.init.zeros_(self.out.bias)
+        self.add_projections(self.options.bias)
+        self.add_features()
+
+    def feature_sizes(self) -> tuple[int, bool]:
+        """``features`` and ``levels`` by the options, which are refused where they have no form."""
+        raise NotImplementedError
+
+    def add_features(self) -> None:
+        """Make what the features, denominators and gates need."""
 
     def draw(self, carried: bool, again: bool = True) -> Tensor | None:
         """The random projection of this call, if features have one.
@@ -113,7 +102,7 @@ class KernelAttention(RowMixer):
 
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         """Features (B, H, L, M) of queries (B, H, L, D), up to a factor for each query."""
-        raise NotImplementedError
+        return self.key_features(q, drawn)[0]
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         """Features of keys (B, H, S, D)."""
@@ -141,7 +130,7 @@ class KernelAttention(RowMixer):
 
     def finish(self, y: Tensor) -> Tensor:
         """The output (B, L, width) of averages (B, H, L, D)."""
-        return self.out(y.transpose(1, 2).flatten(2))
+        return self.merge(y)
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         x, keep = rows.x, rows.keep
@@ -158,7 +147,7 @@ class KernelAttention(RowMixer):
             gate, written = gates
             level = written if level is None else level + written
         if tracing():
-            self._show((features, keys), (keep, level, gate))
+            self._record((features, keys), (keep, level, gate))
             record(self, "exact", lambda: self._exact(q, k, keep, gates))
         v = self._summed(v)
         if not self.causal:
@@ -178,25 +167,14 @@ class KernelAttention(RowMixer):
         gates = self.literal_gates(text.x)
         if gates is not None:
             scores = scores * gate_weights(gates, text.keep)
-        visible = self._shown(q, text.keep)
+        visible = self._visible(q, text.keep)
         return self.finish(dense_average(scores, self._summed(v), visible, self.guard))
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> KernelState:
-        if not self.causal:
-            super().init_state(batch_size)
+    def empty_state(self, batch: int, **like: Any) -> KernelState:
         if self.position is not None:
             self.position.check_streaming()
-        like = self.out.weight
-        return KernelState.empty(
-            (batch_size, self.heads), self.features, self.head_dim, self.levels,
-            device=device or like.device, dtype=dtype or like.dtype,
-        )  # fmt: skip
+        rows = batch, self.heads
+        return KernelState.empty(rows, self.features, self.head_dim, self.levels, **like)
 
     def read(self, keys: Rows, values: Tensor) -> ContextSums:
         """The sums of a context."""
@@ -221,21 +199,21 @@ class KernelAttention(RowMixer):
         """Values in the dtype of the averages: sums that nothing divides outgrow float16."""
         return widened(v) if self.guard.kind == "none" else v
 
-    def _show(self, made: tuple[Tensor, Tensor], logs: tuple[Tensor | None, ...]) -> None:
+    def _record(self, features: tuple[Tensor, Tensor], logs: tuple[Tensor | None, ...]) -> None:
         """Offer the features and the weights (B, H, L, L) that are never formed otherwise."""
-        (q, k), (keep, level, gate) = made, logs
+        (q, k), (keep, level, gate) = features, logs
         record(self, "features", lambda: k)
-        shown = self._shown(q, keep)
+        visible = self._visible(q, keep)
 
         def weights() -> Tensor:
             scores = q @ k.mT
             if level is not None:
                 past = torch.zeros_like(level) if gate is None else gate.cumsum(2)
                 logs = (level - past)[:, :, None] + 0 * scores
-                logs = logs if shown is None else logs.masked_fill(~shown, -math.inf)
+                logs = logs if visible is None else logs.masked_fill(~visible, -math.inf)
                 scores = scores * (logs - logs.amax(-1, keepdim=True).clamp(min=-1e30)).exp()
             one = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand_as(scores)
-            return dense_average(scores, one, shown, self.guard)
+            return dense_average(scores, one, visible, self.guard)
 
         record(self, "weights", weights)
 
@@ -248,14 +226,14 @@ class KernelAttention(RowMixer):
             gate, written = gates
             gate = gate if keep is None else gate.masked_fill(~keep[:, None], 0)
             logs = logs + (written - gate.cumsum(2))[:, :, None]
-        shown = self._shown(q, keep)
-        logs = logs if shown is None else logs.masked_fill(~shown, -math.inf)
+        visible = self._visible(q, keep)
+        logs = logs if visible is None else logs.masked_fill(~visible, -math.inf)
         return logs.softmax(-1).nan_to_num(0)
 
-    def _shown(self, q: Tensor, keep: Tensor | None) -> Tensor | None:
+    def _visible(self, q: Tensor, keep: Tensor | None) -> Tensor | None:
         """Who sees whom among tokens of one call, broadcastable to (B, H, L, L)."""
-        places = torch.arange(q.shape[2], device=q.device)[None]
-        return visibility(None, places, places, causal=self.causal, windows=(None,), keep=keep).mask
+        at = torch.arange(q.shape[2], device=q.device)[None]
+        return visibility(None, at, at, causal=self.causal, windows=(None,), keep=keep).mask
 
 
 def gate_weights(gate: Tensor, keep: Tensor | None) -> Tensor:
@@ -276,37 +254,25 @@ def gate_weights(gate: Tensor, keep: Tensor | None) -> Tensor:
     return torch.stack(rows, -2)
 
 
-def dense_average(scores: Tensor, v: Tensor, shown: Tensor | None, guard: Guard) -> Tensor:
-    """sum_s scores v_s / sum_s scores over the pairs ``shown``: (B, H, L, D_v)."""
-    if shown is not None:
-        scores = scores.masked_fill(~shown, 0)
+def dense_average(scores: Tensor, v: Tensor, visible: Tensor | None, guard: Denominator) -> Tensor:
+    """sum_s scores v_s / sum_s scores over the ``visible`` pairs: (B, H, L, D_v)."""
+    if visible is not None:
+        scores = scores.masked_fill(~visible, 0)
     sums = torch.cat([scores @ v.to(scores.dtype), scores.sum(-1, keepdim=True)], -1)
     return divided(sums, guard)[0].to(v.dtype)
 
 
-def _ones(mixer: Any) -> None:
-    """Every value becomes one in all channels."""
+def value_limits(make: Make, member: str) -> list[Pair]:
+    """Weights sum to one: a constant value is the output, and a lone token's own value is."""
+    equal, mixer = make(member, bias=("value",)), make(member)
     with torch.no_grad():
-        mixer.project.weights[0][-WIDTH:].zero_()
-        mixer.project.biases["value"].fill_(1.0)
-
-
-def constant_limit(make: Make, member: str, **options: Any) -> Pair:
-    """Weights sum to one, so a constant value is the output whatever queries and keys are."""
-    mixer = make(member, bias=("value",), **options)
-    _ones(mixer)
-
-    def constant(x: Tensor) -> Tensor:
-        return mixer.out(torch.ones_like(x))
-
-    return "a constant value is the output", output(mixer), constant
-
-
-def first_limit(make: Make, member: str, **options: Any) -> Pair:
-    """A token that sees itself alone gives its own value."""
-    mixer = make(member, **options)
+        equal.project.weights[0][-WIDTH:].zero_()
+        equal.project.biases["value"].fill_(1.0)
 
     def own(x: Tensor) -> Tensor:
         return mixer.out(mixer.project(x)[2].transpose(1, 2).flatten(2))[:, :1]
 
-    return "token 0 alone gives its own value", lambda x: mixer(x[:, :1]).y, own
+    return [
+        ("a constant value is the output", output(equal), lambda x: equal.out(torch.ones_like(x))),
+        ("token 0 alone gives its own value", lambda x: mixer(x[:, :1]).y, own),
+    ]

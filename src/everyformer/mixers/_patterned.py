@@ -41,7 +41,7 @@ from everyformer.engines.sparse.panels import (
     telling_size,
 )
 from everyformer.engines.sparse.plan import SparsePlan, Union
-from everyformer.mixers.attention import attention_reference
+from everyformer.mixers.attention.reference import attention_reference
 from everyformer.mixers.base import RowMixer, Rows
 from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position

@@ -1,4 +1,4 @@
-"""AFT-conv: AFT whose position bias is one kernel a head, the same at every place.
+"""AFT-conv: AFT whose position bias is one kernel a head, the same at every position.
 
     Y_t = sigma_q(Q_t) * sum_t' exp(K_t' + w_{t'-t}) * V_t' / sum_t' exp(K_t' + w_{t'-t})
 
@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Odd
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import heads_divide, set_options
+from everyformer.core.mixer import heads_divide
 from everyformer.core.trials import HEADS, WIDTH, Make, Pair, Trials, output
 from everyformer.engines.averages.banded import banded_average
 from everyformer.engines.averages.planar import planar_average
@@ -83,16 +84,16 @@ def aft_conv_reference(
 def line_bias(kernel: Tensor, length: int, causal: bool) -> Tensor:
     """w (heads, L, L) of a kernel (heads, s): w_{t,t'} = kernel[r + t' - t], zero beyond."""
     side = kernel.shape[-1]
-    place = torch.arange(length, device=kernel.device)
-    tap = place - place[:, None] + (side - 1 if causal else side // 2)
+    position = torch.arange(length, device=kernel.device)
+    tap = position - position[:, None] + (side - 1 if causal else side // 2)
     w = kernel[:, tap.clamp(0, side - 1)]
     return w.masked_fill((tap < 0) | (tap >= side), 0.0)
 
 
 def picture_bias(kernel: Tensor, grid: Grid) -> Tensor:
     """The same of a kernel (heads, s, s) on a picture in raster order."""
-    side, place = kernel.shape[-1], torch.arange(math.prod(grid), device=kernel.device)
-    line, column = place // grid[1], place % grid[1]
+    side, cell = kernel.shape[-1], torch.arange(math.prod(grid), device=kernel.device)
+    line, column = cell // grid[1], cell % grid[1]
     down = line - line[:, None] + side // 2
     right = column - column[:, None] + side // 2
     outside = (down < 0) | (down >= side) | (right < 0) | (right >= side)
@@ -112,12 +113,10 @@ def aft_conv(
         kernel: (heads, s) on a line or (heads, s, s) on a picture, s odd.
         causal: on a line only: average over t' <= t; the taps are the offsets -(s - 1) .. 0.
         mask: ``keep`` is honoured, and ``documents`` on a line; padded outputs are zero. Tokens of
-            a picture keep their places, on a line the real ones close ranks.
+            a picture keep their cells, on a line the real ones close ranks.
         grid: (lines, columns) of the picture; default ``mask.grid``.
-        gate: "sigmoid", "relu" or "identity".
 
-    Returns:
-        (B, L, d) in q's dtype.
+    ``gate`` and what is returned as in `aft_full`.
 
     Raises:
         ShapeError: the tensors, the kernel and the grid do not go together.
@@ -128,25 +127,22 @@ def aft_conv(
             f"kernel must be (heads, s) or (heads, s, s) with s odd, not {tuple(kernel.shape)}"
         )
     if kernel.dim() == 2:
-
-        def average(k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
-            return line_average(k, v, kernel, keep, causal)
-
-        return gated_average(q, k, v, mask, gate, average)
+        line = partial(line_average, kernel=kernel, causal=causal)
+        return gated_average(q, k, v, mask, gate, line)
     picture = _grid(mask, grid, k.shape[1], causal)
     if mask is not None:
         mask.require("AFT-conv on a picture", frozenset({"keep", "grid"}))
     hidden = Mask(keep=checked_keep(v, mask), grid=picture)
     rows, restore = rows_of(torch.cat([q, k, v], -1), hidden, planar=True)
-
-    def over_picture(k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
-        return picture_average(k, v, kernel, rows.keep, picture)
-
     q, k, v = rows.x.split([q.shape[-1], k.shape[-1], v.shape[-1]], -1)
-    return restore(gated_average(q, k, v, None, gate, over_picture))
+
+    def average(k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
+        return picture_average(k, v, rows.keep, kernel, picture)
+
+    return restore(gated_average(q, k, v, None, gate, average))
 
 
-def line_average(k: Tensor, v: Tensor, kernel: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+def line_average(k: Tensor, v: Tensor, keep: Tensor | None, kernel: Tensor, causal: bool) -> Tensor:
     """Averages (B, L, d) of rows whose real tokens stand first."""
     k = k if causal else hide_padding(k, keep)
     heads = kernel.shape[0]
@@ -155,9 +151,9 @@ def line_average(k: Tensor, v: Tensor, kernel: Tensor, keep: Tensor | None, caus
 
 
 def picture_average(
-    k: Tensor, v: Tensor, kernel: Tensor, keep: Tensor | None, grid: Grid
+    k: Tensor, v: Tensor, keep: Tensor | None, kernel: Tensor, grid: Grid
 ) -> Tensor:
-    """Averages (B, L, d) over pictures; padding keeps its place and is not seen."""
+    """Averages (B, L, d) over pictures; padding keeps its cells and is not seen."""
     heads = kernel.shape[0]
     k, v = split_heads(hide_padding(k, keep), heads), split_heads(v, heads)
     return planar_average(k, v, kernel, lines=grid[0]).flatten(2)
@@ -203,50 +199,37 @@ def _limits(make: Make) -> list[Pair]:
     return [("gamma = beta = 0 is AFT-simple", output(conv), output(simple))]
 
 
-TRIALS = Trials(
-    variants=(
-        {"kernel": 5},
-        {"kernel": 3, "tied": False},
-        {"kernel": 7, "reparameterise": False},
-    ),
-    limits=_limits,
-)
-
-
 @MIXERS.register("aft-conv")
 class AFTConv(AttentionFree):
-    """AFT-conv over (B, L, width).
-
-    Args:
-        width: channels d.
-        heads: h, groups of channels with a kernel (and, tied, a key) of their own.
-        causal: whether a token sees only itself and earlier ones; refused for ``dims=2``.
-        max_length: not needed, there is no table.
-        channels: d, where other mixers hold the rest of the heads (default: width).
-        options: `AFTConvOptions` or a dictionary.
+    """AFT-conv over (B, L, width); each head has a kernel (and, tied, a key) of its own.
 
     Raises:
         GeneError: heads do not divide the width, or a causal picture.
     """
 
     name = "aft-conv"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {"kernel": 5},
+            {"kernel": 3, "tied": False},
+            {"kernel": 7, "reparameterise": False},
+        ),
+        limits=_limits,
+    )
     Options = AFTConvOptions
+    options: AFTConvOptions
     states = (BandState,)
-    honours = frozenset({"keep", "documents"})
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool, max_length: int | None = None,
-        channels: int | None = None, options: AFTConvOptions | dict[str, object] | None = None,
-    ) -> None:  # fmt: skip
-        o: AFTConvOptions = set_options(AFTConvOptions, self.name, options)
-        channels = channels or width
-        heads_divide(channels, heads, self.name)
-        super().__init__(width, channels, heads if o.tied else channels, causal, o)
-        self.planar = o.dims == 2
+    def key_channels(self) -> int:
+        heads_divide(self.channels, self.heads, self.name)
+        return self.heads if self.options.tied else self.channels
+
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, heads, self.planar = self.options, self.heads, self.options.dims == 2
         if self.planar:
-            if causal:
-                _grid(None, None, 0, causal)
+            if self.causal:
+                _grid(None, None, 0, self.causal)
             self.honours = frozenset({"keep", "grid"})  # type: ignore[misc]
         self.kernel = nn.Parameter(torch.randn(heads, *[o.kernel] * o.dims))
         self.gamma: nn.Parameter | None = None
@@ -263,9 +246,9 @@ class AFTConv(AttentionFree):
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         if not self.planar:
-            return line_average(k, v, self.w, rows.keep, self.causal)
+            return line_average(k, v, rows.keep, self.w, self.causal)
         grid = _grid(None, rows.grid, k.shape[1], self.causal)
-        return picture_average(k, v, self.w, rows.keep, grid)
+        return picture_average(k, v, rows.keep, self.w, grid)
 
     def resume(
         self, k: Tensor, v: Tensor, keep: Tensor | None, state: BandState
@@ -284,18 +267,9 @@ class AFTConv(AttentionFree):
             return picture_bias(self.w, grid)
         return line_bias(self.w, length, self.causal)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        gate, causal = self.options.gate, self.causal
-        return aft_conv_reference(q, k, v, self.w, causal=causal, mask=mask, gate=gate)
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        return aft_conv_reference(q, k, v, self.w, **how)
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> BandState:  # fmt: skip
-        if not self.causal:
-            super().init_state(batch_size)
-        like = self.kernel
-        return BandState.empty(
-            batch_size, like.shape[-1] - 1, self.key.out_features, self.channels,
-            device=device or like.device, dtype=dtype or like.dtype,
-        )  # fmt: skip
+    def empty_state(self, batch: int, **like: Any) -> BandState:
+        taps, keys = self.kernel.shape[-1], self.key.out_features
+        return BandState.empty(batch, taps - 1, keys, self.channels, **like)

@@ -19,16 +19,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Amount, Count
-from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask, positions_of, runs_of
-from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.state import State, state
 from everyformer.core.trials import Make, Pair, Trials, output
 from everyformer.engines.averages.dense import dense_average
@@ -75,10 +74,8 @@ def aft_full_reference(
     position = positions_of(batch, length, mask, None, q.device).expand(batch, -1)
     bias = table[:, position[:, :, None], position[:, None, :]].permute(1, 2, 3, 0)
     scores = k[:, None] + bias.repeat_interleave(width // bias.shape[-1], -1)
-    place = torch.arange(length, device=q.device)
-    visible = (place[:, None] >= place if causal else place[:, None] >= 0)[None].expand(
-        batch, -1, -1
-    )
+    visible = torch.ones(batch, length, length, dtype=torch.bool, device=q.device)
+    visible = visible.tril() if causal else visible
     real = torch.ones(batch, length, dtype=torch.bool, device=q.device)
     if mask is not None and mask.keep is not None:
         real = mask.keep
@@ -112,15 +109,11 @@ def aft_full(
     Raises:
         ShapeError: the tensors do not go together, or w is too small.
     """
-
-    def average(k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
-        return full_average(k, v, w, keep, causal)
-
-    return gated_average(q, k, v, mask, gate, average)
+    return gated_average(q, k, v, mask, gate, partial(full_average, w=w, causal=causal))
 
 
 def full_average(
-    k: Tensor, v: Tensor, w: Tensor | Factors, keep: Tensor | None, causal: bool
+    k: Tensor, v: Tensor, keep: Tensor | None, w: Tensor | Factors, causal: bool
 ) -> Tensor:
     """Averages (B, L, d) of rows whose real tokens stand first."""
     length = k.shape[1]
@@ -154,50 +147,25 @@ def _limits(make: Make) -> list[Pair]:
     return [("w = 0 is AFT-simple", output(flat), output(simple))]
 
 
-TRIALS = Trials(
-    variants=({}, {"rank": None}, {"rank": 4, "gate": "relu"}),
-    limits=_limits,
-)
-
-
 @MIXERS.register("aft-full")
 class AFTFull(AttentionFree):
-    """AFT-full over (B, L, width).
-
-    Args:
-        width: channels d.
-        heads: groups of channels with a w of their own, if ``options.per_head``.
-        causal: whether a token sees only itself and earlier ones.
-        max_length: longest sequence, the size of w. Required.
-        channels: d, where other mixers hold the rest of the heads (default: width).
-        options: `AFTFullOptions` or a dictionary.
+    """AFT-full over (B, L, width); ``max_length``, the size of w, is required.
 
     Raises:
         ConfigError: max_length is missing. GeneError: heads do not divide the width.
     """
 
     name = "aft-full"
-    trials = TRIALS
+    trials = Trials(variants=({}, {"rank": None}, {"rank": 4, "gate": "relu"}), limits=_limits)
     Options = AFTFullOptions
+    options: AFTFullOptions
     states = (FullState,)
-    honours = frozenset({"keep", "documents"})
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool, max_length: int | None = None,
-        channels: int | None = None, options: AFTFullOptions | dict[str, object] | None = None,
-    ) -> None:  # fmt: skip
-        o: AFTFullOptions = set_options(AFTFullOptions, self.name, options)
-        channels = channels or width
-        super().__init__(width, channels, channels, causal, o)
-        heads_divide(channels, heads, self.name)
-        if max_length is None or max_length < 1:
-            raise ConfigError(
-                f"aft-full holds a bias for every pair of positions, so it needs max_length (got "
-                f"{max_length}): give max_length=..., or use aft-conv or aft-simple"
-            )
-        self.max_length = max_length
-        tables = heads if o.per_head else 1
-        self.position = PositionBias(tables, max_length, max_length, o.rank, o.init_std)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        tables, lines = self.hold_tables(max_length, "every pair")
+        o = self.options
+        self.position = PositionBias(tables, lines, lines, o.rank, o.init_std)
 
     @property
     def w(self) -> Tensor | Factors:
@@ -205,7 +173,7 @@ class AFTFull(AttentionFree):
         return self.position.w
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
-        return full_average(k, v, self.w, rows.keep, self.causal)
+        return full_average(k, v, rows.keep, self.w, self.causal)
 
     def resume(
         self, k: Tensor, v: Tensor, keep: Tensor | None, state: FullState
@@ -214,24 +182,23 @@ class AFTFull(AttentionFree):
         assert self.max_length is not None
         batch, length, _ = k.shape
         seen = state.seen + (length if keep is None else keep.sum(1))
-        if not torch.compiler.is_compiling():
-            self.check_length(int(seen.max()))
-        place = state.seen[:, None] + torch.arange(length, device=k.device)
+        self.check_seen(seen)
+        position = state.seen[:, None] + torch.arange(length, device=k.device)
 
         def grown(old: Tensor, new: Tensor) -> Tensor:
             slots = F.pad(old, (0, 0, 0, length))
-            slots = slots.scatter(1, place[..., None].expand_as(new), new.to(old.dtype))
+            slots = slots.scatter(1, position[..., None].expand_as(new), new.to(old.dtype))
             return slots[:, : self.max_length]
 
         after = FullState(seen, grown(state.keys, k), grown(state.values, v))
         if state.keys.shape[1] == 0:
-            return full_average(k, v, self.w, keep, True), after
-        place, slots = place.clamp(max=self.max_length - 1), after.keys.shape[1]
+            return full_average(k, v, keep, self.w, True), after
+        position, slots = position.clamp(max=self.max_length - 1), after.keys.shape[1]
         w = self.w
         rows, columns = (w, None) if isinstance(w, Tensor) else w
         heads = rows.shape[0]
         rows = rows[..., :slots] if columns is None else rows
-        rows = rows[:, place].transpose(0, 1).flatten(0, 1)
+        rows = rows[:, position].transpose(0, 1).flatten(0, 1)
         if columns is not None:
             columns = columns[:, :slots].expand(batch, -1, -1, -1).flatten(0, 1)
         # one group of channels for each batch row and head
@@ -243,19 +210,10 @@ class AFTFull(AttentionFree):
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         return dense_table(self.w, length)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        gate, causal = self.options.gate, self.causal
-        return aft_full_reference(q, k, v, self.w, causal=causal, mask=mask, gate=gate)
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        return aft_full_reference(q, k, v, self.w, **how)
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> FullState:  # fmt: skip
-        if not self.causal:
-            super().init_state(batch_size)
-        like = self.key.weight
-        none = torch.zeros(
-            batch_size, 0, self.channels, device=device or like.device, dtype=dtype or like.dtype
-        )
-        seen = torch.zeros(batch_size, dtype=torch.long, device=none.device)
+    def empty_state(self, batch: int, **like: Any) -> FullState:
+        none = torch.zeros(batch, 0, self.channels, **like)
+        seen = torch.zeros(batch, dtype=torch.long, device=none.device)
         return FullState(seen, none, none.clone())

@@ -17,15 +17,14 @@ subtracted (`everyformer.engines.averages.banded`). rank=None stores the band of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.bounds import Whole
-from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.averages.banded import banded_average
 from everyformer.engines.averages.factors import band_product
@@ -68,8 +67,8 @@ def aft_local_reference(
 
 def within(w: Tensor, window: int) -> Tensor:
     """w (H, L, L) with zeros where |t - t'| >= window."""
-    place = torch.arange(w.shape[-1], device=w.device)
-    return w.masked_fill((place[:, None] - place).abs() >= window, 0.0)
+    position = torch.arange(w.shape[-1], device=w.device)
+    return w.masked_fill((position[:, None] - position).abs() >= window, 0.0)
 
 
 def aft_local(
@@ -79,20 +78,10 @@ def aft_local(
     """gate(q) times the softmax average of ``v``, weighted by ``k`` + ``w`` inside the window.
 
     Args:
-        q, k, v: (B, L, d).
-        w: (N, N) or one a head (heads, N, N), N >= L, row = query, of which the band is read; or
-            its factors (u, v), each ([heads,] N, rank), w = u v^T.
+        w: a table, of which the band is read, or its factors.
         window: s >= 0: the bias counts where |t - t'| < s and is zero elsewhere.
-        causal: average over t' <= t instead of all positions.
-        mask: ``keep`` and ``documents`` are honoured; padded outputs are zero. Position t of w is
-            the t-th real token of a row or document.
-        gate: "sigmoid", "relu" or "identity".
 
-    Returns:
-        (B, L, d) in q's dtype.
-
-    Raises:
-        ShapeError: the tensors do not go together, or w is too small.
+    The others, what is returned and raised as in `aft_full`.
     """
 
     def average(k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
@@ -123,7 +112,7 @@ def band_of(
 
     Args:
         w: factors (H, N, rank) or a table (H, N, N).
-        first: (B,) the place of each row's first query; None: 0 for all, and B is 1.
+        first: (B,) the position of each row's first query; None: 0 for all, and B is 1.
 
     Returns:
         (B, H, L, n), entry j for the key at t - (window - 1) + j; n is window (causal) or
@@ -168,54 +157,31 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    variants=({"window": 4}, {"window": 1}, {"window": 0}, {"window": 8, "rank": None}),
-    limits=_limits,
-)
-
-
 @MIXERS.register("aft-local")
 class AFTLocal(AttentionFree):
-    """AFT-local over (B, L, width).
-
-    Args:
-        width: channels d.
-        heads: groups of channels with a w of their own, if ``options.per_head``.
-        causal: whether a token sees only itself and earlier ones.
-        max_length: longest sequence, the size of w's tables. Required.
-        channels: d, where other mixers hold the rest of the heads (default: width).
-        options: `AFTLocalOptions` or a dictionary.
+    """AFT-local over (B, L, width); ``max_length``, the size of w's tables, is required.
 
     Raises:
         ConfigError: max_length is missing. GeneError: heads do not divide the width.
     """
 
     name = "aft-local"
-    trials = TRIALS
+    trials = Trials(
+        variants=({"window": 4}, {"window": 1}, {"window": 0}, {"window": 8, "rank": None}),
+        limits=_limits,
+    )
     Options = AFTLocalOptions
+    options: AFTLocalOptions
     states = (BandState,)
-    honours = frozenset({"keep", "documents"})
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool, max_length: int | None = None,
-        channels: int | None = None, options: AFTLocalOptions | dict[str, object] | None = None,
-    ) -> None:  # fmt: skip
-        o: AFTLocalOptions = set_options(AFTLocalOptions, self.name, options)
-        channels = channels or width
-        super().__init__(width, channels, channels, causal, o)
-        heads_divide(channels, heads, self.name)
-        if max_length is None or max_length < 1:
-            raise ConfigError(
-                f"aft-local holds a bias for every near pair of positions, so it needs max_length "
-                f"(got {max_length}): give max_length=..., or use aft-conv or aft-simple"
-            )
-        self.max_length = max_length
-        self.window = reach(o.window, max_length)
-        self.offsets = max(self.window if causal else 2 * self.window - 1, 1)
-        self.tables = heads if o.per_head else 1
-        self.position = None
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        self.tables, lines = self.hold_tables(max_length, "every near pair")
+        o = self.options
+        self.window = reach(o.window, lines)
+        self.offsets = max(self.window if self.causal else 2 * self.window - 1, 1)
         if self.window:
-            self.position = PositionBias(self.tables, max_length, self.offsets, o.rank, o.init_std)
+            self.position = PositionBias(self.tables, lines, self.offsets, o.rank, o.init_std)
 
     def band(self, length: int, first: Tensor | None = None) -> Tensor:
         """Biases (B, H, L, n) as `band_of` gives them."""
@@ -233,11 +199,10 @@ class AFTLocal(AttentionFree):
     def resume(
         self, k: Tensor, v: Tensor, keep: Tensor | None, state: BandState
     ) -> tuple[Tensor, BandState]:
-        """The carried average and the buffer go in front; rows look up their own places."""
+        """The carried average and the buffer go in front; rows look up their own positions."""
         batch, length, _ = k.shape
         if not torch.compiler.is_compiling():
-            seen = state.seen + (length if keep is None else keep.sum(1))
-            self.check_length(int(seen.max()))
+            self.check_seen(state.seen + (length if keep is None else keep.sum(1)))
         keys, values = state.extended(k, v)
         o = banded_average(
             fold_batch(split_heads(keys, self.tables)),
@@ -247,30 +212,18 @@ class AFTLocal(AttentionFree):
         return unfold_batch(o, batch).flatten(2), state.after(keys, values, length, keep)
 
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
-        place = torch.arange(length, device=self.key.weight.device)
+        position = torch.arange(length, device=self.key.weight.device)
         band = self.band(length)[0].expand(-1, length, -1)
-        offset = place - place[:, None] + max(self.window, 1) - 1
+        offset = position - position[:, None] + max(self.window, 1) - 1
         near = (offset >= 0) & (offset < self.offsets)
         w = band.gather(2, offset.clamp(0, self.offsets - 1).expand(band.shape[0], -1, -1))
         return w.masked_fill(~near, 0.0)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
         w = self.dense_bias(k.shape[1])
         if self.position is not None and isinstance(self.position.w, tuple):
             w = dense_table(self.position.w, k.shape[1])
-        gate, window = self.options.gate, self.window
-        return aft_local_reference(
-            q, k, v, w, window=window, causal=self.causal, mask=mask, gate=gate
-        )
+        return aft_local_reference(q, k, v, w, window=self.window, **how)
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> BandState:  # fmt: skip
-        if not self.causal:
-            super().init_state(batch_size)
-        like = self.key.weight
-        return BandState.empty(
-            batch_size, self.offsets - 1, self.channels, self.channels,
-            device=device or like.device, dtype=dtype or like.dtype,
-        )  # fmt: skip
+    def empty_state(self, batch: int, **like: Any) -> BandState:
+        return BandState.empty(batch, self.offsets - 1, self.channels, self.channels, **like)

@@ -4,7 +4,7 @@
 
 elementwise over channels; t' <= t when causal, all t' when not (one context vector for all t).
 Symbols: Q, K, V (T, d) are ``q``, ``k``, ``v``; sigma_q is ``gate``; T is L. Without a bias every
-token is still seen by every other through exp(K) > 0: the pooling is global but blind to place.
+token is still seen by every other through exp(K) > 0: the pooling is global but blind to position.
 
 Cost: O(L d) time and memory beside the projections. State: a log-sum and an average, 2 d numbers.
 Source: Zhai et al. 2021, arXiv 2105.14103, section 3.2. The causal form is a running average whose
@@ -14,13 +14,14 @@ gates lie in [0, 1] (`everyformer.engines.averages.running`), not a ratio of sum
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import set_options
 from everyformer.core.state import State, state
 from everyformer.core.trials import Make, Pair, Trials, output
 from everyformer.engines.averages.running import running_average, total_average
@@ -35,11 +36,6 @@ from everyformer.mixers._aft import (
 )
 from everyformer.mixers.aft_full import aft_full_reference
 from everyformer.mixers.base import Rows
-
-
-@dataclass(frozen=True)
-class AFTSimpleOptions(AFTOptions):
-    """Options of `AFTSimple`."""
 
 
 def aft_simple_reference(
@@ -59,21 +55,10 @@ def aft_simple(
 
     Args:
         q, k, v: (B, L, d).
-        causal: average over t' <= t instead of all positions.
-        mask: ``keep`` and ``documents`` are honoured; padded outputs are zero.
-        gate: "sigmoid", "relu" or "identity".
 
-    Returns:
-        (B, L, d) in q's dtype.
-
-    Raises:
-        ShapeError: the tensors do not go together.
+    The others, what is returned and raised as in `aft_full`, but for w.
     """
-
-    def average(k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
-        return simple_average(k, v, keep, causal)
-
-    return gated_average(q, k, v, mask, gate, average)
+    return gated_average(q, k, v, mask, gate, partial(simple_average, causal=causal))
 
 
 def simple_average(k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
@@ -113,38 +98,15 @@ def _limits(make: Make) -> list[Pair]:
     return [("K = 0 is the mean of V", output(simple), mean)]
 
 
-TRIALS = Trials(
-    variants=({}, {"gate": "identity"}),
-    limits=_limits,
-)
-
-
 @MIXERS.register("aft-simple")
 class AFTSimple(AttentionFree):
-    """AFT-simple over (B, L, width).
-
-    Args:
-        width: channels d.
-        heads: accepted like everywhere; each channel is a head of its own.
-        causal: whether a token sees only itself and earlier ones.
-        max_length: not needed, there is no table.
-        channels: d, where other mixers hold the rest of the heads (default: width).
-        options: `AFTSimpleOptions` or a dictionary.
-    """
+    """AFT-simple over (B, L, width); each channel is a head of its own, whatever ``heads`` says."""
 
     name = "aft-simple"
-    trials = TRIALS
-    Options = AFTSimpleOptions
+    trials = Trials(variants=({}, {"gate": "identity"}), limits=_limits)
+    Options = AFTOptions
+    options: AFTOptions
     states = (SimpleState,)
-    honours = frozenset({"keep", "documents"})
-
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool, max_length: int | None = None,
-        channels: int | None = None, options: AFTSimpleOptions | dict[str, object] | None = None,
-    ) -> None:  # fmt: skip
-        o: AFTSimpleOptions = set_options(AFTSimpleOptions, self.name, options)
-        channels = channels or width
-        super().__init__(width, channels, channels, causal, o)
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         return simple_average(k, v, rows.keep, self.causal)
@@ -168,20 +130,11 @@ class AFTSimple(AttentionFree):
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         return self.key.weight.new_zeros(1, length, length)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        gate, causal = self.options.gate, self.causal
-        return aft_simple_reference(q, k, v, causal=causal, mask=mask, gate=gate)
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        return aft_simple_reference(q, k, v, **how)
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> SimpleState:  # fmt: skip
-        if not self.causal:
-            super().init_state(batch_size)
-        like = self.key.weight
-        wide = torch.promote_types(dtype or like.dtype, torch.float32)
-        lse = torch.full(
-            (batch_size, self.channels), -math.inf, device=device or like.device, dtype=wide
-        )
-        seen = torch.zeros(batch_size, dtype=torch.long, device=lse.device)
+    def empty_state(self, batch: int, **like: Any) -> SimpleState:
+        like["dtype"] = torch.promote_types(like["dtype"], torch.float32)
+        lse = torch.full((batch, self.channels), -math.inf, **like)
+        seen = torch.zeros(batch, dtype=torch.long, device=lse.device)
         return SimpleState(seen, torch.zeros_like(lse), lse)

@@ -35,6 +35,8 @@ from everyformer.positions.base import Position
 
 @dataclass(frozen=True)
 class ByHeadOptions(Options):
+    """Options of `ByHead`."""
+
     mixers: tuple[str, ...] = ()
     """the mixer of each head, by name; heads of the same name are one mixer"""
     own: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -51,13 +53,10 @@ class ByHeadState(State):
 
 @MIXERS.register("by-head")
 class ByHead(Mixer):
-    """Mixers side by side in one layer.
+    """Mixers by head: different ones side by side in one layer, each with some of its heads.
 
-    Args:
-        width, causal, max_length: as in every mixer.
-        heads: H, as many as ``options.mixers`` has names.
-        position: acts inside the parts that accept it.
-        options: `ByHeadOptions` or a dictionary.
+    ``options.mixers`` has a name for each of ``heads``; a position acts inside the parts that
+    accept it.
 
     Raises:
         GeneError: names and heads differ in number, or a mixer cannot share a layer.
@@ -105,23 +104,17 @@ class ByHead(Mixer):
                 f"position '{position.name}' acts on {position.acts_on.replace('-', ' and ')}, "
                 f"which none of {', '.join(names)} has"
             )
-        places = {name: [h for h, mixer in enumerate(o.mixers) if mixer == name] for name in names}
-        self.parts = nn.ModuleList(
-            cls(
-                width=width,
-                heads=o.mixers.count(name),
-                channels=o.mixers.count(name) * size,
-                causal=causal,
-                max_length=max_length,
-                options=o.own.get(name),
-                **(
-                    {"position": position.of_heads(places[name])}
-                    if position and cls.accepts_positions
-                    else {}
-                ),
-            )
-            for name, cls in zip(names, classes, strict=True)
-        )
+        chosen = {name: [h for h, mixer in enumerate(o.mixers) if mixer == name] for name in names}
+        parts = []
+        for name, cls in zip(names, classes, strict=True):
+            count = len(chosen[name])
+            inside = {}
+            if position is not None and cls.accepts_positions:
+                inside["position"] = position.of_heads(chosen[name])
+            sizes = {"width": width, "heads": count, "channels": count * size}
+            own = {"max_length": max_length, "options": o.own.get(name), **inside}
+            parts.append(cls(causal=causal, **sizes, **own))
+        self.parts = nn.ModuleList(parts)
         self.honours = frozenset.intersection(*(p.honours for p in self._parts()))  # type: ignore[misc]
         self.crosses = all(p.crosses for p in self._parts())  # type: ignore[misc]
         self.leaks = next(filter(None, (p.leaks for p in self._parts())), None)
@@ -152,13 +145,13 @@ class ByHead(Mixer):
         y, after = torch.zeros_like(x), []
         losses: Losses = {}
         for n, part in enumerate(self._parts()):
-            held = None if before is None else before[n]
-            out = part(x, context=context, mask=mask, state=held)
+            own = None if before is None else before[n]
+            out = part(x, context=context, mask=mask, state=own)
             y = y + out.y
             add_losses(losses, out.losses)
             after.append(out.state)
-        held = None if before is None else ByHeadState(after[0].seen, tuple(after))
-        return MixerOutput(y, held, losses)
+        new = None if before is None else ByHeadState(after[0].seen, tuple(after))
+        return MixerOutput(y, new, losses)
 
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
@@ -180,11 +173,9 @@ class ByHead(Mixer):
         return ByHeadState(parts[0].seen, parts)
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
-        held = cast(ByHeadState, state).parts
-        after = tuple(
-            part.extend(x, mask=mask, state=own)
-            for part, own in zip(self._parts(), held, strict=True)
-        )
+        before = cast(ByHeadState, state).parts
+        pairs = zip(self._parts(), before, strict=True)
+        after = tuple(part.extend(x, mask=mask, state=own) for part, own in pairs)
         return ByHeadState(after[0].seen, after)
 
     def outputs(self) -> list[nn.Module]:

@@ -19,7 +19,7 @@ the paper: heads of W, the Toeplitz form, exact padding.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,6 @@ from everyformer.core.bounds import Affects, Count, Positive
 from everyformer.core.config import Options, rounded_share
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
@@ -37,14 +36,17 @@ from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.averages.toeplitz import toeplitz_matrix, toeplitz_mix
 from everyformer.engines.softmax.visibility import surely
 from everyformer.mixers import MIXERS
+from everyformer.mixers._heads import StreamingMixer
 from everyformer.mixers.attention import Attention
-from everyformer.mixers.base import RowMixer, Rows
+from everyformer.mixers.base import Rows
 
 Gate = Literal["split", "multiplicative", "additive", "linear"]
 
 
 @dataclass(frozen=True)
 class GMLPOptions(Options):
+    """Options of `GMLP`."""
+
     mlp_ratio: Positive = 4.0
     """hidden channels f over width (the paper's models use 6)"""
     gate: Gate = "split"
@@ -65,6 +67,8 @@ class GMLPOptions(Options):
 
 @dataclass(frozen=True)
 class AMLPOptions(GMLPOptions):
+    """Options of `AMLP`."""
+
     attention_dim: Count = 64
     """channels of the tiny single-head attention"""
 
@@ -125,26 +129,16 @@ class SpatialState(State):
     """keys and values of the tiny attention (aMLP)"""
 
 
-class SpatialMLP(RowMixer):
-    """Base of the two members of this file, which differ in the tiny attention alone."""
+class SpatialMLP(StreamingMixer):
+    """Base of gMLP and aMLP, which differ in the tiny attention alone."""
 
     states = (SpatialState,)
     honours = frozenset({"keep", "documents", "grid"})
     with_feedforward = False
-    Options: ClassVar[type[GMLPOptions]]
+    options: GMLPOptions
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        causal: bool = False,
-        max_length: int | None = None,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        o: GMLPOptions = set_options(self.Options, self.name, options)
-        self.width, self.causal, self.options = width, causal, o
+    def build(self, max_length: int | None) -> None:
+        o, width, causal = self.options, self.width, self.causal
         self.mask_padding = o.mask_padding
         self.split = o.gate == "split"
         hidden = rounded_share(width, o.mlp_ratio, "mlp_ratio")
@@ -219,25 +213,12 @@ class SpatialMLP(RowMixer):
             gate = gate + self.attention.reference(text.x)
         return self.out(self._combine(first, gate))
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> SpatialState:
-        if not self.causal:
-            super().init_state(batch_size)
-        device, dtype = device or self.spatial.device, dtype or self.spatial.dtype
+    def empty_state(self, batch: int, **like: Any) -> SpatialState:
         slots = self.options.taps - 1 if self.options.taps else 0
-        tiny = None
-        if self.attention is not None:
-            tiny = self.attention.init_state(batch_size, device=device, dtype=dtype)
-        return SpatialState(
-            seen=torch.zeros(batch_size, dtype=torch.long, device=device),
-            rows=torch.zeros(batch_size, slots, self.out.in_features, device=device, dtype=dtype),
-            attention=tiny,
-        )
+        rows = torch.zeros(batch, slots, self.out.in_features, **like)
+        seen = torch.zeros(batch, dtype=torch.long, device=rows.device)
+        tiny = None if self.attention is None else self.attention.init_state(batch, **like)
+        return SpatialState(seen, rows, tiny)
 
     def _open(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """What is gated, and the normalised rows that make the gate."""
@@ -267,16 +248,15 @@ class SpatialMLP(RowMixer):
         count = torch.full((batch,), length, device=v.device) if keep is None else keep.sum(1)
         seen = state.seen + count
         if self.options.taps:
-            held = torch.cat((state.rows.to(v.dtype), v), 1)
-            mixed = toeplitz_mix(held, self.spatial, causal=True)[:, -length:]
-            places = count[:, None] + torch.arange(self.reach - 1, device=v.device)
-            wide = places[..., None].expand(-1, -1, v.shape[-1])
-            rows = held.gather(1, wide).to(state.rows.dtype)
+            both = torch.cat((state.rows.to(v.dtype), v), 1)
+            mixed = toeplitz_mix(both, self.spatial, causal=True)[:, -length:]
+            last = count[:, None] + torch.arange(self.reach - 1, device=v.device)
+            wide = last[..., None].expand(-1, -1, v.shape[-1])
+            rows = both.gather(1, wide).to(state.rows.dtype)
             bias = self.bias.repeat_interleave(v.shape[-1] // self.bias.shape[0], dim=0).t()
             return mixed + bias, SpatialState(seen, rows, None)
         assert self.max_length is not None
-        if not torch.compiler.is_compiling():
-            self.check_length(int(seen.max()))
+        self.check_seen(seen)
         slots = min(state.rows.shape[1] + length, self.max_length)
         where = (state.seen[:, None] + torch.arange(length, device=v.device)).clamp(max=slots - 1)
         if keep is None and surely(state.seen == state.rows.shape[1]):
@@ -293,8 +273,7 @@ class SpatialMLP(RowMixer):
 
     def _lines(self, where: Tensor, slots: int) -> Tensor:
         """The lines (B or 1, heads, L, slots) of causal W for tokens at ``where`` (B or 1, L)."""
-        place = torch.arange(slots, device=where.device)
-        behind = where[..., None] - place
+        behind = where[..., None] - torch.arange(slots, device=where.device)
         if self.options.spatial == "toeplitz":
             lines = self.spatial[:, behind.clamp(min=0)]
         else:
@@ -334,25 +313,22 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    variants=(
-        {},
-        {"gate": "multiplicative", "sgu_heads": 2},
-        {"gate": "additive"},
-        {"gate": "linear"},
-        {"spatial": "toeplitz"},
-        {"spatial": "toeplitz", "taps": 3},
-    ),
-    limits=_limits,
-)
-
-
 @MIXERS.register("gmlp")
 class GMLP(SpatialMLP):
     """gMLP: the spatial gating unit alone."""
 
     name = "gmlp"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {},
+            {"gate": "multiplicative", "sgu_heads": 2},
+            {"gate": "additive"},
+            {"gate": "linear"},
+            {"spatial": "toeplitz"},
+            {"spatial": "toeplitz", "taps": 3},
+        ),
+        limits=_limits,
+    )
     Options = GMLPOptions
 
 
@@ -365,16 +341,13 @@ def _amlp_limits(make: Make) -> list[Pair]:
     return [("zero attention output is gMLP", output(tiny), output(plain))]
 
 
-AMLP_TRIALS = Trials(
-    variants=({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
-    limits=_amlp_limits,
-)
-
-
 @MIXERS.register("amlp")
 class AMLP(SpatialMLP):
     """aMLP: a tiny single-head attention is added to the gate."""
 
     name = "amlp"
-    trials = AMLP_TRIALS
+    trials = Trials(
+        variants=({"attention_dim": 4}, {"attention_dim": 4, "spatial": "toeplitz"}),
+        limits=_amlp_limits,
+    )
     Options = AMLPOptions

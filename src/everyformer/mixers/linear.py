@@ -37,11 +37,10 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Amount, Count, When
 from everyformer.core.errors import ConfigError, ShapeError
-from everyformer.core.mixer import set_options
 from everyformer.core.trials import WIDTH, Make, Pair, Trials, output
 from everyformer.engines.kernel.attention import (
     POSITIVE,
-    Guard,
+    Denominator,
     KernelState,
     ask,
     kernel_attention,
@@ -53,10 +52,9 @@ from everyformer.mixers._kernel import (
     KernelAttention,
     KernelOptions,
     Keys,
-    constant_limit,
     dense_average,
-    first_limit,
     gate_weights,
+    value_limits,
 )
 
 FeatureMap = Literal[
@@ -105,21 +103,21 @@ class Attended(NamedTuple):
 
 def linear_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, gate: Tensor | None = None,
-    keep: Tensor | None = None, guard: Guard = POSITIVE,
+    keep: Tensor | None = None, guard: Denominator = POSITIVE,
 ) -> Tensor:  # fmt: skip
     """The definition with its L x L matrix, on features; arguments as in `linear_attention`."""
-    shown = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
-    shown = shown.tril(k.shape[2] - q.shape[2]) if causal else shown
-    shown = shown if keep is None else shown & keep[:, None, None, :]
+    visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+    visible = visible.tril(k.shape[2] - q.shape[2]) if causal else visible
+    visible = visible if keep is None else visible & keep[:, None, None, :]
     scores = q @ k.mT
     if gate is not None:
         scores = scores * gate_weights(gate.exp(), keep)
-    return dense_average(scores, v, shown, guard)
+    return dense_average(scores, v, visible, guard)
 
 
 def linear_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, gate: Tensor | None = None,
-    keep: Tensor | None = None, state: KernelState | None = None, guard: Guard = POSITIVE,
+    keep: Tensor | None = None, state: KernelState | None = None, guard: Denominator = POSITIVE,
 ) -> Attended:  # fmt: skip
     """Averages of ``v`` weighted by products of features, in linear time.
 
@@ -190,7 +188,7 @@ _elu_features.register_autograd(_differentiate, setup_context=_save)
 
 
 def dpfp_features(x: Tensor, nu: int) -> Tensor:
-    """Products of the rectified channels [x, -x] with those 1 .. ``nu`` places before: 2 nu D."""
+    """Products of the rectified channels [x, -x] with those 1 .. ``nu`` channels before: 2 nu D."""
     r = torch.cat([x, -x], -1).relu()
     return torch.cat([r * r.roll(shift, -1) for shift in range(1, nu + 1)], -1)
 
@@ -252,60 +250,46 @@ def _limits(make: Make) -> list[Pair]:
 
     return [
         ("equal keys take the mean of V", output(mixer), means),
-        constant_limit(make, "linear"),
-        first_limit(make, "linear"),
+        *value_limits(make, "linear"),
     ]
-
-
-TRIALS = Trials(
-    variants=(
-        {},
-        {"eps": 1e-6, "bias": ("query", "key", "value", "output")},
-        {"feature_map": "relu"},
-        {"feature_map": "exp"},
-        {"feature_map": "softmax"},
-        {"feature_map": "identity", "normalise": "rms"},
-        {"feature_map": "t2r"},
-        {"feature_map": "product", "normalise": "rms"},
-        {"feature_map": "hedgehog"},
-        {"feature_map": "dpfp", "nu": 2},
-    ),
-    limits=_limits,
-)
 
 
 @MIXERS.register("linear")
 class Linear(KernelAttention):
-    """Linear attention over (B, L, width).
-
-    Args:
-        width: channels of x. heads: H; heads of D = width / H channels.
-        causal: whether a token sees only itself and earlier ones.
-        max_length: not needed, there is no table.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `LinearOptions` or a dictionary.
-    """
+    """Linear attention over (B, L, width)."""
 
     name = "linear"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {},
+            {"eps": 1e-6, "bias": ("query", "key", "value", "output")},
+            {"feature_map": "relu"},
+            {"feature_map": "exp"},
+            {"feature_map": "softmax"},
+            {"feature_map": "identity", "normalise": "rms"},
+            {"feature_map": "t2r"},
+            {"feature_map": "product", "normalise": "rms"},
+            {"feature_map": "hedgehog"},
+            {"feature_map": "dpfp", "nu": 2},
+        ),
+        limits=_limits,
+    )
     Options = LinearOptions
+    options: LinearOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: LinearOptions = set_options(LinearOptions, "linear", options)
-        size = (channels or width) // max(heads, 1)
+    def feature_sizes(self) -> tuple[int, bool]:
+        o, size = self.options, self.head_dim
         features = {"hedgehog": 2 * size, "dpfp": 2 * size * o.nu}.get(o.feature_map, size)
-        levels = o.feature_map == "exp"
-        super().__init__((width, channels, heads), causal, None, o.bias, features, levels)
-        self.options = o
+        return features, o.feature_map == "exp"
+
+    def add_features(self) -> None:
+        o, size = self.options, self.head_dim
         if o.normalise == "rms":
-            self.guard = Guard("none")
+            self.guard = Denominator("none")
         elif o.feature_map in SIGNED:
-            self.guard = Guard("signed", 1e-6)
+            self.guard = Denominator("signed", 1e-6)
         else:
-            self.guard = Guard("positive", o.eps)
+            self.guard = Denominator("positive", o.eps)
         learned = o.feature_map in LEARNED
         self.query_map = LearnedMap(o.feature_map, size) if learned else None
         self.key_map = LearnedMap(o.feature_map, size) if learned else None

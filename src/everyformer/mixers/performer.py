@@ -24,16 +24,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from everyformer.core.bounds import Affects, Amount, Count, Unless, Whole
 from everyformer.core.errors import ConfigError
-from everyformer.core.mixer import set_options
 from everyformer.core.trials import Make, Pair, Trials, near, output
-from everyformer.engines.kernel.attention import POSITIVE, Guard
+from everyformer.engines.kernel.attention import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
     Draw,
     Projection,
@@ -47,10 +46,8 @@ from everyformer.mixers._kernel import (
     KernelAttention,
     KernelOptions,
     Keys,
-    constant_limit,
-    first_limit,
+    value_limits,
 )
-from everyformer.positions.base import Position
 
 FeatureMap = Literal["positive", "hyperbolic", "trigonometric", "relu"]
 
@@ -118,69 +115,54 @@ def _limits(make: Make) -> list[Pair]:
     exact.load_state_dict(many.state_dict(), strict=False)
     return [
         near("65,536 features are softmax within 5%", 0.05, output(many), output(exact)),
-        constant_limit(make, "performer"),
-        first_limit(make, "performer"),
+        *value_limits(make, "performer"),
     ]
-
-
-TRIALS = Trials(
-    variants=(
-        {},
-        {"features": 16, "draw": "iid", "per_head": True, "eps": 1e-3},
-        {"features": 8, "feature_map": "hyperbolic", "draw": "regularised"},
-        {"features": 256, "feature_map": "trigonometric"},
-        {"features": 8, "feature_map": "relu", "bias": ("query", "value")},
-        {"features": 0, "feature_map": "relu"},
-    ),
-    limits=_limits,
-)
 
 
 @MIXERS.register("performer")
 class Performer(KernelAttention):
-    """FAVOR+ attention over (B, L, width).
-
-    Args:
-        width: channels of x. heads: H; heads of D = width / H channels.
-        causal: whether a token sees only itself and earlier ones.
-        max_length: not needed, there is no table.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        position: turns queries and keys ('rope') before their features.
-        options: `PerformerOptions` or a dictionary.
-    """
+    """Performer's attention (FAVOR+) over (B, L, width)."""
 
     name = "performer"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {},
+            {"features": 16, "draw": "iid", "per_head": True, "eps": 1e-3},
+            {"features": 8, "feature_map": "hyperbolic", "draw": "regularised"},
+            {"features": 256, "feature_map": "trigonometric"},
+            {"features": 8, "feature_map": "relu", "bias": ("query", "value")},
+            {"features": 0, "feature_map": "relu"},
+        ),
+        limits=_limits,
+    )
     accepts_positions = True
     Options = PerformerOptions
+    options: PerformerOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, position: Position | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: PerformerOptions = set_options(PerformerOptions, "performer", options)
-        size = (channels or width) // max(heads, 1)
-        rows = max(1, int(size * math.log(size))) if o.features is None else o.features
+    def feature_sizes(self) -> tuple[int, bool]:
+        o, size = self.options, self.head_dim
         paired = o.feature_map in ("hyperbolic", "trigonometric")
-        super().__init__(
-            (width, channels, heads), causal, position, o.bias,
-            features=(2 * rows if paired else rows) or size, levels=o.feature_map != "relu",
-        )  # fmt: skip
-        self.options = o
+        return (2 if paired else 1) * self.rows or size, o.feature_map != "relu"
+
+    @property
+    def rows(self) -> int:
+        """Drawn rows w."""
+        given, size = self.options.features, self.head_dim
+        return max(1, int(size * math.log(size))) if given is None else given
+
+    def add_features(self) -> None:
+        o = self.options
         self.eps = o.eps if o.eps is not None else 1e-3 if o.feature_map == "relu" else 0.0
-        self.guard = Guard("signed", 1e-6) if o.feature_map == "trigonometric" else POSITIVE
+        self.guard = Denominator("signed", 1e-6) if o.feature_map == "trigonometric" else POSITIVE
         self.random = None
-        if rows:
-            draws = heads if o.per_head else 1
-            self.random = Projection(draws, rows, size, o.draw, o.redraw)
+        if self.rows:
+            draws = self.heads if o.per_head else 1
+            self.random = Projection(draws, self.rows, self.head_dim, o.draw, o.redraw)
 
     def draw(self, carried: bool, again: bool = True) -> Tensor | None:
         if self.random is None:
             return None
         return self.random(carried) if again else self.random.current()
-
-    def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
-        return self.key_features(q, drawn)[0]
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         kind = self.options.feature_map

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,9 +33,8 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Between, Count, Positive, Unless, When, Whole
 from everyformer.core.errors import ConfigError, GeneError
-from everyformer.core.mixer import set_options
 from everyformer.core.trials import Make, Pair, Trials, near, output
-from everyformer.engines.kernel.attention import POSITIVE, Guard
+from everyformer.engines.kernel.attention import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
     Draw,
     Projection,
@@ -49,10 +48,8 @@ from everyformer.mixers._kernel import (
     KernelAttention,
     KernelOptions,
     Keys,
-    constant_limit,
-    first_limit,
+    value_limits,
 )
-from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class RFAOptions(KernelOptions):
     redraw: Annotated[Count | None, Affects("nothing")] = 1
     """training calls after which rows are drawn anew; None never, as states in training need it"""
     pool: Annotated[Whole, Unless("redraw", None)] = 0
-    """draws held, from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
+    """draws kept, from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
     compat_clamp: bool = False
     """scale and denominators of the published causal code"""
 
@@ -111,8 +108,7 @@ def _limits(make: Make) -> list[Pair]:
 
     found = [
         near("32,768 draws are softmax of unit vectors within 5%", 0.05, output(many), normalised),
-        constant_limit(make, "rfa"),
-        first_limit(make, "rfa"),
+        *value_limits(make, "rfa"),
     ]
     if many.causal:
         gated, plain = make("rfa", gate=True), make("rfa")
@@ -124,72 +120,57 @@ def _limits(make: Make) -> list[Pair]:
     return found
 
 
-TRIALS = Trials(
-    variants=(
-        {},
-        {"draw": "orthogonal", "pool": 4, "learned_scale": False},
-        {"feature_map": "arccos", "temperature": 0.5},
-    ),
-    causal=(
-        {"gate": True},
-        {"gate": True, "feature_map": "arccos", "features": 16, "temperature": 2.0},
-        {"compat_clamp": True},
-    ),
-    limits=_limits,
-)
-
-
 @MIXERS.register("rfa")
 class RFA(KernelAttention):
     """Random feature attention over (B, L, width).
-
-    Args:
-        width: channels of x. heads: H; heads of D = width / H channels.
-        causal: whether a token sees only itself and earlier ones.
-        max_length: not needed, there is no table.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        position: turns queries and keys ('rope') before their features.
-        options: `RFAOptions` or a dictionary.
 
     Raises:
         GeneError: a gate, or ``compat_clamp``, where there is no order of time.
     """
 
     name = "rfa"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {},
+            {"draw": "orthogonal", "pool": 4, "learned_scale": False},
+            {"feature_map": "arccos", "temperature": 0.5},
+        ),
+        causal=(
+            {"gate": True},
+            {"gate": True, "feature_map": "arccos", "features": 16, "temperature": 2.0},
+            {"compat_clamp": True},
+        ),
+        limits=_limits,
+    )
     accepts_positions = True
     Options = RFAOptions
+    options: RFAOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, position: Position | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: RFAOptions = set_options(RFAOptions, "rfa", options)
+    def feature_sizes(self) -> tuple[int, bool]:
+        o = self.options
         for name in ("gate", "compat_clamp"):
-            if getattr(o, name) and not causal:
+            if not getattr(o, name):
+                continue
+            if not self.causal:
                 raise GeneError(
                     f"rfa: {name}=True is defined for causal self-attention alone, but causal="
                     f"False was given: leave {name} at its default here"
                 )
-            if getattr(o, name):
-                self.no_context = (
-                    f"rfa with {name}=True is causal self-attention and reads no context: build "
-                    f"cross-attention with causal=False and {name} at its default"
-                )
-        size = (channels or width) // max(heads, 1)
-        fourier = o.feature_map == "fourier"
-        count = 2 * o.features if fourier else o.features
-        super().__init__(
-            (width, channels, heads), causal, position, o.bias, features=count, levels=o.gate
-        )
-        self.options = o
-        self.guard = Guard("signed", 1e-6) if fourier else POSITIVE
+            self.no_context = (
+                f"rfa with {name}=True is causal self-attention and reads no context: build "
+                f"cross-attention with causal=False and {name} at its default"
+            )
+        return o.features * (2 if o.feature_map == "fourier" else 1), o.gate
+
+    def add_features(self) -> None:
+        o, size = self.options, self.head_dim
+        self.guard = Denominator("signed", 1e-6) if o.feature_map == "fourier" else POSITIVE
         if o.compat_clamp:
-            self.guard = Guard("above", 1.0)
-        self.random = Projection(heads, o.features, size, o.draw, o.redraw, o.pool)
-        scale = torch.ones(heads, 1, size)
+            self.guard = Denominator("above", 1.0)
+        self.random = Projection(self.heads, o.features, size, o.draw, o.redraw, o.pool)
+        scale = torch.ones(self.heads, 1, size)
         self.scale = nn.Parameter(scale) if o.learned_scale else None
-        self.gate = nn.Linear(width, heads) if o.gate else None
+        self.gate = nn.Linear(self.width, self.heads) if o.gate else None
         if self.gate is not None:
             nn.init.constant_(self.gate.bias, math.log(o.gate_start / (1 - o.gate_start)))
 
@@ -197,9 +178,6 @@ class RFA(KernelAttention):
         drawn = self.random(carried) if again else self.random.current()
         drawn = drawn / self.options.temperature
         return drawn if self.scale is None else drawn * self.scale
-
-    def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
-        return self.key_features(q, drawn)[0]
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         assert drawn is not None

@@ -23,7 +23,7 @@ from torch import Tensor
 from everyformer.blocks.block import Block
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.mixers.attention import AttentionOptions
+from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.mixers.longformer import Longformer
 from everyformer.models.base import Model
 from everyformer.models.build import build_model

@@ -15,7 +15,7 @@ theta_m = base^(-2m/D_r) is the unscaled rate of pair m, s = ``factor``, L = ``o
 
 T counts the real tokens of the row (of the document, where several are packed), so padding changes
 nothing. With ``dynamic`` and ``longrope`` the angles of all tokens change when T grows, so keys
-that a state has turned would be wrong: there is no state, whole sequences are recomputed.
+that a state has rotated would be wrong: there is no state, whole sequences are recomputed.
 
 Sources: Chen et al. 2023, arXiv 2306.15595 (linear); Peng et al. 2023, arXiv 2309.00071 (ntk,
 dynamic, yarn); Llama 3.1; Ding et al. 2024, arXiv 2402.13753 (longrope). Numbers as in Hugging
@@ -42,6 +42,8 @@ Kind = Literal["none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]
 
 @dataclass(frozen=True)
 class RopeScaling(Options):
+    """How the angles of rotary positions change for longer texts."""
+
     kind: Kind = "none"
     """how the angles change"""
     factor: Times | None = None
@@ -123,7 +125,7 @@ def rates(
     """Angles a token and what queries and keys are multiplied by.
 
     Args:
-        positions: (B or 1, L); only kinds of `BY_LENGTH` look at them.
+        positions: (B or 1, L); only kinds of `BY_LENGTH` read them.
         scaling: one that `check_scaling` lets pass.
         lengths: (B or 1, L or 1) tokens of each one's text (default: by ``positions``).
 
@@ -171,7 +173,7 @@ def rates_reference(
     if kind == "dynamic" and tokens > length:
         base = base * (s * tokens / length - (s - 1)) ** (size / (size - 2))
     low, high = _ramp(pairs, base, scaling) if kind == "yarn" else (0.0, 1.0)
-    made = []
+    scaled = []
     for m in range(pairs):
         theta = base ** (-2 * m / size)
         wave = 2 * math.pi / theta
@@ -188,8 +190,8 @@ def rates_reference(
             theta = theta * ((1 - g) / s + g)
         elif kind == "longrope":
             theta = theta / (scaling.long if tokens > length else scaling.short)[m]
-        made.append(theta)
-    return made, _attention_factor(scaling) if kind in ("yarn", "longrope") else 1.0
+        scaled.append(theta)
+    return scaled, _attention_factor(scaling) if kind in ("yarn", "longrope") else 1.0
 
 
 def _ramp(pairs: int, base: float, scaling: RopeScaling) -> tuple[float, float]:

@@ -22,7 +22,7 @@ Cap = Callable[[Tensor], Tensor]
 
 
 class ScorePosition(Position):
-    """Base of positions inside attention that change its scores (and maybe its values)."""
+    """Base of positions that change the scores of softmax attention (and maybe its values)."""
 
     acts_on = "scores"
     additive: bool = True

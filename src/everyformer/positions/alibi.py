@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +30,18 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Amount, Times, When
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import set_options
 from everyformer.core.trials import HEADS, Make, Pair, Trials
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import ScorePosition, at_zero
+from everyformer.positions.base import Sizes
 
 Slopes = Literal["alibi", "geometric"]
 
 
 @dataclass(frozen=True)
 class AlibiOptions(Options):
+    """Options of `Alibi`."""
+
     slopes: Slopes | tuple[Amount, ...] = "alibi"
     """slope of each head: the paper's rule, 2^(-8h/H) for any H (geometric), or one number a head;
     0 leaves a head without positions"""
@@ -78,8 +80,8 @@ def alibi_reference(q_positions: Tensor, k_positions: Tensor, slopes: tuple[floa
     queries = q_positions.expand(rows, -1).tolist()
     keys = k_positions.expand(rows, -1).tolist()
     bias = [
-        [[[-m * abs(i - j) for j in seen] for i in asked] for m in slopes]
-        for asked, seen in zip(queries, keys, strict=True)
+        [[[-m * abs(i - j) for j in row_keys] for i in row_queries] for m in slopes]
+        for row_queries, row_keys in zip(queries, keys, strict=True)
     ]
     return torch.tensor(bias, dtype=torch.float64)
 
@@ -89,56 +91,42 @@ def _limits(make: Make) -> list[Pair]:
     return [at_zero(make, "alibi", 0.0, slopes=(0.0,) * HEADS)]
 
 
-TRIALS = Trials(
-    inside=(
-        {},
-        {"learned": True, "window": 5, "kv_heads": 1},
-        {"lowest": 0.4, "stretch": 3.0},
-        {
-            "mixer": "by-head",
-            "mixer_options": {"mixers": ("attention", "aft-conv", "attention")},
-        },
-    ),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("alibi")
 class Alibi(ScorePosition):
-    """Adds ``-m_h |i - j|`` to the scores of softmax attention; any length, any stream.
+    """ALiBi: ``-m_h |i - j|`` added to the scores of softmax attention; any length, any stream.
 
     Raises:
         GeneError: slopes that are not one a head or negative, sides without meaning.
     """
 
     name = "alibi"
-    trials = TRIALS
+    trials = Trials(
+        inside=(
+            {},
+            {"learned": True, "window": 5, "kv_heads": 1},
+            {"lowest": 0.4, "stretch": 3.0},
+            {
+                "mixer": "by-head",
+                "mixer_options": {"mixers": ("attention", "aft-conv", "attention")},
+            },
+        ),
+        limits=_limits,
+    )
     Options = AlibiOptions
+    options: AlibiOptions
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        head_dim: int | None = None,
-        max_length: int | None = None,
-        causal: bool = False,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        self.heads = heads
-        self.options: AlibiOptions = set_options(AlibiOptions, self.name, options)
-        o = self.options
+    def build(self, sizes: Sizes) -> None:
+        o, self.heads = self.options, sizes.heads
         if o.sides != "symmetric":
-            self._check_sides(causal)
+            self._check_sides(sizes.causal)
             self.causal = False
         self.slopes = self._slopes_of_heads()
         self.right_slopes = self.slopes if o.right_slopes is None else o.right_slopes
         both = (self.slopes, self.right_slopes)
         for slopes in both:
-            if len(slopes) != heads:
+            if len(slopes) != self.heads:
                 raise GeneError(
-                    f"position 'alibi' needs one slope for each of heads={heads}, not {slopes}"
+                    f"position 'alibi' needs one slope for each of heads={self.heads}, not {slopes}"
                 )
         self.logarithms: nn.Parameter | None = None
         if o.learned:

@@ -11,7 +11,7 @@ the parameters are sum_i L_i d_i instead of L d: of 16,384 positions as 128 x 12
 The start is that of the token embeddings they are added to: N(0, 1) where these have unit variance
 (``reformer``, whose scale is sqrt(width), and trax), else N(0, 0.02^2), or less where an ``init``
 has its own tables; a sum of n tables has their variance together. With N(0, 1) beside embeddings of
-0.02, as Hugging Face's Reformer draws them, tokens drown in places: 150 steps on 1 MB of text end
+0.02, as Hugging Face's Reformer draws them, tokens drown in them: 150 steps on 1 MB of text end
 at 3.36 nats, as counting letters does, and at 2.67 with equal scales.
 
 Sources: Kitaev et al. 2020, arXiv 2001.04451; sums, Child et al. 2019, arXiv 1904.10509. In trax
@@ -32,16 +32,17 @@ from everyformer.core.bounds import Affects, Amount, Count
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.gene import EMBEDDING_STD
-from everyformer.core.mixer import set_options
 from everyformer.core.panels import Pictures
 from everyformer.core.trials import LENGTH, LONGEST, WIDTH, Make, Pair, Trials
 from everyformer.positions import POSITIONS
-from everyformer.positions._panels import vectors_and_likeness
-from everyformer.positions.base import Position
+from everyformer.positions._tables import vectors_and_likeness
+from everyformer.positions.base import Position, Sizes
 
 
 @dataclass(frozen=True)
 class AxialOptions(Options):
+    """Options of `Axial`."""
+
     shape: tuple[Count, ...] | None = None
     """L_1, ..., L_n, whose product is the longest text (default: a square about max_length)"""
     dims: tuple[Count, ...] | None = None
@@ -65,45 +66,33 @@ def axial_reference(position: int, tables: list[Tensor], combine: str = "concat"
 def _limits(make: Make) -> list[Pair]:
     """One axis is a learned table."""
     one = Axial(width=WIDTH, max_length=LONGEST, options={"shape": (LONGEST,)})
-    places = torch.arange(LENGTH)[None]
+    positions = torch.arange(LENGTH)[None]
 
     def table(x: Tensor) -> Tensor:
         return one.tables[0][:LENGTH].to(x)[None]
 
-    return [("one axis is a table", lambda x: one.embed(places).to(x), table)]
-
-
-TRIALS = Trials(
-    limits=_limits,
-)
+    return [("one axis is a table", lambda x: one.embed(positions).to(x), table)]
 
 
 @POSITIONS.register("axial")
 class Axial(Position):
-    """Adds rows of several trained tables side by side; needs ``max_length`` or ``shape``.
+    """Axial positions: rows of several trained tables side by side, added to the embeddings.
+
+    They need ``max_length`` or ``shape``.
 
     Raises:
         GeneError: a shape too small for ``max_length``, or dims that do not add up to ``width``.
     """
 
     name = "axial"
-    trials = TRIALS
+    trials = Trials(limits=_limits)
     acts_on = "embeddings"
     Options = AxialOptions
+    options: AxialOptions
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        head_dim: int | None = None,
-        max_length: int | None = None,
-        causal: bool = False,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        o: AxialOptions = set_options(AxialOptions, self.name, options)
-        self.options, self.shape = o, o.shape or _square(max_length)
+    def build(self, sizes: Sizes) -> None:
+        o, width, max_length = self.options, sizes.width, sizes.max_length
+        self.shape = o.shape or _square(max_length)
         axes = len(self.shape)
         equal = (width // axes,) * (axes - 1)
         dims = o.dims or (*equal, width - sum(equal))

@@ -7,30 +7,56 @@ one rule makes every position right with states, left padding, chunks and packed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.mixer import set_options
 from everyformer.core.panels import Pictures
 from everyformer.core.trials import Trials
 
 
-class Position(nn.Module):
-    """Base of all positions; each overrides the hook of the place it ``acts_on``.
+class Sizes(NamedTuple):
+    """What a position is built for."""
 
-    Constructor of every concrete position, keyword-only: ``width`` (of the model), ``heads``,
-    ``head_dim``, ``max_length``, ``causal`` (whether tokens see the past alone), ``options`` (its
-    own frozen dataclass).
+    width: int
+    """channels of the model"""
+    heads: int
+    key_dim: int
+    """channels of a head's queries and keys"""
+    value_dim: int
+    """channels of a head's values"""
+    max_length: int | None
+    """longest sequence, where there is a table over positions"""
+    causal: bool
+    """whether tokens see the past alone"""
+
+
+class Position(nn.Module):
+    """Base of all positions; each overrides the hook of the part of a model it ``acts_on``.
+
+    A concrete position adds its parameters in `build`. One with a constructor of its own takes the
+    same arguments.
+
+    Args:
+        width: channels of the model.
+        heads: of the mixer, each with ``head_dim`` channels for queries and keys (default: an equal
+            part of the width) and ``value_dim`` for values (default: as many).
+        max_length: longest sequence; needed where there is a table over positions.
+        causal: whether tokens see the past alone.
+        options: an instance of `Options`, or a dictionary.
     """
 
     name: ClassVar[str]
+    Options: ClassVar[type[Any]]
+    options: Any
     trials: ClassVar[Trials] = Trials()
     """what the laws try it on"""
     acts_on: ClassVar[Literal["embeddings", "layers", "queries-keys", "scores"]]
     adds_to_values: ClassVar[bool] = False
-    """whether it adds to the outputs of heads; its constructor then takes ``value_dim`` too"""
+    """whether it adds to the outputs of heads, so that ``value_dim`` is given"""
     max_length: int | None = None
     heads: int | None = None
     """heads that a bias is made for (positions that act on scores)"""
@@ -45,6 +71,29 @@ class Position(nn.Module):
     streams: str | None = None
     """why there is no exact state with it; None: there is"""
 
+    def __init__(
+        self,
+        *,
+        width: int | None = None,
+        heads: int = 1,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        max_length: int | None = None,
+        causal: bool = False,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        if width is None:
+            # a subclass has a constructor of its own
+            return
+        self.options = set_options(self.Options, self.name, options)
+        key_dim = head_dim if head_dim is not None else width // heads
+        value_dim = value_dim if value_dim is not None else key_dim
+        self.build(Sizes(width, heads, key_dim, value_dim, max_length, causal))
+
+    def build(self, sizes: Sizes) -> None:
+        """Make the parameters, from ``self.options`` too."""
+
     @classmethod
     def beside(cls, options: Any, std: float) -> Any:
         """``options`` as they are beside token embeddings of this standard deviation at the start:
@@ -57,7 +106,7 @@ class Position(nn.Module):
         raise NotImplementedError(f"{self.name} adds nothing to embeddings or layers")
 
     def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Queries or keys (B, H, L, D) turned to their ``positions`` (B or 1, L).
+        """Queries or keys (B, H, L, D) rotated to their ``positions`` (B or 1, L).
 
         ``lengths`` (B or 1, L or 1): how many tokens the text of each has (default: by
         ``positions``, which are then those of whole texts; see `lengths_of`).
@@ -136,3 +185,11 @@ class Position(nn.Module):
     def of_heads(self, chosen: Sequence[int]) -> Position:
         """What a mixer gets that holds the heads ``chosen`` of a layer's, counted from 0."""
         return self
+
+
+def normal_table(*shape: int, std: float) -> nn.Parameter:
+    """Learned numbers, N(0, std^2) at the start, which weight decay leaves alone."""
+    table = nn.Parameter(torch.empty(shape))
+    nn.init.normal_(table, std=std)
+    table.no_decay = True  # type: ignore[attr-defined]
+    return table

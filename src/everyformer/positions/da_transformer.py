@@ -29,16 +29,18 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Amount, Positive, Real
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import set_options
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import Cap, ScorePosition
+from everyformer.positions.base import Sizes
 
 
 @dataclass(frozen=True)
 class DaTransformerOptions(Options):
+    """Options of `DaTransformer`."""
+
     spread: Amount = 0.1
     """alpha at the start: from minus this in the first head to this in the last"""
     beta: Real = 1.0
@@ -54,59 +56,44 @@ def factor_reference(distance: float, alpha: float, beta: float, scale: float = 
 
 def _limits(make: Make) -> list[Pair]:
     """alpha = 0 is the attention of positive scores."""
-    made: Any = make("attention", position="da-transformer")
+    mixer: Any = make("attention", position="da-transformer")
     with torch.no_grad():
-        made.position.alpha.zero_()
+        mixer.position.alpha.zero_()
 
     def positive(x: Tensor) -> Tensor:
-        q, k, v = made.project(x)
-        scores = (q @ k.transpose(-1, -2)).relu() * made.scale
-        if made.causal:
+        q, k, v = mixer.project(x)
+        scores = (q @ k.transpose(-1, -2)).relu() * mixer.scale
+        if mixer.causal:
             later = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=x.device).triu(1)
             scores = scores.masked_fill(later, -math.inf)
-        y: Tensor = made.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        y: Tensor = mixer.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
         return y
 
-    return [("alpha = 0 is softmax(ReLU(q k))", output(made), positive)]
-
-
-TRIALS = Trials(
-    inside=({"distance_scale": 3.0, "window": (2, None, 5)},),
-    limits=_limits,
-)
+    return [("alpha = 0 is softmax(ReLU(q k))", output(mixer), positive)]
 
 
 @POSITIONS.register("da-transformer")
 class DaTransformer(ScorePosition):
-    """Multiplies the positive scores of softmax attention by f; any length, any stream.
+    """DA-Transformer's positions: positive scores of softmax attention times f of the distance.
+
+    Any length, any stream.
 
     Raises:
         GeneError: a ``distance_scale`` that is not positive.
     """
 
     name = "da-transformer"
-    trials = TRIALS
+    trials = Trials(inside=({"distance_scale": 3.0, "window": (2, None, 5)},), limits=_limits)
     additive = False
     Options = DaTransformerOptions
+    options: DaTransformerOptions
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        head_dim: int | None = None,
-        max_length: int | None = None,
-        causal: bool = False,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        self.heads = heads
-        self.options: DaTransformerOptions = set_options(DaTransformerOptions, self.name, options)
-        o = self.options
+    def build(self, sizes: Sizes) -> None:
+        o, self.heads = self.options, sizes.heads
         if o.distance_scale <= 0:
             raise GeneError(f"distance_scale={o.distance_scale} must be a number above 0")
-        self.alpha = nn.Parameter(torch.linspace(-o.spread, o.spread, heads))
-        self.beta = nn.Parameter(torch.full((heads,), o.beta))
+        self.alpha = nn.Parameter(torch.linspace(-o.spread, o.spread, self.heads))
+        self.beta = nn.Parameter(torch.full((self.heads,), o.beta))
         self.alpha.no_decay = self.beta.no_decay = True  # type: ignore[attr-defined]
 
     def factors(self, distance: Tensor, dtype: torch.dtype) -> Tensor:

@@ -20,24 +20,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Amount
 from everyformer.core.config import Options
-from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
-from everyformer.core.mixer import set_options
 from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.positions import POSITIONS
-from everyformer.positions.base import Position
+from everyformer.positions._tables import TablePosition
+from everyformer.positions.base import Position, Sizes
 
 
 @dataclass(frozen=True)
 class LearnedPerLayerOptions(Options):
+    """Options of `LearnedPerLayer`."""
+
     std: Annotated[Amount, Affects("nothing")] = 0.02
     """standard deviation of the tables at the start (0 starts from zeros)"""
     align: Literal["start", "end"] = "start"
@@ -61,52 +62,29 @@ def _limits(make: Make) -> list[Pair]:
     return [("tables of zero but the first: learned", partial(run, each), partial(run, once))]
 
 
-TRIALS = Trials(
-    variants=({}, {"align": "end"}),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("learned-per-layer")
-class LearnedPerLayer(Position):
-    """One layer's table; needs ``max_length``. The stack holds one a layer and adds their rows."""
+class LearnedPerLayer(TablePosition):
+    """Learned positions of one layer: a trained row each, added to its input; needs ``max_length``.
+
+    A stack has one a layer.
+    """
 
     name = "learned-per-layer"
-    trials = TRIALS
+    trials = Trials(variants=({}, {"align": "end"}), limits=_limits)
     acts_on = "layers"
+    holds = "tables"
     Options = LearnedPerLayerOptions
+    options: LearnedPerLayerOptions
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        head_dim: int | None = None,
-        max_length: int | None = None,
-        causal: bool = False,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        if max_length is None:
-            raise GeneError(
-                "position 'learned-per-layer' holds tables over positions, so it needs max_length "
-                "(the longest sequence): give max_length=..."
-            )
-        self.max_length = max_length
-        self.options: LearnedPerLayerOptions = set_options(
-            LearnedPerLayerOptions, self.name, options
-        )
+    def build(self, sizes: Sizes) -> None:
+        super().build(sizes)
         if self.options.align == "end":
             self.streams = "with align='end' the rows of all tokens change with their number"
-        self.table = nn.Parameter(torch.empty(max_length, width))
-        nn.init.normal_(self.table, std=self.options.std)
-        self.table.no_decay = True  # type: ignore[attr-defined]
 
-    def embed(self, positions: Tensor) -> Tensor:
-        self.check(positions)
-        if self.options.align == "end":
-            positions = positions + len(self.table) - lengths_of(positions)
-        return nn.functional.embedding(positions, self.table)
+    def rows(self, positions: Tensor) -> Tensor:
+        if self.options.align == "start":
+            return positions
+        return positions + len(self.table) - lengths_of(positions)
 
     def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
         tables = [layer.table.detach() for layer in layers if isinstance(layer, LearnedPerLayer)]

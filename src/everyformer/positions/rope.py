@@ -1,4 +1,4 @@
-"""Rotary positions (RoPE): queries and keys are turned by an angle that grows with position.
+"""Rotary positions (RoPE): queries and keys are rotated by an angle that grows with position.
 
     pair m of q at position p, as a complex number, is multiplied by e^(i p theta_m),
     theta_m = base^(-2m/D_r),   m = 0 .. D_r/2-1;   keys likewise;   values are not touched
@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,6 @@ from everyformer.core.bounds import Part, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
-from everyformer.core.mixer import set_options
 from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.trials import LENGTH, Make, Pair, Trials
 from everyformer.positions import POSITIONS
@@ -41,19 +40,21 @@ from everyformer.positions._rope_scaling import (
     rates,
     rates_reference,
 )
-from everyformer.positions.base import Position
+from everyformer.positions.base import Position, Sizes
 
 PairLayout = Literal["half", "interleaved"]
 
 
 @dataclass(frozen=True)
 class RopeOptions(Options):
+    """Options of `Rope`."""
+
     base: Positive = 10000.0
     """ratio of the slowest to the fastest rotation"""
     layout: PairLayout = "half"
     """which channels make a pair: (m, m + D_r/2) or (2m, 2m+1)"""
     fraction: Part = 1.0
-    """part of each head's channels that turns; the rest is left alone"""
+    """part of each head's channels that is rotated; the rest is left alone"""
     scaling: RopeScaling = field(default_factory=RopeScaling)
     """other angles for texts longer than those of the training"""
     learned: bool = False
@@ -76,17 +77,17 @@ def rotate_reference(
         pairs = torch.complex(x[..., :half].double(), x[..., half:].double())
     else:
         pairs = torch.complex(x[..., 0::2].double(), x[..., 1::2].double())
-    turns: list[list[Tensor]] = []
+    rotations: list[list[Tensor]] = []
     for row, lengths in zip(positions.tolist(), lengths_of(positions).tolist(), strict=True):
-        turns.append([])
+        rotations.append([])
         for position, tokens in zip(row, lengths, strict=True):
             theta, size = rates_reference(half, base, chosen, tokens)
             angles = torch.tensor(theta, dtype=torch.float64, device=x.device) * position
-            turns[-1].append(torch.polar(torch.full_like(angles, size), angles))
-    turned = pairs * torch.stack([torch.stack(row) for row in turns])[:, None]
+            rotations[-1].append(torch.polar(torch.full_like(angles, size), angles))
+    rotated = pairs * torch.stack([torch.stack(row) for row in rotations])[:, None]
     if layout == "half":
-        return torch.cat((turned.real, turned.imag), dim=-1).to(x.dtype)
-    return torch.stack((turned.real, turned.imag), dim=-1).flatten(-2).to(x.dtype)
+        return torch.cat((rotated.real, rotated.imag), dim=-1).to(x.dtype)
+    return torch.stack((rotated.real, rotated.imag), dim=-1).flatten(-2).to(x.dtype)
 
 
 def rotate(
@@ -97,7 +98,7 @@ def rotate(
     layout: PairLayout = "half",
     scaling: RopeScaling | None = None,
 ) -> Tensor:
-    """Turn all channels of ``x`` (B, H, L, D), D even, to ``positions`` (B or 1, L).
+    """Rotate all channels of ``x`` (B, H, L, D), D even, to ``positions`` (B or 1, L).
 
     Raises:
         GeneError: a ``scaling`` whose options do not go together.
@@ -105,11 +106,11 @@ def rotate(
     chosen = RopeScaling() if scaling is None else scaling
     half = x.shape[-1] // 2
     check_scaling(chosen, half)
-    return _turn(x, positions, *rates(positions, half, base, chosen), layout)
+    return _rotated(x, positions, *rates(positions, half, base, chosen), layout)
 
 
-def _turn(x: Tensor, where: Tensor, theta: Tensor, size: float, layout: PairLayout) -> Tensor:
-    """``x`` turned by ``theta`` (pairs,) or (B or 1, 1, L, pairs) a token, times ``size``."""
+def _rotated(x: Tensor, where: Tensor, theta: Tensor, size: float, layout: PairLayout) -> Tensor:
+    """``x`` rotated by ``theta`` (pairs,) or (B or 1, 1, L, pairs) a token, times ``size``."""
     half = x.shape[-1] // 2
     wide = torch.promote_types(x.dtype, torch.float32)
     # an angle of a thousand turns has no digits left for the part of a turn in float32
@@ -143,37 +144,24 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    inside=(
-        {"learned": True, "fraction": 0.5},
-        {"scaling": {"kind": "yarn", "factor": 4.0, "original_length": 8}},
-    ),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("rope")
 class Rope(Position):
-    """Turns queries and keys inside a softmax attention; any length, any stream."""
+    """Rotary positions: rotates queries and keys inside a mixer; any length, any stream."""
 
     name = "rope"
-    trials = TRIALS
+    trials = Trials(
+        inside=(
+            {"learned": True, "fraction": 0.5},
+            {"scaling": {"kind": "yarn", "factor": 4.0, "original_length": 8}},
+        ),
+        limits=_limits,
+    )
     acts_on = "queries-keys"
     Options = RopeOptions
+    options: RopeOptions
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        head_dim: int | None = None,
-        max_length: int | None = None,
-        causal: bool = False,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        self.options: RopeOptions = set_options(RopeOptions, self.name, options)
-        size = head_dim if head_dim is not None else width // heads
+    def build(self, sizes: Sizes) -> None:
+        size = sizes.key_dim
         self.rotary_dim = int(size * self.options.fraction)
         if self.rotary_dim < 2 or self.rotary_dim % 2:
             raise GeneError(
@@ -201,15 +189,15 @@ class Rope(Position):
             self.theta.no_decay = True  # type: ignore[attr-defined]
 
     def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
-        o, turned = self.options, self.rotary_dim
+        o, rotary = self.options, self.rotary_dim
         if self.theta is None:
-            theta, size = rates(positions, turned // 2, o.base, o.scaling, lengths)
+            theta, size = rates(positions, rotary // 2, o.base, o.scaling, lengths)
         else:
             theta, size = self.theta, 1.0
-        if turned == x.shape[-1]:
-            return _turn(x, positions, theta, size, o.layout)
-        head = _turn(x[..., :turned], positions, theta, size, o.layout)
-        return torch.cat((head, x[..., turned:]), dim=-1)
+        if rotary == x.shape[-1]:
+            return _rotated(x, positions, theta, size, o.layout)
+        head = _rotated(x[..., :rotary], positions, theta, size, o.layout)
+        return torch.cat((head, x[..., rotary:]), dim=-1)
 
     def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
         return {"rotary": lambda: self._angles(length or 32)}

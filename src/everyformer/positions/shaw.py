@@ -20,7 +20,7 @@ as in tensor2tensor. Start: N(0, 1/D) as there (the paper is silent). ``queries`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -28,16 +28,18 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Affects, Amount, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import set_options
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import Cap, ScorePosition, at_zero
+from everyformer.positions.base import Sizes, normal_table
 
 
 @dataclass(frozen=True)
 class ShawOptions(Options):
+    """Options of `Shaw`."""
+
     clip: Whole | tuple[Whole, Whole] = 16
     """largest distance with vectors of its own; one number, or one to the left and one to the
     right (a causal mixer has no right side)"""
@@ -74,53 +76,39 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    inside=(
-        {"clip": (2, 4), "per_head": True, "queries": True},
-        {"clip": 3, "keys": False, "window": 5, "kv_heads": 1},
-    ),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("shaw")
 class Shaw(ScorePosition):
-    """Adds vectors by distance to keys and values of softmax attention; any length, any stream.
+    """Shaw's relative positions: vectors by distance added to keys and values.
+
+    For softmax attention; any length, any stream.
 
     Raises:
         GeneError: options under which nothing is added.
     """
 
     name = "shaw"
-    trials = TRIALS
+    trials = Trials(
+        inside=(
+            {"clip": (2, 4), "per_head": True, "queries": True},
+            {"clip": 3, "keys": False, "window": 5, "kv_heads": 1},
+        ),
+        limits=_limits,
+    )
     additive = False
     adds_to_values = True
     Options = ShawOptions
+    options: ShawOptions
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        head_dim: int | None = None,
-        value_dim: int | None = None,
-        max_length: int | None = None,
-        causal: bool = False,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        self.heads, self.causal = heads, causal
-        self.options: ShawOptions = set_options(ShawOptions, self.name, options)
-        o = self.options
-        self.key_dim = head_dim if head_dim is not None else width // heads
-        self.value_dim = value_dim if value_dim is not None else self.key_dim
+    def build(self, sizes: Sizes) -> None:
+        o, self.heads, self.causal = self.options, sizes.heads, sizes.causal
+        self.key_dim, self.value_dim = sizes.key_dim, sizes.value_dim
         sides = o.clip if isinstance(o.clip, tuple) else (o.clip, o.clip)
         if not (o.keys or o.values):
             raise GeneError("position 'shaw' with keys=False and values=False adds nothing")
         if o.queries and not o.keys:
             raise GeneError("position 'shaw' with queries=True needs keys=True, their vectors")
-        self.left, self.right = sides[0], 0 if causal else sides[1]
-        count = heads if o.per_head else 1, self.left + self.right + 1
+        self.left, self.right = sides[0], 0 if self.causal else sides[1]
+        count = self.heads if o.per_head else 1, self.left + self.right + 1
         self.key_table = self._start(*count, self.key_dim) if o.keys else None
         self.value_table = self._start(*count, self.value_dim) if o.values else None
 
@@ -175,10 +163,8 @@ class Shaw(ScorePosition):
         return (weights[..., None] * added).sum(-2)
 
     def _start(self, heads: int, count: int, size: int) -> nn.Parameter:
-        table = nn.Parameter(torch.empty(heads, count, size))
-        nn.init.normal_(table, std=size**-0.5 if self.options.std is None else self.options.std)
-        table.no_decay = True  # type: ignore[attr-defined]
-        return table
+        std = size**-0.5 if self.options.std is None else self.options.std
+        return normal_table(heads, count, size, std=std)
 
     def _of_head(self, table: Tensor, head: int, distance: Tensor) -> Tensor:
         return table[head if self.options.per_head else 0][self._rows(distance)]

@@ -2,7 +2,7 @@
 
     PE[p, 2m] = sin(p w_m),   PE[p, 2m+1] = cos(p w_m),   w_m = 10000^(-2m/d),   m = 0 .. d/2-1
 
-p is the position from 0, d the width. PE[p+k] is PE[p] turned by a rotation that depends on k
+p is the position from 0, d the width. PE[p+k] is PE[p] under a rotation that depends on k
 alone, so a linear layer can read relative offsets. Wavelengths: 2 pi to 10000^((d-2)/d) 2 pi.
 
 Three layouts are in use: ``interleaved`` (the paper), ``halves`` (all sines, then all cosines:
@@ -16,17 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from everyformer.core.bounds import Positive
 from everyformer.core.config import Options
-from everyformer.core.mixer import set_options
 from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.positions import POSITIONS
-from everyformer.positions.base import Position
+from everyformer.positions.base import Position, Sizes
 
 Layout = Literal["interleaved", "halves"]
 Frequencies = Literal["paper", "t2t"]
@@ -34,6 +33,8 @@ Frequencies = Literal["paper", "t2t"]
 
 @dataclass(frozen=True)
 class SinusoidalOptions(Options):
+    """Options of `Sinusoidal`."""
+
     layout: Layout = "interleaved"
     """where sines and cosines stand: alternating (the paper) or one half each"""
     freq: Frequencies = "paper"
@@ -85,25 +86,15 @@ def sinusoid(
 
 @POSITIONS.register("sinusoidal")
 class Sinusoidal(Position):
-    """Adds `sinusoid` to the embeddings; any length, any stream."""
+    """Sinusoidal positions: `sinusoid` added to the embeddings; any length, any stream."""
 
     name = "sinusoidal"
     acts_on = "embeddings"
     Options = SinusoidalOptions
+    options: SinusoidalOptions
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        head_dim: int | None = None,
-        max_length: int | None = None,
-        causal: bool = False,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        self.width = width
-        self.options: SinusoidalOptions = set_options(SinusoidalOptions, self.name, options)
+    def build(self, sizes: Sizes) -> None:
+        self.width = sizes.width
 
     def embed(self, positions: Tensor) -> Tensor:
         o = self.options

@@ -20,23 +20,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from everyformer.core.bounds import Affects, Amount, Count
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.memory import check_memory
-from everyformer.core.mixer import set_options
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import ScorePosition, at_zero
+from everyformer.positions.base import Sizes, normal_table
 
 
 @dataclass(frozen=True)
 class T5RelativeOptions(Options):
+    """Options of `T5Relative`."""
+
     buckets: Count = 32
     """rows of the table (bidirectional: half of them for each side)"""
     max_distance: Count = 128
@@ -83,44 +85,29 @@ def _limits(make: Make) -> list[Pair]:
     return [at_zero(make, "t5-relative", 0.7)]
 
 
-TRIALS = Trials(
-    inside=({"buckets": 8, "max_distance": 12},),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("t5-relative")
 class T5Relative(ScorePosition):
-    """Adds a learned number by range of distance to the scores; any length, any stream.
+    """T5's relative positions: a learned number for each range of distances added to the scores.
+
+    For softmax attention; any length, any stream.
 
     Raises:
         GeneError: too few buckets, or a max_distance inside the exact ones.
     """
 
     name = "t5-relative"
-    trials = TRIALS
+    trials = Trials(inside=({"buckets": 8, "max_distance": 12},), limits=_limits)
     Options = T5RelativeOptions
+    options: T5RelativeOptions
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        head_dim: int | None = None,
-        max_length: int | None = None,
-        causal: bool = False,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        self.heads, self.causal = heads, causal
-        self.options: T5RelativeOptions = set_options(T5RelativeOptions, self.name, options)
-        o = self.options
+    def build(self, sizes: Sizes) -> None:
+        o, self.heads, self.causal = self.options, sizes.heads, sizes.causal
         self.shared = o.shared
-        side = o.buckets if causal else o.buckets // 2
-        if side < 2 or (not causal and o.buckets % 2):
+        side = o.buckets if self.causal else o.buckets // 2
+        if side < 2 or (not self.causal and o.buckets % 2):
             raise GeneError(
                 f"position 't5-relative' needs at least 2 buckets, or an even number of at least 4 "
-                f"where both sides are seen (causal={causal}), not buckets={o.buckets}"
+                f"where both sides are seen (causal={self.causal}), not buckets={o.buckets}"
             )
         if o.max_distance <= side // 2:
             raise GeneError(
@@ -130,9 +117,8 @@ class T5Relative(ScorePosition):
         self.side = side
         # no buffer: transformers, which builds without values, would leave it without
         self.rows = bucket_table(side, o.max_distance)
-        self.table = nn.Parameter(torch.empty(o.buckets, heads))
-        nn.init.normal_(self.table, std=width**-0.5 if o.std is None else o.std)
-        self.table.no_decay = True  # type: ignore[attr-defined]
+        std = sizes.width**-0.5 if o.std is None else o.std
+        self.table = normal_table(o.buckets, self.heads, std=std)
 
     def buckets(self, distance: Tensor) -> Tensor:
         """Rows of the table for distances i - j of any shape: int64."""

@@ -23,7 +23,7 @@ calls without gradients. The paper's memory of segments is no part of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,19 +32,20 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Affects, Amount, Count, Dropout, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import set_options
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
 from everyformer.positions._scores import Cap, ScorePosition, at_zero
-from everyformer.positions.base import Position
+from everyformer.positions.base import Position, Sizes
 from everyformer.positions.sinusoidal import sinusoid
 
 
 @dataclass(frozen=True)
 class XlRelativeOptions(Options):
+    """Options of `XlRelative`."""
+
     untie: bool = True
     """u and v of its own for each layer, or one pair for all layers of a stack, as published"""
     clamp: Annotated[Whole | None, When("distances", "waves")] = None
@@ -59,13 +60,13 @@ class XlRelativeOptions(Options):
     """standard deviation of u and v, and of learned distances, at the start"""
 
 
-class Kept(NamedTuple):
-    """What one call leaves to the next."""
+class _Encoded(NamedTuple):
+    """Distances that were projected at an earlier call."""
 
     weight: Tensor
     """W_R as it was"""
     of: tuple[torch.dtype, int]
-    """what it was made in, and the nearest distance"""
+    """its dtype, and the nearest distance"""
     known: Tensor
     """W_R r of that distance and those beyond, the nearest last: (H, distances, D)"""
 
@@ -78,44 +79,37 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
-TRIALS = Trials(
-    inside=(
-        {"clamp": 4, "softcap": 2.0},
-        {"distances": "learned", "reach": 3},
-    ),
-    limits=_limits,
-)
-
-
 @POSITIONS.register("xl-relative")
 class XlRelative(ScorePosition):
-    """Adds scores by distance to softmax attention; any length, any stream.
+    """Transformer-XL's relative positions: scores of distances added to those of contents.
+
+    For softmax attention; any length, any stream.
 
     Raises:
         GeneError: options that do not go together, or learned distances without a ``reach``.
     """
 
     name = "xl-relative"
-    trials = TRIALS
+    trials = Trials(
+        inside=(
+            {"clamp": 4, "softcap": 2.0},
+            {"distances": "learned", "reach": 3},
+        ),
+        limits=_limits,
+    )
     additive = False
     Options = XlRelativeOptions
+    options: XlRelativeOptions
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        head_dim: int | None = None,
-        max_length: int | None = None,
-        causal: bool = False,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        self.width, self.heads, self.causal = width, heads, causal
-        self.key_dim = head_dim if head_dim is not None else width // heads
-        self.options: XlRelativeOptions = set_options(XlRelativeOptions, self.name, options)
-        o, shape = self.options, (heads, self.key_dim)
-        self._check(max_length)
+    def build(self, sizes: Sizes) -> None:
+        self.width, self.heads, self.causal = sizes.width, sizes.heads, sizes.causal
+        self.key_dim = sizes.key_dim
+        o, shape, max_length = self.options, (self.heads, self.key_dim), sizes.max_length
+        if o.distances == "learned" and o.reach is None and not max_length:
+            raise GeneError(
+                "position 'xl-relative' with distances='learned' holds an entry a distance: give "
+                "reach=..., the largest, or max_length=..."
+            )
         self.u = nn.Parameter(torch.empty(shape))
         self.v: nn.Parameter | None = None
         self.encode: nn.Linear | None = None
@@ -123,18 +117,18 @@ class XlRelative(ScorePosition):
         self.numbers: nn.Parameter | None = None
         if o.distances == "waves":
             self.v = nn.Parameter(torch.empty(shape))
-            self.encode = nn.Linear(width, heads * self.key_dim, bias=False)
+            self.encode = nn.Linear(self.width, self.heads * self.key_dim, bias=False)
             nn.init.xavier_uniform_(self.encode.weight)
         else:
             self.reach = o.reach if o.reach is not None else (max_length or 1) - 1
-            count = self.reach + 1 if causal else 2 * self.reach + 1
-            self.table = nn.Parameter(torch.empty(heads, count, self.key_dim))
-            self.numbers = nn.Parameter(torch.empty(heads, count))
+            count = self.reach + 1 if self.causal else 2 * self.reach + 1
+            self.table = nn.Parameter(torch.empty(self.heads, count, self.key_dim))
+            self.numbers = nn.Parameter(torch.empty(self.heads, count))
         for part in (self.u, self.v, self.table, self.numbers):
             if part is not None:
                 nn.init.normal_(part, std=o.start_std)
                 part.no_decay = True  # type: ignore[attr-defined]
-        self._kept: Kept | None = None
+        self._encoding: _Encoded | None = None
 
     def join(self, first: Position) -> None:
         if self.options.untie:
@@ -171,8 +165,8 @@ class XlRelative(ScorePosition):
         u, known, last = parts
         if self.table is None and tracing():
             record(self, "terms", lambda: self._terms(q, k, u, known, last, pairs))
-        asked = q if self.table is not None else q + last
-        scores = products.add_(pairs.lay(asked @ known.transpose(-1, -2)))
+        queries = q if self.table is not None else q + last
+        scores = products.add_(pairs.lay(queries @ known.transpose(-1, -2)))
         return scores if self.table is None else scores.add_(pairs.of_cut(last))
 
     def literal(
@@ -209,14 +203,14 @@ class XlRelative(ScorePosition):
             waves = self._waves(distances, dtype)
             waves = F.dropout(waves, self.options.wave_dropout, self.training)
             return self._project(waves).transpose(0, 1)
-        parts = self._kept
+        parts = self._encoding
         fits = parts is not None and parts.of == (dtype, nearest) and parts.known.shape[1] >= count
         # weights may be changed behind autograd's back, so they are compared number by number
         if parts is None or not fits or not torch.equal(parts.weight, weight):
             room = 1 << (count - 1).bit_length()
             far = nearest + room - torch.arange(1, room + 1)
             known = self._project(self._waves(far, dtype)).transpose(0, 1).contiguous()
-            parts = self._kept = Kept(weight.detach().clone(), (dtype, nearest), known)
+            parts = self._encoding = _Encoded(weight.detach().clone(), (dtype, nearest), known)
         return parts.known[:, -count:]
 
     def _waves(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
@@ -228,12 +222,5 @@ class XlRelative(ScorePosition):
 
     def _project(self, waves: Tensor) -> Tensor:
         assert self.encode is not None
-        made = F.linear(waves, self.encode.weight.to(waves.dtype))
-        return made.unflatten(-1, (-1, self.u.shape[-1]))
-
-    def _check(self, max_length: int | None) -> None:
-        if self.options.distances == "learned" and self.options.reach is None and not max_length:
-            raise GeneError(
-                "position 'xl-relative' with distances='learned' holds an entry a distance: give "
-                "reach=..., the largest, or max_length=..."
-            )
+        projected = F.linear(waves, self.encode.weight.to(waves.dtype))
+        return projected.unflatten(-1, (-1, self.u.shape[-1]))

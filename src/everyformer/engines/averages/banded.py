@@ -21,17 +21,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from everyformer.engines.averages.offsets import exact_backward, exact_forward
-from everyformer.engines.operators import operator
-from everyformer.engines.ranges import (
-    bias_limit,
-    fake,
-    full_precision,
-    key_gradient,
-    one_reference,
-    per_key,
-    returned,
-    widened,
+from everyformer.engines.averages.sums import (
+    fill_sums,
+    inputs_gradient,
+    reference_of,
+    sums_gradient,
 )
+from everyformer.engines.operators import operator
+from everyformer.engines.ranges import fake, full_precision, returned, widened
 
 
 def banded_average(k: Tensor, v: Tensor, bias: Tensor, *, causal: bool, lead: int = 0) -> Tensor:
@@ -53,6 +50,43 @@ def banded_average(k: Tensor, v: Tensor, bias: Tensor, *, causal: bool, lead: in
     assert lead in (0, bias.shape[-1]), "lead is the carried average and n - 1 tokens"
     o, _ = _banded_average(k, v, bias, causal, lead)
     return o
+
+
+class _Call(NamedTuple):
+    """The arguments in full precision."""
+
+    k: Tensor
+    v: Tensor
+    bias: Tensor
+    causal: bool
+    lead: int
+
+    @property
+    def reference(self) -> Tensor | None:
+        """The reference keys of the fast path, None where it would not be exact."""
+        return reference_of(self.k, self.bias, self.causal, self.lead)
+
+    @property
+    def blocks(self) -> _Blocks:
+        """Of the queries, and of the keys beside what the ``lead`` begins with."""
+        return _blocks(self.k.shape[1] - self.lead, self.bias.shape[-1], self.causal)
+
+    def sums(self, reference: Tensor) -> Tensor:
+        """X (H, blocks, C, B, V + K) of the tokens, zeros before and behind them."""
+        first, blocks = int(self.lead > 0), self.blocks
+        k, v = self.k[:, first:], self.v[:, first:]
+        batch, length, heads, values = v.shape
+        x = k.new_empty(heads, blocks.keys * blocks.size, batch, values + k.shape[-1])
+        before = 0 if self.lead else blocks.before
+        x[:, :before].zero_()
+        x[:, before + length :].zero_()
+        fill_sums(x[:, before : before + length].permute(2, 1, 0, 3), k, v, reference)
+        return x.unflatten(1, (blocks.keys, blocks.size))
+
+    def leading(self, reference: Tensor) -> Tensor:
+        """The sums (B, 1, H, V + K) of all that is older than the tokens in front."""
+        weight = torch.exp(self.k[:, :1] - reference)
+        return torch.cat([weight * self.v[:, :1], weight], -1)
 
 
 class _Blocks(NamedTuple):
@@ -82,12 +116,9 @@ def _blocks(length: int, offsets: int, causal: bool) -> _Blocks:
 def _averages(k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int) -> tuple[Tensor, Tensor]:
     """o, and what the gradients need: denominators, or on the exact path log-sums."""
     with full_precision(k):
-        wide = widened(k), widened(v), bias.to(widened(k).dtype)
-        reference = _reference(wide[0], wide[2], causal, lead)
-        if reference is None:
-            o, total = exact_forward(*wide, causal, lead)
-        else:
-            o, total = _forward(*wide, reference, causal, lead)
+        call = _Call(widened(k), widened(v), bias.to(widened(k).dtype), causal, lead)
+        reference = call.reference
+        o, total = exact_forward(*call) if reference is None else _forward(call, reference)
     return returned(o, v), total.contiguous()
 
 
@@ -96,35 +127,13 @@ def _gradients(
     causal: bool, lead: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     with full_precision(k):
-        wide = widened(k), widened(v), bias.to(widened(k).dtype)
-        reference = _reference(wide[0], wide[2], causal, lead)
-        g = widened(grad_o)
-        c = per_key(g * widened(o), k.shape[-1]).neg_()
+        call = _Call(widened(k), widened(v), bias.to(widened(k).dtype), causal, lead)
+        reference, of_sums = call.reference, sums_gradient(o, grad_o, k.shape[-1])
         if reference is None:
-            grads = exact_backward(*wide, total, g, c, causal, lead)
+            dk, dv, db = exact_backward(*call, total, *of_sums)
         else:
-            grads = _backward(*wide, total, g, c, reference, causal, lead)
-    return returned(grads[0], k), returned(grads[1], v), returned(grads[2], bias)
-
-
-def _reference(k: Tensor, bias: Tensor, causal: bool, lead: int) -> Tensor | None:
-    """The reference keys of the fast path, None where it would not be exact."""
-    reference, fits = one_reference(k, causal, lead)
-    return reference if fits and bool(bias.abs().amax() <= bias_limit(bias.dtype)) else None
-
-
-def _products(k: Tensor, v: Tensor, reference: Tensor, blocks: _Blocks, first: int) -> Tensor:
-    """X (H, blocks, C, B, V + K) of the tokens, from row ``first`` on; zero elsewhere."""
-    batch, length, heads, values = v.shape
-    x = k.new_empty(heads, blocks.keys * blocks.size, batch, values + k.shape[-1])
-    x[:, :first].zero_()
-    x[:, first + length :].zero_()
-    rows = x[:, first : first + length].permute(2, 1, 0, 3)
-    # exp of a contiguous tensor is four times as fast as of a slice
-    weight = torch.sub(k, reference).exp_()
-    rows[..., values:] = weight
-    torch.mul(weight, v, out=rows[..., :values])
-    return x.unflatten(1, (blocks.keys, blocks.size))
+            dk, dv, db = _backward(call, reference, total, *of_sums)
+    return returned(dk, k), returned(dv, v), returned(db, bias)
 
 
 def _matrices(bias: Tensor, blocks: _Blocks, causal: bool) -> Tensor:
@@ -169,33 +178,24 @@ def _outside(sums: Tensor, blocks: _Blocks, causal: bool) -> Tensor:
     return far
 
 
-def _forward(
-    k: Tensor, v: Tensor, bias: Tensor, reference: Tensor, causal: bool, lead: int
-) -> tuple[Tensor, Tensor]:
-    values = v.shape[-1]
-    blocks = _blocks(k.shape[1] - lead, bias.shape[-1], causal)
-    tokens = slice(int(lead > 0), None)
-    x = _products(k[:, tokens], v[:, tokens], reference, blocks, 0 if lead else blocks.before)
-    far = _outside(x.sum(2), blocks, causal)
-    if lead:
-        weight = torch.exp(k[:, :1] - reference)
-        far += torch.cat([weight * v[:, :1], weight], -1).permute(2, 1, 0, 3)
+def _forward(call: _Call, reference: Tensor) -> tuple[Tensor, Tensor]:
+    values, blocks, x = call.v.shape[-1], call.blocks, call.sums(reference)
+    far = _outside(x.sum(2), blocks, call.causal)
+    if call.lead:
+        far += call.leading(reference).permute(2, 1, 0, 3)
     far = far.view(-1, 1, far[0, 0].numel())
-    y = torch.baddbmm(far, _matrices(bias, blocks, causal), _windows(x, blocks))
+    y = torch.baddbmm(far, _matrices(call.bias, blocks, call.causal), _windows(x, blocks))
     y = y.view(x.shape[0], -1, *x.shape[3:])[:, : blocks.length].permute(2, 1, 0, 3)
     return y[..., :values] / y[..., values:], y[..., values:]
 
 
 def _backward(
-    k: Tensor, v: Tensor, bias: Tensor, total: Tensor, g: Tensor, c: Tensor, reference: Tensor,
-    causal: bool, lead: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    call: _Call, reference: Tensor, total: Tensor, g: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients: products with the transposed matrices, then dK = V dV + exp(K) dexp(K)."""
-    values = v.shape[-1]
-    blocks = _blocks(k.shape[1] - lead, bias.shape[-1], causal)
+    v, bias, causal, values = call.v, call.bias, call.causal, call.v.shape[-1]
+    blocks, x = call.blocks, call.sums(reference)
     q, m, size = blocks.queries, blocks.window, blocks.size
-    tokens, first = slice(int(lead > 0), None), 0 if lead else blocks.before
-    x = _products(k[:, tokens], v[:, tokens], reference, blocks, first)
     y = torch.empty_like(x[:, :q])
     y.flatten(1, 2)[:, blocks.length :].zero_()
     rows = y.flatten(1, 2)[:, : blocks.length].permute(2, 1, 0, 3)
@@ -213,19 +213,14 @@ def _backward(
     dm = torch.bmm(flat.flatten(0, 1), _windows(x, blocks).transpose(1, 2)).unflatten(0, (-1, q))
     db = _band(dm, blocks.offsets)
     db = db.sum((1, 2))[:, None] if bias.shape[1] == 1 else db.flatten(1, 2)[:, : blocks.length]
-
-    def ended(t: Tensor) -> Tensor:
-        return t.flatten(1, 2)[:, first : first + k.shape[1] - tokens.start].permute(2, 1, 0, 3)
-
-    x, dx = ended(x), ended(dx)
-    if lead:
-        weight = torch.exp(k[:, :1] - reference)
-        before = torch.cat([weight * v[:, :1], weight], -1)
-        x = torch.cat([before, x], 1)
+    first, leads = 0 if call.lead else blocks.before, int(call.lead > 0)
+    tokens = slice(first, first + v.shape[1] - leads)
+    x, dx = (t.flatten(1, 2)[:, tokens].permute(2, 1, 0, 3) for t in (x, dx))
+    if leads:
+        x = torch.cat([call.leading(reference), x], 1)
         dx = torch.cat([sums.sum(1, keepdim=True).permute(2, 1, 0, 3), dx], 1)
-    weight = x[..., values:]
-    dv = weight * dx[..., :values]
-    return key_gradient(v, weight, dv, dx[..., values:]), dv, db * bias.exp()
+    dk, dv = inputs_gradient(v, x[..., values:], dx)
+    return dk, dv, db * bias.exp()
 
 
 def _operations(k: Any, v: Any, bias: Any, causal: bool, lead: int) -> int:

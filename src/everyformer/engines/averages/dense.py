@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from everyformer.engines.averages.sums import fill_sums, inputs_gradient, sums_gradient
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import (
     bias_limit,
     full_precision,
-    key_gradient,
     one_reference,
     per_key,
     returned,
@@ -100,22 +100,17 @@ def _prepare(
     batch, length, heads, values = v.shape
     products = k.new_empty(heads, length, batch, values + k.shape[-1])
     if fits:
-        into = products.permute(2, 1, 0, 3)
-        weight = torch.sub(k, reference).exp_()
-        into[..., values:] = weight
-        torch.mul(weight, v, out=into[..., :values])
+        fill_sums(products.permute(2, 1, 0, 3), k, v, reference)
     return _Call(
         k, v, rows, columns, offset, causal, bool(bound <= bias_limit(k.dtype)),
         reference if fits else None, products.flatten(2),
     )  # fmt: skip
 
 
-def _blocks(call: _Call, kept: Tensor, made: bool = False) -> Iterator[_Block]:
+def _blocks(call: _Call, kept: Tensor, filled: bool = False) -> Iterator[_Block]:
     """Blocks of w from the first row to the last.
 
-    Args:
-        kept: room for all of them, or nothing.
-        made: whether ``kept`` holds them already.
+    ``kept`` is room for all of them, or nothing; ``filled``: it holds them already.
     """
     (heads, length), source = call.rows.shape[:2], call.k.shape[1]
     size = _height(call)
@@ -127,7 +122,7 @@ def _blocks(call: _Call, kept: Tensor, made: bool = False) -> Iterator[_Block]:
         here, keys = slice(first, last), min(source, last + latest)
         w = _shaped(room[used:], heads, last - first, keys)
         used += w.numel() if kept.numel() else 0
-        if made:
+        if filled:
             yield _Block(here, w, False)
             continue
         if call.columns is None:
@@ -197,13 +192,12 @@ def _gradients(
     """Per block dX = exp(w)^T Y and dw = exp(w) * (Y X^T); then dK = V dV + exp(K) dexp(K)."""
     with full_precision(k):
         call = _prepare(k, v, rows, columns, offset, causal)
-        g = widened(grad_o)
-        c = per_key(g * widened(o), k.shape[-1]).neg_()
+        g, c = sums_gradient(o, grad_o, k.shape[-1])
         dx, own = torch.zeros_like(call.products), None
         drows, room = torch.zeros_like(call.rows), _room(call)
         dcolumns = k.new_empty(0) if call.columns is None else torch.zeros_like(call.columns)
-        made = kept.numel() > 0 and call.small and call.reference is not None
-        for here, w, exact in _blocks(call, kept if made else kept[:0], made):
+        filled = kept.numel() > 0 and call.small and call.reference is not None
+        for here, w, exact in _blocks(call, kept if filled else kept[:0], filled):
             seen = w.shape[2]
             if exact:
                 own = own or (torch.zeros_like(call.k), torch.zeros_like(call.v))
@@ -229,9 +223,7 @@ def _from_products(call: _Call, dx: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of k and v from that of X."""
     values = call.v.shape[-1]
     x, dx = (t.unflatten(2, (call.v.shape[0], -1)).permute(2, 1, 0, 3) for t in (call.products, dx))
-    weight = x[..., values:]
-    dv = weight * dx[..., :values]
-    return key_gradient(call.v, weight, dv, dx[..., values:]), dv
+    return inputs_gradient(call.v, x[..., values:], dx)
 
 
 def _tiles(call: _Call, bias: Tensor) -> Iterator[tuple[slice, slice]]:

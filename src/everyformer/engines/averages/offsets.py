@@ -8,6 +8,7 @@ reference would not do. Arguments are those of `everyformer.engines.averages.ban
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -33,11 +34,8 @@ def exact_forward(
         torch.maximum(top, score, out=top)
     top.clamp_(min=torch.finfo(k.dtype).min)
     total, summed = torch.zeros_like(top), torch.zeros_like(far[0][1])
-    for score, value in far:
-        weight = torch.exp(score - top)
-        total += weight
-        summed += weight * value
-    for score, value, _ in _near(k, v, bias, causal, lead):
+    near = ((score, value) for score, value, _ in _near(k, v, bias, causal, lead))
+    for score, value in itertools.chain(far, near):
         weight = torch.exp(score - top)
         total += weight
         summed += weight * value
@@ -46,7 +44,7 @@ def exact_forward(
 
 
 def exact_backward(
-    k: Tensor, v: Tensor, bias: Tensor, lse: Tensor, g: Tensor, c: Tensor, causal: bool, lead: int
+    k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int, lse: Tensor, g: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of k, v and bias from those of o (g) and of the log-sum (c), pair by pair:
 

@@ -19,17 +19,9 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from everyformer.engines.averages.dense import _dense_average, _dense_average_backward
+from everyformer.engines.averages.sums import inputs_gradient, reference_of, sums_gradient
 from everyformer.engines.operators import operator
-from everyformer.engines.ranges import (
-    bias_limit,
-    fake,
-    full_precision,
-    key_gradient,
-    one_reference,
-    per_key,
-    returned,
-    widened,
-)
+from everyformer.engines.ranges import fake, full_precision, returned, widened
 
 
 def planar_average(k: Tensor, v: Tensor, kernel: Tensor, *, lines: int) -> Tensor:
@@ -52,7 +44,7 @@ def _averages(k: Tensor, v: Tensor, kernel: Tensor, lines: int) -> tuple[Tensor,
     with full_precision(k):
         wide, values = widened(k), v.shape[-1]
         kernel = kernel.to(wide.dtype)
-        reference = _reference(wide, kernel)
+        reference = reference_of(wide, kernel, causal=False)
         if reference is None:
             w = _pairs(kernel, lines, k.shape[1])
             o, total, _ = _dense_average(k, v, w, None, None, False, False)
@@ -68,33 +60,24 @@ def _gradients(
     k: Tensor, v: Tensor, kernel: Tensor, o: Tensor, total: Tensor, grad_o: Tensor, lines: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     with full_precision(k):
-        wide, values = widened(k), v.shape[-1]
+        wide = widened(k)
         taps = kernel.to(wide.dtype)
-        reference = _reference(wide, taps)
+        reference = reference_of(wide, taps, causal=False)
         if reference is None:
             w = _pairs(taps, lines, k.shape[1])
             none = k.new_empty(0)
             grads = _dense_average_backward(k, v, w, None, None, o, total, none, grad_o, False)
             dk, dv, dw, _ = grads
             return dk, dv, returned(_to_taps(dw, taps, lines), kernel)
-        g = widened(grad_o)
-        c = per_key(g * widened(o), k.shape[-1]).neg_()
+        g, c = sums_gradient(o, grad_o, k.shape[-1])
         x = _products(wide, widened(v), reference, lines)
         y = _planes(torch.cat([g / total, c / total], -1), lines)
         dx = _convolve(y, taps.exp().flip(1, 2)) + _outside(y, taps.shape[-1])
         shape = (x.shape[1], 1, *taps.shape[1:])
         dtaps = conv2d_weight(x, shape, y, padding=taps.shape[-1] // 2, groups=x.shape[1])
         dtaps = dtaps.view(taps.shape[0], -1, *taps.shape[1:]).sum(1) * taps.exp()
-        dx, weight = _tokens(dx, k.shape[2]), torch.exp(wide - reference)
-        dv = weight * dx[..., :values]
-        dk = key_gradient(v, weight, dv, dx[..., values:])
+        dk, dv = inputs_gradient(v, torch.exp(wide - reference), _tokens(dx, k.shape[2]))
     return returned(dk, k), returned(dv, v), returned(dtaps, kernel)
-
-
-def _reference(k: Tensor, kernel: Tensor) -> Tensor | None:
-    """The largest keys, None where they or the biases forbid one reference."""
-    reference, fits = one_reference(k, causal=False)
-    return reference if fits and bool(kernel.abs().amax() <= bias_limit(k.dtype)) else None
 
 
 def _products(k: Tensor, v: Tensor, reference: Tensor, lines: int) -> Tensor:

@@ -19,15 +19,9 @@ import math
 import torch
 from torch import Tensor
 
+from everyformer.engines.averages.sums import sums_gradient
 from everyformer.engines.operators import operator
-from everyformer.engines.ranges import (
-    fake,
-    full_precision,
-    key_gradient,
-    per_key,
-    returned,
-    widened,
-)
+from everyformer.engines.ranges import fake, full_precision, key_gradient, returned, widened
 
 
 def running_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,8 +66,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor]:
     """With g the gradient of o, the other one is c_t = dlse_t - g_t o_t."""
     with full_precision(k):
-        g = widened(grad_o)
-        c = per_key(g * widened(o), k.shape[-1]).neg_()
+        g, c = sums_gradient(o, grad_o, k.shape[-1])
         c = c if grad_lse is None else c.add_(grad_lse)
         dk, dv = backward_scan(widened(k), widened(v), lse, g, c)
     return returned(dk, k), returned(dv, v)

@@ -2,7 +2,7 @@
 
     Z <- Z - logsumexp_j Z_ij,    Z <- Z - logsumexp_i Z_ij,    ...    P = exp(Z)
 
-Pairs that are not shown have P = 0, and rows or columns without any are left empty. For a causal
+Pairs that are not visible have P = 0, and rows or columns without any are left empty. For a causal
 mixer the sum over a column runs over rows up to the row itself, so that no row knows a later one,
 and a last step over rows makes averages of them. All in log space, in float32 at least.
 
@@ -24,10 +24,10 @@ NOTHING = -1e30
 def balanced_reference(logits: Tensor, iterations: int, causal: bool = False) -> Tensor:
     """The definition, by divisions: ``logits`` (H, N, N); causal rows see earlier columns alone."""
     size = logits.shape[-1]
-    shown = torch.ones(size, size, dtype=torch.bool, device=logits.device)
-    shown = shown.tril(-1) if causal else shown
-    top = logits.masked_fill(~shown, NOTHING).amax(-1, keepdim=True).detach()
-    p = torch.where(shown, (logits - top).masked_fill(~shown, 0).exp(), 0)
+    visible = torch.ones(size, size, dtype=torch.bool, device=logits.device)
+    visible = visible.tril(-1) if causal else visible
+    top = logits.masked_fill(~visible, NOTHING).amax(-1, keepdim=True).detach()
+    p = torch.where(visible, (logits - top).masked_fill(~visible, 0).exp(), 0)
     for _ in range(iterations):
         p = p / _nonzero(p.sum(-1, keepdim=True))
         columns = [p[:, : i + 1 if causal else None].sum(-2) for i in range(size)]
@@ -51,32 +51,32 @@ def balanced(
     """
     z = widened(logits)
     if causal:
-        shown = torch.ones(z.shape[-2:], dtype=torch.bool, device=z.device).tril(-1)
+        visible = torch.ones(z.shape[-2:], dtype=torch.bool, device=z.device).tril(-1)
     elif real is not None:
-        shown = (real[:, :, None] & real[:, None, :])[:, None]
+        visible = (real[:, :, None] & real[:, None, :])[:, None]
     else:
-        shown = torch.ones((), dtype=torch.bool, device=z.device)
-    z = z.masked_fill(~shown, NOTHING)
+        visible = torch.ones((), dtype=torch.bool, device=z.device)
+    z = z.masked_fill(~visible, NOTHING)
     for _ in range(iterations):
-        z = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~shown, NOTHING)
+        z = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~visible, NOTHING)
         columns = z.logcumsumexp(-2) if causal else z.logsumexp(-2, keepdim=True)
-        z = (z - columns).masked_fill(~shown, NOTHING)
-    return (z - z.logsumexp(-1, keepdim=True) if causal else z).masked_fill(~shown, NOTHING).exp()
+        z = (z - columns).masked_fill(~visible, NOTHING)
+    return (z - z.logsumexp(-1, keepdim=True) if causal else z).masked_fill(~visible, NOTHING).exp()
 
 
-def balanced_row(logits: Tensor, columns: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
+def balanced_row(logits: Tensor, columns: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
     """The next causal row P (B, H, N) and the columns' sums with it.
 
     Args:
         logits: (B, H, N). columns: (B, H, iterations, N) logs of the sums over earlier rows, one
-            for each iteration, `NOTHING` where there are none. shown: (B, 1, N) bool.
+            for each iteration, `NOTHING` where there are none. visible: (B, 1, N) bool.
     """
-    z, sums = widened(logits).masked_fill(~shown, NOTHING), []
+    z, sums = widened(logits).masked_fill(~visible, NOTHING), []
     for before in columns.unbind(2):
-        z = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~shown, NOTHING)
+        z = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~visible, NOTHING)
         sums.append(torch.logaddexp(before, z))
-        z = (z - sums[-1]).masked_fill(~shown, NOTHING)
-    p = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~shown, NOTHING).exp()
+        z = (z - sums[-1]).masked_fill(~visible, NOTHING)
+    p = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~visible, NOTHING).exp()
     return p, torch.stack(sums, 2) if sums else columns
 
 

@@ -105,12 +105,12 @@ class Centroids(nn.Module):
             sums, counts = torch.einsum("bhlk,bhld->hkd", one, wide), one.sum((0, 2))
 
         def take(gradient: Tensor) -> None:
-            for held, more in ((self.new_sums, sums), (self.new_counts, counts)):
+            for stored, more in ((self.new_sums, sums), (self.new_counts, counts)):
                 if dist.is_available() and dist.is_initialized():
                     # a copy, since a second gradient of the same pass comes here again
                     more = more.clone()
                     dist.all_reduce(more)
-                held += more.to(held)
+                stored += more.to(stored)
 
         y.register_hook(take)
 
@@ -155,9 +155,9 @@ class Centroids(nn.Module):
         return (apart * seen).sum() / (seen.sum() * x.shape[1]).clamp(min=1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        held: dict[str, Any] = dict(self.named_buffers())
+        stored: dict[str, Any] = dict(self.named_buffers())
         super()._apply(fn, recurse)
-        for name, before in held.items():
+        for name, before in stored.items():
             moved = getattr(self, name)
             if moved.dtype in HALF:
                 # sums of small steps would stand still in half precision

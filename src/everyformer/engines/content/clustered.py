@@ -5,8 +5,8 @@
              those; what it gets is the mean over its clusters
 `balanced`   the same with the w best tokens of the whole row (of queries, and of keys)
 
-The first two have a state of constant size (`Slots`): the last w - 1, or the w best tokens of every
-cluster, in the order of the row. A token that is in no cluster gets 0.
+The first two have a state of constant size (`Members`): the last w - 1, or the w best tokens of
+every cluster, in the order of the row. A token that is in no cluster gets 0.
 
 Letters: B batch, H heads, L tokens, K clusters, w window, D channels. Scores are multiplied by
 1/sqrt(D). ``bias`` (H, R + 1) is added by how many members of the cluster a key lies behind its
@@ -26,7 +26,9 @@ from torch import Tensor
 from everyformer.core.choices import choose
 from everyformer.core.dispatch import take
 from everyformer.core.state import State, state
+from everyformer.engines.content.hashing import bucket_order
 from everyformer.engines.once import named_once
+from everyformer.engines.rows import gather_rows
 
 _CHUNK = 32
 """queries that are worked on together, at least"""
@@ -35,8 +37,8 @@ _PIECE = 64
 
 
 @state
-class Slots(State):
-    """Members of every cluster, the earliest first."""
+class Members(State):
+    """The members of every cluster that later tokens may see, the earliest first."""
 
     seen: Tensor
     keys: Tensor
@@ -47,14 +49,14 @@ class Slots(State):
     """(B, H, K, W) of the members with their centroid, or 0 where it does not matter; -inf: none"""
 
     @classmethod
-    def empty(cls, rows: tuple[int, int, int], size: int, **like: Any) -> Slots:
-        """No slots yet, for ``rows`` = (batch, heads, clusters)."""
-        held = torch.zeros(*rows, 0, size, **like)
+    def empty(cls, rows: tuple[int, int, int], size: int, **like: Any) -> Members:
+        """No members yet, for ``rows`` = (batch, heads, clusters)."""
+        none = torch.zeros(*rows, 0, size, **like)
         seen = torch.zeros(rows[0], dtype=torch.long, device=like.get("device"))
-        return cls(seen, held, held, torch.zeros(*rows, 0, device=like.get("device")))
+        return cls(seen, none, none, torch.zeros(*rows, 0, device=like.get("device")))
 
 
-class Heads(NamedTuple):
+class Projected(NamedTuple):
     """Queries, keys and values (B, H, L, D) of the same tokens."""
 
     q: Tensor
@@ -63,7 +65,7 @@ class Heads(NamedTuple):
 
 
 def latest(
-    heads: Heads, labels: Tensor, window: int, clusters: int, *,
+    heads: Projected, labels: Tensor, window: int, clusters: int, *,
     both: bool = False, bias: Tensor | None = None, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention to the last ``window`` tokens of the same label: (B, H, L, D).
@@ -84,9 +86,9 @@ def latest(
     chunk = max(reach, _CHUNK)
     more = -length % chunk
     labels = F.pad(labels.flatten(0, 1), (0, more), value=clusters)
-    order = _by_label(labels)
+    order = bucket_order(labels)
     padded = (F.pad(t.flatten(0, 1), (0, 0, 0, more)) for t in heads)
-    q, k, v = (_taken(t, order).unflatten(1, (-1, chunk)) for t in padded)
+    q, k, v = (gather_rows(t, order).unflatten(1, (-1, chunk)) for t in padded)
     labels = labels.gather(1, order).unflatten(1, (-1, chunk))
     around = 3 if both else 2
     ahead = torch.arange(around * chunk, device=order.device) - chunk
@@ -98,14 +100,14 @@ def latest(
         added = _ranked(bias, behind, not both).expand(batch, -1, -1, -1)
         mask = _biased(added.flatten(0, 1)[:, None], seen, q)
     k, v = _windows(k, around, 0.0), _windows(v, around, 0.0)
-    y = named_once(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout))
+    y = _attention(q, k, v, mask, dropout)
     at = torch.empty_like(order)
     at = at.scatter(1, order, torch.arange(length + more, device=order.device).expand_as(order))
-    return _taken(y.flatten(1, 2), at)[:, :length].view(heads.v.shape)
+    return gather_rows(y.flatten(1, 2), at)[:, :length].view(heads.v.shape)
 
 
 def _latest_dense(
-    heads: Heads, labels: Tensor, window: int, clusters: int, both: bool, bias: Tensor | None
+    heads: Projected, labels: Tensor, window: int, clusters: int, both: bool, bias: Tensor | None
 ) -> Tensor:
     """The same by a mask over pairs, O(L^2): exported programs know no free number of chunks."""
     one = F.one_hot(labels, clusters + 1)
@@ -114,34 +116,34 @@ def _latest_dense(
     near = behind.abs() < window if both else (behind >= 0) & (behind < window)
     seen = near & (labels[..., None] == labels[..., None, :])
     mask = seen if bias is None else _biased(_ranked(bias, behind, not both), seen, heads.q)
-    return named_once(F.scaled_dot_product_attention(*heads, attn_mask=mask))
+    return _attention(*heads, mask)
 
 
 def latest_next(
-    heads: Heads, labels: Tensor, window: int, held: Slots, *,
+    heads: Projected, labels: Tensor, window: int, state: Members, *,
     bias: Tensor | None = None, dropout: float = 0.0,
-) -> tuple[Tensor, Slots]:  # fmt: skip
-    """`latest` of tokens that follow those in ``held``, and what is held after them."""
-    clusters, slots = held.keys.shape[2:4]
+) -> tuple[Tensor, Members]:  # fmt: skip
+    """`latest` of tokens that follow those of ``state``, and the state after them."""
+    clusters, slots = state.keys.shape[2:4]
     if heads.q.shape[2] == 1 and slots == window - 1:
-        return _latest_one(heads, labels, held, bias, dropout)
-    labels = torch.cat((_labels_of(held), labels), 2)
-    pairs = (held.keys, heads.k), (held.values, heads.v)
+        return _latest_one(heads, labels, state, bias, dropout)
+    labels = torch.cat((_labels_of(state), labels), 2)
+    pairs = (state.keys, heads.k), (state.values, heads.v)
     k, v = (torch.cat((old.flatten(2, 3).to(new.dtype), new), 2) for old, new in pairs)
     q = F.pad(heads.q, (0, 0, clusters * slots, 0))
-    y = latest(Heads(q, k, v), labels, window, clusters, bias=bias, dropout=dropout)
-    return y[:, :, clusters * slots :], _last_of(k, v, labels, window, held)
+    y = latest(Projected(q, k, v), labels, window, clusters, bias=bias, dropout=dropout)
+    return y[:, :, clusters * slots :], _last_of(k, v, labels, window, state)
 
 
 def _latest_one(
-    heads: Heads, labels: Tensor, held: Slots, bias: Tensor | None, dropout: float
-) -> tuple[Tensor, Slots]:
+    heads: Projected, labels: Tensor, state: Members, bias: Tensor | None, dropout: float
+) -> tuple[Tensor, Members]:
     """One token more, at the cost of one cluster (and of a copy of the others)."""
-    clusters, slots = held.keys.shape[2:4]
+    clusters, slots = state.keys.shape[2:4]
     real, own = labels < clusters, labels.clamp(max=clusters - 1)
 
     def with_new(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-        """The cluster's members (B, H, W + 1, ...) with the new one, and all that is held then."""
+        """The cluster's members (B, H, W + 1, ...) with the new one, and all members then."""
         many = [*labels.shape, *[1] * (old.dim() - 3)]
         at = own.view(many).expand(*labels.shape, *old.shape[3:])
         before = old.gather(2, at).squeeze(2)
@@ -149,31 +151,30 @@ def _latest_one(
         kept = torch.where(real.view(many[:2] + many[3:]), row[:, :, 1:], before)
         return row, old.scatter(2, at, kept.unsqueeze(2))
 
-    k, keys = with_new(held.keys, heads.k.to(held.keys.dtype))
-    v, values = with_new(held.values, heads.v.to(held.values.dtype))
-    worth, scores = with_new(held.scores, torch.zeros_like(labels, dtype=held.scores.dtype))
+    k, keys = with_new(state.keys, heads.k.to(state.keys.dtype))
+    v, values = with_new(state.values, heads.v.to(state.values.dtype))
+    worth, scores = with_new(state.scores, torch.zeros_like(labels, dtype=state.scores.dtype))
     seen = (worth > -math.inf)[:, :, None]
     mask = seen
     if bias is not None:
         behind = torch.arange(slots, -1, -1, device=labels.device)
         mask = _biased(_ranked(bias, behind[None], True), seen, heads.q)
     k, v = k.to(heads.q.dtype), v.to(heads.v.dtype)
-    y = F.scaled_dot_product_attention(heads.q, k, v, attn_mask=mask, dropout_p=dropout)
-    y = named_once(y)
-    return y, Slots(held.seen + real[:, 0, 0], keys, values, scores)
+    y = _attention(heads.q, k, v, mask, dropout)
+    return y, Members(state.seen + real[:, 0, 0], keys, values, scores)
 
 
-def _labels_of(held: Slots) -> Tensor:
-    """Labels (B, H, K W) of what is held."""
-    clusters, slots = held.keys.shape[2:4]
-    labels = torch.arange(clusters, device=held.keys.device).repeat_interleave(slots)
-    return torch.where(held.scores.flatten(2) > -math.inf, labels, clusters)
+def _labels_of(state: Members) -> Tensor:
+    """Labels (B, H, K W) of the members."""
+    clusters, slots = state.keys.shape[2:4]
+    labels = torch.arange(clusters, device=state.keys.device).repeat_interleave(slots)
+    return torch.where(state.scores.flatten(2) > -math.inf, labels, clusters)
 
 
-def _last_of(k: Tensor, v: Tensor, labels: Tensor, window: int, held: Slots) -> Slots:
+def _last_of(k: Tensor, v: Tensor, labels: Tensor, window: int, state: Members) -> Members:
     """The last ``window`` - 1 tokens of every label."""
-    clusters = held.keys.shape[2]
-    order = _by_label(labels.flatten(0, 1)).view(labels.shape)
+    clusters = state.keys.shape[2]
+    order = bucket_order(labels.flatten(0, 1)).view(labels.shape)
     ordered = labels.gather(2, order)
     each = torch.arange(clusters, device=k.device).expand(*labels.shape[:2], -1).contiguous()
     first = torch.searchsorted(ordered, each)[..., None]
@@ -182,18 +183,18 @@ def _last_of(k: Tensor, v: Tensor, labels: Tensor, window: int, held: Slots) -> 
     filled = at >= first
     at = order.gather(2, at.clamp(min=0).flatten(2))
     keys, values = (_gathered(t, at).unflatten(2, filled.shape[2:]) for t in (k, v))
-    scores = torch.zeros_like(filled, dtype=held.scores.dtype).masked_fill(~filled, -math.inf)
+    scores = torch.zeros_like(filled, dtype=state.scores.dtype).masked_fill(~filled, -math.inf)
     # every row of a head reads the same tokens
-    read = (labels[:, 0, held.keys.shape[2] * held.keys.shape[3] :] < clusters).sum(-1)
-    dtype = held.keys.dtype
-    return Slots(held.seen + read, keys.to(dtype), values.to(dtype), scores)
+    read = (labels[:, 0, state.keys.shape[2] * state.keys.shape[3] :] < clusters).sum(-1)
+    dtype = state.keys.dtype
+    return Members(state.seen + read, keys.to(dtype), values.to(dtype), scores)
 
 
 def best_yet(
-    heads: Heads, scores: Tensor, window: int, held: Slots, *,
+    heads: Projected, scores: Tensor, window: int, state: Members, *,
     bias: Tensor | None = None, dropout: float = 0.0,
-) -> tuple[Tensor, Slots]:  # fmt: skip
-    """Attention in the clusters of which a token is among the best so far, and what is held then.
+) -> tuple[Tensor, Members]:  # fmt: skip
+    """Attention in the clusters of which a token is among the best so far, and the state then.
 
     Time and, in training, memory of O(L K w) a channel: as much as dense attention for K w = L.
 
@@ -203,33 +204,34 @@ def best_yet(
     length = heads.q.shape[2]
     if torch.compiler.is_compiling():
         # one piece: a graph has to serve all lengths
-        return _best_piece(heads, scores, window, held, bias, dropout)
+        return _best_piece(heads, scores, window, state, bias, dropout)
     size = max(window, _PIECE)
     parts = []
     for start in range(0, length, size):
-        piece = Heads(*(t[:, :, start : start + size] for t in heads))
+        piece = Projected(*(t[:, :, start : start + size] for t in heads))
         own = scores[:, :, start : start + size]
-        y, held = _best_piece(piece, own, window, held, bias, dropout)
+        y, state = _best_piece(piece, own, window, state, bias, dropout)
         parts.append(y)
-    return torch.cat(parts, 2), held
+    return torch.cat(parts, 2), state
 
 
 def _best_piece(
-    heads: Heads, scores: Tensor, window: int, held: Slots, bias: Tensor | None, dropout: float
-) -> tuple[Tensor, Slots]:
-    count, clusters, slots = heads.q.shape[2], held.keys.shape[2], held.keys.shape[3]
-    worth = torch.cat((held.scores.to(scores.dtype), scores.mT), 3)
+    heads: Projected, scores: Tensor, window: int, state: Members, bias: Tensor | None,
+    dropout: float,
+) -> tuple[Tensor, Members]:  # fmt: skip
+    count, clusters, slots = heads.q.shape[2], state.keys.shape[2], state.keys.shape[3]
+    worth = torch.cat((state.scores.to(scores.dtype), scores.mT), 3)
     keys, values = (
         torch.cat((old, new[:, :, None].expand(-1, -1, clusters, -1, -1).to(old.dtype)), 3)
-        for old, new in ((held.keys, heads.k), (held.values, heads.v))
+        for old, new in ((state.keys, heads.k), (state.values, heads.v))
     )
-    place = torch.arange(slots + count, device=worth.device)
+    slot = torch.arange(slots + count, device=worth.device)
     # how many tokens up to t are better than j; of equal ones the earlier
     ahead, other = worth[..., :, None], worth[..., None, :]
-    better = (ahead > other) | ((ahead == other) & (place[:, None] < place))
+    better = (ahead > other) | ((ahead == other) & (slot[:, None] < slot))
     times = better[..., slots:, :].cumsum(-2, dtype=torch.int32)
     times = times + better[..., :slots, :].sum(-2, keepdim=True, dtype=torch.int32)
-    known = place <= place[slots:, None]
+    known = slot <= slot[slots:, None]
     seen = (times < window) & known & (other > -math.inf)
     member = seen[..., slots:].diagonal(dim1=-2, dim2=-1)
     seen = seen & member[..., None]
@@ -241,39 +243,39 @@ def _best_piece(
     y = _in_clusters(q, keys.to(q.dtype), values.to(q.dtype), mask, dropout)
     shares = member.sum(2)[..., None].clamp(min=1)
     y = (y * member[..., None]).sum(2) / shares
-    at = best_places(worth, min(window, slots + count)).sort(-1).values
+    at = best_positions(worth, min(window, slots + count)).sort(-1).values
     kept = at[..., None].expand(*at.shape, keys.shape[-1])
-    seen_now = held.seen + (scores[:, 0, :, 0] > -math.inf).sum(-1)
-    after = Slots(seen_now, keys.gather(3, kept), values.gather(3, kept), worth.gather(3, at))
+    seen_now = state.seen + (scores[:, 0, :, 0] > -math.inf).sum(-1)
+    after = Members(seen_now, keys.gather(3, kept), values.gather(3, kept), worth.gather(3, at))
     return y.to(heads.v.dtype), after
 
 
 def balanced(
-    heads: Heads, asked: Tensor, shown: Tensor, window: int, *,
+    heads: Projected, query_scores: Tensor, key_scores: Tensor, window: int, *,
     causal: bool = False, bias: Tensor | None = None, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention in clusters of the ``window`` best of all tokens: (B, H, L, D), O(K w^2 D).
 
     Args:
-        asked, shown: (B, H, L, K) scores of queries and of keys; -inf is padding.
+        query_scores, key_scores: (B, H, L, K) scores of queries and of keys; -inf is padding.
         causal: hide members that stand later in the row. Which are members depends on all tokens.
     """
-    best = min(window, asked.shape[2])
-    (asks, askers), (keys, known) = (_best_of(u.mT, best) for u in (asked, shown))
-    seen = askers[..., None] & known[..., None, :]
+    best = min(window, query_scores.shape[2])
+    (queries, has_query), (keys, known) = (_best_of(u.mT, best) for u in (query_scores, key_scores))
+    seen = has_query[..., None] & known[..., None, :]
     if causal:
-        seen = seen & (keys[..., None, :] <= asks[..., None])
+        seen = seen & (keys[..., None, :] <= queries[..., None])
     mask = seen
     if bias is not None:
-        place = torch.arange(best, device=bias.device)
-        mask = _biased(_ranked(bias, place[:, None] - place, causal)[:, None], seen, heads.q)
+        slot = torch.arange(best, device=bias.device)
+        mask = _biased(_ranked(bias, slot[:, None] - slot, causal)[:, None], seen, heads.q)
     q, k, v = (
         _gathered(t, at.flatten(2)).unflatten(2, at.shape[2:])
-        for t, at in ((heads.q, asks), (heads.k, keys), (heads.v, keys))
+        for t, at in ((heads.q, queries), (heads.k, keys), (heads.v, keys))
     )
     y = _in_clusters(q, k, v, mask, dropout)
     member = seen.any(-1)
-    at = asks.flatten(2)
+    at = queries.flatten(2)
     total = torch.zeros_like(heads.v)
     total = total.scatter_add(
         2, at[..., None].expand(*at.shape, y.shape[-1]), (y * member[..., None]).flatten(2, 3)
@@ -283,8 +285,8 @@ def balanced(
     return total / shares[..., None].clamp(min=1)
 
 
-def best_places(scores: Tensor, count: int) -> Tensor:
-    """Places (..., count), in any order, of the largest ``scores`` (..., L); of equal ones the
+def best_positions(scores: Tensor, count: int) -> Tensor:
+    """Positions (..., count), in any order, of the largest ``scores`` (..., L); of equal ones the
     first, which `topk` does not promise."""
     length = scores.shape[-1]
     if count == length:
@@ -308,14 +310,14 @@ def _first_of(scores: Tensor, last: Tensor, count: int) -> Tensor:
 
 
 def _best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Places (B, H, K, count) of the largest ``scores`` (B, H, K, L) in order, and which are real.
+    """Positions (B, H, K, count) of the largest ``scores`` (B, H, K, L), and which are real.
 
     Padding comes last, so that it has no part in ranks.
     """
     length = scores.shape[-1]
 
     def best() -> Tensor:
-        at = best_places(scores, count)
+        at = best_positions(scores, count)
         return (at + length * (scores.gather(-1, at) == -math.inf)).sort(-1).values.int()
 
     at = choose(best).long()
@@ -326,8 +328,11 @@ def _in_clusters(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) 
     """Attention (B, H, K, n, D) in every cluster by itself."""
     rows = q.shape[:2]
     q, k, v, mask = (t.flatten(0, 1) for t in (q, k, v, mask))
-    y = named_once(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout))
-    return y.unflatten(0, rows)
+    return _attention(q, k, v, mask, dropout).unflatten(0, rows)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
+    return named_once(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout))
 
 
 def _ranked(bias: Tensor, behind: Tensor, causal: bool) -> Tensor:
@@ -346,12 +351,6 @@ def _biased(added: Tensor, seen: Tensor, like: Tensor) -> Tensor:
     return added.masked_fill(~seen, -math.inf).to(like.dtype)
 
 
-def _by_label(labels: Tensor) -> Tensor:
-    """Tokens (X, L) in the order of their labels, then of their places."""
-    length = labels.shape[-1]
-    return torch.argsort(labels * length + torch.arange(length, device=labels.device), dim=-1)
-
-
 def _windows(chunks: Tensor, around: int, filler: float) -> Tensor:
     """Every chunk (X, n, C, ...) with the one before it, and the one behind if three are wanted."""
     edge = [0, 0] * (chunks.dim() - 2)
@@ -359,11 +358,6 @@ def _windows(chunks: Tensor, around: int, filler: float) -> Tensor:
     if around == 3:
         parts.append(F.pad(chunks, (*edge, 0, 1), value=filler)[:, 1:])
     return torch.cat(parts, 2)
-
-
-def _taken(rows: Tensor, index: Tensor) -> Tensor:
-    """``rows`` (X, L, D) at ``index`` (X, n)."""
-    return rows.gather(1, index[..., None].expand(*index.shape, rows.shape[-1]))
 
 
 def _gathered(t: Tensor, index: Tensor) -> Tensor:

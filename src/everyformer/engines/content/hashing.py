@@ -67,9 +67,9 @@ def lsh_buckets(x: Tensor, rotations: Tensor, factors: tuple[int, ...]) -> Tenso
     """
     with torch.no_grad(), full_precision(x):
         wide = widened(x.detach())
-        turned = wide[:, :, None] @ rotations.to(wide)
+        rotated = wide[:, :, None] @ rotations.to(wide)
         found, times = None, 1
-        for part, size in zip(turned.split([b // 2 for b in factors], -1), factors, strict=True):
+        for part, size in zip(rotated.split([b // 2 for b in factors], -1), factors, strict=True):
             top = part.abs().argmax(-1, keepdim=True)
             behind = (part.gather(-1, top) < 0).to(top.dtype)
             bucket = (top + behind * (size // 2)).squeeze(-1) * times
@@ -81,16 +81,16 @@ def lsh_buckets(x: Tensor, rotations: Tensor, factors: tuple[int, ...]) -> Tenso
 
 def lsh_buckets_reference(x: Tensor, rotations: Tensor, factors: tuple[int, ...]) -> Tensor:
     """The definition; arguments as in `lsh_buckets`."""
-    turned = torch.einsum("bhld,hrdc->bhrlc", x, rotations.to(x))
-    found, times = torch.zeros(turned.shape[:-1], dtype=torch.long, device=x.device), 1
-    for part, size in zip(turned.split([b // 2 for b in factors], -1), factors, strict=True):
+    rotated = torch.einsum("bhld,hrdc->bhrlc", x, rotations.to(x))
+    found, times = torch.zeros(rotated.shape[:-1], dtype=torch.long, device=x.device), 1
+    for part, size in zip(rotated.split([b // 2 for b in factors], -1), factors, strict=True):
         found = found + times * torch.cat((part, -part), -1).argmax(-1)
         times *= size
     return found
 
 
 def bucket_order(buckets: Tensor) -> Tensor:
-    """Tokens (..., L) in the order of their buckets, of their places inside one: int64."""
+    """Tokens (..., L) in the order of their buckets, then of their positions: int64."""
     length = buckets.shape[-1]
-    place = torch.arange(length, device=buckets.device)
-    return torch.argsort(buckets.long() * length + place, dim=-1)
+    position = torch.arange(length, device=buckets.device)
+    return torch.argsort(buckets.long() * length + position, dim=-1)

@@ -28,9 +28,8 @@ from torch import Tensor
 
 from everyformer.engines.content.chunk_lists import (
     NEVER,
-    Layout,
-    Pattern,
-    Side,
+    ChunkList,
+    ChunkPattern,
     hide_,
     lay_out,
     windows_of,
@@ -45,7 +44,7 @@ _CPU_SCORES, _DEVICE_SCORES = 2**19, 2**26
 
 
 def chunked_attention(
-    q: Tensor, k: Tensor, v: Tensor, order: Tensor, pattern: Pattern, *,
+    q: Tensor, k: Tensor, v: Tensor, order: Tensor, pattern: ChunkPattern, *,
     real: Tensor | None = None, buckets: Tensor | None = None, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention of every token to those that the list of chunks shows it: (X, L, D_v).
@@ -63,13 +62,13 @@ def chunked_attention(
 
 
 def chunked_queries(
-    q: Tensor, k: Tensor, v: Tensor, order: Tensor, pattern: Pattern, where: Tensor, *,
+    q: Tensor, k: Tensor, v: Tensor, order: Tensor, pattern: ChunkPattern, where: Tensor, *,
     real: Tensor | None = None, buckets: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The same for a few tokens of each row alone, at O(n) cost beside the sort: (X, n, D_v).
 
     Args:
-        where: (n,) int64, the places of these tokens.
+        where: (n,) int64, the positions of these tokens.
         (others as in `chunked_attention`)
     """
     layout = lay_out(order, real, buckets, pattern)
@@ -77,26 +76,19 @@ def chunked_queries(
     window, at = slots // pattern.chunk, slots[:, None] % pattern.chunk
     chunks = window[:, None] + torch.arange(pattern.width, device=q.device)
 
-    def asked(held: Tensor) -> Tensor:
-        return held[window + pattern.before].gather(1, at)
+    def of_queries(listed: Tensor) -> Tensor:
+        return listed[window + pattern.before].gather(1, at)
 
-    def shown(held: Tensor) -> Tensor:
-        return held[chunks].flatten(1)
+    def of_keys(listed: Tensor) -> Tensor:
+        return listed[chunks].flatten(1)
 
     shut = layout.hidden[window].repeat_interleave(pattern.chunk, 1)
-    ask = Side(asked(layout.place))
-    seen = Side(shown(layout.place).masked_fill(shut, NEVER))
-    if layout.bucket is not None:
-        ask = ask._replace(bucket=asked(layout.bucket))
-        seen = seen._replace(bucket=shown(layout.bucket))
-    asks, tokens = asked(layout.tokens), shown(layout.tokens)
-    for name in ("chunk", "codes"):
-        held = getattr(layout, name)
-        if held is not None:
-            ask = ask._replace(**{name: _taken(held, asks)})
-            seen = seen._replace(**{name: _taken(held, tokens)})
-    queries, keys = _taken(_rows(q * _BITS, order), asks), _taken(_rows(k, order), tokens)
-    scores = hide_(queries @ keys.transpose(1, 2), ask, seen, layout.total[window], pattern)
+    query_tokens, tokens = of_queries(layout.tokens), of_keys(layout.tokens)
+    asking = layout.side(of_queries, lambda t: _taken(t, query_tokens))
+    seen = layout.side(of_keys, lambda t: _taken(t, tokens))
+    seen = seen._replace(position=seen.position.masked_fill(shut, NEVER))
+    queries, keys = _taken(_rows(q * _BITS, order), query_tokens), _taken(_rows(k, order), tokens)
+    scores = hide_(queries @ keys.transpose(1, 2), asking, seen, layout.total[window], pattern)
     scores = scores.view(len(q), len(where), 1, -1)
     alone = (scores == -math.inf).all(-1, keepdim=True)
     weights = (scores.masked_fill(alone, 0.0) / _BITS).softmax(-1)
@@ -108,14 +100,14 @@ def chunked_queries(
 class _Tile:
     """T windows of the list, as many as a cache holds."""
 
-    def __init__(self, layout: Layout, pattern: Pattern, start: int, stop: int) -> None:
+    def __init__(self, layout: ChunkList, pattern: ChunkPattern, start: int, stop: int) -> None:
         self.layout, self.pattern, self.start, self.stop = layout, pattern, start, stop
-        self.asks = slice(start + pattern.before, stop + pattern.before)
+        self.queried = slice(start + pattern.before, stop + pattern.before)
         self.keys = slice(start, stop + pattern.width - 1)
 
     def queries(self, rows: Tensor) -> Tensor:
         """``rows`` (X L, n) of the queries: (T, C, n)."""
-        return _taken(rows, self.layout.tokens[self.asks])
+        return _taken(rows, self.layout.tokens[self.queried])
 
     def windows(self, rows: Tensor) -> Tensor:
         """``rows`` (X L, n) of the keys: (T, width C, n)."""
@@ -125,18 +117,11 @@ class _Tile:
         """(T, C, width C) in bits, hidden ones -inf; ``q`` in bits too."""
         layout, pattern = self.layout, self.pattern
         shut = layout.hidden[self.start : self.stop].repeat_interleave(pattern.chunk, 1)
-        place = windows_of(layout.place[self.keys], pattern).masked_fill(shut, NEVER)
-        ask, seen = Side(layout.place[self.asks]), Side(place)
-        if layout.bucket is not None:
-            ask = ask._replace(bucket=layout.bucket[self.asks])
-            seen = seen._replace(bucket=windows_of(layout.bucket[self.keys], pattern))
-        for name in ("chunk", "codes"):
-            held = getattr(layout, name)
-            if held is not None:
-                ask = ask._replace(**{name: self.queries(held)})
-                seen = seen._replace(**{name: self.windows(held)})
-        made = torch.bmm(q, k.transpose(1, 2))
-        return hide_(made, ask, seen, layout.total[self.start : self.stop], pattern)
+        asking = layout.side(lambda t: t[self.queried], self.queries)
+        seen = layout.side(lambda t: windows_of(t[self.keys], pattern), self.windows)
+        seen = seen._replace(position=seen.position.masked_fill(shut, NEVER))
+        scores = torch.bmm(q, k.transpose(1, 2))
+        return hide_(scores, asking, seen, layout.total[self.start : self.stop], pattern)
 
     def dropout(self, like: Tensor, seed: Tensor | None, rate: float) -> Tensor | None:
         """What the weights ``like`` are multiplied by, the same for the same seed."""
@@ -146,7 +131,7 @@ class _Tile:
         return torch.empty_like(like).bernoulli_(1 - rate, generator=generator).div_(1 - rate)
 
 
-def _tiles(layout: Layout, pattern: Pattern) -> Iterator[_Tile]:
+def _tiles(layout: ChunkList, pattern: ChunkPattern) -> Iterator[_Tile]:
     numbers = _CPU_SCORES if layout.tokens.device.type == "cpu" else _DEVICE_SCORES
     step = max(1, numbers // (pattern.chunk**2 * pattern.width))
     last = len(layout.tokens) - pattern.width + 1
@@ -166,8 +151,8 @@ def _taken(rows: Tensor, index: Tensor) -> Tensor:
 def _gathered(listed: Tensor, slots: Tensor, weights: Tensor | None = None) -> Tensor:
     """Sum over rounds of what ``listed`` (F C, n) holds at ``slots`` (X, rounds, L): (X, L, n)."""
     total: Tensor | None = None
-    for number, places in enumerate(slots.unbind(1)):
-        part = _taken(listed, places)
+    for number, at in enumerate(slots.unbind(1)):
+        part = _taken(listed, at)
         if weights is not None:
             part = part.mul_(weights[:, number, :, None])
         total = part if total is None else total.add_(part)
@@ -180,7 +165,7 @@ def _attend(
     seed: Tensor | None, code: list[int], dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """o (X, L, D_v) and z (X, L), -inf where a token sees itself alone."""
-    pattern = Pattern.of(code)
+    pattern = ChunkPattern.of(code)
     with full_precision(q):
         layout = lay_out(order, real, buckets, pattern)
         queries, keys, values = (_rows(t, order) for t in (q, k, v))
@@ -189,9 +174,9 @@ def _attend(
         sums = values.new_empty(layout.tokens.shape)
         lowest = torch.finfo(values.dtype).min
         for tile in _tiles(layout, pattern):
-            made = tile.scores(tile.queries(queries), tile.windows(keys))
-            top = made.amax(-1, keepdim=True).clamp_(min=lowest)
-            weights = made.sub_(top).exp2_()
+            scores = tile.scores(tile.queries(queries), tile.windows(keys))
+            top = scores.amax(-1, keepdim=True).clamp_(min=lowest)
+            weights = scores.sub_(top).exp2_()
             total = weights.sum(-1, keepdim=True)
             kept = tile.dropout(weights, seed, dropout)
             weights = weights if kept is None else weights.mul_(kept)
@@ -211,30 +196,30 @@ def _gradients(
     q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,
     seed: Tensor | None, code: list[int], dropout: float, o: Tensor, z: Tensor, grad_o: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    pattern = Pattern.of(code)
+    pattern = ChunkPattern.of(code)
     with full_precision(q):
         layout = lay_out(order, real, buckets, pattern)
-        queries, keys, values, grown, made = (_rows(t, order) for t in (q, k, v, grad_o, o))
+        queries, keys, values, grown, outputs = (_rows(t, order) for t in (q, k, v, grad_o, o))
         queries = queries * _BITS
         alone = z == -math.inf
         sums = z.masked_fill(alone, 0.0).flatten()[:, None] * _BITS
-        level = (grown * made).sum(-1, keepdim=True)
+        level = (grown * outputs).sum(-1, keepdim=True)
         shape, size = layout.tokens.shape, pattern.chunk
         dq = values.new_empty(*shape, q.shape[-1])
         dk, dv = values.new_zeros(*shape, k.shape[-1]), values.new_zeros(*shape, v.shape[-1])
         for tile in _tiles(layout, pattern):
             start, stop = tile.start, tile.stop
-            asks, shown, upper = tile.queries(queries), tile.windows(keys), tile.queries(grown)
-            weights = tile.scores(asks, shown).sub_(tile.queries(sums)).exp2_()
+            own, upper, window = tile.queries(queries), tile.queries(grown), tile.windows(keys)
+            weights = tile.scores(own, window).sub_(tile.queries(sums)).exp2_()
             slopes = torch.bmm(upper, tile.windows(values).transpose(1, 2))
             kept = tile.dropout(weights, seed, dropout)
             thinned = weights if kept is None else weights * kept
             slopes = slopes if kept is None else slopes.mul_(kept)
             slopes.sub_(tile.queries(level)).mul_(weights)
-            dq[start:stop] = torch.bmm(slopes, shown)
+            dq[start:stop] = torch.bmm(slopes, window)
             for n in range(pattern.width):
                 part = slice(n * size, (n + 1) * size)
-                dk[start + n : stop + n].baddbmm_(slopes[:, :, part].transpose(1, 2), asks)
+                dk[start + n : stop + n].baddbmm_(slopes[:, :, part].transpose(1, 2), own)
                 dv[start + n : stop + n].baddbmm_(thinned[:, :, part].transpose(1, 2), upper)
         behind = layout.slots + pattern.before * size
         copied, into = layout.copies
@@ -252,7 +237,7 @@ def _gradients(
 
 def _pairs(order: Any, code: list[int]) -> int:
     """Scores that are computed: rows, windows, queries and keys multiplied."""
-    pattern, (many, rounds, length) = Pattern.of(code), order
+    pattern, (many, rounds, length) = ChunkPattern.of(code), order
     windows = many * (rounds * (length // pattern.chunk) + pattern.width - 1)
     return windows * pattern.chunk**2 * pattern.width
 

@@ -27,8 +27,8 @@ from everyformer.engines.kernel.chunks import (
     Carried,
     Inputs,
     backward,
+    chunk_segment,
     forward,
-    segment,
     segment_count,
     segment_length,
 )
@@ -39,8 +39,8 @@ _EMPTY = {torch.float32: 1e-28, torch.float64: 1e-280}
 """a sum of weights below this has lost its digits, and its gradient would leave the dtype"""
 
 
-class Guard(NamedTuple):
-    """What stands in place of the denominator d."""
+class Denominator(NamedTuple):
+    """What averages are divided by in place of their denominator d, which may be near 0."""
 
     kind: Literal["positive", "signed", "above", "none"] = "positive"
     """positive: d + eps, and rows that see no weight at all give 0. signed (features that may be
@@ -50,7 +50,7 @@ class Guard(NamedTuple):
     eps: float = 0.0
 
 
-POSITIVE = Guard()
+POSITIVE = Denominator()
 
 
 @state
@@ -95,7 +95,7 @@ def kernel_attention(
     level: Tensor | None = None,
     gate: Tensor | None = None,
     state: KernelState | None = None,
-    guard: Guard = POSITIVE,
+    guard: Denominator = POSITIVE,
 ) -> tuple[Tensor, KernelState]:
     """Causal averages (B, H, L, D_v) in v's dtype, and the state after them.
 
@@ -141,13 +141,13 @@ def read_all(
     with full_precision(k):
         if level is not None:
             level = widened(level)
-            shown = level if keep is None else level.masked_fill(~keep[:, None], -math.inf)
-            top = shown.detach().amax(2, keepdim=True).clamp(min=torch.finfo(level.dtype).min)
-            k = widened(k) * torch.exp(shown - top)[..., None]
+            real_level = level if keep is None else level.masked_fill(~keep[:, None], -math.inf)
+            top = real_level.detach().amax(2, keepdim=True).clamp(min=torch.finfo(level.dtype).min)
+            k = widened(k) * torch.exp(real_level - top)[..., None]
         return widened(k).mT @ _valued(v, keep)
 
 
-def ask(q: Tensor, sums: Tensor, guard: Guard, dtype: torch.dtype) -> Tensor:
+def ask(q: Tensor, sums: Tensor, guard: Denominator, dtype: torch.dtype) -> Tensor:
     """Averages (B, H, L, D_v) that the features ``q`` take of ``sums``."""
     with full_precision(q):
         return divided(widened(q) @ sums, guard)[0].to(dtype)
@@ -155,11 +155,11 @@ def ask(q: Tensor, sums: Tensor, guard: Guard, dtype: torch.dtype) -> Tensor:
 
 def _valued(v: Tensor, keep: Tensor | None) -> Tensor:
     """v' (B, H, L, D_v + 1): the values and a one, zero at padding."""
-    made = torch.nn.functional.pad(widened(v), (0, 1), value=1.0)
-    return made if keep is None else made.masked_fill(~keep[:, None, :, None], 0)
+    valued = torch.nn.functional.pad(widened(v), (0, 1), value=1.0)
+    return valued if keep is None else valued.masked_fill(~keep[:, None, :, None], 0)
 
 
-def divided(sums: Tensor, guard: Guard) -> tuple[Tensor, Tensor]:
+def divided(sums: Tensor, guard: Denominator) -> tuple[Tensor, Tensor]:
     """Numerators over guarded denominators, and the latter (..., 1)."""
     total = sums[..., -1:]
     if guard.kind == "positive":
@@ -175,7 +175,7 @@ def divided(sums: Tensor, guard: Guard) -> tuple[Tensor, Tensor]:
     return sums[..., :-1] / total, total
 
 
-def _held(total: Tensor, kind: str, eps: float) -> Tensor | None:
+def _fixed(total: Tensor, kind: str, eps: float) -> Tensor | None:
     """Where a guarded denominator does not move with the sum; None: nowhere."""
     if kind == "signed":
         return total.abs() <= eps
@@ -185,7 +185,7 @@ def _held(total: Tensor, kind: str, eps: float) -> Tensor | None:
 
 
 def _one_token(
-    given: Inputs, state: KernelState, guard: Guard
+    given: Inputs, state: KernelState, guard: Denominator
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """`kernel_attention` for L = 1, without chunks: two small products."""
     with full_precision(given.q):
@@ -225,27 +225,27 @@ def _attend(
 
     The last of those is the state after once more: a number that is never 1 leaves graphs open.
     """
-    (batch, heads, length, values), guard = v.shape, Guard(kind, eps)  # type: ignore[arg-type]
+    (batch, heads, length, values), guard = v.shape, Denominator(kind, eps)  # type: ignore[arg-type]
     given = Inputs(q, k, v, keep, level, gate)
-    held = Carried(sums.flatten(0, 1), None if top is None else top.flatten())
+    carried = Carried(sums.flatten(0, 1), None if top is None else top.flatten())
     y = v.new_empty(batch, length, heads, values)
     totals = sums.new_empty(batch, length, heads, 1)
-    kept = [held]
+    kept = [carried]
     with full_precision(q):
         for start, stop in _segments(length, k.shape[3], values):
-            part = segment(given, start, stop, held)
+            part = chunk_segment(given, start, stop, carried)
             found, total = divided(forward(part), guard)
             y[:, start:stop] = _rows(found, v, start, stop)
             totals[:, start:stop] = _rows(total, v, start, stop)
-            held = part.after
-            kept.append(held)
-    tops = [h.level for h in kept if h.level is not None]
+            carried = part.after
+            kept.append(carried)
+    tops = [c.level for c in kept if c.level is not None]
     return (
         y,
         totals,
-        held.sums.view_as(sums),
-        sums.new_empty(0) if held.level is None else held.level.view(batch, heads).clone(),
-        torch.stack([h.sums for h in kept]),
+        carried.sums.view_as(sums),
+        sums.new_empty(0) if carried.level is None else carried.level.view(batch, heads).clone(),
+        torch.stack([c.sums for c in kept]),
         torch.stack(tops) if tops else sums.new_empty(0),
     )
 
@@ -265,18 +265,18 @@ def _gradients(
     dq, dk = (kept.new_empty(batch, length, heads, q.shape[3]) for _ in range(2))
     dv = kept.new_empty(batch, length, heads, values)
     with full_precision(q):
-        held = torch.zeros_like(after) if grad_after is None else grad_after.to(wide)
-        held = held.flatten(0, 1)
+        dsums = torch.zeros_like(after) if grad_after is None else grad_after.to(wide)
+        dsums = dsums.flatten(0, 1)
         parts = list(enumerate(_segments(length, k.shape[3], values)))
         for n, (start, stop) in reversed(parts):
             before = Carried(kept[n], tops[n] if tops.numel() else None)
-            part = segment(given, start, stop, before)
+            part = chunk_segment(given, start, stop, before)
             g = torch.zeros_like(part.v)
             _fill(_rows(g, v, start, stop), slice(start, stop), (y, totals, grad_y), kind, eps)
-            found = backward(part, g, held)
-            held = found[3]
-            for into, made in zip((dq, dk, dv), found, strict=False):
-                into[:, start:stop] = _rows(made[..., : into.shape[3]], v, start, stop)
+            found = backward(part, g, dsums)
+            dsums = found[3]
+            for into, part_of in zip((dq, dk, dv), found, strict=False):
+                into[:, start:stop] = _rows(part_of[..., : into.shape[3]], v, start, stop)
         if keep is not None:
             hidden = ~keep[:, :, None, None]
             dk.masked_fill_(hidden, 0)
@@ -295,7 +295,7 @@ def _gradients(
         returned(dv, v),
         none if level is None or moved is None else returned(moved, level),
         none.clone() if gate is None or dgate is None else returned(dgate, gate),
-        held.view_as(after).contiguous(),
+        dsums.view_as(after).contiguous(),
     )
 
 
@@ -305,8 +305,8 @@ def _fill(g: Tensor, here: slice, saved: tuple[Tensor, ...], kind: str, eps: flo
     scaled = widened(grad) / total
     g[..., :-1] = scaled
     down = (scaled * widened(y)).sum(3, keepdim=True).neg_()
-    held = _held(total, kind, eps)
-    g[..., -1:] = down if held is None else down.masked_fill_(held, 0)
+    fixed = _fixed(total, kind, eps)
+    g[..., -1:] = down if fixed is None else down.masked_fill_(fixed, 0)
 
 
 def _shapes(

@@ -80,7 +80,7 @@ class Levels(NamedTuple):
     """(X n, C, 1) of key j in its chunk's sum"""
 
 
-class Segment(NamedTuple):
+class Chunked(NamedTuple):
     """One segment in chunks, float32 at least; the last chunk is filled up with zeros."""
 
     q: Tensor
@@ -107,7 +107,7 @@ class Segment(NamedTuple):
         return (pairs if self.levels is None else pairs.mul_(self.levels.pairs)).tril_()
 
 
-def segment(given: Inputs, start: int, stop: int, before: Carried) -> Segment:
+def chunk_segment(given: Inputs, start: int, stop: int, before: Carried) -> Chunked:
     """Tokens ``start`` to ``stop`` in chunks, with the states before each."""
     q, k = (_chunked(t[:, :, start:stop]) for t in (given.q, given.k))
     keep = None if given.keep is None else given.keep[:, start:stop]
@@ -122,10 +122,10 @@ def segment(given: Inputs, start: int, stop: int, before: Carried) -> Segment:
     states.addcmul_(fades[:, :, :1], before.sums.reshape(rows, 1, -1))
     states = states.unflatten(2, before.sums.shape[1:])
     after = Carried(states[:, -1].clone(), level)
-    return Segment(q, k, v, states[:, :-1].flatten(0, 1), fades, levels, after)
+    return Chunked(q, k, v, states[:, :-1].flatten(0, 1), fades, levels, after)
 
 
-def forward(part: Segment) -> Tensor:
+def forward(part: Chunked) -> Tensor:
     """Y' (X n, C, D_v + 1)."""
     far = torch.bmm(part.q, part.states)
     if part.levels is not None:
@@ -133,7 +133,7 @@ def forward(part: Segment) -> Tensor:
     return far.baddbmm_(part.pairs(), part.v)
 
 
-def backward(part: Segment, g: Tensor, after: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def backward(part: Chunked, g: Tensor, after: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v' and of the state before, from ``g`` (X n, C, D_v + 1) of Y'.
 
     ``after`` (X, M, D_v + 1) is the gradient of the state at the segment's end.
@@ -179,8 +179,8 @@ def _levels(
     assert like is not None
     level = chunked(widened(torch.zeros_like(like) if given.level is None else given.level), lowest)
     if given.keep is not None:
-        shown = chunked(given.keep[:, None].expand(like.shape), False)
-        level = level.masked_fill(~shown, lowest)
+        real = chunked(given.keep[:, None].expand(like.shape), False)
+        level = level.masked_fill(~real, lowest)
     total = level.new_zeros(rows, chunks + 1)
     if given.gate is not None:
         # summed up within a chunk, so that no digits are lost to what happened long before
@@ -193,13 +193,13 @@ def _levels(
     ends = (tops[:, 1:] + total[:, :-1])[:, :, None]
     finite = torch.finfo(level.dtype).min
     reached = torch.maximum(first, highest).clamp_(min=finite)
-    made = Levels(
+    levels = Levels(
         pairs=torch.sub(level[..., None, :], reached[..., None]).exp_().flatten(0, 1),
         before=torch.sub(first, reached).exp_().flatten(0, 1)[..., None],
         own=torch.sub(level, ends.clamp(min=finite)).exp_().flatten(0, 1)[..., None],
     )
     fades = torch.sub(tops[:, None], tops[..., None].clamp(min=finite)).exp_().tril_()
-    return made, fades, tops[:, -1] + total[:, -1]
+    return levels, fades, tops[:, -1] + total[:, -1]
 
 
 def _chunked(t: Tensor) -> Tensor:
@@ -213,9 +213,9 @@ def _with_ones(v: Tensor, keep: Tensor | None) -> Tensor:
     """v' of a segment in chunks."""
     batch, heads, length, values = v.shape
     chunks = -(-length // CHUNK)
-    made = widened(v[..., :0]).new_zeros(batch, heads, chunks * CHUNK, values + 1)
-    made[:, :, :length, :values] = v
-    made[:, :, :length, values] = 1
+    out = widened(v[..., :0]).new_zeros(batch, heads, chunks * CHUNK, values + 1)
+    out[:, :, :length, :values] = v
+    out[:, :, :length, values] = 1
     if keep is not None:
-        made[:, :, :length].masked_fill_(~keep[:, None, :, None], 0)
-    return made.view(-1, CHUNK, values + 1)
+        out[:, :, :length].masked_fill_(~keep[:, None, :, None], 0)
+    return out.view(-1, CHUNK, values + 1)

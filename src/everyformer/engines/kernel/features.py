@@ -176,11 +176,11 @@ class Projection(nn.Module):
 
     def _next(self) -> Tensor:
         self.calls = self.calls + 1
-        when = (self.seed, self.calls, self.redraw)
+        when = (self.seed, self.calls, self.redraw, self.pool, self.draw)
         if self.pool:
-            self.chosen = _picked(self.chosen, *when, self.pool)
+            self.chosen = _redrawn(self.chosen, *when)
         else:
-            self.projection = _redrawn(self.projection, *when, self.draw)
+            self.projection = _redrawn(self.projection, *when)
         return self._rows()
 
     def _rows(self) -> Tensor:
@@ -193,10 +193,10 @@ class Projection(nn.Module):
 def _waves(angles: Tensor) -> Tensor:
     """[sin, cos] / sqrt(M) of M angles, in one tensor that is all the gradient needs."""
     count = angles.shape[-1]
-    made = angles.new_empty(*angles.shape[:-1], 2 * count)
-    torch.sin(angles, out=made[..., :count])
-    torch.cos(angles, out=made[..., count:])
-    return made.mul_(count**-0.5)
+    waves = angles.new_empty(*angles.shape[:-1], 2 * count)
+    torch.sin(angles, out=waves[..., :count])
+    torch.cos(angles, out=waves[..., count:])
+    return waves.mul_(count**-0.5)
 
 
 @_waves.register_fake
@@ -217,41 +217,26 @@ _waves.register_autograd(_differentiate_waves, setup_context=_save_waves)
 
 
 @torch.library.custom_op("everyformer::redrawn", mutates_args=())
-def _redrawn(projection: Tensor, seed: Tensor, calls: Tensor, redraw: int, draw: str) -> Tensor:
-    """The projection of training call number ``calls``; an operator, so that graphs can hold it."""
-    generator = _generator(seed, calls, redraw)
-    if generator is None:
-        return projection.clone()
-    heads, rows, size = projection.shape
-    fresh = draw_projection(heads, rows, size, cast(Draw, draw), generator)
-    return fresh.to(projection)
+def _redrawn(
+    kept: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int, draw: str
+) -> Tensor:
+    """What training call number ``calls`` takes: a projection, or which draws of a ``pool``.
+
+    An operator, so that graphs can hold it.
+    """
+    count = int(calls)
+    if count % redraw:
+        return kept.clone()
+    generator = torch.Generator().manual_seed((int(seed) + count) % 2**63)
+    if pool:
+        return torch.randperm(pool, generator=generator)[: len(kept)].to(kept)
+    heads, rows, size = kept.shape
+    return draw_projection(heads, rows, size, cast(Draw, draw), generator).to(kept)
 
 
 @_redrawn.register_fake
-def _(projection: Tensor, seed: Tensor, calls: Tensor, redraw: int, draw: str) -> Tensor:
-    return torch.empty_like(projection)
-
-
-@torch.library.custom_op("everyformer::picked", mutates_args=())
-def _picked(chosen: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int) -> Tensor:
-    """Which draws of a pool training call number ``calls`` takes."""
-    generator = _generator(seed, calls, redraw)
-    if generator is None:
-        return chosen.clone()
-    return torch.randperm(pool, generator=generator)[: len(chosen)].to(chosen)
-
-
-@_picked.register_fake
-def _(chosen: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int) -> Tensor:
-    return torch.empty_like(chosen)
-
-
-def _generator(seed: Tensor, calls: Tensor, redraw: int) -> torch.Generator | None:
-    """The source of a new draw, None where this call keeps the last one."""
-    count = int(calls)
-    if count % redraw:
-        return None
-    return torch.Generator().manual_seed((int(seed) + count) % 2**63)
+def _(kept: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int, draw: str) -> Tensor:
+    return torch.empty_like(kept)
 
 
 def _products(x: Tensor, projection: Tensor, copies: int = 2) -> Tensor:

@@ -6,7 +6,7 @@ A position may change the queries, the scores and the outputs by the distance of
 (`PositionOnScores`); the rest is softmax attention under the same masks as a plain call's. Long
 calls go through blocks of queries, causal ones with the keys up to the block's last. The weights of
 the first blocks, up to `KEPT`, stay for the backward pass; those of the others are computed again
-there. So what is held does not grow like L x S, and whatever a position computes is differentiated
+there. So memory does not grow like L x S, and whatever a position computes is differentiated
 by autograd, block by block.
 """
 
@@ -250,10 +250,10 @@ def _gradients(
         results, gradients = [weights], [above @ v.transpose(-1, -2)]
     if added is not None and added.requires_grad:
         results, gradients = [*results, added], [*gradients, above]
-    asked = [t for n, t in enumerate(weighed.inputs) if needed[n] and n != 2]
+    wanted = [t for n, t in enumerate(weighed.inputs) if needed[n] and n != 2]
     found: Iterator[Tensor | None] = iter(())
-    if asked:
-        found = iter(torch.autograd.grad(results, asked, gradients, allow_unused=True))
+    if wanted:
+        found = iter(torch.autograd.grad(results, wanted, gradients, allow_unused=True))
     for n, need in enumerate(needed):
         if n == 2:
             yield weights.detach().transpose(-1, -2) @ above if need else None

@@ -40,7 +40,7 @@ from everyformer.interop.convert.marian import MARIAN
 from everyformer.interop.convert.rules import Report, Rule, take_all
 from everyformer.interop.convert.tokenizer import export_tokenizer
 from everyformer.interop.convert.vit import VIT
-from everyformer.mixers.attention import AttentionOptions
+from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import ModelConfig

@@ -21,7 +21,7 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.interop.convert.checkpoint import Imported, fill
 from everyformer.interop.convert.rules import Report
-from everyformer.mixers.attention import AttentionOptions
+from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.mixers.etc import ETCOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model

@@ -57,7 +57,7 @@ from everyformer.engines.sparse.random_blocks import (
 )
 from everyformer.mixers import MIXERS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
-from everyformer.mixers.attention import attention_reference
+from everyformer.mixers.attention.reference import attention_reference
 from everyformer.mixers.base import Rows
 from everyformer.mixers.bigbird.options import BigBirdOptions, check_together
 from everyformer.mixers.bigbird.trials import TRIALS

@@ -41,16 +41,16 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Count, Dropout
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
-from everyformer.core.mixer import Mixer, heads_divide, set_options
+from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.cache import ContextState
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.mixers import MIXERS
-from everyformer.mixers.base import RowMixer, Rows
+from everyformer.mixers._heads import HeadMixer
+from everyformer.mixers.base import Rows
 from everyformer.mixers.linformer.reference import compress_reference, linformer_reference
 from everyformer.mixers.linformer.segments import LinformerState, advanced, linformer_chunked
 from everyformer.mixers.linformer.slots import (
@@ -95,14 +95,12 @@ class LinformerOptions(Options):
 
 
 @MIXERS.register("linformer")
-class Linformer(RowMixer):
+class Linformer(HeadMixer):
     """Attention to k slots over (B, L, width); see the module's text for the symbols.
 
     Args:
-        width: channels of x. heads: H.
         causal: only with ``options.causal_chunk``.
         max_length: n, columns of E and F; not needed with segments.
-        options: `LinformerOptions` or a dictionary.
 
     Raises:
         GeneError: causal without segments, segments without causal, no max_length, more slots than
@@ -112,18 +110,13 @@ class Linformer(RowMixer):
     name = "linformer"
     trials = TRIALS
     states = (LinformerState, ContextState)
-    honours = frozenset({"keep", "documents"})
     crosses = True
     Options = LinformerOptions
+    options: LinformerOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        options: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        o: LinformerOptions = set_options(LinformerOptions, self.name, options)
-        self.width, self.heads, self.causal, self.options = width, heads, causal, o
-        self.head_dim = heads_divide(width, heads, self.name)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, causal = self.options, self.causal
         self.reach = self._reach(causal, max_length, o.causal_chunk)
         self.max_length = None if causal else self.reach
         quarter = max(1, self.reach // 4)
@@ -141,16 +134,11 @@ class Linformer(RowMixer):
             )
         self.window = -(-self.reach // wanted)
         self.slots = wanted if o.projection == "linear" else -(-self.reach // self.window)
-        self.project = HeadProjections(
-            (width,) * 3, (heads, heads), (self.head_dim, self.head_dim), o.bias
-        )
-        self.out = nn.Linear(width, width, bias="output" in o.bias)
-        if self.out.bias is not None:
-            nn.init.zeros_(self.out.bias)
+        self.add_projections(o.bias)
         self.length_map: nn.Parameter | None = None
         if o.projection in LEARNED:
             maps = 2 if o.sharing in ("none", "headwise") else 1
-            groups = heads if o.sharing == "none" else 1
+            groups = self.heads if o.sharing == "none" else 1
             shape = (wanted, self.reach) if o.projection == "linear" else (1, self.window)
             drawn = torch.empty(maps, groups, *shape)
             for matrix in drawn.flatten(0, 1):
@@ -206,14 +194,13 @@ class Linformer(RowMixer):
         if keys.shape[1]:
             k, v = self._literal(keys[0], "key"), self._literal(values[0], "value")
             y = linformer_reference(q, k, v)
-        return self.out(y.transpose(1, 2).flatten(2))
+        return self.merge(y)
 
     def text_reference(self, text: Rows) -> Tensor:
         q, tokens = self.project.one(text.x, "query")[0], text.x[0]
         if not self.causal:
             k, v = self._literal(tokens, "key"), self._literal(tokens, "value")
-            y = linformer_reference(q, k, v)
-            return self.out(y.transpose(0, 1).flatten(1))[None]
+            return self.merge(linformer_reference(q, k, v)[None])
         size, rows = self.reach, []
         k, v = self.project.one(text.x, "key")[0], self.project.one(text.x, "value")[0]
         for t in range(len(tokens)):
@@ -221,9 +208,9 @@ class Linformer(RowMixer):
             past = [tokens[n : n + size] for n in range(0, first, size)]
             keys = [self._literal(part, "key") for part in past] + [k[:, first : t + 1]]
             values = [self._literal(part, "value") for part in past] + [v[:, first : t + 1]]
-            asked = q[:, t : t + 1]
-            rows.append(linformer_reference(asked, torch.cat(keys, 1), torch.cat(values, 1)))
-        return self.out(torch.cat(rows, 1).transpose(0, 1).flatten(1))[None]
+            query = q[:, t : t + 1]
+            rows.append(linformer_reference(query, torch.cat(keys, 1), torch.cat(values, 1)))
+        return self.merge(torch.cat(rows, 1)[None])
 
     def _literal(self, tokens: Tensor, part: Literal["key", "value"]) -> Tensor:
         """Keys or values (H, slots, D) of the real tokens (S, width) of a row or segment."""
@@ -233,25 +220,15 @@ class Linformer(RowMixer):
                 compress_reference(tokens, None, kind, self.window)[None], part
             )[0]
         own = weights[0 if part == "key" else -1]
-        made = [compress_reference(tokens, weight, kind, self.window) for weight in own]
-        heads = self.project.one(torch.stack(made), part)
+        slots = [compress_reference(tokens, weight, kind, self.window) for weight in own]
+        heads = self.project.one(torch.stack(slots), part)
         return heads[0] if len(own) == 1 else heads.diagonal().permute(2, 0, 1)
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> LinformerState:
-        if not self.causal:
-            super().init_state(batch_size)
-        own = self.out.weight
-        like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
-        none = torch.zeros(batch_size, self.heads, 0, self.head_dim, **like)
-        heads = torch.zeros(batch_size, self.reach, self.heads, self.head_dim, **like)
-        inputs = torch.zeros(batch_size, self.reach, self.width, **like)
-        seen = torch.zeros(batch_size, dtype=torch.long, device=like["device"])
+    def empty_state(self, batch: int, **like: Any) -> LinformerState:
+        none = torch.zeros(batch, self.heads, 0, self.head_dim, **like)
+        heads = torch.zeros(batch, self.reach, self.heads, self.head_dim, **like)
+        inputs = torch.zeros(batch, self.reach, self.width, **like)
+        seen = torch.zeros(batch, dtype=torch.long, device=none.device)
         return LinformerState(seen, none, none, inputs, heads, heads)
 
     def read(self, keys: Rows, values: Tensor) -> ContextState:
@@ -277,7 +254,7 @@ class Linformer(RowMixer):
         return Slots(*self._project(keys.x, values, keep), filled)
 
     def _project(
-        self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None
+        self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Slots (B, H, K, D) of rows whose real tokens stand first and the rest is zero."""
         weight, how = self.length_map, (self.options.projection, self.window, keep)
@@ -287,8 +264,8 @@ class Linformer(RowMixer):
             v = compress(self.project.one(values_from, "value", biased=False), weight[1:], *how)[0]
             return self._biased(k, "key"), self._biased(v, "value")
         if keys_from is values_from:
-            made = compress(keys_from[:, None], weight, *how)
-            first, last = made[0, :, 0], made[-1, :, 0]
+            slots = compress(keys_from[:, None], weight, *how)
+            first, last = slots[0, :, 0], slots[-1, :, 0]
         else:
             both = (None, None) if weight is None else (weight[:1], weight[-1:])
             first = compress(keys_from[:, None], both[0], *how)[0, :, 0]
@@ -307,8 +284,8 @@ class Linformer(RowMixer):
         visible = Visibility(mask=hidden)
         if tracing():
             record(self, "slot_weights", lambda: attention_weights(q, slots.keys, visible))
-        y = softmax_attention(q, slots.keys, slots.values, visible, dropout=self._dropout)
-        return self.out(y.transpose(1, 2).flatten(2))
+        y = softmax_attention(q, slots.keys, slots.values, visible, dropout=self.dropout)
+        return self.merge(y)
 
     def _segments(self, x: Tensor) -> Tensor:
         """The extension over whole rows; what is behind a row's end is read by nothing before."""
@@ -317,24 +294,17 @@ class Linformer(RowMixer):
         x = F.pad(x, (0, 0, 0, count * size - length))
         q, k, v = (t.unflatten(2, (count, size)) for t in self.project(x))
         cut = x.unflatten(1, (count, size))
-        keys, values = self._segment_slots(cut.flatten(0, 1))
+        whole = cut.flatten(0, 1)
+        keys, values = self._project(whole, whole)
         slots = tuple(t.unflatten(0, cut.shape[:2]).transpose(1, 2) for t in (keys, values))
-        y = linformer_chunked(q, k, v, (slots[0], slots[1]), self._dropout)
-        return self.out(y.flatten(2, 3)[:, :, :length].transpose(1, 2).flatten(2))
+        y = linformer_chunked(q, k, v, (slots[0], slots[1]), self.dropout)
+        return self.merge(y.flatten(2, 3)[:, :, :length])
 
-    def _segment_slots(self, segments: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, H, K, D) of whole segments (B, c, width)."""
-        return self._project(segments, segments, None)
-
-    def _continue(self, rows: Rows, held: LinformerState) -> MixerOutput:
+    def _continue(self, rows: Rows, state: LinformerState) -> MixerOutput:
         """New tokens behind those of the state, at most a segment at a time."""
         outputs = []
         for part in rows.pieces(self.reach):
-            heads, of = self.project(part.x), (self._segment_slots, self.slots, self._dropout)
-            y, held = advanced(part.x, heads, part.keep, held, *of)
-            outputs.append(self.out(y.transpose(1, 2).flatten(2)))
-        return MixerOutput(torch.cat(outputs, 1), held, {})
-
-    @property
-    def _dropout(self) -> float:
-        return self.options.attention_dropout if self.training else 0.0
+            heads, of = self.project(part.x), (self._project, self.slots, self.dropout)
+            y, state = advanced(part.x, heads, part.keep, state, *of)
+            outputs.append(self.merge(y))
+        return MixerOutput(torch.cat(outputs, 1), state, {})

@@ -30,8 +30,8 @@ def linformer_chunked(
     segments, length = q.shape[2:4]
     wide = widened(q) / math.sqrt(q.shape[-1])
     keys, values = (t.flatten(2, 3).unsqueeze(2) for t in slots)
-    place = torch.arange(segments, device=q.device)
-    past = place.repeat_interleave(slots[0].shape[3])[None, :] < place[:, None]
+    segment = torch.arange(segments, device=q.device)
+    past = segment.repeat_interleave(slots[0].shape[3])[None, :] < segment[:, None]
     far = (wide @ keys.to(wide.dtype).mT).masked_fill(~past[:, None], -math.inf)
     later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
     own = (wide @ k.to(wide.dtype).mT).masked_fill(later, -math.inf)
@@ -45,7 +45,7 @@ class LinformerState(State):
     """Slots of the completed segments, and the tokens of the one that is being filled.
 
     Row b has K floor(seen / c) slots; what stands behind them is not read. The segment's token p
-    stands in place p.
+    is row p of the three below.
     """
 
     seen: Tensor
@@ -62,8 +62,8 @@ class LinformerState(State):
 
 
 def advanced(
-    x: Tensor, heads: tuple[Tensor, Tensor, Tensor], keep: Tensor | None, held: LinformerState,
-    slots_of: Callable[[Tensor], tuple[Tensor, Tensor]], each: int, dropout: float,
+    x: Tensor, heads: tuple[Tensor, Tensor, Tensor], keep: Tensor | None, state: LinformerState,
+    slots_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], each: int, dropout: float,
 ) -> tuple[Tensor, LinformerState]:  # fmt: skip
     """New tokens behind those of a state, at most c of them, so that a row fills one segment.
 
@@ -75,25 +75,26 @@ def advanced(
     Returns:
         outputs of the heads (B, H, L, D), and the state after the real tokens.
     """
-    (q, k, v), length, size = heads, x.shape[1], held.inputs.shape[1]
-    count = torch.full_like(held.seen, length) if keep is None else keep.sum(1)
-    begun = held.seen % size
-    place = begun[:, None] + torch.arange(length, device=x.device)
+    (q, k, v), length, size = heads, x.shape[1], state.inputs.shape[1]
+    count = torch.full_like(state.seen, length) if keep is None else keep.sum(1)
+    begun = state.seen % size
+    position = begun[:, None] + torch.arange(length, device=x.device)
     new = {"inputs": x, "keys": k.transpose(1, 2), "values": v.transpose(1, 2)}
-    both = {name: _written(getattr(held, name), t, place) for name, t in new.items()}
+    both = {name: _written(getattr(state, name), t, position) for name, t in new.items()}
     full = begun + count >= size
-    slot_keys, slot_values = held.slot_keys, held.slot_values
+    slot_keys, slot_values = state.slot_keys, state.slot_values
     if torch.compiler.is_compiling() or bool(full.any()):
         # a compiled step cannot ask, so it makes room at every call
-        made = slots_of(both["inputs"][:, :size])
-        behind = (held.seen // size)[:, None] * each + torch.arange(each, device=x.device)
+        segment = both["inputs"][:, :size]
+        completed = slots_of(segment, segment)
+        behind = (state.seen // size)[:, None] * each + torch.arange(each, device=x.device)
         slot_keys, slot_values = (
             _written(old.transpose(1, 2), t.transpose(1, 2), behind).transpose(1, 2)
-            for old, t in zip((slot_keys, slot_values), made, strict=True)
+            for old, t in zip((slot_keys, slot_values), completed, strict=True)
         )
     here = torch.arange(size + length, device=x.device)
-    own = (here <= place[..., None]) & (here // size == place[..., None] // size)
-    asking = (held.seen // size)[:, None] + place // size
+    own = (here <= position[..., None]) & (here // size == position[..., None] // size)
+    asking = (state.seen // size)[:, None] + position // size
     past = torch.arange(slot_keys.shape[2], device=x.device) // each < asking[..., None]
     keys = torch.cat((slot_keys, both["keys"].transpose(1, 2)), 2)
     values = torch.cat((slot_values, both["values"].transpose(1, 2)), 2)
@@ -102,11 +103,11 @@ def advanced(
     kept = full[:, None] * size + torch.arange(size, device=x.device)
     kept = kept.clamp(max=size + length - 1)
     after = (gather_rows(t, kept) for t in both.values())
-    return y, LinformerState(held.seen + count, slot_keys, slot_values, *after)
+    return y, LinformerState(state.seen + count, slot_keys, slot_values, *after)
 
 
-def _written(held: Tensor, new: Tensor, place: Tensor) -> Tensor:
-    """``held`` (B, T, ...) and room for L more, with ``new`` (B, L, ...) at ``place`` (B, L)."""
-    longer = torch.cat((held, torch.zeros_like(new, dtype=held.dtype)), 1)
-    wide = place.view(*place.shape, *[1] * (new.dim() - 2)).expand_as(new)
-    return longer.scatter(1, wide, new.to(held.dtype))
+def _written(stored: Tensor, new: Tensor, at: Tensor) -> Tensor:
+    """``stored`` (B, T, ...) and room for L more, with ``new`` (B, L, ...) at ``at`` (B, L)."""
+    longer = torch.cat((stored, torch.zeros_like(new, dtype=stored.dtype)), 1)
+    wide = at.view(*at.shape, *[1] * (new.dim() - 2)).expand_as(new)
+    return longer.scatter(1, wide, new.to(stored.dtype))

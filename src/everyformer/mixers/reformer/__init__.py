@@ -45,11 +45,10 @@ from everyformer.core.choices import choose
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
-from everyformer.engines.content.chunk_lists import Pattern
+from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.content.hashing import (
     bucket_factors,
     check_factors,
@@ -63,7 +62,8 @@ from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.mixers import MIXERS
-from everyformer.mixers.base import RowMixer, Rows, rows_of
+from everyformer.mixers._heads import HeadMixer
+from everyformer.mixers.base import Rows, rows_of
 from everyformer.mixers.reformer.function import (
     dense_attention,
     keys_of,
@@ -76,6 +76,8 @@ from everyformer.mixers.reformer.trials import TRIALS
 
 @dataclass(frozen=True)
 class ReformerOptions(Options):
+    """Options of `Reformer`."""
+
     rounds: Annotated[int, Bounds(1, 1024), Affects("results")] = 4
     """n_r, hashes of every token; more find more of the large weights"""
     evaluation_rounds: Annotated[int, Bounds(1, 1024), Affects("results")] | None = None
@@ -120,16 +122,10 @@ class ReformerState(State):
 
 
 @MIXERS.register("reformer")
-class Reformer(RowMixer):
-    """Hashed attention over (B, L, width), with its projections.
+class Reformer(HeadMixer):
+    """Reformer's attention over (B, L, width): every head hashes by itself.
 
-    Args:
-        width: channels of x.
-        heads: H; each hashes by itself.
-        causal: whether later tokens are hidden.
-        max_length: decides the default number of buckets; longer texts work too.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `ReformerOptions` or a dictionary.
+    ``max_length`` decides the default number of buckets; longer texts work too.
 
     Raises:
         GeneError: numbers of rounds, chunks or buckets that cannot be.
@@ -138,21 +134,15 @@ class Reformer(RowMixer):
     name = "reformer"
     trials = TRIALS
     states = (ReformerState,)
-    honours = frozenset({"keep", "documents"})
     shares_heads = True
     Options = ReformerOptions
+    options: ReformerOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, options: ReformerOptions | dict[str, object] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        o: ReformerOptions = set_options(ReformerOptions, self.name, options)
-        channels = channels or width
-        self.width, self.heads, self.causal, self.options = width, heads, causal, o
-        self.size = heads_divide(channels, heads, self.name)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, causal = self.options, self.causal
         ahead = (0 if causal else 1) if o.look_ahead is None else o.look_ahead
-        self.pattern = Pattern(
+        self.pattern = ChunkPattern(
             chunk=o.chunk, before=o.look_back, after=ahead, causal=causal,
             circular=o.wrap == "circular", once=o.once, within=not o.across_buckets,
         )  # fmt: skip
@@ -165,47 +155,43 @@ class Reformer(RowMixer):
         self.rounds = o.evaluation_rounds or o.rounds
         # not a buffer: it follows from the seed, and has to survive every dtype and device alike
         self.rotations = seeded_rotations(
-            o.hash_seed, heads, max(self.rounds, o.rounds), self.size, columns(self.factors)
+            o.hash_seed,
+            self.heads,
+            max(self.rounds, o.rounds),
+            self.head_dim,
+            columns(self.factors),
         )
-        self.query_key = nn.Linear(width, channels, bias=False)
-        self.value = nn.Linear(width, channels, bias=False)
-        self.out = nn.Linear(channels, width, bias=False)
+        self.query_key = nn.Linear(self.width, self.channels, bias=False)
+        self.value = nn.Linear(self.width, self.channels, bias=False)
+        self.out = nn.Linear(self.channels, self.width, bias=False)
         for linear in (self.query_key, self.value, self.out):
             nn.init.xavier_uniform_(linear.weight)
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         (qk, v), keep = self._project(rows.x), rows.keep
         if state is None:
-            return MixerOutput(self._whole(qk, v, keep), None, {})
+            # drawn outside of the choice, which a repetition does not make
+            rotations = self._rotations(fixed=not self.training, like=qk)
+            buckets = choose(lambda: lsh_buckets(qk, rotations, self.factors))
+            return MixerOutput(self._attend(qk, v, buckets, keep), None, {})
         assert isinstance(state, ReformerState)
         after = self._append(qk, v, rows, state)
         if state.buckets.shape[-1] == 0:
             return MixerOutput(self._attend(qk, v, after.buckets, keep), after, {})
         y = self._continue(qk, after)
         y = y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
-        return MixerOutput(self._merge(y), after, {})
+        return MixerOutput(self.merge(y), after, {})
 
     def text_reference(self, text: Rows) -> Tensor:
         qk, v = self._project(text.x)
         rotations = self.rotations[:, : self.rounds].to(qk)
         buckets = lsh_buckets_reference(qk.detach(), rotations, self.factors)
         how: dict[str, Any] = {"scale": self.options.scale, "key_eps": self.options.key_eps}
-        return self._merge(lsh_attention_reference(qk, v, buckets, self.pattern, **how))
+        return self.merge(lsh_attention_reference(qk, v, buckets, self.pattern, **how))
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> ReformerState:  # fmt: skip
-        if not self.causal:
-            super().init_state(batch_size)
-        like = self.out.weight
-        device = device or like.device
-        held = KeyValueState.empty(
-            (batch_size, self.heads), self.size, self.size,
-            device=device, dtype=dtype or like.dtype,
-        )  # fmt: skip
-        buckets = self._hash(held.keys, self._rotations(fixed=True, like=held.keys))
-        return ReformerState(held.seen, held, buckets)
+    def empty_state(self, batch: int, **like: Any) -> ReformerState:
+        cache = KeyValueState.empty((batch, self.heads), self.head_dim, self.head_dim, **like)
+        return ReformerState(cache.seen, cache, self._hash(cache.keys))
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
         self.check_input(x, None, mask, state)
@@ -215,12 +201,9 @@ class Reformer(RowMixer):
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and values (B, H, L, D)."""
-        shape = (*x.shape[:2], self.heads, self.size)
+        shape = (*x.shape[:2], self.heads, self.head_dim)
         qk, v = self.query_key(x).view(shape), self.value(x).view(shape)
         return qk.transpose(1, 2), v.transpose(1, 2)
-
-    def _merge(self, y: Tensor) -> Tensor:
-        return self.out(y.transpose(1, 2).flatten(2))
 
     def _rotations(self, fixed: bool, like: Tensor) -> Tensor:
         """(H, rounds, D, columns): those of the seed, or new ones."""
@@ -230,13 +213,9 @@ class Reformer(RowMixer):
         rounds = self.rounds if fixed else self.options.rounds
         return self.rotations[:, :rounds].to(like.device)
 
-    def _hash(self, qk: Tensor, rotations: Tensor) -> Tensor:
-        return lsh_buckets(qk, rotations, self.factors)
-
-    def _whole(self, qk: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
-        # drawn outside of the choice, which a repetition does not make
-        rotations = self._rotations(fixed=not self.training, like=qk)
-        return self._attend(qk, v, choose(lambda: self._hash(qk, rotations)), keep)
+    def _hash(self, qk: Tensor) -> Tensor:
+        """Buckets by the rotations of the seed."""
+        return lsh_buckets(qk, self._rotations(fixed=True, like=qk), self.factors)
 
     def _attend(self, qk: Tensor, v: Tensor, buckets: Tensor, keep: Tensor | None) -> Tensor:
         o = self.options
@@ -244,32 +223,31 @@ class Reformer(RowMixer):
         if tracing():
             record(self, "buckets", lambda: buckets)
             record(self, "weights", lambda: lsh_weights_reference(qk, buckets, self.pattern, **how))
-        dropout = o.attention_dropout if self.training else 0.0
         one = not torch.compiler.is_compiling() and qk.shape[2] <= o.chunk and o.across_buckets
         if one:
-            y = dense_attention(qk, v, self.pattern, dropout=dropout, **how)
+            y = dense_attention(qk, v, self.pattern, dropout=self.dropout, **how)
         else:
-            y = lsh_attention(qk, v, buckets, self.pattern, dropout=dropout, **how)
-        return self._merge(y)
+            y = lsh_attention(qk, v, buckets, self.pattern, dropout=self.dropout, **how)
+        return self.merge(y)
 
     def _append(self, qk: Tensor, v: Tensor, rows: Rows, state: ReformerState) -> ReformerState:
         """The state with new tokens behind the old ones."""
-        held = state.held.append(qk, v, rows.positions(state.seen), rows.keep)
-        new = self._hash(qk, self._rotations(fixed=True, like=qk))
-        return ReformerState(held.seen, held, torch.cat((state.buckets, new), -1))
+        cache = state.held.append(qk, v, rows.positions(state.seen), rows.keep)
+        buckets = torch.cat((state.buckets, self._hash(qk)), -1)
+        return ReformerState(cache.seen, cache, buckets)
 
     def _continue(self, qk: Tensor, after: ReformerState) -> Tensor:
         """What the last tokens of a state see, by ``decode``: (B, H, n, D)."""
         o, pattern = self.options, self.pattern
-        held, count = after.held, qk.shape[2]
-        keep, length = held.keep, held.keys.shape[2]
+        cache, count = after.held, qk.shape[2]
+        keep, length = cache.keep, cache.keys.shape[2]
         last = torch.arange(length - count, length, device=qk.device)
         if o.decode == "bucket":
             return self._by_bucket(after, last)
         how = (pattern, keep, o.scale, o.key_eps)
         if length <= o.chunk and o.across_buckets:
-            return dense_attention(held.keys, held.values, *how, 0.0)[:, :, -count:]
-        rows = sorted_rows(held.keys, held.values, after.buckets, *how)
+            return dense_attention(cache.keys, cache.values, *how, 0.0)[:, :, -count:]
+        rows = sorted_rows(cache.keys, cache.values, after.buckets, *how)
         if count > o.chunk:
             y = chunked_attention(*rows[:4], pattern, real=rows.real, buckets=rows.buckets)
             y = y[:, last]
@@ -279,25 +257,20 @@ class Reformer(RowMixer):
 
     def _by_bucket(self, after: ReformerState, last: Tensor) -> Tensor:
         """Those of the same bucket in any round first, then the latest: one softmax over them."""
-        o, keep = self.options, after.held.keep
-        keys, values = after.held.keys, after.held.values
-        places = torch.arange(keys.shape[2], device=keys.device)
-        seen = (places < last[:, None])[None, None]
+        o, cache = self.options, after.held
+        keys, values, keep = cache.keys, cache.values, cache.keep
+        positions = torch.arange(keys.shape[2], device=keys.device)
+        seen = (positions < last[:, None])[None, None]
         seen = seen if keep is None else seen & keep[:, None, None]
         met = (after.buckets[..., last, None] == after.buckets[..., None, :]).any(2)
-        worth = (places + met * len(places)).masked_fill(~seen, -1)
-        most = min(o.chunk * self.pattern.width * self.rounds, len(places))
+        worth = (positions + met * len(positions)).masked_fill(~seen, -1)
+        most = min(o.chunk * self.pattern.width * self.rounds, len(positions))
         found = worth.topk(most, -1)
         chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(
             -1, found.indices, found.values >= 0
         )
-        y = softmax_attention(
-            keys[:, :, last],
-            keys_of(keys, o.key_eps),
-            values,
-            Visibility(mask=chosen),
-            scale=o.scale,
-        )
+        of_queries, visible = keys[:, :, last], Visibility(mask=chosen)
+        y = softmax_attention(of_queries, keys_of(keys, o.key_eps), values, visible, scale=o.scale)
         return torch.where(chosen.any(-1, keepdim=True), y, values[:, :, last])
 
 

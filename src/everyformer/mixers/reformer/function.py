@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.errors import ShapeError
-from everyformer.engines.content.chunk_lists import Pattern
+from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.content.hashing import bucket_order
 from everyformer.engines.content.sorted_chunks import chunked_attention
 from everyformer.engines.ranges import widened
@@ -24,7 +24,7 @@ _LAST_BUCKET = 2**31
 
 
 def lsh_attention(
-    qk: Tensor, v: Tensor, buckets: Tensor, pattern: Pattern, *, keep: Tensor | None = None,
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None,
     scale: float = 1.0, key_eps: float = 1e-6, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention among the tokens that their buckets bring together: (B, H, L, D_v).
@@ -64,8 +64,8 @@ class SortedRows(NamedTuple):
 
 
 def sorted_rows(
-    qk: Tensor, v: Tensor, buckets: Tensor, pattern: Pattern, keep: Tensor | None, scale: float,
-    key_eps: float,
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, keep: Tensor | None,
+    scale: float, key_eps: float,
 ) -> SortedRows:  # fmt: skip
     batch, heads, length, _ = qk.shape
     more = -length % pattern.chunk
@@ -85,12 +85,12 @@ def sorted_rows(
 
 
 def dense_attention(
-    qk: Tensor, v: Tensor, pattern: Pattern, keep: Tensor | None, scale: float, key_eps: float,
+    qk: Tensor, v: Tensor, pattern: ChunkPattern, keep: Tensor | None, scale: float, key_eps: float,
     dropout: float,
 ) -> Tensor:  # fmt: skip
     """What `lsh_attention` is where one chunk holds all tokens."""
-    places = torch.arange(qk.shape[2], device=qk.device)
-    seen = places[:, None] > places if pattern.causal else places[:, None] != places
+    positions = torch.arange(qk.shape[2], device=qk.device)
+    seen = positions[:, None] > positions if pattern.causal else positions[:, None] != positions
     seen = seen[None, None] if keep is None else seen & keep[:, None, None]
     keys = keys_of(qk, key_eps)
     y = softmax_attention(qk, keys, v, Visibility(mask=seen), scale=scale, dropout=dropout)

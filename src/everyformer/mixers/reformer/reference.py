@@ -12,36 +12,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.engines.content.chunk_lists import Pattern
+from everyformer.engines.content.chunk_lists import ChunkPattern
 
 
 def lsh_weights_reference(
-    qk: Tensor, buckets: Tensor, pattern: Pattern, *, keep: Tensor | None = None,
+    qk: Tensor, buckets: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None,
     scale: float = 1.0, key_eps: float = 1e-6,
 ) -> Tensor:  # fmt: skip
     """The matrix of weights (B, H, L, L), row by row; arguments as in `lsh_attention`."""
     batch, heads, length, size = qk.shape
-    made = qk.new_zeros(batch, heads, length, length)
+    weights = qk.new_zeros(batch, heads, length, length)
     for b in range(batch):
         real = torch.arange(length) if keep is None else keep[b].nonzero().squeeze(1)
         for h in range(heads):
-            times = _times_shown(buckets[b, h].tolist(), real.tolist(), length, pattern).to(qk)
+            times = _times_seen(buckets[b, h].tolist(), real.tolist(), length, pattern).to(qk)
             for i in real.tolist():
                 key = qk[b, h] / (qk[b, h].square().sum(-1, keepdim=True) + size * key_eps).sqrt()
                 score = scale * (key @ qk[b, h, i])
-                places = torch.arange(length, device=qk.device)
-                shown = (times[i] > 0) & (places < i if pattern.causal else places != i)
-                if not shown.any():
-                    made[b, h, i, i] = 1.0
+                positions = torch.arange(length, device=qk.device)
+                visible = (times[i] > 0) & (positions < i if pattern.causal else positions != i)
+                if not visible.any():
+                    weights[b, h, i, i] = 1.0
                     continue
                 count = (times[i] > 0).to(qk) if pattern.once else times[i]
-                top = score[shown].max().detach()
-                weight = torch.where(shown, count * (score - top).clamp(max=0).exp(), 0)
-                made[b, h, i] = weight / weight.sum()
-    return made
+                top = score[visible].max().detach()
+                row = torch.where(visible, count * (score - top).clamp(max=0).exp(), 0)
+                weights[b, h, i] = row / row.sum()
+    return weights
 
 
-def _times_shown(buckets: Any, real: list[int], length: int, pattern: Pattern) -> Tensor:
+def _times_seen(buckets: Any, real: list[int], length: int, pattern: ChunkPattern) -> Tensor:
     """N (L, L): how often the list of chunks of one row and head shows key j to query i."""
     chunks = []
     for number, bucket in enumerate(buckets):
@@ -63,7 +63,7 @@ def _times_shown(buckets: Any, real: list[int], length: int, pattern: Pattern) -
 
 
 def lsh_attention_reference(
-    qk: Tensor, v: Tensor, buckets: Tensor, pattern: Pattern, *, keep: Tensor | None = None,
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None,
     scale: float = 1.0, key_eps: float = 1e-6,
 ) -> Tensor:  # fmt: skip
     """The definition, one query at a time; arguments as in `lsh_attention`."""

@@ -17,8 +17,8 @@ def _limits(make: Make) -> list[Pair]:
         heads = (2, LENGTH, HEADS, WIDTH // HEADS)
         qk, v = (w(x).view(heads).transpose(1, 2) for w in (wide.query_key, wide.value))
         k = qk / (qk.square().sum(-1, keepdim=True) + qk.shape[-1] * 1e-6).sqrt()
-        places = torch.arange(LENGTH, device=x.device)
-        others = places[:, None] > places if wide.causal else places[:, None] != places
+        positions = torch.arange(LENGTH, device=x.device)
+        others = positions[:, None] > positions if wide.causal else positions[:, None] != positions
         weights = (qk @ k.mT).masked_fill(~others, -torch.inf).softmax(-1)
         y = weights.nan_to_num(0.0) @ v
         if wide.causal:

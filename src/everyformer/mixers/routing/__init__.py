@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -53,15 +53,15 @@ from everyformer.core.bounds import Amount, Count, Dropout, Rate, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.memory import check_memory
-from everyformer.core.mixer import heads_divide, set_options
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.content.centroids import Centroids, Update
-from everyformer.engines.content.clustered import Heads, Slots, best_yet, latest, latest_next
+from everyformer.engines.content.clustered import Members, Projected, best_yet, latest, latest_next
 from everyformer.engines.ranges import widened
 from everyformer.mixers import MIXERS
-from everyformer.mixers.base import RowMixer, Rows
+from everyformer.mixers._heads import HeadMixer
+from everyformer.mixers.base import Rows
 from everyformer.mixers.routing.function import (
     Routing,
     hidden,
@@ -75,6 +75,8 @@ from everyformer.mixers.routing.trials import TRIALS
 
 @dataclass(frozen=True)
 class RoutingOptions(Options):
+    """Options of `RoutingAttention`."""
+
     clusters: Count | None = None
     """K, centroids of a head (default: max_length / window; without both its square root)"""
     window: Count | None = None
@@ -103,24 +105,31 @@ class RoutingOptions(Options):
 
 @state
 class RoutingState(State):
-    """What routed and local heads hold."""
+    """The members of the clusters of routed heads, and the last tokens of local ones."""
 
     seen: Tensor
-    routed: Slots
-    local: Slots | None = None
+    routed: Members
+    local: Members | None = None
+
+
+class _RoutedHeads(NamedTuple):
+    """Queries, keys and values of the heads of one call."""
+
+    near: Projected
+    """of local heads"""
+    far: Projected
+    """of routed heads, queries and keys normed"""
+    q_scores: Tensor
+    """(B, H, L, K) u of the routed queries"""
+    k_scores: Tensor
+    """(B, H, L, K) the same of their keys"""
 
 
 @MIXERS.register("routing")
-class RoutingAttention(RowMixer):
-    """Routed and local heads over (B, L, width), with their projections.
+class RoutingAttention(HeadMixer):
+    """Routing Transformer's attention over (B, L, width): local heads first, then routed ones.
 
-    Args:
-        width: channels of x.
-        heads: H, the local ones first.
-        causal: whether later tokens are hidden; see ``routing``.
-        max_length: decides the default numbers of clusters and members; longer texts work too.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `RoutingOptions` or a dictionary.
+    ``max_length`` decides the default numbers of clusters and members; longer texts work too.
 
     Raises:
         GeneError: numbers of clusters, members or heads that cannot be, or separate keys where
@@ -130,18 +139,13 @@ class RoutingAttention(RowMixer):
     name = "routing"
     trials = TRIALS
     states = (RoutingState,)
-    honours = frozenset({"keep", "documents"})
     shares_heads = True
     Options = RoutingOptions
+    options: RoutingOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, options: RoutingOptions | dict[str, object] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        o: RoutingOptions = set_options(RoutingOptions, self.name, options)
-        self.width, self.heads, self.causal, self.options = width, heads, causal, o
-        self.size = heads_divide(channels or width, heads, self.name)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, width, heads, causal = self.options, self.width, self.heads, self.causal
         self.clusters, self.window = _sizes(o, max_length)
         self.local_window = o.local_window or self.window
         members = self.clusters * self.window + self.local_window
@@ -151,7 +155,8 @@ class RoutingAttention(RowMixer):
             f"{self.local_window:,} last tokens,",
             "choose a smaller window, local_window or clusters",
         )
-        self.local = (0 if channels else heads // 2) if o.local_heads is None else o.local_heads
+        half = heads // 2 if self.alone else 0
+        self.local = half if o.local_heads is None else o.local_heads
         self.share = causal if o.share_qk is None else o.share_qk
         _check(self)
         if causal and (o.evaluation_routing or o.routing) == "paper":
@@ -159,8 +164,8 @@ class RoutingAttention(RowMixer):
                 "who is a member of a cluster is chosen by the whole row, later tokens included "
                 "(routing='paper'; evaluation_routing='prefix' is honest)"
             )
-        routed, every = heads - self.local, heads * self.size
-        keys = self.local * self.size if self.share else every
+        routed, every = heads - self.local, heads * self.head_dim
+        keys = self.local * self.head_dim if self.share else every
         self.query = nn.Linear(width, every, bias=False)
         self.key = nn.Linear(width, keys, bias=False) if keys else None
         self.value = nn.Linear(width, every, bias=False)
@@ -168,7 +173,7 @@ class RoutingAttention(RowMixer):
         for linear in (self.query, self.key, self.value, self.out):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)
-        self.centroids = Centroids(routed, self.clusters, self.size, o.update, o.decay)
+        self.centroids = Centroids(routed, self.clusters, self.head_dim, o.update, o.decay)
         self.bias: nn.Parameter | None = None
         if o.rank_bias is not None:
             columns = o.rank_bias + 1 if causal else 2 * o.rank_bias + 1
@@ -178,39 +183,37 @@ class RoutingAttention(RowMixer):
         keep = rows.keep
         if self.training:
             self.centroids.watch(self.parameters())
-        near, far, asked, shown = self._project(rows.x)
+        heads = self._project(rows.x)
         if tracing():
-            record(self, "clusters", lambda: hidden(asked.argmax(-1), self.clusters, keep))
-            record(self, "weights", lambda: self._weights(near, far, asked, shown, keep))
+            scores = heads.q_scores
+            record(self, "clusters", lambda: hidden(scores.argmax(-1), self.clusters, keep))
+            record(self, "weights", lambda: self._weights(heads, keep))
         if state is None:
-            y, after = self._whole(near, far, asked, shown, keep), None
+            y, after = self._whole(heads, keep), None
         else:
             assert isinstance(state, RoutingState)
-            y, after = self._continue(near, far, asked, keep, state)
+            y, after = self._continue(heads, keep, state)
         if keep is not None:
             y = y.masked_fill(~keep[:, None, :, None], 0)
-        y = self.out(y.transpose(1, 2).flatten(2))
+        y = self.merge(y)
         losses: Losses = {}
         if self.training:
-            losses = self._learn(y, far, asked, shown, keep)
+            losses = self._learn(y, heads, keep)
         return MixerOutput(y, after, losses)
 
     def text_reference(self, text: Rows) -> Tensor:
-        near, far, asked, shown = self._project(text.x)
-        y = self._weights(near, far, asked, shown, None) @ torch.cat((near.v, far.v), 1)
-        return self.out(y.transpose(1, 2).flatten(2))
+        heads = self._project(text.x)
+        values = torch.cat((heads.near.v, heads.far.v), 1)
+        return self.merge(self._weights(heads, None) @ values)
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> RoutingState:  # fmt: skip
-        if not self.causal or self._routing(training=False) == "paper":
-            super().init_state(batch_size)
-        like: dict[str, Any] = {"device": device or self.out.weight.device}
-        like["dtype"] = dtype or self.out.weight.dtype
-        rows = batch_size, self.heads - self.local, self.clusters
-        routed = Slots.empty(rows, self.size, **like)
-        local = Slots.empty((batch_size, self.local, 1), self.size, **like) if self.local else None
+    @property
+    def continues(self) -> bool:
+        return self.causal and self._routing(training=False) != "paper"
+
+    def empty_state(self, batch: int, **like: Any) -> RoutingState:
+        size, routed_heads = self.head_dim, self.heads - self.local
+        routed = Members.empty((batch, routed_heads, self.clusters), size, **like)
+        local = Members.empty((batch, self.local, 1), size, **like) if self.local else None
         return RoutingState(routed.seen, routed, local)
 
     def train(self, mode: bool = True) -> Self:
@@ -228,79 +231,77 @@ class RoutingAttention(RowMixer):
             return None
         return o.routing if training else o.evaluation_routing or o.routing
 
-    def _project(self, x: Tensor) -> tuple[Heads, Heads, Tensor, Tensor]:
-        """Local heads, routed heads with normed queries and keys, and their scores."""
+    def _project(self, x: Tensor) -> _RoutedHeads:
         q, v = (self._split(linear(x)) for linear in (self.query, self.value))
         keys = q[:, :0] if self.key is None else self._split(self.key(x))
         near, far = (t[:, : self.local] for t in (q, keys, v)), q[:, self.local :]
-        wide = F.layer_norm(widened(far), (self.size,))
-        asked = shown = self.centroids.scores(wide)
+        wide = F.layer_norm(widened(far), (self.head_dim,))
+        q_scores = k_scores = self.centroids.scores(wide)
         own = other = wide.to(q.dtype)
         if not self.share:
-            wide = F.layer_norm(widened(keys[:, self.local :]), (self.size,))
-            shown, other = self.centroids.scores(wide), wide.to(q.dtype)
-        return Heads(*near), Heads(own, other, v[:, self.local :]), asked, shown
+            wide = F.layer_norm(widened(keys[:, self.local :]), (self.head_dim,))
+            k_scores, other = self.centroids.scores(wide), wide.to(q.dtype)
+        routed = Projected(own, other, v[:, self.local :])
+        return _RoutedHeads(Projected(*near), routed, q_scores, k_scores)
 
     def _split(self, y: Tensor) -> Tensor:
-        return y.unflatten(-1, (-1, self.size)).transpose(1, 2)
+        return y.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _whole(
-        self, near: Heads, far: Heads, asked: Tensor, shown: Tensor, keep: Tensor | None
-    ) -> Tensor:
+    def _whole(self, heads: _RoutedHeads, keep: Tensor | None) -> Tensor:
         """All heads (B, H, L, D) over a row of its own."""
-        dropout = self.options.attention_dropout if self.training else 0.0
+        near = heads.near
         y = routing_attention(
-            *far, asked, shown, window=self.window, routing=self._routing(self.training),
-            keep=keep, bias=self.bias, dropout=dropout,
+            *heads.far, heads.q_scores, heads.k_scores, window=self.window, keep=keep,
+            routing=self._routing(self.training), bias=self.bias, dropout=self.dropout,
         )  # fmt: skip
         if not self.local:
             return y
         labels, both = self._local_labels(near, keep), not self.causal
-        local = latest(near, labels, self.local_window, 1, both=both, dropout=dropout)
+        local = latest(near, labels, self.local_window, 1, both=both, dropout=self.dropout)
         return torch.cat((local, y), 1)
 
     def _continue(
-        self, near: Heads, far: Heads, asked: Tensor, keep: Tensor | None, held: RoutingState
+        self, heads: _RoutedHeads, keep: Tensor | None, state: RoutingState
     ) -> tuple[Tensor, RoutingState]:
-        """All heads over tokens that follow what is held."""
-        how: dict[str, Any] = {"dropout": self.options.attention_dropout if self.training else 0.0}
+        """All heads over tokens that follow those of the state."""
+        near, far, q_scores, _ = heads
+        how: dict[str, Any] = {"dropout": self.dropout}
         if self._routing(training=False) == "prefix":
-            worth = real_scores(asked, keep)
-            y, routed = best_yet(far, worth, self.window, held.routed, bias=self.bias, **how)
+            worth = real_scores(q_scores, keep)
+            y, routed = best_yet(far, worth, self.window, state.routed, bias=self.bias, **how)
         else:
-            labels = hidden(asked.argmax(-1), self.clusters, keep)
-            y, routed = latest_next(far, labels, self.window, held.routed, bias=self.bias, **how)
+            labels = hidden(q_scores.argmax(-1), self.clusters, keep)
+            y, routed = latest_next(far, labels, self.window, state.routed, bias=self.bias, **how)
         local = None
-        if held.local is not None:
+        if state.local is not None:
             labels = self._local_labels(near, keep)
-            before, local = latest_next(near, labels, self.local_window, held.local, **how)
+            before, local = latest_next(near, labels, self.local_window, state.local, **how)
             y = torch.cat((before, y), 1)
         return y, RoutingState(routed.seen, routed, local)
 
     @staticmethod
-    def _local_labels(near: Heads, keep: Tensor | None) -> Tensor:
+    def _local_labels(near: Projected, keep: Tensor | None) -> Tensor:
         """0 for every token, 1 for padding: (B, H, L)."""
         labels = torch.zeros(near.q.shape[:3], dtype=torch.long, device=near.q.device)
         return labels if keep is None else labels + (~keep[:, None])
 
-    def _weights(
-        self, near: Heads, far: Heads, asked: Tensor, shown: Tensor, keep: Tensor | None
-    ) -> Tensor:
+    def _weights(self, heads: _RoutedHeads, keep: Tensor | None) -> Tensor:
         """The literal weights of all heads (B, H, L, L)."""
-        made = routing_weights_reference(
-            far.q, far.k, asked, shown, self.window, routing=self._routing(self.training),
+        near, far, q_scores, k_scores = heads
+        routed = routing_weights_reference(
+            far.q, far.k, q_scores, k_scores, self.window, routing=self._routing(self.training),
             keep=keep, bias=self.bias,
         )  # fmt: skip
         local = local_weights_reference(near.q, near.k, self.local_window, self.causal, keep)
-        return torch.cat((local, made), 1)
+        return torch.cat((local, routed), 1)
 
-    def _learn(
-        self, y: Tensor, far: Heads, asked: Tensor, shown: Tensor, keep: Tensor | None
-    ) -> Losses:
+    def _learn(self, y: Tensor, heads: _RoutedHeads, keep: Tensor | None) -> Losses:
         """The losses of the centroids; what they follow is counted when ``y`` gets a gradient."""
         o = self.options
         losses: Losses = {}
-        pairs = [(far.q, asked)] if self.share else [(far.q, asked), (far.k, shown)]
+        pairs = [(heads.far.q, heads.q_scores)]
+        if not self.share:
+            pairs.append((heads.far.k, heads.k_scores))
         for x, scores in pairs:
             labels = nearest(scores)
             self.centroids.count(y, x, labels, keep)
@@ -336,7 +337,7 @@ def _check(mixer: RoutingAttention) -> None:
             f"routing: local_heads={mixer.local} of heads={mixer.heads} must leave at least one "
             "routed head"
         )
-    if mixer.size < 2:
+    if mixer.head_dim < 2:
         raise GeneError("routing normalises queries over a head's channels: give at least 2 each")
     if o.rank_bias is not None and not mixer.share:
         raise GeneError(

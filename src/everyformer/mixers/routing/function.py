@@ -13,7 +13,7 @@ from torch import Tensor
 
 from everyformer.core.choices import choose
 from everyformer.core.errors import ShapeError
-from everyformer.engines.content.clustered import Heads, Slots, balanced, best_yet, latest
+from everyformer.engines.content.clustered import Members, Projected, balanced, best_yet, latest
 
 Routing = Literal["strict", "prefix", "paper"]
 
@@ -42,21 +42,18 @@ def routing_attention(
             f"scores must be (batch, heads, length, clusters) for queries {tuple(q.shape)}, not "
             f"{tuple(asked.shape)}"
         )
-    heads, clusters = Heads(q, k, v), asked.shape[-1]
+    heads, clusters = Projected(q, k, v), asked.shape[-1]
     if routing == "strict":
         labels = hidden(nearest(asked), clusters, keep)
         y = latest(heads, labels, window, clusters, bias=bias, dropout=dropout)
         return y if keep is None else y * keep[:, None, :, None]
     if routing == "prefix":
-        asked = choose(lambda: asked)
-    asked = real_scores(asked, keep)
-    if routing == "prefix":
-        rows = (q.shape[0], q.shape[1], clusters)
-        held = Slots.empty(rows, q.shape[-1], device=q.device, dtype=q.dtype)
-        return best_yet(heads, asked, window, held, bias=bias, dropout=dropout)[0]
-    shown = asked if shown is None else real_scores(shown, keep)
-    causal = routing is not None
-    return balanced(heads, asked, shown, window, causal=causal, bias=bias, dropout=dropout)
+        state = Members.empty((*q.shape[:2], clusters), q.shape[-1], device=q.device, dtype=q.dtype)
+        scores = real_scores(choose(lambda: asked), keep)
+        return best_yet(heads, scores, window, state, bias=bias, dropout=dropout)[0]
+    scores, causal = real_scores(asked, keep), routing is not None
+    k_scores = scores if shown is None else real_scores(shown, keep)
+    return balanced(heads, scores, k_scores, window, causal=causal, bias=bias, dropout=dropout)
 
 
 def nearest(scores: Tensor) -> Tensor:

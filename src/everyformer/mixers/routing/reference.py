@@ -16,16 +16,16 @@ Group = Callable[[int], list[list[int]]]
 
 
 def routing_weights_reference(
-    q: Tensor, k: Tensor, asked: Tensor, shown: Tensor, window: int, *, routing: Routing | None,
-    keep: Tensor | None = None, bias: Tensor | None = None,
+    q: Tensor, k: Tensor, q_scores: Tensor, k_scores: Tensor, window: int, *,
+    routing: Routing | None, keep: Tensor | None = None, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The matrix of weights (B, H, L, L), row by row; arguments as in `routing_attention`."""
     batch, heads, length, size = q.shape
-    made = q.new_zeros(batch, heads, length, length)
+    weights = q.new_zeros(batch, heads, length, length)
     for b in range(batch):
         real = list(range(length)) if keep is None else keep[b].nonzero().squeeze(1).tolist()
         for h in range(heads):
-            groups = _groups(asked[b, h], shown[b, h], real, window, routing)
+            groups = _groups(q_scores[b, h], k_scores[b, h], real, window, routing)
             for t in real:
                 found = [group for group in groups(t) if group]
                 for group in found:
@@ -33,16 +33,16 @@ def routing_weights_reference(
                     if bias is not None:
                         ranks = [_rank(t, s, group, bias.shape[1], routing) for s in group]
                         scores = scores + bias[h, ranks]
-                    made[b, h, t, group] += scores.softmax(0) / len(found)
-    return made
+                    weights[b, h, t, group] += scores.softmax(0) / len(found)
+    return weights
 
 
 def _groups(
-    asked: Tensor, shown: Tensor, real: list[int], window: int, routing: Routing | None
+    q_scores: Tensor, k_scores: Tensor, real: list[int], window: int, routing: Routing | None
 ) -> Group:
     """For a token, the tokens that it sees in each of its clusters, first ones first."""
-    nearest = asked.argmax(-1).tolist()
-    clusters = range(asked.shape[1])
+    nearest = q_scores.argmax(-1).tolist()
+    clusters = range(q_scores.shape[1])
 
     def best(scores: Tensor, cluster: int, among: list[int]) -> list[int]:
         worth = scores[:, cluster].tolist()
@@ -53,13 +53,13 @@ def _groups(
     if routing == "prefix":
 
         def so_far(t: int) -> list[list[int]]:
-            made = [best(asked, c, [s for s in real if s <= t]) for c in clusters]
-            return [group for group in made if t in group]
+            groups = [best(q_scores, c, [s for s in real if s <= t]) for c in clusters]
+            return [group for group in groups if t in group]
 
         return so_far
-    asks, keys = ([best(u, c, real) for c in clusters] for u in (asked, shown))
+    members, keys = ([best(u, c, real) for c in clusters] for u in (q_scores, k_scores))
     last = math.inf if routing is None else 0
-    return lambda t: [[s for s in keys[c] if s <= t + last] for c in clusters if t in asks[c]]
+    return lambda t: [[s for s in keys[c] if s <= t + last] for c in clusters if t in members[c]]
 
 
 def _rank(t: int, s: int, group: list[int], columns: int, routing: Routing | None) -> int:
@@ -86,12 +86,12 @@ def local_weights_reference(
 ) -> Tensor:
     """Weights (B, H, L, L) of heads that see the last ``window`` tokens, or those nearer."""
     batch, heads, length, size = q.shape
-    made = q.new_zeros(batch, heads, length, length)
+    weights = q.new_zeros(batch, heads, length, length)
     for b in range(batch):
         real = list(range(length)) if keep is None else keep[b].nonzero().squeeze(1).tolist()
         for n, t in enumerate(real):
             first, last = max(0, n - window + 1), n + 1 if causal else n + window
             group = real[first:last]
             scores = k[b][:, group] @ q[b, :, t, :, None] / math.sqrt(size)
-            made[b, :, t, group] = scores.squeeze(-1).softmax(-1)
-    return made
+            weights[b, :, t, group] = scores.squeeze(-1).softmax(-1)
+    return weights

@@ -1,23 +1,25 @@
 """Sparse Sinkhorn attention: each block of tokens sees itself and one block sorted in from afar.
 
     X'_i = sum_{t in block i} X_t,   R = sort net(X'),   P = Sinkhorn((R + e) / tau)     (N, N)
-    psi(K)_i = sum_j P_ij K_j,   psi(V)_i = sum_j P_ij V_j         over blocks of s tokens, by place
+    psi(K)_i = sum_j P_ij K_j,   psi(V)_i = sum_j P_ij V_j        of N blocks of s tokens
     y_t = softmax([q psi(K)_i, q K_i] / sqrt(D)) [psi(V)_i, V_i],   Y = concat_h(y) W_o^T
 
-for t in block i, for each head its own P; e is Gumbel noise, in training only. ``sort_net``: linear
-(X' W), mlp (relu(relu(X' W + b) W' + b')), both with a column for each of N blocks of the longest
-text, or bilinear (means of queries times means of keys, of any length). ``combine``: one softmax
-over both blocks (concat), the scores of both added at each place and psi(V) read (sum-scores), or
-two softmaxes added (sum-out). ``mixture`` adds full attention by the same heads. ``sortcut`` = n:
-every token sees the first n sorted blocks and nothing else (both ways only). ``hard``: each row of
-P is one at its largest entry, with the gradient of the soft one.
+for t in block i. X' stands for a block, R are logits, P is the soft permutation that they become by
+Sinkhorn balancing, one for each head, and psi sorts whole blocks: token r of a sorted block mixes
+the tokens r of all blocks. tau is a temperature, e Gumbel noise, in training only. ``sort_net``:
+linear (X' W), mlp (relu(relu(X' W + b) W' + b')), both with a column for each of N blocks of the
+longest text, or bilinear (means of queries times means of keys, of any length). ``combine``: one
+softmax over both blocks (concat), the scores of both added token by token and psi(V) read
+(sum-scores), or two softmaxes added (sum-out). ``mixture`` adds full attention by the same heads.
+``sortcut`` = n: every token sees the first n sorted blocks and nothing else (both ways only).
+``hard``: each row of P is one at its largest entry, with the gradient of the soft one.
 
 Causal: X'_i sums what was read up to the first token of block i, only earlier blocks are sorted in,
 and columns are summed over the rows so far (`engines.content.balance`); block 0 gets a learned
 null key and value. There balancing leaves one solution: row 1 takes block 0 whole, so what is left
 for row 2 is block 1, and so on. The more ``iterations``, the nearer every row is to the block just
-before, whatever its logits; the default is 1. A place of a sorted block that is partly made of
-padding counts by what is real.
+before, whatever its logits; the default is 1. A token of a sorted block that is partly mixed of
+padding has the weight of its real part.
 
 Cost: O(L s D) time a head for scores and O(L^2 D / s) for psi, a cheap product; O(L s + (L/s)^2)
 memory. State: keys and values of all tokens, sums over columns. Row i of P is made when block i
@@ -42,7 +44,7 @@ from everyformer.core.bounds import Bounds, Count, Dropout, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.memory import check_memory
-from everyformer.core.mixer import Mixer, heads_divide, set_options
+from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -52,14 +54,14 @@ from everyformer.engines.content.balance import (
     balanced_reference,
     gumbel,
 )
-from everyformer.engines.projections import HeadProjections
 from everyformer.engines.ranges import widened
 from everyformer.engines.rows import gather_rows
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility, surely
 from everyformer.mixers import MIXERS
-from everyformer.mixers.base import RowMixer, Rows
+from everyformer.mixers._heads import HeadMixer
+from everyformer.mixers.base import Rows
 from everyformer.mixers.sinkhorn.reference import pooled_reference, sinkhorn_attention_reference
 from everyformer.mixers.sinkhorn.sorting import (
     Combine,
@@ -121,30 +123,18 @@ class SinkhornOptions(Options):
 
 
 @MIXERS.register("sinkhorn")
-class Sinkhorn(RowMixer):
-    """Sparse Sinkhorn attention over (B, L, width); see the module's text for the symbols.
-
-    Args:
-        width: channels of x. heads: H.
-        causal: whether a token sees only itself and earlier ones.
-        max_length: longest text; a bilinear net needs none.
-        options: `SinkhornOptions` or a dictionary.
-    """
+class Sinkhorn(HeadMixer):
+    """Sparse Sinkhorn attention over (B, L, width); only a bilinear net needs no ``max_length``."""
 
     name = "sinkhorn"
     trials = TRIALS
     states = (SinkhornState,)
-    honours = frozenset({"keep", "documents"})
     Options = SinkhornOptions
+    options: SinkhornOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        options: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        o: SinkhornOptions = set_options(SinkhornOptions, self.name, options)
-        self.width, self.heads, self.causal, self.options = width, heads, causal, o
-        self.head_dim = heads_divide(width, heads, self.name)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, causal = self.options, self.causal
         if causal and o.sortcut is not None:
             raise GeneError(
                 f"sortcut={o.sortcut} shows all tokens the same blocks, later ones too: use it "
@@ -160,22 +150,17 @@ class Sinkhorn(RowMixer):
         self.most = 0 if self.max_length is None else -(-self.max_length // o.block_size)
         # keys, values and those that are sorted in
         check_memory(
-            4.0 * o.block_size * width * torch.get_default_dtype().itemsize,
+            4.0 * o.block_size * self.width * torch.get_default_dtype().itemsize,
             f"sinkhorn: a block of block_size={o.block_size:,} tokens",
             "choose a smaller block_size",
         )
-        self.project = HeadProjections(
-            (width,) * 3, (heads, heads), (self.head_dim, self.head_dim), o.bias
-        )
-        self.out = nn.Linear(width, width, bias="output" in o.bias)
-        if self.out.bias is not None:
-            nn.init.zeros_(self.out.bias)
+        self.add_projections(o.bias)
         self.sorter: nn.Module | None = None
         if o.sort_net != "bilinear":
-            self.sorter = Sorter(o.sort_net, heads, width, self.most)
+            self.sorter = Sorter(o.sort_net, self.heads, self.width, self.most)
         self.null: nn.Parameter | None = None
         if causal:
-            self.null = nn.Parameter(torch.randn(2, heads, 1, self.head_dim))
+            self.null = nn.Parameter(torch.randn(2, self.heads, 1, self.head_dim))
 
     def join(self, first: Mixer) -> None:
         """One sort net for all layers, if they share it."""
@@ -207,8 +192,8 @@ class Sinkhorn(RowMixer):
         real = F.pad(real, (0, behind)).unflatten(1, (count, size))
         x = F.pad(x, (0, 0, 0, behind))
         q, k, v = self.project(x)
-        shown = real.flatten(1)[:, None, :, None]
-        k, v = k.masked_fill(~shown, 0), v.masked_fill(~shown, 0)
+        visible = real.flatten(1)[:, None, :, None]
+        k, v = k.masked_fill(~visible, 0), v.masked_fill(~visible, 0)
         blocks = tuple(t.unflatten(2, (count, size)) for t in (q, k, v))
         logits = self._logits(x.unflatten(1, (count, size)), blocks[0], blocks[1], real)
         there = real[..., 0].expand(batch, -1)
@@ -222,7 +207,7 @@ class Sinkhorn(RowMixer):
             one = one * real[:, None, :, :, None].to(one.dtype)
             record(self, "weights", lambda: self._weights((*blocks[:2], one), p, real, length))
         # cut last: whether a cut tensor is contiguous would tie a compiled graph to some lengths
-        return self.out(y.transpose(1, 2).flatten(2))[:, :length]
+        return self.merge(y)[:, :length]
 
     def _weights(self, blocks: tuple[Tensor, ...], p: Tensor, real: Tensor, length: int) -> Tensor:
         """What each token adds to each output (B, H, L, L): mixing is linear in the values."""
@@ -235,7 +220,7 @@ class Sinkhorn(RowMixer):
         self, blocks: tuple[Tensor, ...], p: Tensor, real: Tensor, null: Null | None
     ) -> Tensor:
         """Outputs of heads (B, H, N s, D_v) of blocks (B, H, N, s, ...)."""
-        o, causal, dropout = self.options, self.causal, self._dropout
+        o, causal, dropout = self.options, self.causal, self.dropout
         q, k, v = blocks
         far = sorted_blocks(p, k, v, None if causal else real, null)
         if o.sortcut is not None:
@@ -292,75 +277,61 @@ class Sinkhorn(RowMixer):
             q, k, v, hardened(p) if o.hard else p, size, o.combine, causal=self.causal,
             null=self.null, sortcut=o.sortcut, mixture=o.mixture,
         )  # fmt: skip
-        return self.out(heads.transpose(0, 1).flatten(1))[None]
+        return self.merge(heads[None])
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> SinkhornState:
-        if not self.causal:
-            super().init_state(batch_size)
-        own = self.out.weight
-        like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
+    def empty_state(self, batch: int, **like: Any) -> SinkhornState:
         wide = {**like, "dtype": torch.promote_types(like["dtype"], torch.float32)}
-        o, heads = self.options, (batch_size, self.heads)
+        o, heads = self.options, (batch, self.heads)
         cache = KeyValueState.empty(heads, self.head_dim, self.head_dim, **like)
         block = torch.zeros(*heads, o.block_size, self.head_dim, **like)
         columns = torch.full((*heads, self.iterations, self.most), NOTHING, **wide)
-        pooled = torch.zeros(batch_size, self.width, **wide)
+        pooled = torch.zeros(batch, self.width, **wide)
         return SinkhornState(cache.seen, cache, pooled, block, block, columns)
 
-    def _continue(self, rows: Rows, held: SinkhornState) -> MixerOutput:
+    def _continue(self, rows: Rows, state: SinkhornState) -> MixerOutput:
         """New tokens behind those of the state, at most a block at a time."""
         outputs = []
         for part in rows.pieces(self.options.block_size):
-            y, held = self._step(part, held)
+            y, state = self._step(part, state)
             outputs.append(y)
-        return MixerOutput(torch.cat(outputs, 1), held, {})
+        return MixerOutput(torch.cat(outputs, 1), state, {})
 
-    def _step(self, rows: Rows, held: SinkhornState) -> tuple[Tensor, SinkhornState]:
+    def _step(self, rows: Rows, state: SinkhornState) -> tuple[Tensor, SinkhornState]:
         """At most s tokens, so that at most one block begins in a row."""
         x = rows.x
         length, size = x.shape[1], self.options.block_size
         q, k, v = self.project(x)
         tokens = torch.arange(length, device=x.device)
-        places = held.seen[:, None] + tokens
-        cache = held.cache.append(k, v, places, rows.keep)
+        positions = state.seen[:, None] + tokens
+        cache = state.cache.append(k, v, positions, rows.keep)
         keys, values = in_order(cache)
-        count = rows.lengths.expand_as(held.seen)
+        count = rows.lengths.expand_as(state.seen)
         if x.device.type == "cpu" and not torch.compiler.is_compiling():
-            self.check_length(int((held.seen + count).max()))
-        start = -held.seen % size
+            self.check_length(int((state.seen + count).max()))
+        start = -state.seen % size
         begins = start < count
         read = q.transpose(1, 2).flatten(2) if self.sorter is None else x
-        sums = held.pooled[:, None] + widened(read).cumsum(1).to(held.pooled.dtype)
-        old = made = held.sorted_keys, held.sorted_values
-        columns, null = held.columns, self._null()
+        sums = state.pooled[:, None] + widened(read).cumsum(1).to(state.pooled.dtype)
+        old = new = state.sorted_keys, state.sorted_values
+        columns, null = state.columns, self._null()
         assert null is not None
         if not surely(~begins):
             at = start.clamp(max=length - 1)[:, None]
-            pooled = self._pooled(gather_rows(sums, at), (held.seen + start)[:, None] + 1)
+            pooled = self._pooled(gather_rows(sums, at), (state.seen + start)[:, None] + 1)
             whole = keys.shape[2] // size
             if self.sorter is None:
                 blocks = keys[:, :, : whole * size].unflatten(2, (whole, size))
                 logits = compared(pooled, widened(blocks).mean(3))
             else:
                 logits = self.sorter(pooled, min(whole, self.most))
-            logits, row = self._noisy(logits)[:, :, 0], (held.seen + start) // size
-            made, columns = begun(
-                logits, row, begins, (keys, values), held, null, self.options.hard
+            logits, row = self._noisy(logits)[:, :, 0], (state.seen + start) // size
+            new, columns = begun(
+                logits, row, begins, (keys, values), state, null, self.options.hard
             )
         o, behind = self.options, tokens >= start[:, None]
         y = read_on(
-            q, (keys, values), old, made, places, behind, o.combine, o.mixture, self._dropout
+            q, (keys, values), old, new, positions, behind, o.combine, o.mixture, self.dropout
         )
-        last = gather_rows(torch.cat((held.pooled[:, None], sums), 1), count[:, None])[:, 0]
-        after = SinkhornState(cache.seen, cache, last, made[0], made[1], columns)
-        return self.out(y.transpose(1, 2).flatten(2)), after
-
-    @property
-    def _dropout(self) -> float:
-        return self.options.attention_dropout if self.training else 0.0
+        last = gather_rows(torch.cat((state.pooled[:, None], sums), 1), count[:, None])[:, 0]
+        after = SinkhornState(cache.seen, cache, last, new[0], new[1], columns)
+        return self.merge(y), after

@@ -40,29 +40,29 @@ def sinkhorn_attention_reference(
         i = t // size
         last = t + 1 if causal else min(q.shape[1], (i + 1) * size)
         own = slice(i * size, last)
-        asked = q[:, t : t + 1] * scale
+        query = q[:, t : t + 1] * scale
         if sortcut is not None:
             parts = [torch.cat([f[n] for f in far[:sortcut]], 1) for n in range(3)]
-            y = _softmax(asked, parts[0], parts[2]) @ parts[1]
+            y = _softmax(query, parts[0], parts[2]) @ parts[1]
         else:
             keys, values, level = far[i]
             near = torch.zeros_like(k[:, own, 0])
             if combine == "concat":
                 both = (torch.cat(two, 1) for two in ((keys, k[:, own]), (level, near)))
-                y = _softmax(asked, *both) @ torch.cat((values, v[:, own]), 1)
+                y = _softmax(query, *both) @ torch.cat((values, v[:, own]), 1)
             elif combine == "sum-scores":
                 more = torch.zeros_like(keys).index_copy(
                     1, torch.arange(last - i * size, device=k.device), k[:, own]
                 )
                 seen = last - i * size if causal else size
-                weights = _softmax(asked, (keys + more)[:, :seen], level[:, :seen])
+                weights = _softmax(query, (keys + more)[:, :seen], level[:, :seen])
                 y = weights @ values[:, :seen]
             else:
-                y = _softmax(asked, keys, level) @ values
-                y = y + _softmax(asked, k[:, own], near) @ v[:, own]
+                y = _softmax(query, keys, level) @ values
+                y = y + _softmax(query, k[:, own], near) @ v[:, own]
         if mixture:
             seen = last if causal else q.shape[1]
-            y = y + torch.softmax(asked @ k[:, :seen].mT, -1) @ v[:, :seen]
+            y = y + torch.softmax(query @ k[:, :seen].mT, -1) @ v[:, :seen]
         outputs.append(y)
     return torch.cat(outputs, 1)
 
@@ -74,11 +74,11 @@ def _softmax(q: Tensor, k: Tensor, level: Tensor) -> Tensor:
 def _sorted_literally(
     p: Tensor, k: Tensor, v: Tensor, size: int, i: int, null: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, values and the log of what is real of each place that is sorted to block i."""
+    """Keys, values and the log of the real part of each token of the block sorted to block i."""
     if null is not None and i == 0:
         keys, values = (n.expand(-1, size, -1) for n in null)
         return keys, values, torch.zeros_like(keys[..., 0])
-    places = []
+    rows = []
     for r in range(size):
         js = [j for j in range(p.shape[-1]) if j * size + r < k.shape[1]]
         at = [j * size + r for j in js]
@@ -86,6 +86,6 @@ def _sorted_literally(
         real = weight.sum(-1) / nonzero(p[:, i].sum(-1).to(k.dtype))
         mixed = [(weight[..., None] * t[:, at]).sum(1) for t in (k, v)]
         log = torch.where(real > 0, real.clamp(min=1e-300).log(), -math.inf)
-        places.append((*mixed, log))
-    keys, values, level = (torch.stack(parts, 1) for parts in zip(*places, strict=True))
+        rows.append((*mixed, log))
+    keys, values, level = (torch.stack(parts, 1) for parts in zip(*rows, strict=True))
     return keys, values, level

@@ -59,46 +59,48 @@ def hardened(p: Tensor) -> Tensor:
     """One at the largest entry of every row that has any, with the gradient of ``p``."""
     if p.shape[-1] == 0:
         return p
-    place = torch.arange(p.shape[-1], device=p.device)
-    largest = place == choose(lambda: p.argmax(-1, keepdim=True).int())
+    column = torch.arange(p.shape[-1], device=p.device)
+    largest = column == choose(lambda: p.argmax(-1, keepdim=True).int())
     return (largest & (p.sum(-1, keepdim=True) > 0)).to(p.dtype) + (p - p.detach())
 
 
-class Far(NamedTuple):
-    """Sorted blocks."""
+class Sorted(NamedTuple):
+    """Sorted blocks: psi(K), psi(V) and how much of them is real."""
 
     keys: Tensor
     """(B, H, N, s, D)"""
     values: Tensor
     """(B, H, N, s, D_v)"""
     level: Tensor | None
-    """(B, H, N, s) log of the part of each place that is made of real tokens; None: all is"""
+    """(B, H, N, s) log of the part of each token that is mixed of real ones; None: all is"""
 
 
-def sorted_blocks(p: Tensor, k: Tensor, v: Tensor, real: Tensor | None, null: Null | None) -> Far:
+def sorted_blocks(
+    p: Tensor, k: Tensor, v: Tensor, real: Tensor | None, null: Null | None
+) -> Sorted:
     """psi(K) and psi(V): blocks ``k`` and ``v`` (B, H, N, s, ...) mixed by ``p`` (B, H, N, N).
 
     Args:
         real: (B or 1, N, s) bool, where tokens are, if some may be missing.
         null: of block 0.
     """
-    made = [(p.to(t.dtype) @ t.flatten(3)).unflatten(3, t.shape[3:]) for t in (k, v)]
+    mixed = [(p.to(t.dtype) @ t.flatten(3)).unflatten(3, t.shape[3:]) for t in (k, v)]
     if null is not None:
         first = torch.arange(p.shape[-1], device=p.device) == 0
         first = first[:, None, None]
-        made = [
-            torch.where(first, n.to(t.dtype)[:, None], t) for n, t in zip(null, made, strict=True)
+        mixed = [
+            torch.where(first, n.to(t.dtype)[:, None], t) for n, t in zip(null, mixed, strict=True)
         ]
     if real is None:
-        return Far(made[0], made[1], None)
+        return Sorted(mixed[0], mixed[1], None)
     part = p @ real[:, None].to(p.dtype) / nonzero(p.sum(-1, keepdim=True))
     tiny = torch.finfo(p.dtype).tiny
     level = part.clamp(min=tiny).log().masked_fill(part < tiny, -math.inf)
-    return Far(made[0], made[1], level)
+    return Sorted(mixed[0], mixed[1], level)
 
 
 def own_and_sorted(
-    q: Tensor, k: Tensor, v: Tensor, far: Far, real: Tensor, combine: Combine, causal: bool,
+    q: Tensor, k: Tensor, v: Tensor, far: Sorted, real: Tensor, combine: Combine, causal: bool,
     dropout: float,
 ) -> Tensor:  # fmt: skip
     """Queries of blocks (B, H, N, s, D) over their own and their sorted block: (B, H, N s, D_v)."""
@@ -108,9 +110,9 @@ def own_and_sorted(
         past = torch.ones_like(near)
     else:
         assert far.level is not None
-        shown = torch.zeros_like(real, dtype=q.dtype).masked_fill(~real, -math.inf)
+        own_level = torch.zeros_like(real, dtype=q.dtype).masked_fill(~real, -math.inf)
         past = far.level.to(q.dtype).transpose(1, 2)
-        near = shown[:, :, None].expand_as(past).flatten(0, 1)[:, :, None]
+        near = own_level[:, :, None].expand_as(past).flatten(0, 1)[:, :, None]
         past = past.flatten(0, 1)[:, :, None]
     # blocks beside the rows of the batch
     q, k, v, k_far, v_far = (
@@ -129,7 +131,7 @@ def own_and_sorted(
     return y.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
 
 
-def first_sorted(q: Tensor, far: Far, count: int, dropout: float) -> Tensor:
+def first_sorted(q: Tensor, far: Sorted, count: int, dropout: float) -> Tensor:
     """SortCut: all queries (B, H, L, D) over the first ``count`` sorted blocks: (B, H, L, D_v)."""
     assert far.level is not None
     parts = (far.keys, far.values, far.level)

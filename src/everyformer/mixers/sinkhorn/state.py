@@ -19,8 +19,7 @@ from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.mixers.sinkhorn.sorting import Combine, Null, hardened
 
-Pair = tuple[Tensor, Tensor]
-"""Keys and values."""
+KV = tuple[Tensor, Tensor]
 
 
 @state
@@ -51,9 +50,9 @@ def in_order(cache: KeyValueState) -> tuple[Tensor, Tensor]:
 
 
 def begun(
-    logits: Tensor, row: Tensor, begins: Tensor, cached: Pair, held: SinkhornState, null: Null,
+    logits: Tensor, row: Tensor, begins: Tensor, cached: KV, state: SinkhornState, null: Null,
     hard: bool,
-) -> tuple[Pair, Tensor]:  # fmt: skip
+) -> tuple[KV, Tensor]:  # fmt: skip
     """Sorted keys and values (B, H, s, D) of the block ``row`` (B,), and the columns' sums with it;
     the state's where no block ``begins`` (B,).
 
@@ -61,25 +60,25 @@ def begun(
         logits: (B, H, N) of the row, of the whole blocks in ``cached``.
         cached: keys and values (B, H, T, D) in order.
     """
-    old = held.sorted_keys, held.sorted_values
-    whole, size = logits.shape[-1], held.sorted_keys.shape[2]
+    old = state.sorted_keys, state.sorted_values
+    whole, size = logits.shape[-1], state.sorted_keys.shape[2]
     blocks = [t[:, :, : whole * size].unflatten(2, (whole, size)) for t in cached]
-    missing = max(0, whole - held.columns.shape[-1])
-    columns = F.pad(held.columns, (0, missing), value=NOTHING)
+    missing = max(0, whole - state.columns.shape[-1])
+    columns = F.pad(state.columns, (0, missing), value=NOTHING)
     earlier = (torch.arange(whole, device=row.device) < row[:, None])[:, None]
     p, sums = balanced_row(logits.to(columns.dtype), columns[..., :whole], earlier)
     new, at_first = (flags[:, None, None, None] for flags in (begins, row == 0))
     columns = torch.where(new, torch.cat((sums, columns[..., whole:]), -1), columns)
     p = hardened(p) if hard else p
-    made = []
+    out = []
     for t, nothing, before in zip(blocks, null, old, strict=True):
         mixed = (p[:, :, None].to(t.dtype) @ t.flatten(3)).view_as(before)
-        made.append(torch.where(new, torch.where(at_first, nothing.to(t.dtype), mixed), before))
-    return (made[0], made[1]), columns
+        out.append(torch.where(new, torch.where(at_first, nothing.to(t.dtype), mixed), before))
+    return (out[0], out[1]), columns
 
 
 def read_on(
-    q: Tensor, cached: Pair, old: Pair, new: Pair, places: Tensor, behind: Tensor,
+    q: Tensor, cached: KV, old: KV, new: KV, positions: Tensor, behind: Tensor,
     combine: Combine, mixture: bool, dropout: float,
 ) -> Tensor:  # fmt: skip
     """Queries (B, H, L, D) over their own block and what was sorted in for it: (B, H, L, D).
@@ -87,26 +86,26 @@ def read_on(
     Args:
         cached: keys and values (B, H, T, D) in order. old, new: sorted ones (B, H, s, D) of the
             block that a row was in, and of the one that begins.
-        places: (B, L) of the tokens. behind: (B, L) bool, whether a token is in the new block.
+        positions: (B, L) of the tokens. behind: (B, L) bool, whether a token is in the new block.
     """
     (keys, values), size = cached, old[0].shape[2]
-    first = places[:, :1] // size * size
+    first = positions[:, :1] // size * size
     window = torch.arange(2 * size, device=q.device)
     index = (first + window).clamp(max=keys.shape[2] - 1)
     k, v = (gather_rows(t.transpose(1, 2), index).transpose(1, 2) for t in (keys, values))
-    here = (places - first)[..., None]
+    here = (positions - first)[..., None]
     own = (window <= here) & (window // size == here // size)
     k_far, v_far = (torch.cat(both, 2) for both in zip(old, new, strict=True))
     past = torch.stack((~behind, behind), -1).repeat_interleave(size, -1)
 
-    def read(k: Tensor, v: Tensor, shown: Tensor) -> Tensor:
-        return softmax_attention(q, k, v, Visibility(mask=shown[:, None]), dropout=dropout)
+    def read(k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+        return softmax_attention(q, k, v, Visibility(mask=visible[:, None]), dropout=dropout)
 
     if combine == "concat":
         y = read(torch.cat((k_far, k), 2), torch.cat((v_far, v), 2), torch.cat((past, own), -1))
     elif combine == "sum-scores":
         # a row at the beginning of a block has the new one in the first half of its window
-        half = torch.where((places[:, :1] % size) == 0, 0, size)
+        half = torch.where((positions[:, :1] % size) == 0, 0, size)
         later = gather_rows(k.transpose(1, 2), half + window[:size]).transpose(1, 2)
         added = torch.cat((k[:, :, :size], later), 2)
         y = read(k_far + added, v_far, past & (window % size <= here % size))
@@ -114,5 +113,5 @@ def read_on(
         y = read(k_far, v_far, past) + read(k, v, own)
     if mixture:
         every = torch.arange(keys.shape[2], device=q.device)
-        y = y + read(keys, values, every <= places[..., None])
+        y = y + read(keys, values, every <= positions[..., None])
     return y

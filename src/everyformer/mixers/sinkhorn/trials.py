@@ -15,8 +15,8 @@ class _Rolled(nn.Module):
     """Logits of a permutation of blocks: each sorts in the one after it."""
 
     def forward(self, pooled: Tensor, count: int) -> Tensor:
-        place = torch.arange(count, device=pooled.device)
-        chosen = (place[:, None] + 1) % count == place
+        block = torch.arange(count, device=pooled.device)
+        chosen = (block[:, None] + 1) % count == block
         return 9 * chosen.to(pooled.dtype).expand(len(pooled), HEADS, -1, -1)
 
 

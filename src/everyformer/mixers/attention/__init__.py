@@ -19,19 +19,16 @@ key-value head); Ainslie et al. 2023, arXiv 2305.13245 (groups). Differences fro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Count, Dropout, Positive
-from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
-from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.mixer import Context, heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -40,106 +37,18 @@ from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility, counts_up, visibility, with_past
-from everyformer.memory.base import Memory, Segment, by_contents
+from everyformer.memory.base import Segment, by_contents
 from everyformer.mixers import MIXERS
-from everyformer.mixers._attention_trials import TRIALS
+from everyformer.mixers._heads import BuiltMixer
+from everyformer.mixers.attention.options import AttentionOptions
+from everyformer.mixers.attention.reference import attention_reference
+from everyformer.mixers.attention.trials import TRIALS
 from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position
 
 
-@dataclass(frozen=True)
-class Widths(Options):
-    """Free dimensions; None takes the usual choice."""
-
-    query: Count | None = None
-    """i_q, channels of x (default: width)"""
-    key: Count | None = None
-    """i_k, channels of the context that keys are made of (default: width)"""
-    value: Count | None = None
-    """i_v, channels of the context that values are made of (default: width)"""
-    output: Count | None = None
-    """d_o, channels of the output (default: width)"""
-    key_dim: Count | None = None
-    """d_k, query and key channels of one head (default: width / heads)"""
-    value_dim: Count | None = None
-    """d_v, value channels of one head (default: key_dim)"""
-
-
-@dataclass(frozen=True)
-class AttentionOptions(Options):
-    kv_heads: Count | None = None
-    """key-value heads; fewer than heads shares them in groups, 1 shares one (default: heads)"""
-    widths: Widths = field(default_factory=Widths)
-    """free input, output and head dimensions"""
-    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
-    """which projections have a bias"""
-    qk_norm: bool = False
-    """normalise queries and keys of each head (RMS, learned gain) before the product"""
-    window: Count | tuple[Count | None, ...] | None = None
-    """keys seen: i-j < window when causal, |i-j| < window when not; one number or one a head"""
-    scale: Positive | None = None
-    """factor on the scores (default: 1/sqrt(key_dim))"""
-    softcap: Positive | None = None
-    """scores s become c tanh(s/c)"""
-    sink: bool = False
-    """one learned extra score a head, of a key whose value is zero"""
-    attention_dropout: Dropout = 0.0
-    """dropout on the weights in training"""
-
-
-def attention_reference(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False,
-    bias: Tensor | None = None, scale: float | None = None, softcap: float | None = None,
-    sink: Tensor | None = None, position: ScorePosition | None = None,
-    distance: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """The definition, one query at a time: q (B, H, L, D), k and v (B, H_kv, S, ...).
-
-    ``mask`` is bool, ``bias`` is added after scaling; both broadcast to (B, H, L, S). A
-    ``position`` that acts on scores makes them of q, k and ``distance`` (B or 1, L, S).
-    """
-    batch, heads, queries, size = q.shape
-    keys, groups = k.shape[2], heads // k.shape[1]
-    full = (batch, heads, queries, keys)
-    seen = torch.ones(full, dtype=torch.bool) if mask is None else mask.expand(full)
-    added = torch.zeros(full, dtype=q.dtype) if bias is None else bias.expand(full)
-    scale = 1 / math.sqrt(size) if scale is None else scale
-    cap = partial(_capped, softcap)
-    rows = []
-    for i in range(queries):
-        last = i + keys - queries + 1 if causal else keys
-        heads_out = []
-        for h in range(heads):
-            asked, read = q[:, h, i], k[:, h // groups]
-            if position is None or distance is None:
-                scores = cap(scale * (read @ asked[:, :, None]).squeeze(-1))
-            else:
-                scores = position.literal(asked, read, distance[:, i], h, scale, cap)
-            scores = scores + added[:, h, i]
-            visible = seen[:, h, i] & (torch.arange(keys) < last) & (scores > -math.inf)
-            top = scores.masked_fill(~visible, -1e30).amax(-1, keepdim=True)
-            if sink is not None:
-                top = torch.maximum(top, sink[h])
-            weight = torch.where(visible, (scores - top).masked_fill(~visible, 0).exp(), 0)
-            total = weight.sum(-1, keepdim=True)
-            if sink is not None:
-                total = total + (sink[h] - top).exp()
-            weight = weight / total.masked_fill(total == 0, 1)
-            y = (weight[:, None] @ v[:, h // groups]).squeeze(1)
-            if position is not None and distance is not None:
-                more = position.literal_values(weight, distance[:, i], h)
-                y = y if more is None else y + more
-            heads_out.append(y)
-        rows.append(torch.stack(heads_out, 1))
-    return torch.stack(rows, 2)
-
-
-def _capped(softcap: float | None, scores: Tensor) -> Tensor:
-    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
-
-
 @MIXERS.register("attention")
-class Attention(Mixer):
+class Attention(BuiltMixer):
     """Multi-head attention with its projections; see the module's text for the symbols."""
 
     name = "attention"
@@ -151,37 +60,26 @@ class Attention(Mixer):
     crosses = True
     shares_heads = True
     Options = AttentionOptions
+    options: AttentionOptions
+    position: Position | None
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 1,
-        causal: bool = False,
-        max_length: int | None = None,
-        channels: int | None = None,
-        position: Position | None = None,
-        memory: Memory | None = None,
-        options: Any = None,
-    ) -> None:
-        super().__init__()
-        o: AttentionOptions = set_options(AttentionOptions, self.name, options)
-        self.width, self.heads, self.causal, self.options = width, heads, causal, o
+    def build(self, max_length: int | None) -> None:
+        o, width, heads, causal = self.options, self.width, self.heads, self.causal
         self.kv_heads = heads if o.kv_heads is None else o.kv_heads
         if heads % self.kv_heads:
             raise GeneError(f"heads={heads} is not a multiple of kv_heads={self.kv_heads}")
         w = o.widths
-        self.key_dim = w.key_dim or heads_divide(channels or width, heads, self.name)
+        self.key_dim = w.key_dim or heads_divide(self.channels, heads, self.name)
         self.value_dim = w.value_dim or self.key_dim
         windows = o.window if isinstance(o.window, tuple) else (o.window,)
         if len(windows) not in (1, heads):
             raise GeneError(
                 f"window={o.window} must be one number, or one for each of {heads} heads"
             )
+        self._windows, position, memory = windows, self.position, self.memory
         if position is not None:
             position.check_mixer(self.name, heads, causal)
             position.check_sizes(self.name, self.key_dim, self.value_dim)
-        self.position, self.memory, self._windows = position, memory, windows
         if memory is not None:
             self.packs_with_state, self.states = True, (KeyValueState, memory.holds)
         if memory is not None and not (causal and windows == (None,)):
@@ -249,19 +147,19 @@ class Attention(Mixer):
         if self.memory is None:
             return MixerOutput(y, cache.last(self.reach), {})
 
-        def received() -> Tensor:
+        def usage() -> Tensor:
             got = self.scores.weights(q, k, visible, pairs)
             got = got if real is None else got.masked_fill(~real[:, None, :, None], 0)
             return got.sum((1, 2))
 
         if tracing():
-            record(self, "received", received)
+            record(self, "received", usage)
         if isinstance(state, KeyValueState):
             cache = cache if document is None else cache.only(document)
             return MixerOutput(y, cache.last(self.reach), {})
         assert positions is not None
-        look = partial(by_contents, self.project, self.scale, x.detach())
-        segment = Segment(x, positions, real, document, look, received)
+        attend = partial(by_contents, self.project, self.scale, x.detach())
+        segment = Segment(x, positions, real, document, attend, usage)
         return MixerOutput(y, *self.memory.remember(state, segment))
 
     def reference(
@@ -289,22 +187,12 @@ class Attention(Mixer):
         )  # fmt: skip
         return self.out(rearrange(y, "b h l d -> b l (h d)"))
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> State:
-        if not self.causal:
-            super().init_state(batch_size)
+    def empty_state(self, batch: int, **like: Any) -> State:
         if self.position is not None:
             self.position.check_streaming()
-        own = self.out.weight
-        like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
         if self.memory is not None and self.memory.ring() is None:
-            return self.memory.init_state(batch_size, self.width, **like)
-        rows = batch_size, self.kv_heads
+            return self.memory.init_state(batch, self.width, **like)
+        rows = batch, self.kv_heads
         return KeyValueState.empty(rows, self.key_dim, self.value_dim, **like)
 
     def read_context(self, context: Context, mask: Mask | None = None) -> ContextState:
