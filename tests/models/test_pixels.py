@@ -148,7 +148,7 @@ def test_every_value_is_predicted_from_those_made_before_it_and_no_other(options
         return -out.logits.log_softmax(-1)[0].gather(-1, values[0, :, None])[:, 0]
 
     before, steps = losses(values), values.shape[1]
-    made_at = sequence.places.repeat_interleave(sequence.channels if sequence.whole else 1)
+    made_at = sequence.inverse.repeat_interleave(sequence.channels if sequence.whole else 1)
     for u in range(0, steps, 5):
         other = values.clone()
         other[0, u] = (other[0, u] + 100) % 256

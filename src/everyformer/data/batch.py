@@ -46,8 +46,8 @@ class Batch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         parts = ("inputs", "targets", "keep", "documents", "labels")
-        held = {name: getattr(self, name) for name in parts}
-        changed: dict[str, Any] = {n: change(t) for n, t in held.items() if t is not None}
+        given = {name: getattr(self, name) for name in parts}
+        changed: dict[str, Any] = {n: change(t) for n, t in given.items() if t is not None}
         return replace(self, **changed)
 
     @property

@@ -92,8 +92,8 @@ def load_stdlib(config: DataConfig, tokenizer: Tokenizer | None = None) -> Datas
             "a text file or folder with --data"
         )
     with Source("stdlib", entries) as source:
-        made = load_text(source, config, tokenizer)
-    return replace(made, split=f"Python {platform.python_version()}; {made.split}")
+        text = load_text(source, config, tokenizer)
+    return replace(text, split=f"Python {platform.python_version()}; {text.split}")
 
 
 def _python_files(root: Path) -> Iterator[Path]:
@@ -117,7 +117,7 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
     labels = found.target.astype(np.int64)
     held_out = np.zeros(len(labels), dtype=bool)
     held_out[held_out_draw(labels, config.validation, config.seed)] = True
-    told = TASKS[task].classifies or config.labels
+    labelled = TASKS[task].classifies or config.labels
     names: tuple[tuple[str, ...], ...] = (tuple("0123456789"), ())
     return image_dataset(
         _shaped(pixels, config),
@@ -125,8 +125,8 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
         held_out,
         name="digits",
         task=cast(TaskName, task),
-        classes=names[not told],
-        untold=names[told or TASKS[task].encodes],
+        classes=names[not labelled],
+        untold=names[labelled or TASKS[task].encodes],
         split=f"a draw of {config.validation:.0%} within each class (seed {config.seed}): COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),
         small=config.small,
@@ -141,6 +141,6 @@ def _shaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
         except ImportError as error:
             raise MissingExtraError("pillow", "images", "resizing pictures") from error
         size = (config.size, config.size)
-        made = [Image.fromarray(p[0]).resize(size, Image.Resampling.BICUBIC) for p in pixels]
-        pixels = np.stack([np.asarray(picture)[None] for picture in made])
+        resized = [Image.fromarray(p[0]).resize(size, Image.Resampling.BICUBIC) for p in pixels]
+        pixels = np.stack([np.asarray(picture)[None] for picture in resized])
     return np.repeat(pixels, 3, axis=1) if config.colour == "rgb" else pixels

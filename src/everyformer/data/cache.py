@@ -48,17 +48,17 @@ def cached(
         return final, facts
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with workspace(root) as place:
-            made = place / "new" / key
-            made.mkdir()
+        with workspace(root) as temporary:
+            folder = temporary / "new" / key
+            folder.mkdir()
             before = stamp()
-            facts = build(made)
+            facts = build(folder)
             if stamp() != before:
                 raise DataError("the data was changed while it was read: start again")
-            write_json(made / FACTS, {"format": KIND, "facts": facts, "sums": checksums(made)})
+            write_json(folder / FACTS, {"format": KIND, "facts": facts, "sums": checksums(folder)})
             # of processes that build the same at once, the first one's stays
             if _whole(final) is None:
-                settle(place, root)
+                settle(temporary, root)
     except (OSError, UnsavedError) as error:
         reason = getattr(error, "strerror", error)
         raise DataError(

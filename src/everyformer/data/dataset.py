@@ -73,8 +73,8 @@ class Dataset(ABC):
     @property
     def pictures(self) -> dict[str, Any]:
         """What a model of pictures must know of them, by the names of its config's fields."""
-        told = self.classes if TASKS[self.task].draws else ()
-        return {"image": self.image, "source_image": self.source_image, "class_names": told}
+        names = self.classes if TASKS[self.task].draws else ()
+        return {"image": self.image, "source_image": self.source_image, "class_names": names}
 
     def summary(self) -> dict[str, Any]:
         """The facts above as plain values, for a run's files and reports."""

@@ -64,8 +64,8 @@ class ImageDataset(Dataset):
     def held_out_pictures(self, count: int) -> tuple[Tensor, Tensor | None]:
         """``count`` held-out pictures (n, C, H, W) at equal distances, and their told classes."""
         rows = self.validation_rows[spread(len(self.validation_rows), count)]
-        told = torch.from_numpy(self.labels[rows]) if self.classes else None
-        return torch.from_numpy(np.array(self.pixels[rows])), told
+        classes = torch.from_numpy(self.labels[rows]) if self.classes else None
+        return torch.from_numpy(np.array(self.pixels[rows])), classes
 
     def _batch(self, rows: np.ndarray) -> Batch:
         inputs = torch.from_numpy(np.array(self.pixels[rows]))
@@ -73,11 +73,11 @@ class ImageDataset(Dataset):
         if TASKS[self.task].classifies:
             return Batch(inputs, labels)
         targets = inputs.permute(0, 2, 3, 1).flatten(1).long()
-        told = labels if self.classes else None
+        classes = labels if self.classes else None
         if self.source_image is None:
-            return Batch(inputs, targets, labels=told)
+            return Batch(inputs, targets, labels=classes)
         small = shrunk(inputs, self.source_image[1:])
-        return Batch(small, targets, labels=told, separate=True)
+        return Batch(small, targets, labels=classes, separate=True)
 
 
 def shrunk(images: Tensor, size: tuple[int, int]) -> Tensor:
@@ -86,11 +86,11 @@ def shrunk(images: Tensor, size: tuple[int, int]) -> Tensor:
         from PIL import Image
     except ImportError as error:
         raise MissingExtraError("pillow", "images", "shrinking pictures") from error
-    made = torch.empty(*images.shape[:2], *size, dtype=torch.uint8)
-    for into, image in zip(made.flatten(0, 1), images.flatten(0, 1).numpy(), strict=True):
+    out = torch.empty(*images.shape[:2], *size, dtype=torch.uint8)
+    for into, image in zip(out.flatten(0, 1), images.flatten(0, 1).numpy(), strict=True):
         small = Image.fromarray(image).resize(size[::-1], Image.Resampling.BOX)
         into.copy_(torch.from_numpy(np.array(small)))
-    return made
+    return out
 
 
 def image_dataset(
@@ -196,12 +196,12 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
             own = list(layout.validation)
     classes: tuple[str, ...] = ()
     if with_classes:
-        held_names = [entry.parts[0] for entry in own or ()]
-        classes = class_names((entry.parts[0] for entry in train), held_names, source.given)
+        validation_names = [entry.parts[0] for entry in own or ()]
+        classes = class_names((entry.parts[0] for entry in train), validation_names, source.given)
     entries = train + (own or [])
     if len(entries) < 2:
         raise DataError(f"'{source.given}' has one picture; training and validation need two")
-    ids = {name: place for place, name in enumerate(classes)}
+    ids = {name: index for index, name in enumerate(classes)}
     labels = np.array([ids.get(entry.parts[0], 0) for entry in entries], dtype=np.int64)
     held_out = np.zeros(len(entries), dtype=bool)
     if own is not None:
@@ -237,7 +237,7 @@ def check_labels(config: DataConfig, task: str) -> None:
         )
 
 
-def read_images(place: str, shapes: Sequence[tuple[int, int, int]], most: int) -> Tensor:
+def read_images(path: str, shapes: Sequence[tuple[int, int, int]], most: int) -> Tensor:
     """The first ``most`` pictures of a file, folder or zip: (n, C, H, W) uint8, none resized.
 
     Args:
@@ -248,10 +248,10 @@ def read_images(place: str, shapes: Sequence[tuple[int, int, int]], most: int) -
     Raises:
         DataError: there are no pictures, or one has another size.
     """
-    with open_source(place) as source:
+    with open_source(path) as source:
         entries = [entry for entry in source.entries if entry.suffix in SUFFIXES][:most]
         if not entries:
-            raise DataError(f"'{place}' holds no pictures; give a .png or .jpg, a folder or a zip")
+            raise DataError(f"'{path}' holds no pictures; give a .png or .jpg, a folder or a zip")
         read: list[np.ndarray] = []
         faded = 0
         pictures = opened(source, entries, "reading pictures")
@@ -270,7 +270,7 @@ def read_images(place: str, shapes: Sequence[tuple[int, int, int]], most: int) -
             read.append(pixels_of(picture, picture.size, grey) if grey else coloured)
     if faded:
         warnings.warn(
-            f"{faded} of the {len(read)} pictures in '{place}' {'is' if faded == 1 else 'are'} in "
+            f"{faded} of the {len(read)} pictures in '{path}' {'is' if faded == 1 else 'are'} in "
             "colour, but grey ones are needed: only how bright they are is read",
             stacklevel=2,
         )
@@ -288,14 +288,14 @@ def _decoded(
         sizes, grey = survey(source, entries)
         height, width, resized = _target_size(sizes, config, source.given)
         grey = grey if config.colour == "auto" else config.colour == "grey"
-        made = hashlib.blake2b(digest_size=16)
+        checksum = hashlib.blake2b(digest_size=16)
         with (folder / "pixels.bin").open("wb") as file:
             for picture in opened(source, entries, "decoding pictures"):
                 raw = pixels_of(picture, (width, height), grey).tobytes()
-                made.update(raw)
+                checksum.update(raw)
                 file.write(raw)
         shape = [len(entries), 1 if grey else 3, height, width]
-        return {"shape": shape, "resized": resized, "checksum": made.hexdigest()}
+        return {"shape": shape, "resized": resized, "checksum": checksum.hexdigest()}
 
     folder, facts = cached(cache_root(config.cache), f"images-{key}", build, source.stamp)
     shape = tuple(facts["shape"])

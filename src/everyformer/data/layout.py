@@ -24,7 +24,7 @@ SPLITS = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class SourceLayout:
     """What a source's own folders say about training and validation."""
 
     train: tuple[Entry, ...]
@@ -35,7 +35,7 @@ class Layout:
     """Half a sentence on whence the split is; empty without one."""
 
 
-def find_layout(entries: Sequence[Entry], part: str | None = None) -> Layout:
+def find_layout(entries: Sequence[Entry], part: str | None = None) -> SourceLayout:
     """Recognise train, valid and test by folder (or, with files only, by file name).
 
     A folder common to all is set aside first, so `parts` start at the split's inside or, without a
@@ -57,15 +57,15 @@ def find_layout(entries: Sequence[Entry], part: str | None = None) -> Layout:
     while min(len(e.parts) for e in core) > 2 and len({e.parts[0] for e in core}) == 1:
         core = [replace(e, parts=e.parts[1:]) for e in core]
     if part is None:
-        return Layout(tuple(core), None, "")
-    held = _named(part, core)
-    rest = tuple(entry for entry in core if entry not in held)
+        return SourceLayout(tuple(core), None, "")
+    validation = _named(part, core)
+    rest = tuple(entry for entry in core if entry not in validation)
     if not rest:
         raise DataError(
             f"there is nothing but '{part}' in the source, so nothing is left to train on; to hold "
             "out everything give --data.validation 1"
         )
-    return Layout(rest, held, f"'{part}' is held out")
+    return SourceLayout(rest, validation, f"'{part}' is held out")
 
 
 Groups = dict[str, tuple[str, list[Entry]]]
@@ -97,17 +97,19 @@ def _by_name(entries: Sequence[Entry]) -> Groups | None:
     return groups if "train" in groups and len(groups) > 1 else None
 
 
-def _split(groups: Groups, part: str | None) -> Layout:
+def _split(groups: Groups, part: str | None) -> SourceLayout:
     train = groups["train"]
     if part is not None:
         every = [entry for _, entries in groups.values() for entry in entries]
         held_out = groups[part][1] if part in groups else _named(part, every)
-        return Layout(tuple(train[1]), tuple(held_out), f"the source's own {train[0]} and '{part}'")
-    held = groups.get("validation") or groups["test"]
-    note = f"the source's own {train[0]} and {held[0]}"
+        return SourceLayout(
+            tuple(train[1]), tuple(held_out), f"the source's own {train[0]} and '{part}'"
+        )
+    validation = groups.get("validation") or groups["test"]
+    note = f"the source's own {train[0]} and {validation[0]}"
     if "validation" in groups and "test" in groups:
         note += f" ({groups['test'][0]} left unread)"
-    return Layout(tuple(train[1]), tuple(held[1]), note)
+    return SourceLayout(tuple(train[1]), tuple(validation[1]), note)
 
 
 def _named(part: str, entries: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -129,7 +131,9 @@ def _words(name: str) -> set[str]:
     return {w for w in re.split(r"[._\-\d]+", Path(name).name.lower()) if w in SPLITS}
 
 
-def class_entries(source: Source, layout: Layout) -> tuple[list[Entry], list[Entry] | None, int]:
+def class_entries(
+    source: Source, layout: SourceLayout
+) -> tuple[list[Entry], list[Entry] | None, int]:
     """Training and held-out entries that lie in a class's folder, and how many lie beside them.
 
     ``parts[0]`` of each entry is its class.
@@ -138,8 +142,8 @@ def class_entries(source: Source, layout: Layout) -> tuple[list[Entry], list[Ent
         DataError: no folders, or a class's folder that holds no file.
     """
     train = [e for e in layout.train if len(e.parts) > 1]
-    held = layout.validation
-    inside = None if held is None else [e for e in held if len(e.parts) > 1]
+    validation = layout.validation
+    inside = None if validation is None else [e for e in validation if len(e.parts) > 1]
     if not train or inside == []:
         raise DataError(
             f"'{source.given}' has no folders for classes; put the files of each class into a "
@@ -153,18 +157,18 @@ def class_entries(source: Source, layout: Layout) -> tuple[list[Entry], list[Ent
                 f"the class folder '{folder}' in '{source.given}' holds no files; add some or "
                 "remove the folder"
             )
-    loose = len(layout.train) - len(train) + len(held or ()) - len(inside or ())
+    loose = len(layout.train) - len(train) + len(validation or ()) - len(inside or ())
     return train, inside, loose
 
 
-def class_names(labels: Iterable[str], held: Iterable[str], where: str) -> tuple[str, ...]:
+def class_names(labels: Iterable[str], validation: Iterable[str], where: str) -> tuple[str, ...]:
     """The classes in order, by value when all are whole numbers.
 
     Raises:
         DataError: fewer than two classes, or one that only the held-out part has.
     """
     found = set(labels)
-    missing = sorted(set(held) - found)
+    missing = sorted(set(validation) - found)
     if missing:
         raise DataError(
             f"the held-out part of '{where}' has the class '{missing[0]}', which the training part "

@@ -69,10 +69,10 @@ class MaskedTextDataset(Dataset):
         count = -(-len(tokens) // self.length)
         chosen = spread(count, limit)
         for first in range(0, len(chosen), size):
-            made = [self._held_out(int(row)) for row in chosen[first : first + size]]
-            inputs = torch.cat([batch.inputs for batch in made])
+            batches = [self._held_out(int(row)) for row in chosen[first : first + size]]
+            inputs = torch.cat([batch.inputs for batch in batches])
             documents = self.text.documents_of(inputs) if self.text.packed else None
-            targets = torch.cat([batch.targets for batch in made])
+            targets = torch.cat([batch.targets for batch in batches])
             yield Batch(inputs, targets, documents=documents)
 
     def _held_out(self, row: int) -> Batch:
@@ -116,8 +116,8 @@ class MaskedTextDataset(Dataset):
 
     @property
     def _separator(self) -> int:
-        held = None if self.tokenizer is None else self.tokenizer.separator
-        return -1 if held is None else held
+        own = None if self.tokenizer is None else self.tokenizer.separator
+        return -1 if own is None else own
 
 
 def masked(text: Dataset, config: DataConfig) -> MaskedTextDataset:

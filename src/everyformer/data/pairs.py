@@ -55,7 +55,7 @@ def holds_parallel(source: Source, config: DataConfig) -> bool:
     return len({_stem(entry) for entry in entries}) < len(entries)
 
 
-class Pairs:
+class SentencePairs:
     """The sentence pairs of a source, read anew at every pass."""
 
     def __init__(self, source: Source, config: DataConfig) -> None:
@@ -105,12 +105,12 @@ class Pairs:
             DataError: one side is empty or missing, not UTF-8, has NUL characters; with its place.
         """
         self.empty = 0
-        for held, entries in enumerate(self._parts):
+        for part, entries in enumerate(self._parts):
             for entry in entries:
                 for first, second, here, there in self._pairs(entry):
                     source, target = _checked(first, here), _checked(second, there)
                     if source and target:
-                        yield bool(held), source, target
+                        yield bool(part), source, target
                     elif source or target:
                         empty, full = (there, here) if source else (here, there)
                         raise DataError(
@@ -162,9 +162,9 @@ class Pairs:
 
     def _of_json(self, entry: Entry) -> Iterator[Pair]:
         for number, row in json_rows(self.source, entry):
-            held = _fields(row)
-            names = next((n for n in (self.languages, FIELDS) if n[0] in held), FIELDS)
-            first, second = (held.get(name) for name in names)
+            fields = _fields(row)
+            names = next((n for n in (self.languages, FIELDS) if n[0] in fields), FIELDS)
+            first, second = (fields.get(name) for name in names)
             here = f"{self.source.where(entry)}, line {number}"
             if not (isinstance(first, str) and isinstance(second, str)):
                 raise DataError(

@@ -56,18 +56,18 @@ def opened(
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
                 picture: Image.Image = Image.open(io.BytesIO(raw))
                 if decode:
-                    turn = UPRIGHT.get(_orientation(picture))
+                    upright = UPRIGHT.get(_orientation(picture))
                     picture.load()
-                    if turn is not None:
-                        picture = picture.transpose(Image.Transpose[turn])
+                    if upright is not None:
+                        picture = picture.transpose(Image.Transpose[upright])
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise DataError(f"the picture {source.where(entry)} is too large: {error}") from error
         except (OSError, SyntaxError, ValueError, EOFError) as error:
             # pillow names the buffer, of which nobody has heard
-            told = re.sub(r" <_io\.\w+ object at \w+>", "", str(error))
+            reason = re.sub(r" <_io\.\w+ object at \w+>", "", str(error))
             raise DataError(
-                f"the picture {source.where(entry)} is damaged or no picture ({told}); replace or "
-                "remove it"
+                f"the picture {source.where(entry)} is damaged or no picture ({reason}); replace "
+                "or remove it"
             ) from error
         if picture.mode == "F":
             raise DataError(

@@ -104,8 +104,8 @@ class Source:
             if isinstance(entry.handle, Path):
                 with reading(self.where(entry)):
                     found = entry.handle.stat()
-                place = str(entry.handle.absolute())
-                rows.append((entry.name, place, found.st_size, found.st_mtime_ns))
+                path = str(entry.handle.absolute())
+                rows.append((entry.name, path, found.st_size, found.st_mtime_ns))
         return digest(rows)
 
     def where(self, entry: Entry) -> str:
@@ -278,9 +278,9 @@ def _read_directory(given: str, path: Path, archive: zipfile.ZipFile) -> Source:
     _refuse_bomb(given, sum(entry.size for entry in entries), path.stat().st_size)
     if not entries:
         raise DataError(f"the zip '{given}' holds no files; give one that does")
-    held = {"/".join(e.parts[:depth]) for e in entries for depth in range(1, len(e.parts))}
+    filled = {"/".join(e.parts[:depth]) for e in entries for depth in range(1, len(e.parts))}
     entries.sort(key=lambda e: e.parts)
-    empty = sorted(folders - held)
+    empty = sorted(folders - filled)
     return Source(given, entries, archive=archive, archive_path=path, empty=empty)
 
 

@@ -31,8 +31,8 @@ def training_segment(dataset: TextDataset, step: int, size: int) -> Batch:
         raise DataError(f"all of {dataset.name} is held out, so there is nothing to train on")
     count = len(dataset.train) - 1
     starts = np.arange(size) * count // size
-    places = (starts[:, None] + step * dataset.length + np.arange(dataset.length)) % count
-    return _batch(dataset, dataset.train, places)
+    positions = (starts[:, None] + step * dataset.length + np.arange(dataset.length)) % count
+    return _batch(dataset, dataset.train, positions)
 
 
 def held_out_segments(dataset: TextDataset, streams: int) -> Iterator[Batch]:
@@ -47,9 +47,9 @@ def held_out_segments(dataset: TextDataset, streams: int) -> Iterator[Batch]:
     for n in range(int(np.diff(bounds).max())):
         first = (bounds[:-1] + n) * length
         ends = np.minimum(bounds[1:] * length, count)
-        places = first[:, None] + np.arange(length)
-        real = torch.from_numpy(places < ends[:, None])
-        batch = _batch(dataset, dataset.validation, np.minimum(places, count - 1))
+        positions = first[:, None] + np.arange(length)
+        real = torch.from_numpy(positions < ends[:, None])
+        batch = _batch(dataset, dataset.validation, np.minimum(positions, count - 1))
         yield replace(batch, targets=batch.targets.masked_fill(~real, IGNORED))
 
 
@@ -71,18 +71,18 @@ def warmed_windows(
         for back in range(before, 0, -1):
             begin = at - back * length
             if (begin > -length).any():
-                places = begin[:, None] + np.arange(length)
-                part = _batch(dataset, dataset.validation, places.clip(0))
-                real = torch.from_numpy(places >= 0)
+                positions = begin[:, None] + np.arange(length)
+                part = _batch(dataset, dataset.validation, positions.clip(0))
+                real = torch.from_numpy(positions >= 0)
                 ahead.append(part if bool(real.all()) else replace(part, keep=real))
         yield ahead, batch
 
 
-def _batch(dataset: TextDataset, tokens: np.ndarray, places: np.ndarray) -> Batch:
+def _batch(dataset: TextDataset, tokens: np.ndarray, positions: np.ndarray) -> Batch:
     """Tokens at ``places`` (B, L) with the next ones as targets."""
-    inputs = torch.from_numpy(tokens[places].astype(np.int64))
-    targets = torch.from_numpy(tokens[places + 1].astype(np.int64))
-    begins = torch.from_numpy(places == 0)
+    inputs = torch.from_numpy(tokens[positions].astype(np.int64))
+    targets = torch.from_numpy(tokens[positions + 1].astype(np.int64))
+    begins = torch.from_numpy(positions == 0)
     if dataset.packed:
         return Batch(inputs, targets, documents=_documents(dataset, inputs, begins))
     if bool(begins.any()):

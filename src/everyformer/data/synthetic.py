@@ -60,12 +60,12 @@ class GeneratedDataset(Dataset):
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         chosen = spread(HELD_OUT, limit)
         for first in range(0, len(chosen), size):
-            made = [self._held_out(int(row)) for row in chosen[first : first + size]]
-            keeps = [batch.keep for batch in made if batch.keep is not None]
+            batches = [self._held_out(int(row)) for row in chosen[first : first + size]]
+            keeps = [batch.keep for batch in batches if batch.keep is not None]
             yield replace(
-                made[0],
-                inputs=torch.cat([batch.inputs for batch in made]),
-                targets=torch.cat([batch.targets for batch in made]),
+                batches[0],
+                inputs=torch.cat([batch.inputs for batch in batches]),
+                targets=torch.cat([batch.targets for batch in batches]),
                 keep=torch.cat(keeps) if keeps else None,
             )
 
@@ -99,17 +99,17 @@ class RewriteDataset(GeneratedDataset):
     def _rows(self, random: np.random.Generator, count: int) -> Batch:
         longest = self.length - 1
         lengths = random.integers((longest + 1) // 2, longest + 1, (count, 1))
-        places = np.arange(self.length)
-        real = places < lengths
+        positions = np.arange(self.length)
+        real = positions < lengths
         content = random.integers(1, self.vocabulary, (count, self.length))
         inputs = np.where(real, content, 0)
         if self.name == "reverse":
-            found = np.take_along_axis(inputs, np.abs(lengths - 1 - places), axis=1)
+            found = np.take_along_axis(inputs, np.abs(lengths - 1 - positions), axis=1)
         elif self.name == "sort":
             found = np.sort(np.where(real, content, self.vocabulary), axis=1)
         else:
             found = inputs
-        keep = places <= lengths
+        keep = positions <= lengths
         targets = np.where(keep, np.where(real, found, 0), IGNORED)
         given, wanted = torch.from_numpy(inputs), torch.from_numpy(targets)
         return Batch(given, wanted, torch.from_numpy(keep), separate=True)
@@ -136,9 +136,9 @@ class RecallDataset(GeneratedDataset):
         head = 2 * self.pairs
         inputs[:, 0:head:2], inputs[:, 1:head:2] = keys, values
         slots = (self.length - head) // 2
-        places = head + 2 * random.random((count, slots)).argsort(axis=1)[:, : self.pairs]
-        np.put_along_axis(inputs, places, keys, axis=1)
-        np.put_along_axis(targets, places, values, axis=1)
+        positions = head + 2 * random.random((count, slots)).argsort(axis=1)[:, : self.pairs]
+        np.put_along_axis(inputs, positions, keys, axis=1)
+        np.put_along_axis(targets, positions, values, axis=1)
         return Batch(torch.from_numpy(inputs), torch.from_numpy(targets))
 
 
@@ -247,9 +247,10 @@ def load_generated(config: DataConfig, task: str | None = None) -> GeneratedData
         return CopyDataset(task="lm", **facts)
     if config.source == "recall":
         return RecallDataset(task="lm", **facts)
-    made = ListOpsDataset(task="classify-text", classes=tuple("0123456789"), **facts)
-    made.train_batch(0, 1, 0)  # lengths that no expression can have are told here, not in training
-    return made
+    dataset = ListOpsDataset(task="classify-text", classes=tuple("0123456789"), **facts)
+    # lengths that no expression can have are refused here, not in training
+    dataset.train_batch(0, 1, 0)
+    return dataset
 
 
 def _require_recall(config: DataConfig) -> None:

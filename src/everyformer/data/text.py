@@ -94,35 +94,35 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
 
     def build(folder: Path) -> dict[str, Any]:
         corpus = Corpus(source, config.validation, utf8=kind != "bytes", part=config.part)
-        made = tokenizer or fit_tokenizer(config.tokenizer, corpus.training_text())
-        made.save(folder)
-        return _encode(corpus, made, folder)
+        fitted = tokenizer or fit_tokenizer(config.tokenizer, corpus.training_text())
+        fitted.save(folder)
+        return _encode(corpus, fitted, folder)
 
     folder, facts = cached(cache_root(config.cache), f"text-{key}", build, source.stamp)
-    made = load_tokenizer(folder)
+    fitted = load_tokenizer(folder)
     sizes = facts["train_tokens"], facts["validation_tokens"]
     _require_length(source.given, sizes, config)
-    if config.packing and (max(facts["documents"]) < 2 or made.separator is None):
+    if config.packing and (max(facts["documents"]) < 2 or fitted.separator is None):
         raise DataError(
             f"'{source.given}' is one document, so there is nothing to pack: leave out "
             "--data.packing, or give a folder, or JSON lines, with several"
         )
     train, validation = (
-        np.memmap(folder / name, made.dtype, mode="r") if size else np.empty(0, made.dtype)
+        np.memmap(folder / name, fitted.dtype, mode="r") if size else np.empty(0, fitted.dtype)
         for name, size in zip(("train.bin", "validation.bin"), sizes, strict=True)
     )
     return TextDataset(
         name=source.name,
         task="lm",
         kind="text",
-        vocabulary=made.vocabulary,
+        vocabulary=fitted.vocabulary,
         length=config.length,
         bytes_per_token=facts["validation_bytes"] / sizes[1],
         split=_split(facts),
         fingerprint=digest(facts["fingerprint"], "packed")
         if config.packing
         else facts["fingerprint"],
-        tokenizer=made,
+        tokenizer=fitted,
         train=train,
         validation=validation,
         packed=config.packing,
@@ -200,7 +200,7 @@ def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> dict[str, Any
         "unknown": unknown,
         "documents": corpus.documents,
         "note": corpus.note,
-        "fingerprint": digest(*(made.digest() for made in hashes), tokenizer.to_dict()),
+        "fingerprint": digest(*(each.digest() for each in hashes), tokenizer.to_dict()),
     }
 
 

@@ -147,11 +147,11 @@ class _Search:
         rows: list[int] = []
         tokens: list[int] = []
         alive: list[list[float]] = []
-        values, places = best.values.tolist(), best.indices.tolist()
+        values, indices = best.values.tolist(), best.indices.tolist()
         for s, sentence in enumerate(self.active):
             kept: list[float] = []
-            for rank, (logp, place) in enumerate(zip(values[s], places[s], strict=True)):
-                origin, token = s * beam + place // vocabulary, place % vocabulary
+            for rank, (logp, index) in enumerate(zip(values[s], indices[s], strict=True)):
+                origin, token = s * beam + index // vocabulary, index % vocabulary
                 if token != end:
                     kept.append(logp)
                     rows.append(origin)

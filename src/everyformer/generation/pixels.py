@@ -67,14 +67,14 @@ def draw_images(
     model.eval()
     try:
         tokens, first = _begun(model, count, given, known, device)
-        told = None if labels is None else labels.to(device)
+        classes = None if labels is None else labels.to(device)
         steps = tqdm(
             range(first, model.sequence.steps),
             desc="drawing",
             unit="tokens",
             disable=None if show is None else not show,
         )
-        _fill(model, tokens, steps, sampling, told, _context(model, count, small))
+        _fill(model, tokens, steps, sampling, classes, _context(model, count, small))
     finally:
         model.train(training)
     return model.sequence.unflatten(model.sequence.values(tokens))

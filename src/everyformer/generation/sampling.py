@@ -37,8 +37,8 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tens
     if sampling.temperature == 0:
         return logits.argmax(-1)
     kept, order = _ordered(logits, sampling)
-    place = torch.multinomial(kept, 1, generator=generator)
-    return order.gather(-1, place).squeeze(-1)
+    index = torch.multinomial(kept, 1, generator=generator)
+    return order.gather(-1, index).squeeze(-1)
 
 
 def check_scores(logits: Tensor) -> None:
@@ -91,8 +91,8 @@ def penalised(logits: Tensor, had: Tensor, penalty: float) -> Tensor:
 class TokenStream(Iterator[Tensor]):
     """New tokens (B,) as they are drawn, and the state that the next one will be drawn from."""
 
-    def __init__(self, model: Model, held: _Held, drawn: Iterator[Tensor]) -> None:
-        self._model, self._held, self._drawn = model, held, drawn
+    def __init__(self, model: Model, cache: _Cache, drawn: Iterator[Tensor]) -> None:
+        self._model, self._cache, self._drawn = model, cache, drawn
 
     def __next__(self) -> Tensor:
         # between two tokens the caller's model is as the caller left it
@@ -109,11 +109,11 @@ class TokenStream(Iterator[Tensor]):
     @property
     def state(self) -> StackState | None:
         """What the texts so far came to, less the newest tokens; None where all is recomputed."""
-        return self._held.state
+        return self._cache.state
 
 
 @dataclass
-class _Held:
+class _Cache:
     state: StackState | None = None
 
 
@@ -150,9 +150,9 @@ def stream(
         raise ConfigError(f"'tokens' must be 0 or more, not {tokens}")
     sampling = sampling or Sampling()
     ids, keep = _rows_of(prompt, mask, next(model.parameters()).device)
-    texts = _Texts(ids, keep, model.config.vocabulary, sampling, tokenizer)
-    held = _Held(state)
-    return TokenStream(model, held, _drawn(model, ids, keep, tokens, texts, held))
+    texts = _Rows(ids, keep, model.config.vocabulary, sampling, tokenizer)
+    cache = _Cache(state)
+    return TokenStream(model, cache, _drawn(model, ids, keep, tokens, texts, cache))
 
 
 def _drawn(
@@ -160,26 +160,26 @@ def _drawn(
     ids: Tensor,
     keep: Tensor | None,
     tokens: int | None,
-    texts: _Texts,
-    held: _Held,
+    texts: _Rows,
+    cache: _Cache,
 ) -> Iterator[Tensor]:
     """The loop of `stream`."""
     rows, sampling = ids.shape[0], texts.sampling
     generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
-    held.state = initial_state(model, rows) if held.state is None else held.state.reserve(64)
+    cache.state = initial_state(model, rows) if cache.state is None else cache.state.reserve(64)
     new = ids
     alive = torch.arange(rows, device=ids.device)
-    while len(alive) and (tokens is None or texts.made < tokens):
+    while len(alive) and (tokens is None or texts.count < tokens):
         part = None if keep is None else Mask(keep=keep)
-        if held.state is None:
+        if cache.state is None:
             out = model(ids, mask=part, last=1)
         else:
-            out = model(new, mask=part, state=held.state, last=1)
-            held.state = out.state
+            out = model(new, mask=part, state=cache.state, last=1)
+            cache.state = out.state
         token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
         yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
         new = token[:, None]
-        if held.state is None:
+        if cache.state is None:
             ids = torch.cat((ids, new), 1)
             if keep is not None:
                 keep = torch.cat((keep, torch.ones_like(new, dtype=torch.bool)), 1)
@@ -189,7 +189,7 @@ def _drawn(
         if len(going) < len(alive):
             alive, ids, new = alive[going], ids[going], new[going]
             keep = None if keep is None else keep[going]
-            held.state = None if held.state is None else held.state.reorder(going)
+            cache.state = None if cache.state is None else cache.state.reorder(going)
 
 
 def generate(
@@ -205,11 +205,11 @@ def generate(
     ids, keep = _rows_of(prompt, mask, torch.device("cpu"))
     mask = None if keep is None else Mask(keep=keep)
     options: dict[str, Any] = {"mask": mask, "sampling": sampling, "tokenizer": tokenizer}
-    made = list(stream(model, ids, tokens=tokens, **options))
-    return torch.stack(made, 1) if made else ids.new_empty(ids.shape[0], 0)
+    drawn = list(stream(model, ids, tokens=tokens, **options))
+    return torch.stack(drawn, 1) if drawn else ids.new_empty(ids.shape[0], 0)
 
 
-class _Texts:
+class _Rows:
     """The rows that are still worked on: what they hold, and which of them end."""
 
     def __init__(
@@ -220,7 +220,7 @@ class _Texts:
         sampling: Sampling,
         tokenizer: Tokenizer | None,
     ) -> None:
-        self.sampling, self.made = sampling, 0
+        self.sampling, self.count = sampling, 0
         end = sampling.end_token
         if end is not None and end >= vocabulary:
             raise ConfigError(f"'end_token' is {end}, but the model has {vocabulary} tokens")
@@ -241,13 +241,13 @@ class _Texts:
         if self.had is not None:
             logits = penalised(logits, self.had, self.sampling.repetition_penalty)
         end = self.sampling.end_token
-        if end is not None and self.made < self.sampling.min_tokens:
+        if end is not None and self.count < self.sampling.min_tokens:
             logits = logits.index_fill(1, torch.tensor([end], device=logits.device), -torch.inf)
         return logits
 
     def add(self, token: Tensor) -> Tensor:
         """Take the newest tokens (B,) in; the indices of the rows that go on."""
-        self.made += 1
+        self.count += 1
         going = torch.ones_like(token, dtype=torch.bool)
         if self.sampling.end_token is not None:
             going = token != self.sampling.end_token
@@ -263,7 +263,7 @@ class _Texts:
         return where
 
     def _stops(self, tail: list[int]) -> bool:
-        if self.made < self.sampling.min_tokens:
+        if self.count < self.sampling.min_tokens:
             return False
         assert self.tokenizer is not None
         text = self.tokenizer.decode(tail)

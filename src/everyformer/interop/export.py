@@ -103,7 +103,7 @@ def export_program(
     path = _ending(path, ".pt2")
     with _evaluating(model):
         program = _program(model, padding)
-    with file_written_whole(path.absolute()) as place, _Patient(place, "w") as file:
+    with file_written_whole(path.absolute()) as temporary, _Patient(temporary, "w") as file:
         torch.export.save(program, file)
         if file.refused is not None:
             raise file.refused
@@ -159,16 +159,16 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
                 "export_program, or a member among attention, gmlp, amlp, "
                 f"{', '.join(literal)}"
             )
-        made = _to_onnx(program)
-    assert made is not None
+        onnx_program = _to_onnx(program)
+    assert onnx_program is not None
     longest = _longest(model)
     about = {"config": to_dict(model.config), "longest": longest}
-    made.model.metadata_props["everyformer"] = json.dumps(about)
+    onnx_program.model.metadata_props["everyformer"] = json.dumps(about)
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    with file_written_whole(path.absolute()) as place, _evaluating(model):
+    with file_written_whole(path.absolute()) as temporary, _evaluating(model):
         # a file of protobuf ends at 2 GB
-        made.save(place, external_data=size > 1.5e9)
-        difference = _compare(model, place, padding)
+        onnx_program.save(temporary, external_data=size > 1.5e9)
+        difference = _compare(model, temporary, padding)
     return Exported(path, tuple(_inputs(model, padding, 2, 2)), longest, difference)
 
 

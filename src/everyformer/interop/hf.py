@@ -166,16 +166,16 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: EveryformerConfig) -> None:
         super().__init__(config)
         self.model = build_model(config.model_config)
-        self._tied_weights_keys = {**type(self)._tied_weights_keys, **self._held_by_many()}
+        self._tied_weights_keys = {**type(self)._tied_weights_keys, **self._shared_names()}
         self.hollow = next(self.model.parameters()).is_meta
         self.post_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         # transformers leaves out all where the embeddings are not tied
         tied: dict[str, str] = super().get_expanded_tied_weights_keys(all_submodels)
-        return tied | self._held_by_many()
+        return tied | self._shared_names()
 
-    def _held_by_many(self) -> dict[str, str]:
+    def _shared_names(self) -> dict[str, str]:
         """Further names of what several layers share (a table of positions), and the first."""
         names: dict[int, str] = {}
         blocks = self.model.stack.named_parameters("model.stack", remove_duplicate=False)
@@ -307,15 +307,15 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
     def initialize_weights(self) -> None:
         """Give weights that a checkpoint did not bring the values that our models start with."""
         missing = {
-            name: held
-            for name, held in self.model.state_dict(keep_vars=True).items()
-            if not (held.is_meta or getattr(held, "_is_hf_initialized", False))
+            name: weight
+            for name, weight in self.model.state_dict(keep_vars=True).items()
+            if not (weight.is_meta or getattr(weight, "_is_hf_initialized", False))
         }
         if not self.hollow or not missing:
             return
         fresh = build_model(self.config.model_config).state_dict()
-        for name, held in missing.items():
-            held.copy_(fresh[name])
+        for name, weight in missing.items():
+            weight.copy_(fresh[name])
 
     def _prepare_cache_for_generation(
         self,

@@ -122,7 +122,7 @@ class MultiheadAttention(nn.Module):
         self._qkv_same_embed_dim = True
         if member == "attention":
             self.mixer = None
-            self._make_attention(bias, add_bias_kv, options, device=device, dtype=dtype)
+            self._build_attention(bias, add_bias_kv, options, device=device, dtype=dtype)
             return
         self._refuse(add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn)
         self._refuse(kdim=self.kdim != embed_dim, vdim=self.vdim != embed_dim)
@@ -188,7 +188,7 @@ class MultiheadAttention(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.embed_dim}, {self.num_heads}, member='{self.member}', causal={self.causal}"
 
-    def _make_attention(
+    def _build_attention(
         self, bias: bool, add_bias_kv: bool, options: dict[str, Any], **like: Any
     ) -> None:
         """Parameters as torch's module has them, drawn in the same order."""
@@ -210,8 +210,8 @@ class MultiheadAttention(nn.Module):
             shapes = [None, *zip(self.sizes, sources, strict=True)]
         names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
         for name, shape in zip(names, shapes, strict=True):
-            made = None if shape is None else nn.Parameter(torch.empty(shape, **like))
-            self.register_parameter(name, made)
+            parameter = None if shape is None else nn.Parameter(torch.empty(shape, **like))
+            self.register_parameter(name, parameter)
         in_bias = nn.Parameter(torch.zeros(sum(self.sizes), **like)) if bias else None
         self.register_parameter("in_proj_bias", in_bias)
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias, **like)
@@ -221,10 +221,10 @@ class MultiheadAttention(nn.Module):
             if getattr(self, name) is not None:
                 nn.init.xavier_uniform_(getattr(self, name))
         for name, size in zip(("bias_k", "bias_v"), self.sizes[1:], strict=True):
-            made = nn.Parameter(torch.empty(1, 1, size, **like)) if add_bias_kv else None
-            self.register_parameter(name, made)
-            if made is not None:
-                nn.init.xavier_normal_(made)
+            parameter = nn.Parameter(torch.empty(1, 1, size, **like)) if add_bias_kv else None
+            self.register_parameter(name, parameter)
+            if parameter is not None:
+                nn.init.xavier_normal_(parameter)
         norm = {"normalized_shape": self.head_dim, **like}
         self.query_norm = nn.RMSNorm(**norm) if o.qk_norm else None
         self.key_norm = nn.RMSNorm(**norm) if o.qk_norm else None

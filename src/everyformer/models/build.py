@@ -40,17 +40,19 @@ def by_layer(*values: Any) -> ByLayer:
 
 
 @dataclasses.dataclass(frozen=True)
-class ByHead:
+class HeadSplit:
     """One mixer a head, first head first; made by `by_head`."""
 
     mixers: tuple[str, ...]
     own: dict[str, dict[str, Any]]
 
 
-def by_head(*mixers: str, **own: dict[str, Any]) -> ByHead:
+def by_head(*mixers: str, **own: dict[str, Any]) -> HeadSplit:
     """A split of the heads: ``create_model(..., heads=4, mixer=by_head("attention", "attention",
     "aft-local", "aft-local", aft_local={"window": 8}))``; ``own`` are options by mixer."""
-    return ByHead(mixers, {name.replace("_", "-"): dict(options) for name, options in own.items()})
+    return HeadSplit(
+        mixers, {name.replace("_", "-"): dict(options) for name, options in own.items()}
+    )
 
 
 def create_mixer(
@@ -146,7 +148,7 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
     # genes first: they decide which other options there are
     for given in (differing, options):
         for key in sorted(given, key=lambda name: name not in GENES):
-            draft.place(key, given[key])
+            draft.put(key, given[key])
     fields = {"member": name, "task": task, "schedule": draft.schedule, **draft.fields}
     config = from_dict(ModelConfig, to_dict(fields | draft.genes))
     scaled = config.scale_embedding
@@ -214,7 +216,7 @@ class _Draft:
     genes: dict[str, Choice]
     schedule: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
-    def place(self, key: str, value: Any) -> None:
+    def put(self, key: str, value: Any) -> None:
         """Put one option where it belongs.
 
         Raises:
@@ -223,7 +225,7 @@ class _Draft:
         gene = key.removesuffix("_options")
         if isinstance(value, ByLayer):
             self.schedule[key] = value.values
-        elif isinstance(value, ByHead):
+        elif isinstance(value, HeadSplit):
             self._split(key, value)
         elif key in GENES:
             choice = plain_choice(value)
@@ -240,7 +242,7 @@ class _Draft:
         else:
             self._find(key, value)
 
-    def _split(self, key: str, value: ByHead) -> None:
+    def _split(self, key: str, value: HeadSplit) -> None:
         """The mixer of a layer, head by head; the one that there was keeps its options."""
         if key != "mixer":
             raise ConfigError(f"by_head names mixers, so it is no value of '{key}': give a tuple")

@@ -95,10 +95,10 @@ class Pool(nn.Module):
             real = keep[..., None].to(y.dtype)
             pooled = (y * real).sum(1) / real.sum(1).clamp(min=1)
         else:
-            places = torch.arange(1, keep.shape[1] + 1, device=y.device)
+            positions = torch.arange(1, keep.shape[1] + 1, device=y.device)
             if self.pooling == "first":
-                places = places.flip(0)
-            found = (places * keep).argmax(1)
+                positions = positions.flip(0)
+            found = (positions * keep).argmax(1)
             pooled = y[torch.arange(y.shape[0], device=y.device), found]
         return self.head(pooled)
 
@@ -129,9 +129,9 @@ class TextClassifier(Model):
         refuse_state(self, state)
         x = self.embed(self.embedding, inputs, types)
         x, mask = self.pool.open(x, mask)
-        out, made = self.read_text(self.add_positions(x, mask, None), inputs, mask)
-        if made is not None and self.config.pooling == "globals":
-            logits = self.pool(made.y, Mask(keep=made.keep))
+        out, summarised = self.read_text(self.add_positions(x, mask, None), inputs, mask)
+        if summarised is not None and self.config.pooling == "globals":
+            logits = self.pool(summarised.y, Mask(keep=summarised.keep))
         else:
             logits = self.pool(out.y, mask)
         loss, losses = total_loss(logits, targets, out.losses, self.config)

@@ -35,17 +35,17 @@ def linear_parts(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     Returns:
         Matrices of linear layers, of tables and of positions that are added to vectors; and biases.
     """
-    held: set[int] = set()
+    drawn: set[int] = set()
     matrices: list[Tensor] = []
     biases: list[Tensor] = []
     for part in model.modules():
         added = isinstance(part, Position) and part.acts_on in ("embeddings", "layers")
         if isinstance(part, LINEAR) or added:
-            held |= {id(parameter) for parameter in part.parameters()}
+            drawn |= {id(parameter) for parameter in part.parameters()}
     for name, parameter in model.named_parameters():
-        if id(parameter) in held and parameter.dim() >= 2:
+        if id(parameter) in drawn and parameter.dim() >= 2:
             matrices.append(parameter)
-        elif id(parameter) in held and (name.endswith("bias") or ".biases." in name):
+        elif id(parameter) in drawn and (name.endswith("bias") or ".biases." in name):
             biases.append(parameter)
     return matrices, biases
 
@@ -64,9 +64,9 @@ def deep_weights(model: nn.Module, embeddings: Sequence[nn.Module]) -> None:
     for bias in biases:
         if id(bias) not in classifier:
             nn.init.zeros_(bias)
-    for places in _places(model):
-        for table in places:
-            nn.init.normal_(table, std=TABLE / math.sqrt(len(places)))
+    for group in _position_tables(model):
+        for table in group:
+            nn.init.normal_(table, std=TABLE / math.sqrt(len(group)))
     for part in model.modules():
         if isinstance(part, Stack):
             for linear in residual_outputs(part, "sparse-transformer"):
@@ -93,12 +93,12 @@ def residual_outputs(stack: Stack, init: str) -> Iterator[nn.Linear]:
             yield linear
 
 
-def _places(model: nn.Module) -> list[list[Tensor]]:
+def _position_tables(model: nn.Module) -> list[list[Tensor]]:
     """Tables of positions that are added up, group by group."""
     groups: list[list[Tensor]] = []
     for part in model.modules():
         if isinstance(part, PixelEmbedding):
-            groups.append([table.weight for table in part.places()])
+            groups.append([table.weight for table in part.position_tables()])
         elif isinstance(part, Position) and part.acts_on in ("embeddings", "layers"):
             tables: list[Tensor] = [weight for weight in part.parameters() if weight.dim() == 2]
             beside = getattr(part.options, "combine", "sum") == "concat"

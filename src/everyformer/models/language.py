@@ -92,8 +92,8 @@ class LanguageModel(Model):
         if taught and targets is not None:
             layers = [self.stack.norm(h) for h in out.hidden[len(hidden) :]]
             add_losses(out.losses, self._auxiliary(y, layers, targets, mask))
-        made = predict(self.head, y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, out.state, hidden=out.hidden[: len(hidden)])
+        predicted = predict(self.head, y, targets, out.losses, self.config, self.training)
+        return ModelOutput(*predicted, out.state, hidden=out.hidden[: len(hidden)])
 
     def _auxiliary(
         self, y: Tensor, layers: Sequence[Tensor], targets: Tensor, mask: Mask | None

@@ -63,17 +63,17 @@ def lengthen(model: Model, mixer: str, length: int, **options: Any) -> Model:
     kept = {name: value for name, value in config.genes["mixer"].options.items() if name in KEPT}
     chosen = config.with_genes(mixer=Choice(mixer, {**kept, **options}))
     longer = dataclasses.replace(chosen, member=mixer, max_length=length, schedule={})
-    made = build_model(longer)
-    made.to(next(model.parameters()).dtype)
-    held = made.state_dict()
+    out = build_model(longer)
+    out.to(next(model.parameters()).dtype)
+    weights = out.state_dict()
     for name, value in model.state_dict().items():
-        held[name] = _repeated(value, len(held[name])) if name.endswith(".table") else value
-    made.load_state_dict(held)
-    mixers = [block.mixer for block in made.stack.blocks if isinstance(block, Block)]
+        weights[name] = _repeated(value, len(weights[name])) if name.endswith(".table") else value
+    out.load_state_dict(weights)
+    mixers = [block.mixer for block in out.stack.blocks if isinstance(block, Block)]
     for own in mixers:
         if isinstance(own, Longformer) and own.project_global is not None:
             own.copy_projections()
-    return made.eval()
+    return out.eval()
 
 
 def _repeated(table: Tensor, rows: int) -> Tensor:

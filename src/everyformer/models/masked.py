@@ -69,8 +69,8 @@ class MaskedLanguageModel(Model):
             return self._foretell(inputs, targets, mask, types)
         x = self.add_positions(self.embed(self.embedding, inputs, types), mask, None)
         out, _ = self.read_text(x, inputs, mask, hidden=hidden)
-        made = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, None, hidden=out.hidden)
+        predicted = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
+        return ModelOutput(*predicted, None, hidden=out.hidden)
 
     def _foretell(
         self, inputs: Tensor, targets: Tensor | None, mask: Mask | None, types: Tensor | None
@@ -83,17 +83,17 @@ class MaskedLanguageModel(Model):
         chosen = summaries.choose(parts)
         own = self.config.summaries.mask_token
         last = self.config.vocabulary - 1
-        shown = summaries.hide(inputs, parts, chosen, last if own is None else own)
+        masked = summaries.hide(inputs, parts, chosen, last if own is None else own)
         outs = []
-        for tokens in (shown, whole):
+        for tokens in (masked, whole):
             x = self.add_positions(self.embed(self.embedding, tokens, types), mask, None)
             outs.append(self.read_text(x, tokens, mask, parts=parts))
         (out, guess), (_, full) = outs
         assert guess is not None
         assert full is not None
         out.losses["cpc"] = summaries.contrast(guess.y, full, chosen)
-        made = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, None)
+        predicted = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
+        return ModelOutput(*predicted, None)
 
     def logits(self, y: Tensor) -> Tensor:
         """From the last layer's output (..., width) to scores (..., vocabulary)."""

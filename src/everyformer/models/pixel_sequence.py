@@ -26,7 +26,7 @@ class PixelSequence(nn.Module):
     """
 
     order: Tensor
-    places: Tensor
+    inverse: Tensor
     begins: Tensor
     """(steps,) bool, tokens before which nothing is read though they are not the first"""
 
@@ -38,9 +38,9 @@ class PixelSequence(nn.Module):
         self.columns = width if self.whole else width * self.channels
         self.raster = options.order == "raster"
         tile = (1, self.columns) if self.raster else options.tile
-        order, places = block_order(self.rows, self.columns, tile)
+        order, inverse = block_order(self.rows, self.columns, tile)
         self.register_buffer("order", order, persistent=False)
-        self.register_buffer("places", places, persistent=False)
+        self.register_buffer("inverse", inverse, persistent=False)
         begins = torch.zeros(len(order), dtype=torch.bool)
         if options.shift == "block":
             rows, columns = order // self.columns // tile[0], order % self.columns // tile[1]
@@ -84,9 +84,9 @@ class PixelSequence(nn.Module):
         """The inverse of `tokens`."""
         return self.in_raster(tokens).flatten(1)
 
-    def in_raster(self, made: Tensor) -> Tensor:
+    def in_raster(self, rows: Tensor) -> Tensor:
         """Rows (B, steps, ...) in the order made -> in raster order."""
-        return made if self.raster else made.index_select(1, self.places)
+        return rows if self.raster else rows.index_select(1, self.inverse)
 
     def shifted(self, tokens: Tensor) -> Tensor:
         """What is read to predict each of ``tokens``, the first ones: `START`, then all but the
@@ -129,7 +129,7 @@ class PixelEmbedding(nn.Module):
         """The parts whose matrices start as embeddings do."""
         return [part for part in self.children() if part is not self.sequence]
 
-    def places(self) -> list[nn.Embedding]:
+    def position_tables(self) -> list[nn.Embedding]:
         """Those of rows, columns and channels."""
         if not self.learned:
             return []
@@ -146,21 +146,21 @@ class PixelEmbedding(nn.Module):
             own: (B or 1, L) int64, the places of what is read (default: one before ``steps``).
         """
         read = self._read(tokens, (steps - 1).clamp(min=0) if own is None else own)
-        place = self._place(steps, read.dtype)
-        return (read + place) * scale if self.learned else read * scale + place
+        position = self._position(steps, read.dtype)
+        return (read + position) * scale if self.learned else read * scale + position
 
     def _read(self, tokens: Tensor, steps: Tensor) -> Tensor:
         if self.start is not None:
-            made: Tensor = self.values(tokens.to(self.start.dtype) / 127.5 - 1)
-            return torch.where(tokens[..., :1] == START, self.start.to(made.dtype), made)
+            vectors: Tensor = self.values(tokens.to(self.start.dtype) / 127.5 - 1)
+            return torch.where(tokens[..., :1] == START, self.start.to(vectors.dtype), vectors)
         rows = tokens.long()
         if self.own_tables:
             own = rows + 256 * self.sequence.channel(steps)
             rows = torch.where(rows == START, 256 * self.sequence.channels, own)
-        vectors: Tensor = self.values(rows)
-        return vectors
+        found: Tensor = self.values(rows)
+        return found
 
-    def _place(self, steps: Tensor, dtype: torch.dtype) -> Tensor:
+    def _position(self, steps: Tensor, dtype: torch.dtype) -> Tensor:
         cells = self.sequence.order[steps]
         row, column = cells // self.sequence.columns, cells % self.sequence.columns
         if not self.learned:
@@ -168,9 +168,9 @@ class PixelEmbedding(nn.Module):
             down = sinusoid(row, half, dtype=dtype)
             return torch.cat((down, sinusoid(column, self.width - half, dtype=dtype)), -1)
         if self.channel is None:
-            place: Tensor = self.row(row) + self.column(column)
+            position: Tensor = self.row(row) + self.column(column)
         else:
             channels = self.sequence.channels
-            place = self.row(row) + self.column(column // channels)
-            place = place + self.channel(column % channels)
-        return place
+            position = self.row(row) + self.column(column // channels)
+            position = position + self.channel(column % channels)
+        return position

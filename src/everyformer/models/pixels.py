@@ -118,7 +118,9 @@ class PixelModel(Model):
         steps = torch.arange(count, device=tokens.device)[None]
         if state is not None:
             steps = state.seen[:, None] + steps
-        x = self.embedding(tokens, steps, self.embedding_scale) + self._told(labels, len(tokens))
+        x = self.embedding(tokens, steps, self.embedding_scale) + self._class_vectors(
+            labels, len(tokens)
+        )
         x = self.add_positions(x, mask, state)
         out: StackOutput = self.stack(x, context=context, mask=mask, state=state)
         return out
@@ -127,8 +129,8 @@ class PixelModel(Model):
         """Logits and losses in raster order of what `read` made of all ``values`` (B, H*W*C)."""
         y = self.sequence.in_raster(out.y)
         if not self.sequence.whole or targets is None:
-            made = predict(self._logits, y, targets, out.losses, self.config, self.training)
-            return ModelOutput(*made, out.state)
+            predicted = predict(self._logits, y, targets, out.losses, self.config, self.training)
+            return ModelOutput(*predicted, out.state)
         logits, scored = self._logits(y), targets != -100
         goals = torch.where(scored, targets.long(), values)
         each = mixture_losses(logits, goals.unflatten(1, (-1, self.sequence.channels)))
@@ -204,7 +206,7 @@ class PixelModel(Model):
         with full_precision(y):
             return F.linear(y.to(self.head.weight.dtype), self.head.weight)
 
-    def _told(self, labels: Tensor | None, rows: int) -> Tensor | float:
+    def _class_vectors(self, labels: Tensor | None, rows: int) -> Tensor | float:
         """The class vectors (B, 1, width)."""
         self.check_labels(labels, rows)
         if self.classes is None or labels is None:

@@ -92,8 +92,8 @@ class EncoderDecoder(Model):
         out = self._read_prefix(prefix, encoded.context, state)
         add_losses(encoded.losses, out.losses)
         terms = encoded.losses
-        made = predict(self.head, out.y, targets, terms, self.config, self.training)
-        return ModelOutput(*made, out.state)
+        predicted = predict(self.head, out.y, targets, terms, self.config, self.training)
+        return ModelOutput(*predicted, out.state)
 
     def encode(self, source: Tensor, mask: Mask | None = None) -> Encoded:
         """Read the source (B, S) once, for all steps of `decode`."""

@@ -25,10 +25,10 @@ class Carry:
 
     def of(self, number: int, rows: int) -> StackState:
         """The state that slice ``number``, of ``rows`` rows, goes on from."""
-        held = self.states.get(number)
-        if held is None or held.seen.shape[0] != rows:
-            held = self._model.init_state(rows)
-        return held
+        state = self.states.get(number)
+        if state is None or state.seen.shape[0] != rows:
+            state = self._model.init_state(rows)
+        return state
 
     def take(self, number: int, state: StackState | None) -> None:
         """Keep what slice ``number`` came to, cut from the graph."""

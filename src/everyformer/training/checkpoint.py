@@ -64,7 +64,7 @@ class TrainingState:
 
 
 @dataclass(frozen=True)
-class Parts:
+class CheckpointParts:
     """All that a checkpoint holds tensors of."""
 
     model: nn.Module
@@ -73,7 +73,9 @@ class Parts:
     carry: Carry | None = None
 
 
-def save_checkpoint(folder: Path, state: TrainingState, parts: Parts, keep: int = 2) -> Path:
+def save_checkpoint(
+    folder: Path, state: TrainingState, parts: CheckpointParts, keep: int = 2
+) -> Path:
     """Write ``folder/step-NNNNNNNN`` whole, then drop all but the last ``keep`` and the best.
 
     Raises:
@@ -146,7 +148,7 @@ def read_state(path: Path) -> TrainingState:
     return from_dict(TrainingState, own)
 
 
-def load_checkpoint(path: Path, parts: Parts) -> None:
+def load_checkpoint(path: Path, parts: CheckpointParts) -> None:
     """Fill what is given from the checkpoint ``path`` (checked by `newest_checkpoint`).
 
     Raises:
@@ -172,15 +174,15 @@ def _optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> di
 
 def _fill_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, path: Path) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    held = [names[id(p)] for group in optimiser.param_groups for p in group["params"]]
+    trained = [names[id(p)] for group in optimiser.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for full, value in saved_tensors(path, model).items():
         key, _, name = full.partition(":")
-        if name not in held:
+        if name not in trained:
             raise CheckpointError(
                 f"{path} holds the optimiser's state of '{name}', which this run does not train"
             )
-        state.setdefault(held.index(name), {})[key] = value.clone()
+        state.setdefault(trained.index(name), {})[key] = value.clone()
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": state, "param_groups": groups})
 
@@ -288,7 +290,7 @@ def _load_best(folder: Path, model: nn.Module) -> None:
             path = best
         except DamagedError as error:
             warnings.warn(f"the best checkpoint is skipped for {path.name}: {error}", stacklevel=3)
-    load_checkpoint(path, Parts(model))
+    load_checkpoint(path, CheckpointParts(model))
     if (path / "ema.safetensors").exists():
         tensors = saved_tensors(path / "ema.safetensors", model)
         weights = dict(model.named_parameters())

@@ -30,7 +30,7 @@ LOST = ("gloo", "nccl", "closed by peer", "reset by peer", "broken pipe", "timed
 
 
 @dataclass(frozen=True)
-class Place:
+class Launch:
     """This process's place among those that were started together, as ``torchrun`` tells it."""
 
     rank: int = 0
@@ -38,25 +38,25 @@ class Place:
     size: int = 1
 
 
-def place_of_process() -> Place:
+def read_launch() -> Launch:
     """What the environment says, checked.
 
     Raises:
         ConfigError: a variable is no number or out of range, or lacks one that belongs to it.
     """
-    asked = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": 1}
-    found = {name: os.environ.get(name, str(default)).strip() for name, default in asked.items()}
-    told = "which torchrun sets: start this with torchrun, or unset what is left of it"
+    defaults = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": 1}
+    found = {name: os.environ.get(name, str(default)).strip() for name, default in defaults.items()}
+    hint = "which torchrun sets: start this with torchrun, or unset what is left of it"
     for name, text in found.items():
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
             raise ConfigError(
-                f"{name} is '{text[:40]}' in the environment and no number that can be, {told}"
+                f"{name} is '{text[:40]}' in the environment and no number that can be, {hint}"
             )
     rank, local, size, port = (int(text) for text in found.values())
     if size < 1 or not rank < size or not local < size or not 0 < port < 2**16:
         raise ConfigError(
             f"the environment says RANK={rank}, LOCAL_RANK={local}, WORLD_SIZE={size} and "
-            f"MASTER_PORT={port}, which cannot be, {told}"
+            f"MASTER_PORT={port}, which cannot be, {hint}"
         )
     needed = (
         ("RANK", "MASTER_ADDR", "MASTER_PORT") if size > 1 and not dist.is_initialized() else ()
@@ -64,9 +64,9 @@ def place_of_process() -> Place:
     missing = [name for name in needed if name not in os.environ]
     if missing:
         raise ConfigError(
-            f"the environment says WORLD_SIZE={size} but nothing of {' and '.join(missing)}, {told}"
+            f"the environment says WORLD_SIZE={size} but nothing of {' and '.join(missing)}, {hint}"
         )
-    return Place(rank, local, size)
+    return Launch(rank, local, size)
 
 
 @dataclass(frozen=True)
@@ -119,16 +119,16 @@ def join(device: str) -> Iterator[World]:
         ConfigError: the environment contradicts itself.
         LostError: the others cannot be reached, from the start or in the middle.
     """
-    here = place_of_process()
-    place = pick_device(device, here.local_rank if here.size > 1 else None)
+    here = read_launch()
+    chosen = pick_device(device, here.local_rank if here.size > 1 else None)
     if here.size == 1:
-        yield World(place)
+        yield World(chosen)
         return
     opened = not dist.is_initialized()
     if opened:
-        _meet(here, "nccl" if place.type == "cuda" else "gloo")
+        _meet(here, "nccl" if chosen.type == "cuda" else "gloo")
     try:
-        yield World(place, dist.get_rank(), dist.get_world_size())
+        yield World(chosen, dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:
         if isinstance(error, EveryformerError) or not _is_lost(error):
             raise
@@ -144,7 +144,7 @@ def join(device: str) -> Iterator[World]:
             dist.destroy_process_group()
 
 
-def _meet(here: Place, backend: str) -> None:
+def _meet(here: Launch, backend: str) -> None:
     """Wait until all processes are there, then make them a group."""
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
@@ -175,15 +175,15 @@ def pick_device(device: str, local_rank: int | None = None) -> torch.device:
         found = torch.accelerator.current_accelerator(check_available=True)
         device = "cpu" if found is None else found.type
     try:
-        place = torch.device(device)
-        if local_rank is not None and place.type == "cuda":
-            place = torch.device("cuda", local_rank)
-            torch.cuda.set_device(place)
-        torch.empty(0, device=place)
+        chosen = torch.device(device)
+        if local_rank is not None and chosen.type == "cuda":
+            chosen = torch.device("cuda", local_rank)
+            torch.cuda.set_device(chosen)
+        torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device '{device}' cannot be used here: {reason}") from error
-    return place
+    return chosen
 
 
 def without_averaging(module: nn.Module, last: bool) -> AbstractContextManager[Any]:

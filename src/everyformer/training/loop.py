@@ -18,7 +18,7 @@ from torch import nn
 
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.training.carry import carry_of, training_batch
-from everyformer.training.checkpoint import Parts, TrainingState
+from everyformer.training.checkpoint import CheckpointParts, TrainingState
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World, join
 from everyformer.training.evaluate import evaluate, in_words
@@ -150,7 +150,7 @@ class _Job:
     def work(self) -> None:
         """Step until the budget is spent or a stop is asked for."""
         while True:
-            if self._asked_to_stop():
+            if self._should_stop():
                 self._save()
                 where = self.records.path
                 hint = f"; go on with: --resume --out {where}" if where is not None else ""
@@ -278,8 +278,8 @@ class _Job:
     def _save(self) -> None:
         self.records.save(self.state, self._parts(), self.config.keep)
 
-    def _parts(self) -> Parts:
-        return Parts(self.model, self.optimiser, self.average, self.carry)
+    def _parts(self) -> CheckpointParts:
+        return CheckpointParts(self.model, self.optimiser, self.average, self.carry)
 
     def _evaluate(self) -> dict[str, Any] | None:
         config = self.config
@@ -310,12 +310,12 @@ class _Job:
             f"training stopped; {last}. Try a lower 'lr', a longer 'warmup' or a smaller 'clip'"
         )
 
-    def _asked_to_stop(self) -> bool:
+    def _should_stop(self) -> bool:
         """Whether any process was asked to; all agree, so that they stop after the same step."""
-        [asked] = self.world.sum([float(self.stop.received is not None)])
-        if asked:
+        [stops] = self.world.sum([float(self.stop.received is not None)])
+        if stops:
             self.signal = self.stop.received or signal.SIGTERM
-        return asked > 0
+        return stops > 0
 
     def _done(self) -> float:
         """Share of the budget spent."""

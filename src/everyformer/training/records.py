@@ -12,7 +12,7 @@ from torch import nn
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.training.checkpoint import (
-    Parts,
+    CheckpointParts,
     TrainingState,
     checkpoint_path,
     checkpoints,
@@ -47,7 +47,7 @@ class Records:
     def load(
         self,
         state: TrainingState,
-        parts: Parts,
+        parts: CheckpointParts,
         values: dict[str, Any],
     ) -> None:
         """Fill all from the newest whole checkpoint; nothing changes if none was saved yet.
@@ -89,7 +89,7 @@ class Records:
     def save(
         self,
         state: TrainingState,
-        parts: Parts,
+        parts: CheckpointParts,
         keep: int,
     ) -> None:
         """Save a checkpoint; if this step has one already, only its state can be news."""

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
 from everyformer.core.files import expanded
 from everyformer.core.sealed import write_json
-from everyformer.training.distributed import place_of_process
+from everyformer.training.distributed import read_launch
 from everyformer.training.upgrades import RUN_FORMAT, read_saved
 
 LOCK = ".lock"
@@ -45,7 +45,7 @@ class RunDirectory:
         self.path = expanded(path).absolute()
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
-        self.writes = place_of_process().rank == 0
+        self.writes = read_launch().rank == 0
         self._lock: FileLock | None = None
         self._described = False
         if not self.writes:
@@ -62,16 +62,16 @@ class RunDirectory:
                 "choose another --out"
             ) from error
         self._lock = lock
-        self._place = _identity(self.path)
+        self._folder = _identity(self.path)
         # a kill may leave half-written files, which do not make a folder a run
-        held = [name for name in os.listdir(self.path) if not name.startswith(".")]
-        if held and not resume:
+        files = [name for name in os.listdir(self.path) if not name.startswith(".")]
+        if files and not resume:
             self.close()
             raise ConfigError(
                 f"{self.path} is not empty: give --resume to go on with the run in it, or choose "
                 "another --out"
             )
-        if held and "config.json" not in held:
+        if files and "config.json" not in files:
             self.close()
             raise CheckpointError(f"{self.path} is not a run (it holds no config.json)")
 
@@ -97,7 +97,7 @@ class RunDirectory:
         Raises:
             UnsavedError: it was removed or renamed, or its config.json was.
         """
-        gone = _identity(self.path) != self._place
+        gone = _identity(self.path) != self._folder
         if gone or (self._described and not (self.path / "config.json").exists()):
             raise UnsavedError(
                 f"{self.path} was removed or renamed, or its config.json was, while this run wrote "

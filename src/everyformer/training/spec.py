@@ -92,7 +92,7 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
         origin: of a warm start, the model that it begins with. A classifier that starts from a
             causal model stays causal; one that starts from a masked model hides no sentences.
     """
-    from everyformer.data.sentences import told
+    from everyformer.data.sentences import with_sentences
     from everyformer.models.build import configure
 
     options = {
@@ -123,7 +123,7 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
         **options,
         **genes,
     )
-    return told(complete, dataset)
+    return with_sentences(complete, dataset)
 
 
 def build_run(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = None) -> Model:

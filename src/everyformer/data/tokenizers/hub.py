@@ -52,7 +52,7 @@ class HubTokenizer(PackageTokenizer):
         self._inner.no_padding()
         self._end = np.array([] if end is None else [end], dtype=self.dtype)
         marked = self._inner.encode("a")
-        inside = [place for place, mark in enumerate(marked.special_tokens_mask) if not mark]
+        inside = [index for index, mark in enumerate(marked.special_tokens_mask) if not mark]
         first, last = (inside[0], inside[-1]) if inside else (len(marked.ids),) * 2
         self.opening, self.closing = tuple(marked.ids[:first]), tuple(marked.ids[last + 1 :])
 

@@ -103,18 +103,18 @@ class MarianTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of a target's tokens; marks are written out."""
-        made, waiting = "", list[str]()
+        out, waiting = "", list[str]()
         for number in ids:
             text = self._texts.get(int(number))
             if text is None:
                 continue
             if text in self.marks:
-                made += f"{self._target.decode_pieces(waiting)}{text} "
+                out += f"{self._target.decode_pieces(waiting)}{text} "
                 waiting = []
             else:
                 waiting.append(text)
-        made += self._target.decode_pieces(waiting)
-        return made.replace(SPACE, " ").strip()
+        out += self._target.decode_pieces(waiting)
+        return out.replace(SPACE, " ").strip()
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -183,22 +183,22 @@ def sentencepiece_package() -> Any:
 
 
 def _loaded(side: str, model: bytes) -> Any:
-    made = sentencepiece_package().SentencePieceProcessor()
+    processor = sentencepiece_package().SentencePieceProcessor()
     try:
-        made.LoadFromSerializedProto(model)
+        processor.LoadFromSerializedProto(model)
     except RuntimeError as error:
         raise DataError(
             f"{side}.spm is no model of sentencepiece, or was cut short or damaged"
         ) from error
-    return made
+    return processor
 
 
 def _check_numbers(where: str, texts: Mapping[str, int]) -> None:
     """Refuse a table in which a text is empty, or has no number, or the number of another."""
-    held: dict[int, str] = {}
+    seen: dict[int, str] = {}
     for text, number in texts.items():
         if type(number) is not int or number < 0 or not text:
             raise DataError(f"{where} gives '{text}' no number, but {number!r}")
-        if number in held:
-            raise DataError(f"{where} gives '{held[number]}' and '{text}' one number, {number}")
-        held[number] = text
+        if number in seen:
+            raise DataError(f"{where} gives '{seen[number]}' and '{text}' one number, {number}")
+        seen[number] = text

@@ -32,7 +32,7 @@ COMMON: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Architecture:
+class HubArchitecture:
     """One system of Hugging Face's `transformers`."""
 
     model_type: str
@@ -61,9 +61,9 @@ class Architecture:
             try:
                 converted(kind, config.get(name), name)
             except ConfigError as error:
-                told = f"says what cannot be: {error}" if name in config else f"lacks '{name}'"
+                fault = f"says what cannot be: {error}" if name in config else f"lacks '{name}'"
                 raise CheckpointError(
-                    f"the config.json of this {self.model_type} checkpoint {told}"
+                    f"the config.json of this {self.model_type} checkpoint {fault}"
                 ) from error
 
     def task(self, config: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from everyformer.core.bounds import Amount, Count, Layers, Rate, Whole
 from everyformer.core.tasks import TASKS
 from everyformer.interop.convert.architecture import (
     ALL_BIASES,
-    Architecture,
+    HubArchitecture,
     activation,
     refuse,
     their_activation,
@@ -140,9 +140,9 @@ def bert_options(config: dict[str, Any], kind: Encoder) -> dict[str, Any]:
     return {"member": "bert", "bias": ALL_BIASES, **encoder_options(config, kind)}
 
 
-def _like(model_type: str, name: str) -> Architecture:
+def _like(model_type: str, name: str) -> HubArchitecture:
     kind = KINDS[model_type]
-    return Architecture(
+    return HubArchitecture(
         model_type=model_type,
         prefix=f"{model_type}.",
         classes={"mlm": f"{name}ForMaskedLM"},

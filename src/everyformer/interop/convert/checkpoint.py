@@ -30,7 +30,7 @@ from everyformer.core.sealed import DamagedError
 from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
-from everyformer.interop.convert.architecture import Architecture
+from everyformer.interop.convert.architecture import HubArchitecture
 from everyformer.interop.convert.bert import BERT, ROBERTA
 from everyformer.interop.convert.bigbird import BIGBIRD
 from everyformer.interop.convert.gpt2 import GPT2
@@ -45,7 +45,7 @@ from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import ModelConfig
 
-ARCHITECTURES: dict[str, Architecture] = {
+ARCHITECTURES: dict[str, HubArchitecture] = {
     known.model_type: known
     for known in (
         *(GPT2, BERT, ROBERTA, VIT, MARIAN, LLAMA, MISTRAL, QWEN2),
@@ -91,10 +91,10 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     tensors = _with_prefix(read_folder(folder), known)
     rules = [rule for rule in known.rules(config) if mixer is None or not _mixes(rule)]
-    made, report = take_all(rules, tensors, shapes, known.ignored)
-    made |= _tied(model, made)
-    report.made = [name for name in report.made if name not in made]
-    fill(model, made)
+    filled, report = take_all(rules, tensors, shapes, known.ignored)
+    filled |= _tied(model, filled)
+    report.made = [name for name in report.made if name not in filled]
+    fill(model, filled)
     return Imported(model.eval(), report)
 
 
@@ -121,11 +121,11 @@ def export_checkpoint(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(f"{folder} exists and is not replaced: choose another path")
     known = _counterpart(model.config, model_type)
-    held = model.state_dict()
+    weights = model.state_dict()
     rules = known.rules(model.config)
     tensors: dict[str, Tensor] = {}
     for rule in rules:
-        tensors |= rule.give(held)
+        tensors |= rule.give(weights)
     config = {
         "model_type": known.model_type,
         "architectures": [known.classes[model.config.task]],
@@ -135,19 +135,19 @@ def export_checkpoint(
     if tokenizer is not None and tokenizer.separator is not None:
         config.setdefault("eos_token_id", tokenizer.separator)
     taken = {name for rule in rules for name in rule.ours}
-    tied = {name for name, value in held.items() if _shares(value, held, taken)}
+    tied = {name for name, value in weights.items() if _shares(value, weights, taken)}
     with written_whole(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         text = json.dumps(config, indent=2) + "\n"
         write_text(temporary / "config.json", text)
         if tokenizer is not None:
             export_tokenizer(tokenizer, temporary, model.config.tokens)
-    made = [name for rule in rules if rule.skip for name in rule.theirs]
-    left = [name for name in held if name not in taken and name not in tied]
-    return Report(list(tensors), made, left)
+    fresh = [name for rule in rules if rule.skip for name in rule.theirs]
+    left = [name for name in weights if name not in taken and name not in tied]
+    return Report(list(tensors), fresh, left)
 
 
-def architecture(model_type: Any) -> Architecture:
+def architecture(model_type: Any) -> HubArchitecture:
     """The system called ``model_type``.
 
     Raises:
@@ -161,11 +161,11 @@ def architecture(model_type: Any) -> Architecture:
     return ARCHITECTURES[model_type]
 
 
-def _counterpart(config: ModelConfig, model_type: str | None) -> Architecture:
+def _counterpart(config: ModelConfig, model_type: str | None) -> HubArchitecture:
     """The system whose config says all that ours does."""
     able = [a for a in ARCHITECTURES.values() if config.task in a.classes]
     able = able if model_type is None else [architecture(model_type)]
-    found: list[tuple[int, Architecture, list[str]]] = []
+    found: list[tuple[int, HubArchitecture, list[str]]] = []
     for known in able:
         if config.task not in known.classes:
             raise UnsupportedError(
@@ -191,7 +191,7 @@ def _configured(described: Mapping[str, Any], task: str, options: Mapping[str, A
     return configure(values.pop("member"), task, **values)
 
 
-def _lost(config: ModelConfig, known: Architecture) -> list[str]:
+def _lost(config: ModelConfig, known: HubArchitecture) -> list[str]:
     """What their config would lose: options that do not come back from it as they were."""
     there = {"model_type": known.model_type, **known.describe(config)}
     described = known.options(there, config.task)
@@ -314,7 +314,7 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _with_prefix(tensors: dict[str, Tensor], known: Architecture) -> dict[str, Tensor]:
+def _with_prefix(tensors: dict[str, Tensor], known: HubArchitecture) -> dict[str, Tensor]:
     """Names of a checkpoint without a head, as they are with one."""
     if any(name.startswith(known.prefix) for name in tensors):
         return tensors
@@ -325,26 +325,26 @@ def _mixes(rule: Rule) -> bool:
     return any(".mixer." in name for name in rule.ours)
 
 
-def _tied(model: Model, made: dict[str, Tensor]) -> dict[str, Tensor]:
+def _tied(model: Model, filled: dict[str, Tensor]) -> dict[str, Tensor]:
     """Further names of tensors that are there already."""
-    held = model.state_dict(keep_vars=True)
-    by_storage = {held[name].data_ptr(): made[name] for name in made}
+    weights = model.state_dict(keep_vars=True)
+    by_storage = {weights[name].data_ptr(): filled[name] for name in filled}
     return {
         name: by_storage[value.data_ptr()]
-        for name, value in held.items()
-        if name not in made and value.data_ptr() in by_storage
+        for name, value in weights.items()
+        if name not in filled and value.data_ptr() in by_storage
     }
 
 
-def _shares(value: Tensor, held: dict[str, Tensor], taken: set[str]) -> bool:
-    return any(value.data_ptr() == held[name].data_ptr() for name in taken)
+def _shares(value: Tensor, weights: dict[str, Tensor], taken: set[str]) -> bool:
+    return any(value.data_ptr() == weights[name].data_ptr() for name in taken)
 
 
-def fill(model: Model, made: dict[str, Tensor]) -> None:
+def fill(model: Model, tensors: dict[str, Tensor]) -> None:
     """Put the tensors in, in the checkpoint's own dtype."""
-    if made:
-        model.to(next(iter(made.values())).dtype)
+    if tensors:
+        model.to(next(iter(tensors.values())).dtype)
     with torch.no_grad():
         for name, value in model.state_dict(keep_vars=True).items():
-            if name in made:
-                value.copy_(made[name])
+            if name in tensors:
+                value.copy_(tensors[name])

@@ -83,21 +83,21 @@ def lift_to_etc(
         summaries=summaries or SummaryOptions(per="tokens"),
         max_length=config.max_length if length is None else length,
     )
-    made = build_model(wanted)
-    held, shapes = model.state_dict(), made.state_dict()
+    lifted = build_model(wanted)
+    weights, shapes = model.state_dict(), lifted.state_dict()
     tensors: dict[str, Tensor] = {}
     left: list[str] = []
-    for name, value in held.items():
-        into = _places(name, value, shapes)
+    for name, value in weights.items():
+        into = _lifted(name, value, shapes)
         tensors |= into
         left += [] if into else [name]
     zeros = {n: t.new_zeros(t.shape) for n, t in shapes.items() if "_labels." in n}
     fresh = [name for name in shapes if name not in tensors]
-    fill(made, tensors | zeros)
-    return Imported(made.eval(), Report(list(tensors), fresh, left))
+    fill(lifted, tensors | zeros)
+    return Imported(lifted.eval(), Report(list(tensors), fresh, left))
 
 
-def _places(name: str, value: Tensor, shapes: dict[str, Tensor]) -> dict[str, Tensor]:
+def _lifted(name: str, value: Tensor, shapes: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of an ETC that one of a standard model becomes; {}: none."""
     if name == TABLE and name in shapes:
         rows = len(shapes[name])

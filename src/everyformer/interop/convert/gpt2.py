@@ -6,7 +6,7 @@ from typing import Any
 
 from everyformer.core.bounds import Amount, Count, Layers, Rate
 from everyformer.interop.convert.architecture import (
-    Architecture,
+    HubArchitecture,
     activation,
     refuse,
     their_activation,
@@ -73,21 +73,21 @@ def _rules(config: ModelConfig) -> list[Rule]:
                 tuple(f"{project}.biases.{part}" for part in ("query", "key", "value")),
                 (f"{theirs}.attn.c_attn.bias",),
             ),
-            *_turned(f"{ours}.mixer.out", f"{theirs}.attn.c_proj"),
-            *_turned(f"{ours}.feedforward.up", f"{theirs}.mlp.c_fc"),
-            *_turned(f"{ours}.feedforward.down", f"{theirs}.mlp.c_proj"),
+            *_transposed(f"{ours}.mixer.out", f"{theirs}.attn.c_proj"),
+            *_transposed(f"{ours}.feedforward.up", f"{theirs}.mlp.c_fc"),
+            *_transposed(f"{ours}.feedforward.down", f"{theirs}.mlp.c_proj"),
         ]
     return rules
 
 
-def _turned(ours: str, theirs: str) -> list[Rule]:
+def _transposed(ours: str, theirs: str) -> list[Rule]:
     return [
         Rule((f"{ours}.weight",), (f"{theirs}.weight",), transposed=True),
         Rule((f"{ours}.bias",), (f"{theirs}.bias",)),
     ]
 
 
-GPT2 = Architecture(
+GPT2 = HubArchitecture(
     model_type="gpt2",
     prefix="transformer.",
     classes={"lm": "GPT2LMHeadModel"},

@@ -8,7 +8,7 @@ from typing import Any
 from everyformer.core.bounds import Amount, Count, Layers, Positive
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import UnsupportedError
-from everyformer.interop.convert.architecture import ALL_BIASES, Architecture, refuse
+from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, refuse
 from everyformer.interop.convert.rules import Rule, heads
 from everyformer.models.config import ModelConfig
 from everyformer.positions._rope_scaling import RopeScaling
@@ -78,7 +78,7 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
 
 
 def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
-    mixer, place = config.genes["mixer"].options, config.genes["position"].options
+    mixer, position = config.genes["mixer"].options, config.genes["position"].options
     widths = mixer.get("widths") or {}
     scaling = _their_scaling(config)
     return {
@@ -94,8 +94,8 @@ def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
         "mlp_bias": config.block.feedforward_bias,
         "attention_bias": bool(mixer.get("bias")),
         "rms_norm_eps": config.block.norm_eps,
-        "rope_theta": place.get("base", 10000.0),
-        "rope_parameters": {"rope_theta": place.get("base", 10000.0), **scaling},
+        "rope_theta": position.get("base", 10000.0),
+        "rope_parameters": {"rope_theta": position.get("base", 10000.0), **scaling},
         # what transformers read before version 5
         **({} if scaling["rope_type"] == "default" else {"rope_scaling": scaling}),
         "tie_word_embeddings": config.tie,
@@ -118,18 +118,18 @@ def _scaling(rotary: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     original = config.get("original_max_position_embeddings")
     original = original or rotary.get("original_max_position_embeddings") or longest
     found = ((ours, rotary.get(theirs)) for ours, theirs in NAMES[kind].items())
-    made: dict[str, Any] = {
+    scaling: dict[str, Any] = {
         "kind": kind,
         **{ours: value for ours, value in found if value is not None},
     }
-    made.setdefault("factor", longest / original)
+    scaling.setdefault("factor", longest / original)
     if kind != "linear":
-        made["original_length"] = longest if kind == "dynamic" else original
+        scaling["original_length"] = longest if kind == "dynamic" else original
     above, below = rotary.get("mscale"), rotary.get("mscale_all_dim")
-    if kind == "yarn" and "attention_factor" not in made and above and below:
-        grown = 0.1 * math.log(max(made["factor"], 1))
-        made["attention_factor"] = (grown * above + 1) / (grown * below + 1)
-    return made
+    if kind == "yarn" and "attention_factor" not in scaling and above and below:
+        grown = 0.1 * math.log(max(scaling["factor"], 1))
+        scaling["attention_factor"] = (grown * above + 1) / (grown * below + 1)
+    return scaling
 
 
 def _their_scaling(config: ModelConfig) -> dict[str, Any]:
@@ -138,10 +138,10 @@ def _their_scaling(config: ModelConfig) -> dict[str, Any]:
     if chosen.kind not in NAMES:
         return {"rope_type": "default"}
     values = to_dict(chosen)
-    made = {theirs: values[ours] for ours, theirs in NAMES[chosen.kind].items()}
+    scaling = {theirs: values[ours] for ours, theirs in NAMES[chosen.kind].items()}
     if chosen.kind not in ("linear", "dynamic"):
-        made["original_max_position_embeddings"] = chosen.original_length
-    return {"rope_type": chosen.kind, **{k: v for k, v in made.items() if v is not None}}
+        scaling["original_max_position_embeddings"] = chosen.original_length
+    return {"rope_type": chosen.kind, **{k: v for k, v in scaling.items() if v is not None}}
 
 
 def _rules(config: ModelConfig) -> list[Rule]:
@@ -177,8 +177,8 @@ def _rules(config: ModelConfig) -> list[Rule]:
     return rules
 
 
-def _like(model_type: str, name: str) -> Architecture:
-    return Architecture(
+def _like(model_type: str, name: str) -> HubArchitecture:
+    return HubArchitecture(
         model_type=model_type,
         prefix="model.",
         classes={"lm": f"{name}ForCausalLM"},

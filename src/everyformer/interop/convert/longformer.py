@@ -6,7 +6,7 @@ from typing import Any
 
 from everyformer.core.bounds import Even
 from everyformer.core.tasks import TASKS
-from everyformer.interop.convert.architecture import ALL_BIASES, Architecture
+from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture
 from everyformer.interop.convert.bert import (
     ENCODER_FIELDS,
     PARTS,
@@ -36,7 +36,7 @@ OF_CLASSIFIER = {"pooling": "first", "head_activation": "tanh"}
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     windows = config["attention_window"]
     windows = [windows] * config["num_hidden_layers"] if isinstance(windows, int) else windows
-    told = {
+    options = {
         "member": "longformer",
         "bias": ALL_BIASES,
         "window": windows[0] if len(set(windows)) == 1 else by_layer(*windows),
@@ -44,9 +44,9 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
         **encoder_options(config, KIND),
     }
     if TASKS[task].classifies:
-        told |= {**OF_CLASSIFIER, "head_hidden": config["hidden_size"]}
-        told |= {"classes": label_count(config), "head_transform": False, "head_bias": False}
-    return told
+        options |= {**OF_CLASSIFIER, "head_hidden": config["hidden_size"]}
+        options |= {"classes": label_count(config), "head_transform": False, "head_bias": False}
+    return options
 
 
 def _describe(config: ModelConfig) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _rules(config: ModelConfig) -> list[Rule]:
     return rules
 
 
-LONGFORMER = Architecture(
+LONGFORMER = HubArchitecture(
     model_type="longformer",
     prefix="longformer.",
     classes={

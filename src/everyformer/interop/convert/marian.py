@@ -7,7 +7,7 @@ from typing import Any
 from everyformer.core.bounds import Count, Layers, Rate, Whole
 from everyformer.interop.convert.architecture import (
     ALL_BIASES,
-    Architecture,
+    HubArchitecture,
     activation,
     refuse,
     their_activation,
@@ -104,7 +104,7 @@ def _rules(config: ModelConfig) -> list[Rule]:
     return rules
 
 
-MARIAN = Architecture(
+MARIAN = HubArchitecture(
     model_type="marian",
     prefix="model.",
     classes={"seq2seq": "MarianMTModel"},

@@ -50,10 +50,10 @@ class Rule:
         except (RuntimeError, IndexError):  # not even a matrix, or not as wide as each other
             fits = False
         if not fits:
-            shown = ", ".join(f"{name} {tuple(theirs[name].shape)}" for name in self.theirs)
+            there = ", ".join(f"{name} {tuple(theirs[name].shape)}" for name in self.theirs)
             here = ", ".join(f"{name} {tuple(shapes[name])}" for name in self.ours)
             raise CheckpointError(
-                f"the checkpoint's {shown} does not fit {here}: its config.json says other sizes"
+                f"the checkpoint's {there} does not fit {here}: its config.json says other sizes"
             )
         return [part.clone() for part in joined.split(rows)]
 
@@ -130,7 +130,7 @@ def take_all(
     Raises:
         CheckpointError: a tensor that our model has by a rule is missing in the checkpoint.
     """
-    made: dict[str, Tensor] = {}
+    ours: dict[str, Tensor] = {}
     used: set[str] = set()
     missing: list[str] = []
     for rule in rules:
@@ -140,7 +140,7 @@ def take_all(
         if absent:
             missing += absent
             continue
-        made |= dict(zip(rule.ours, rule.take(theirs, shapes), strict=True))
+        ours |= dict(zip(rule.ours, rule.take(theirs, shapes), strict=True))
         used |= set(rule.theirs)
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
@@ -150,5 +150,5 @@ def take_all(
         )
     left = [name for name in theirs if name not in used]
     left = [name for name in left if not (ignored and re.search(ignored, name))]
-    fresh = [name for name in shapes if name not in made]
-    return made, Report(list(made), fresh, left)
+    fresh = [name for name in shapes if name not in ours]
+    return ours, Report(list(ours), fresh, left)

@@ -59,20 +59,20 @@ def import_timm(
         )
     model = build_model(configure(options.pop("member"), "classify-image", **options))
     shapes = {name: value.shape for name, value in model.state_dict().items()}
-    made, report = take_all(rules, tensors, shapes)
+    filled, report = take_all(rules, tensors, shapes)
     if report.left:
         raise UnsupportedError(
             f"timm's {', '.join(report.left[:5])} have no counterpart here, so the model would "
             "give other outputs"
         )
-    fill(model, made)
+    fill(model, filled)
     return Imported(model.eval(), report)
 
 
 def is_timm(folder: Path) -> bool:
     """Whether a folder's config.json was written by timm."""
-    held = read_config(folder)
-    return "architecture" in held and "model_type" not in held
+    values = read_config(folder)
+    return "architecture" in values and "model_type" not in values
 
 
 def _shape(tensors: dict[str, Tensor], name: str, dims: int) -> torch.Size:

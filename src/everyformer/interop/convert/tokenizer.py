@@ -63,10 +63,10 @@ def import_tokenizer(folder: Path, vocabulary: int) -> Found:
     else:
         older = [p.name for p in (*folder.glob("vocab.*"), *folder.glob("*.spm"))]
         older += [p.name for p in folder.glob("*.model")]
-        held = f" ({', '.join(sorted(older))} alone cannot be read)" if older else ""
+        others = f" ({', '.join(sorted(older))} alone cannot be read)" if older else ""
         return Found(
             None,
-            f"no tokenizer.json was found{held}: the model reads tokens, no text. transformers "
+            f"no tokenizer.json was found{others}: the model reads tokens, no text. transformers "
             "writes one with AutoTokenizer.from_pretrained(...).save_pretrained(...)",
         )
     try:
@@ -108,29 +108,29 @@ def _marian(folder: Path, vocabulary: int, marks: dict[str, str]) -> Found:
     added |= _table(folder / ADDED) | _added(folder, options)
     try:
         models = {side: (folder / name).read_bytes() for side, name in SPM.items()}
-        made = MarianTokenizer(
+        tokenizer = MarianTokenizer(
             models, pieces, vocabulary, marks["eos_token"], marks["unk_token"], added
         )
     except (OSError, DataError) as error:
         raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
-    lacking = [f"{made.lacking[side]:,} of {name}" for side, name in SPM.items()]
-    few = f"; pieces without a number, read as {made.unknown}: {', '.join(lacking)}"
-    note = f"Marian's, {_counted(made.known, vocabulary)}"
-    return Found(made, note + (few if any(made.lacking.values()) else ""))
+    lacking = [f"{tokenizer.lacking[side]:,} of {name}" for side, name in SPM.items()]
+    few = f"; pieces without a number, read as {tokenizer.unknown}: {', '.join(lacking)}"
+    note = f"Marian's, {_counted(tokenizer.known, vocabulary)}"
+    return Found(tokenizer, note + (few if any(tokenizer.lacking.values()) else ""))
 
 
 def _added(folder: Path, options: dict[str, Any]) -> dict[str, int]:
     """Tokens that a tokenizer_config.json adds to those of the table, with their numbers."""
     name, file = "added_tokens_decoder", folder / MARKS[1]
     try:
-        held = converted(dict[str, dict[str, Any]], options.get(name, {}), name)
-        found = {str(token["content"]): int(number) for number, token in held.items()}
+        tokens = converted(dict[str, dict[str, Any]], options.get(name, {}), name)
+        found = {str(token["content"]): int(number) for number, token in tokens.items()}
     except (ConfigError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{file} is damaged: '{name}' must give tokens, each a table with its 'content', under "
             "their numbers"
         ) from error
-    for token in held.values():
+    for token in tokens.values():
         if any(token.get(taken) for taken in STRIPS):
             raise UnsupportedError(
                 f"{file} has the added token '{token['content']}' with {' or '.join(STRIPS)}, "

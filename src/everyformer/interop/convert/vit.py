@@ -7,7 +7,7 @@ from typing import Any
 from everyformer.core.bounds import Amount, Count, Layers, Rate
 from everyformer.interop.convert.architecture import (
     ALL_BIASES,
-    Architecture,
+    HubArchitecture,
     activation,
     refuse,
     their_activation,
@@ -84,7 +84,7 @@ def _rules(config: ModelConfig) -> list[Rule]:
     return rules
 
 
-VIT = Architecture(
+VIT = HubArchitecture(
     model_type="vit",
     prefix="vit.",
     classes={"classify-image": "ViTForImageClassification"},
