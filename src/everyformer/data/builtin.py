@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
-from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.errors import DataError
+from everyformer.core.extras import extra_module
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.data.fingerprint import digest
 from everyformer.data.images import ImageDataset, check_labels, image_dataset
 from everyformer.data.masking import masked
+from everyformer.data.pictures import pillow
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated
@@ -107,12 +109,8 @@ def _python_files(root: Path) -> Iterator[Path]:
 def load_digits(config: DataConfig, task: str) -> ImageDataset:
     """scikit-learn's 1,797 handwritten digits, 8x8 grey, 0 to 16 spread over 0 to 255."""
     check_labels(config, task)
-    try:
-        from sklearn import datasets
-    except ImportError as error:
-        raise MissingExtraError("scikit-learn", "images", "the built-in digits") from error
-    load: Callable = datasets.load_digits
-    found = load()
+    package = extra_module("sklearn.datasets", "images", "the built-in digits", "scikit-learn")
+    found = package.load_digits()
     pixels = np.rint(found.images * (255 / 16)).astype(np.uint8)[:, None]
     labels = found.target.astype(np.int64)
     held_out = np.zeros(len(labels), dtype=bool)
@@ -136,11 +134,7 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
 def _shaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
     """The digits in another size or as colours, where the config asks for that."""
     if config.size and config.size != pixels.shape[-1]:
-        try:
-            from PIL import Image
-        except ImportError as error:
-            raise MissingExtraError("pillow", "images", "resizing pictures") from error
-        size = (config.size, config.size)
-        resized = [Image.fromarray(p[0]).resize(size, Image.Resampling.BICUBIC) for p in pixels]
+        image, size = pillow("resizing pictures"), (config.size, config.size)
+        resized = [image.fromarray(p[0]).resize(size, image.Resampling.BICUBIC) for p in pixels]
         pixels = np.stack([np.asarray(picture)[None] for picture in resized])
     return np.repeat(pixels, 3, axis=1) if config.colour == "rgb" else pixels

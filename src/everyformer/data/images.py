@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError, DataError, MissingExtraError
+from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached
@@ -28,7 +28,7 @@ from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.data.fingerprint import digest
 from everyformer.data.layout import class_entries, class_names, find_layout
-from everyformer.data.pictures import opened, pixels_of, survey
+from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import epoch_rows, held_out_draw, spread
 from everyformer.data.sources import Entry, Source, open_source
 
@@ -82,13 +82,10 @@ class ImageDataset(Dataset):
 
 def shrunk(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Images (N, C, H, W) uint8 as means over areas, rounded: (N, C, *size)."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("pillow", "images", "shrinking pictures") from error
+    package = pillow("shrinking pictures")
     out = torch.empty(*images.shape[:2], *size, dtype=torch.uint8)
     for into, image in zip(out.flatten(0, 1), images.flatten(0, 1).numpy(), strict=True):
-        small = Image.fromarray(image).resize(size[::-1], Image.Resampling.BOX)
+        small = package.fromarray(image).resize(size[::-1], package.Resampling.BOX)
         into.copy_(torch.from_numpy(np.array(small)))
     return out
 

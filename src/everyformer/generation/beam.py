@@ -27,6 +27,7 @@ from everyformer.core.state import StackState
 from everyformer.generation.config import BeamConfig
 from everyformer.generation.sampling import check_scores, initial_state
 from everyformer.models.base import Model
+from everyformer.models.modes import evaluating
 from everyformer.models.seq2seq import EncoderDecoder
 
 
@@ -57,12 +58,8 @@ def beam_search(
     if not isinstance(model, EncoderDecoder):
         raise UnsupportedError(f"beam search needs an encoder-decoder, not {type(model).__name__}")
     search = search or BeamConfig()
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         return _Search(model, source, mask, search).run()
-    finally:
-        model.train(training)
 
 
 @dataclass

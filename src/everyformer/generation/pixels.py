@@ -19,6 +19,7 @@ from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw, initial_state
 from everyformer.models.base import Model
 from everyformer.models.enlarging import SuperResolution
+from everyformer.models.modes import evaluating
 from everyformer.models.pixels import PixelModel
 
 
@@ -63,9 +64,7 @@ def draw_images(
         raise ConfigError(f"'{refused[0]}' is for texts: an image has all its pixels, leave it out")
     model.check_labels(labels, count)
     device = next(model.parameters()).device
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         tokens, first = _begun(model, count, given, known, device)
         classes = None if labels is None else labels.to(device)
         steps = tqdm(
@@ -75,8 +74,6 @@ def draw_images(
             disable=None if show is None else not show,
         )
         _fill(model, tokens, steps, sampling, classes, _context(model, count, small))
-    finally:
-        model.train(training)
     return model.sequence.unflatten(model.sequence.values(tokens))
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.errors import DataError
+from everyformer.core.extras import extra_module
 from everyformer.core.mask import Mask
 from everyformer.data.text import decode
 from everyformer.data.tokenizers.base import Tokenizer
@@ -86,13 +87,5 @@ def quality(translations: Sequence[str], references: Sequence[str]) -> dict[str,
 
 
 def sacrebleu_package() -> Any:
-    """The package that counts.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        import sacrebleu
-    except ImportError as error:
-        raise MissingExtraError("sacrebleu", "text", "BLEU") from error
-    return sacrebleu
+    """The package sacrebleu, which counts BLEU and chrF; raises where it is not installed."""
+    return extra_module("sacrebleu", "text", "BLEU")

@@ -31,12 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.config import to_dict
-from everyformer.core.errors import (
-    ConfigError,
-    EveryformerError,
-    MissingExtraError,
-    UnsupportedError,
-)
+from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedError
+from everyformer.core.extras import extra_module
 from everyformer.core.files import expanded, file_written_whole
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Context, Mixer
@@ -46,6 +42,7 @@ from everyformer.core.tasks import TASKS
 from everyformer.engines.averages import factors  # noqa: F401 (has the operator BAND)
 from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
+from everyformer.models.modes import evaluating
 from everyformer.positions.base import Position
 
 ABLE = tuple(name for name, task in TASKS.items() if task.embeds_text or not task.writes)
@@ -142,10 +139,7 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
         EveryformerError: onnxruntime's output is not the model's; no file is left.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
-        try:
-            __import__(package)
-        except ImportError as error:
-            raise MissingExtraError(package, "export", "export to ONNX") from error
+        extra_module(package, "export", "export to ONNX")
     path = _ending(path, ".onnx")
     with _evaluating(model), _literal(model), _quiet():
         program = _program(model, padding).run_decompositions({BAND: _band_by_lookup})
@@ -254,8 +248,7 @@ def compare_program(model: Model, path: str | Path, *, padding: bool = True) -> 
 
     def run(inputs: dict[str, Tensor]) -> Tensor:
         with torch.no_grad():
-            output: Tensor = loaded(**inputs)
-        return output.cpu()
+            return loaded(**inputs).cpu()
 
     with _evaluating(model):
         return _difference(model, run, "the exported program", padding)
@@ -308,14 +301,9 @@ def _difference(
 
 @contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
-    training = model.training
-    model.eval()
-    try:
-        # with gradients, learned biases take another path through torch's attention
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
+    # with gradients, learned biases take another path through torch's attention
+    with evaluating(model), torch.no_grad():
+        yield
 
 
 @contextmanager

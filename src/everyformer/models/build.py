@@ -98,8 +98,7 @@ def create_mixer(
         if part is not None
     }
     with within_memory(f"the mixer '{name}'"):
-        mixer: Mixer = cls(options=checked, **sizes, **inside)
-    return mixer
+        return cls(options=checked, **sizes, **inside)
 
 
 def _popped(options: dict[str, Any], gene: str) -> Any:
@@ -195,8 +194,7 @@ def build_model(config: ModelConfig) -> Model:
 def settled(config: ModelConfig) -> dict[str, Any]:
     """A model as plain values in which the options that were not given have their defaults."""
     genes = {name: _filled(GENES[name], choice) for name, choice in config.genes.items()}
-    values: dict[str, Any] = to_dict(config.with_genes(**genes))
-    return values
+    return to_dict(config.with_genes(**genes))
 
 
 def _filled(gene: Gene, choice: Choice) -> Choice:

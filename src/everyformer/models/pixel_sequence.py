@@ -157,8 +157,7 @@ class PixelEmbedding(nn.Module):
         if self.own_tables:
             own = rows + 256 * self.sequence.channel(steps)
             rows = torch.where(rows == START, 256 * self.sequence.channels, own)
-        found: Tensor = self.values(rows)
-        return found
+        return self.values(rows)
 
     def _position(self, steps: Tensor, dtype: torch.dtype) -> Tensor:
         cells = self.sequence.order[steps]

@@ -122,8 +122,7 @@ class PixelModel(Model):
             labels, len(tokens)
         )
         x = self.add_positions(x, mask, state)
-        out: StackOutput = self.stack(x, context=context, mask=mask, state=state)
-        return out
+        return self.stack(x, context=context, mask=mask, state=state)
 
     def scored(self, out: StackOutput, values: Tensor, targets: Tensor | None) -> ModelOutput:
         """Logits and losses in raster order of what `read` made of all ``values`` (B, H*W*C)."""
@@ -201,8 +200,7 @@ class PixelModel(Model):
     def _logits(self, y: Tensor) -> Tensor:
         """What the head makes of ``y``; the means of a mixture are finer than bfloat16."""
         if not self.sequence.whole:
-            logits: Tensor = self.head(y)
-            return logits
+            return self.head(y)
         with full_precision(y):
             return F.linear(y.to(self.head.weight.dtype), self.head.weight)
 
@@ -211,8 +209,7 @@ class PixelModel(Model):
         self.check_labels(labels, rows)
         if self.classes is None or labels is None:
             return 0.0
-        vectors: Tensor = self.classes(labels.long())[:, None] * self.embedding_scale
-        return vectors
+        return self.classes(labels.long())[:, None] * self.embedding_scale
 
 
 def _check(config: ModelConfig) -> None:

@@ -119,8 +119,7 @@ class EncoderDecoder(Model):
         self, prefix: Tensor, context: tuple[State, ...], state: StackState | None
     ) -> StackOutput:
         x = self.add_positions(self.embed(self.embedding, prefix), None, state)
-        out: StackOutput = self.stack(x, context=context, state=state)
-        return out
+        return self.stack(x, context=context, state=state)
 
     def shifted(self, targets: Tensor) -> Tensor:
         """The decoder's input (B, T) for ``targets``: the start token, then all but the last."""

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded, require_regular, written_whole
 from everyformer.core.sealed import DamagedError, check_sums, checksums, write_json
 from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.training.carry import Carry
 from everyformer.training.optimiser import WeightAverage
 from everyformer.training.storage import (
     check_fit,
@@ -41,9 +42,6 @@ from everyformer.training.upgrades import (
     read_saved,
     saved_tensors,
 )
-
-if TYPE_CHECKING:
-    from everyformer.training.carry import Carry
 
 
 @dataclass

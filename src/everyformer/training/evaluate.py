@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,15 +14,14 @@ from torch import Tensor, nn
 from everyformer.core.errors import DataError
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.tasks import TASKS
+from everyformer.data.batch import Batch
+from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
+from everyformer.models.modes import evaluating
+from everyformer.training.curves import Curves
 from everyformer.training.distributed import World
 from everyformer.training.reading import read_in_order, read_windows
 from everyformer.training.step import autocast
-
-if TYPE_CHECKING:
-    from everyformer.data.batch import Batch
-    from everyformer.data.dataset import Dataset
-    from everyformer.training.curves import Curves
 
 Z = 1.959963984540054
 """half-width of a 95% interval in standard errors"""
@@ -111,19 +110,15 @@ def in_words(found: dict[str, Any]) -> str:
 def _evaluating(
     model: nn.Module, device: torch.device, seed: int, precision: str
 ) -> Iterator[None]:
-    was_training = model.training
     devices = [device] if device.type == "cuda" else []
     with (
         torch.random.fork_rng(devices),
         torch.no_grad(),
         autocast(device, precision),
+        evaluating(model),
     ):
-        model.eval()
         torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            model.train(was_training)
+        yield
 
 
 def _count(out: ModelOutput, batch: Batch) -> Tensor:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from everyformer.core.memory import check_memory
 from everyformer.core.tasks import TASKS
-
-if TYPE_CHECKING:
-    from everyformer.data.dataset import Dataset
-    from everyformer.training.config import TrainingConfig
-    from everyformer.training.distributed import World
+from everyformer.data.dataset import Dataset
+from everyformer.training.config import TrainingConfig
+from everyformer.training.distributed import World
 
 MOMENTS = 3
 """tensors beside each trained weight: its gradient and AdamW's two moments"""

@@ -11,12 +11,14 @@ import math
 import signal
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
+from everyformer.data.batch import Batch
+from everyformer.data.dataset import Dataset
 from everyformer.training.carry import carry_of, training_batch
 from everyformer.training.checkpoint import CheckpointParts, TrainingState
 from everyformer.training.config import TrainingConfig
@@ -37,10 +39,6 @@ from everyformer.training.schedule import learning_rate
 from everyformer.training.signals import StopSignals
 from everyformer.training.stages import check_stages, narrowed, pieces_of
 from everyformer.training.step import backward, count_operations, positions, seed_step
-
-if TYPE_CHECKING:
-    from everyformer.data.batch import Batch
-    from everyformer.data.dataset import Dataset
 
 WARM_UP_STEPS = 3
 """first steps of a sitting, not counted in its speed: memory is claimed and code compiled"""

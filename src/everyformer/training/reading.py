@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.outputs import ModelOutput
+from everyformer.data.batch import Batch
+from everyformer.data.dataset import Dataset
 from everyformer.data.streams import held_out_segments, warmed_windows
 from everyformer.data.text import TextDataset
 from everyformer.memory.base import memories_of
 from everyformer.training.distributed import World
 from everyformer.training.step import forward
-
-if TYPE_CHECKING:
-    from everyformer.data.batch import Batch
-    from everyformer.data.dataset import Dataset
 
 
 class Read(NamedTuple):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.data.dataset import Dataset
 from everyformer.training.checkpoint import (
     CheckpointParts,
     TrainingState,
@@ -26,9 +27,6 @@ from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
 from everyformer.training.logging import MetricsLog
 from everyformer.training.run import RunDirectory
-
-if TYPE_CHECKING:
-    from everyformer.data.dataset import Dataset
 
 
 class Records:

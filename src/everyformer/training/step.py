@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +13,11 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.outputs import ModelOutput
+from everyformer.core.state import StackState
+from everyformer.data.batch import Batch
 from everyformer.engines.flops import count_flops
+from everyformer.training.carry import Carry
 from everyformer.training.distributed import World, without_averaging
-
-if TYPE_CHECKING:
-    from everyformer.core.state import StackState
-    from everyformer.data.batch import Batch
-    from everyformer.training.carry import Carry
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
@@ -40,8 +38,7 @@ def forward(model: nn.Module, batch: Batch, state: StackState | None = None) -> 
     """The model's output and loss on a batch; one with a memory goes on from ``state``."""
     given = {"state": state, "labels": batch.labels}
     more: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    out: ModelOutput = model(batch.inputs, targets=batch.targets, mask=batch.mask, **more)
-    return out
+    return model(batch.inputs, targets=batch.targets, mask=batch.mask, **more)
 
 
 def backward(

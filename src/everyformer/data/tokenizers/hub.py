@@ -63,8 +63,7 @@ class HubTokenizer(PackageTokenizer):
 
     def token(self, number: int) -> str | None:
         """How the file writes a token, special ones too; None beyond its own."""
-        text: str | None = self._inner.id_to_token(number)
-        return text
+        return self._inner.id_to_token(number)
 
     @property
     def vocabulary(self) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.errors import DataError
+from everyformer.core.extras import extra_module
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer, pieces
 
 
@@ -80,10 +81,4 @@ def tokenizers_package() -> Any:
     Raises:
         MissingExtraError: it is not installed.
     """
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise MissingExtraError(
-            "tokenizers", "text", "a bpe tokenizer or a checkpoint's"
-        ) from error
-    return tokenizers
+    return extra_module("tokenizers", "text", "a bpe tokenizer or a checkpoint's")

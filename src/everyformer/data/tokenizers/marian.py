@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.errors import DataError
+from everyformer.core.extras import extra_module
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
 
 SIDES = ("source", "target")
@@ -169,21 +170,9 @@ def restored(saved: Mapping[str, Any]) -> MarianTokenizer:
     return MarianTokenizer(models, **rest)
 
 
-def sentencepiece_package() -> Any:
-    """The package that cuts text into pieces.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise MissingExtraError("sentencepiece", "hf", "a Marian checkpoint's tokenizer") from error
-    return sentencepiece
-
-
 def _loaded(side: str, model: bytes) -> Any:
-    processor = sentencepiece_package().SentencePieceProcessor()
+    package = extra_module("sentencepiece", "hf", "a Marian checkpoint's tokenizer")
+    processor = package.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)
     except RuntimeError as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from everyformer.core.bounds import Count
+from everyformer.core.bounds import Amount, Count, Layers, Rate, Whole
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError, nearest
 from everyformer.interop.convert.rules import Rule
@@ -22,6 +22,66 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+
+
+def activation(name: str) -> str:
+    """Our name of a feed-forward's activation."""
+    if name not in ACTIVATIONS:
+        raise UnsupportedError(
+            f"the activation '{name}' has no counterpart here; {nearest(name, ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[name]
+
+
+def their_activation(ours: str) -> str:
+    """Their name of ours."""
+    named = {"gelu": "gelu", "gelu-tanh": "gelu_new", "gelu-sigmoid": "quick_gelu", "relu": "relu"}
+    return named.get(ours, "silu")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One of our options that most systems have, whatever they call it."""
+
+    kind: Any
+    """type of theirs"""
+    write: Callable[[ModelConfig], Any]
+    """theirs, of our config"""
+    read: Callable[[Any], Any] = lambda value: value
+    """ours, of theirs"""
+
+
+ENTRIES = {
+    "width": Entry(Count, lambda config: config.width),
+    "layers": Entry(Layers, lambda config: config.layers),
+    "decoder_layers": Entry(Layers, lambda config: config.decoder_layers or config.layers),
+    "heads": Entry(Count, lambda config: config.heads),
+    "max_length": Entry(Count, lambda config: config.tokens),
+    "vocabulary": Entry(Count, lambda config: config.vocabulary),
+    "token_types": Entry(Whole, lambda config: config.token_types),
+    "start_token": Entry(Whole, lambda config: config.start_token),
+    "end_token": Entry(Whole, lambda config: config.end_token),
+    "patch": Entry(Count, lambda config: config.patch),
+    "expansion": Entry(Count, lambda config: round(config.width * config.block.expansion)),
+    "feedforward": Entry(
+        str, lambda config: their_activation(config.block.feedforward), activation
+    ),
+    "norm_eps": Entry(Amount, lambda config: config.block.norm_eps),
+    "dropout": Entry(Rate, lambda config: config.block.dropout),
+    "embedding_dropout": Entry(Rate, lambda config: config.embedding_dropout),
+    "attention_dropout": Entry(
+        Rate, lambda config: config.genes["mixer"].get("attention_dropout", 0.0)
+    ),
+}
+Names = dict[str, str]
+"""our options, and what a system calls them"""
+
+
+def written(names: Names, config: ModelConfig) -> dict[str, Any]:
+    """Entries of their config, of ours."""
+    return {theirs: ENTRIES[ours].write(config) for ours, theirs in names.items()}
+
+
 COMMON: dict[str, Any] = {
     "architectures": tuple[str, ...] | None,
     "tie_word_embeddings": bool | None,
@@ -40,16 +100,36 @@ class HubArchitecture:
     """what their names begin with, and leave out in checkpoints without a head"""
     classes: dict[str, str]
     """our task -> their class, the usual one first"""
+    names: Names
+    """entries that stand for one option of ours each"""
     options: Callable[[dict[str, Any], str], dict[str, Any]]
-    """their config and our task -> member and options for `configure`"""
+    """their config and our task -> member and further options for `configure`"""
     describe: Callable[[ModelConfig], dict[str, Any]]
-    """our config -> theirs"""
+    """our config -> what else theirs says"""
     rules: Callable[[ModelConfig], list[Rule]]
     """which tensors correspond"""
-    fields: dict[str, Any]
-    """what their config says, with its types; what may be None may also be left out"""
+    further: dict[str, Any]
+    """types of what else their config says; what may be None may also be left out"""
     ignored: str = ""
     """pattern of buffers that hold nothing learned, and of further names of tied tensors"""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Everything that their config says, with its types."""
+        return {theirs: ENTRIES[ours].kind for ours, theirs in self.names.items()} | self.further
+
+    def read(self, config: dict[str, Any], task: str) -> dict[str, Any]:
+        """Their config as member and options for `configure`."""
+        given = [(ours, config[theirs]) for ours, theirs in self.names.items() if theirs in config]
+        found = {ours: ENTRIES[ours].read(value) for ours, value in given}
+        if "expansion" in found:
+            # theirs are hidden channels, ours a multiple of the width
+            found["expansion"] /= found["width"]
+        return found | self.options(config, task)
+
+    def write(self, config: ModelConfig) -> dict[str, Any]:
+        """Our config as theirs."""
+        return written(self.names, config) | self.describe(config)
 
     def check(self, config: dict[str, Any]) -> None:
         """Hold a config.json to `fields`.
@@ -78,21 +158,6 @@ class HubArchitecture:
             f"a {self.model_type} checkpoint of the class {named} has no counterpart here; those "
             f"that have: {', '.join(self.classes.values())}"
         )
-
-
-def activation(name: str) -> str:
-    """Our name of a feed-forward's activation."""
-    if name not in ACTIVATIONS:
-        raise UnsupportedError(
-            f"the activation '{name}' has no counterpart here; {nearest(name, ACTIVATIONS)}"
-        )
-    return ACTIVATIONS[name]
-
-
-def their_activation(ours: str) -> str:
-    """Their name of ours."""
-    named = {"gelu": "gelu", "gelu-tanh": "gelu_new", "gelu-sigmoid": "quick_gelu", "relu": "relu"}
-    return named.get(ours, "silu")
 
 
 def refuse(config: dict[str, Any], **wanted: Any) -> None:

@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from everyformer.core.bounds import Amount, Count, Layers, Rate, Whole
+from everyformer.core.bounds import Count
 from everyformer.core.tasks import TASKS
-from everyformer.interop.convert.architecture import (
-    ALL_BIASES,
-    HubArchitecture,
-    activation,
-    refuse,
-    their_activation,
-)
-from everyformer.interop.convert.rules import Rule, heads, same
+from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, activation, refuse
+from everyformer.interop.convert.rules import Rule, heads, in_layers, same
 from everyformer.models.config import ModelConfig
 
 PARTS = ("query", "key", "value")
@@ -48,35 +42,35 @@ KINDS = {
 }
 
 
-ENCODER_FIELDS: dict[str, Any] = {
-    **dict.fromkeys(("hidden_size", "num_attention_heads", "intermediate_size"), Count),
-    **dict.fromkeys(("max_position_embeddings", "vocab_size"), Count),
-    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), Rate),
-    "num_hidden_layers": Layers,
-    "type_vocab_size": Whole,
-    "hidden_act": str,
-    "layer_norm_eps": Amount,
+NAMES = {
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "expansion": "intermediate_size",
+    "feedforward": "hidden_act",
+    "norm_eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
+"""what encoders of text and of pictures have"""
+TEXT_NAMES = NAMES | {"vocabulary": "vocab_size", "token_types": "type_vocab_size"}
+ENCODER_FIELDS = {"max_position_embeddings": Count}
+LAYER = {
+    "mixer.out": "attention.output.dense",
+    "mixer_norm": "attention.output.LayerNorm",
+    "feedforward.up": "intermediate.dense",
+    "feedforward.down": "output.dense",
+    "feedforward_norm": "output.LayerNorm",
 }
 
 
 def encoder_options(config: dict[str, Any], kind: Encoder) -> dict[str, Any]:
     """What the config of an encoder says, beside its attention."""
     refuse(config, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
-    width, act = config["hidden_size"], activation(config["hidden_act"])
     return {
-        "width": width,
-        "layers": config["num_hidden_layers"],
-        "heads": config["num_attention_heads"],
         "max_length": config["max_position_embeddings"] - kind.first,
-        "vocabulary": config["vocab_size"],
-        "token_types": config["type_vocab_size"],
-        "expansion": config["intermediate_size"] / width,
-        "feedforward": act,
-        "transform_activation": act if kind.acts else "gelu",
-        "norm_eps": config["layer_norm_eps"],
-        "dropout": config["hidden_dropout_prob"],
+        "transform_activation": activation(config["hidden_act"]) if kind.acts else "gelu",
         "embedding_dropout": config["hidden_dropout_prob"],
-        "attention_dropout": config["attention_probs_dropout_prob"],
         "tie": config.get("tie_word_embeddings", True),
     }
 
@@ -84,17 +78,7 @@ def encoder_options(config: dict[str, Any], kind: Encoder) -> dict[str, Any]:
 def describe_encoder(config: ModelConfig, kind: Encoder) -> dict[str, Any]:
     """Theirs of ours, beside the attention."""
     return {
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
         "max_position_embeddings": (config.max_length or config.tokens) + kind.first,
-        "vocab_size": config.vocabulary,
-        "type_vocab_size": config.token_types,
-        "intermediate_size": round(config.width * config.block.expansion),
-        "hidden_act": their_activation(config.block.feedforward),
-        "layer_norm_eps": config.block.norm_eps,
-        "hidden_dropout_prob": config.block.dropout,
-        "attention_probs_dropout_prob": config.genes["mixer"].get("attention_dropout", 0.0),
         "tie_word_embeddings": config.tie,
     }
 
@@ -122,17 +106,10 @@ def encoder_rules(config: ModelConfig, kind: Encoder) -> list[Rule]:
         rules += same("head", f"{bias}.decoder")
     biased = "query" in config.genes["mixer"].get("bias", ())
     for n in range(config.layers):
-        ours, theirs = f"stack.blocks.{n}", f"{kind.body}.encoder.layer.{n}"
-        three = (*(f"{theirs}.attention.self.{part}" for part in PARTS),)
-        rules += [
-            *heads(f"{ours}.mixer.project", three, (config.width,) * 3, bias=biased),  # type: ignore[arg-type]
-            *same(f"{ours}.mixer.out", f"{theirs}.attention.output.dense"),
-            *same(f"{ours}.mixer_norm", f"{theirs}.attention.output.LayerNorm"),
-            *same(f"{ours}.feedforward.up", f"{theirs}.intermediate.dense"),
-            *same(f"{ours}.feedforward.down", f"{theirs}.output.dense"),
-            *same(f"{ours}.feedforward_norm", f"{theirs}.output.LayerNorm"),
-        ]
-    return rules
+        theirs = f"{kind.body}.encoder.layer.{n}.attention.self"
+        three = [f"{theirs}.{part}" for part in PARTS]
+        rules += heads(f"stack.blocks.{n}.mixer.project", three, (config.width,) * 3, bias=biased)
+    return rules + in_layers(config.layers, f"{kind.body}.encoder.layer", LAYER)
 
 
 def bert_options(config: dict[str, Any], kind: Encoder) -> dict[str, Any]:
@@ -146,10 +123,11 @@ def _like(model_type: str, name: str) -> HubArchitecture:
         model_type=model_type,
         prefix=f"{model_type}.",
         classes={"mlm": f"{name}ForMaskedLM"},
+        names=TEXT_NAMES,
         options=lambda config, _: bert_options(config, kind),
         describe=lambda config: describe_encoder(config, kind),
         rules=lambda config: encoder_rules(config, kind),
-        fields=ENCODER_FIELDS,
+        further=ENCODER_FIELDS,
         ignored=r"position_ids$|token_type_ids$|\.decoder\.(weight|bias)$",
     )
 

@@ -15,6 +15,7 @@ from everyformer.interop.convert.architecture import HubArchitecture, activation
 from everyformer.interop.convert.bert import (
     BERT_HEAD,
     ENCODER_FIELDS,
+    TEXT_NAMES,
     Encoder,
     describe_encoder,
     encoder_options,
@@ -76,10 +77,11 @@ BIGBIRD = HubArchitecture(
     model_type="big_bird",
     prefix="bert.",
     classes={"mlm": "BigBirdForMaskedLM", "classify-text": "BigBirdForSequenceClassification"},
+    names=TEXT_NAMES,
     options=_options,
     describe=_describe,
     rules=_rules,
-    fields=ENCODER_FIELDS
+    further=ENCODER_FIELDS
     | {
         "attention_type": Literal["block_sparse", "original_full"] | None,
         "block_size": Count | None,

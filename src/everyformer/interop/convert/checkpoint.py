@@ -18,12 +18,8 @@ from torch import Tensor
 
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import affects, from_dict, to_dict
-from everyformer.core.errors import (
-    CheckpointError,
-    MissingExtraError,
-    UnsupportedError,
-    nearest,
-)
+from everyformer.core.errors import CheckpointError, UnsupportedError, nearest
+from everyformer.core.extras import extra_module
 from everyformer.core.files import expanded, require_regular, write_text, written_whole
 from everyformer.core.plain import from_json
 from everyformer.core.sealed import DamagedError
@@ -82,7 +78,7 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     # what says nothing is as good as left out
     theirs = {name: value for name, value in theirs.items() if value is not None}
     task = known.task(theirs)
-    described = known.options(theirs, task)
+    described = known.read(theirs, task)
     own = {f.name for f in dataclasses.fields(AttentionOptions)}
     if mixer is not None:
         described = {k: v for k, v in described.items() if k not in own} | {"mixer": mixer}
@@ -130,7 +126,7 @@ def export_checkpoint(
         "model_type": known.model_type,
         "architectures": [known.classes[model.config.task]],
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        **known.describe(model.config),
+        **known.write(model.config),
     }
     if tokenizer is not None and tokenizer.separator is not None:
         config.setdefault("eos_token_id", tokenizer.separator)
@@ -193,8 +189,8 @@ def _configured(described: Mapping[str, Any], task: str, options: Mapping[str, A
 
 def _lost(config: ModelConfig, known: HubArchitecture) -> list[str]:
     """What their config would lose: options that do not come back from it as they were."""
-    there = {"model_type": known.model_type, **known.describe(config)}
-    described = known.options(there, config.task)
+    there = {"model_type": known.model_type, **known.write(config)}
+    described = known.read(there, config.task)
     back = _plain(_configured(described, config.task, {}))
     ours = _plain(config)
     return [
@@ -259,14 +255,11 @@ def find_folder(source: str | Path) -> Path:
             f"there is no folder '{source}': give one with config.json and safetensors, or a name "
             "on the Hugging Face hub (OWNER/NAME)"
         )
+    hub = extra_module("huggingface_hub", "hf", "reading from the hub")
+    errors = extra_module("huggingface_hub.errors", "hf", "reading from the hub")
     try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-    except ImportError as error:
-        raise MissingExtraError("huggingface_hub", "hf", "reading from the hub") from error
-    try:
-        return Path(snapshot_download(str(source), allow_patterns=[*WANTED]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        return Path(hub.snapshot_download(str(source), allow_patterns=[*WANTED]))
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
         raise CheckpointError(
             f"there is no folder '{source}', and no such name could be read from the Hugging Face "
             f"hub: {str(error).splitlines()[0]}"

@@ -11,6 +11,7 @@ from everyformer.interop.convert.bert import (
     ENCODER_FIELDS,
     PARTS,
     ROBERTA_HEAD,
+    TEXT_NAMES,
     Encoder,
     describe_encoder,
     encoder_options,
@@ -67,9 +68,9 @@ def _rules(config: ModelConfig) -> list[Rule]:
     rules = encoder_rules(config, KIND)
     for n in range(config.layers):
         theirs = f"longformer.encoder.layer.{n}.attention.self"
-        three = (*(f"{theirs}.{part}_global" for part in PARTS),)
+        three = [f"{theirs}.{part}_global" for part in PARTS]
         ours = f"stack.blocks.{n}.mixer.project_global"
-        rules += heads(ours, three, (config.width,) * 3, bias=True)  # type: ignore[arg-type]
+        rules += heads(ours, three, (config.width,) * 3, bias=True)
     return rules
 
 
@@ -80,9 +81,10 @@ LONGFORMER = HubArchitecture(
         "mlm": "LongformerForMaskedLM",
         "classify-text": "LongformerForSequenceClassification",
     },
+    names=TEXT_NAMES,
     options=_options,
     describe=_describe,
     rules=_rules,
-    fields=ENCODER_FIELDS | {"attention_window": Even | tuple[Even, ...]},
+    further=ENCODER_FIELDS | {"attention_window": Even | tuple[Even, ...]},
     ignored=r"position_ids$|token_type_ids$|\.decoder\.(weight|bias)$|\.pooler\.",
 )

@@ -8,7 +8,7 @@ RoBERTa's positions begin at row 2.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -75,17 +75,24 @@ def same(ours: str, theirs: str) -> list[Rule]:
     return [Rule((f"{ours}.{part}",), (f"{theirs}.{part}",)) for part in ("weight", "bias")]
 
 
-def heads(
-    ours: str, theirs: tuple[str, str, str], sizes: tuple[int, ...], bias: bool
-) -> list[Rule]:
+def in_layers(count: int, theirs: str, pairs: Mapping[str, str]) -> list[Rule]:
+    """What is the `same` in each of ``count`` layers; ``pairs`` are names in ours and in theirs."""
+    return [
+        rule
+        for n in range(count)
+        for own, other in pairs.items()
+        for rule in same(f"stack.blocks.{n}.{own}", f"{theirs}.{n}.{other}")
+    ]
+
+
+def heads(ours: str, theirs: Sequence[str], sizes: tuple[int, ...], bias: bool) -> list[Rule]:
     """`HeadProjections` of one source against three linear layers: queries, keys, values.
 
     ``sizes`` are the rows of each.
     """
-    weights = tuple(f"{name}.weight" for name in theirs)
-    rules = [Rule((f"{ours}.weights.0",), weights, sizes)]
-    parts = zip(("query", "key", "value"), theirs, strict=True)
+    rules = [Rule((f"{ours}.weights.0",), tuple(f"{name}.weight" for name in theirs), sizes)]
     if bias:
+        parts = zip(("query", "key", "value"), theirs, strict=True)
         rules += [Rule((f"{ours}.biases.{part}",), (f"{name}.bias",)) for part, name in parts]
     return rules
 

@@ -212,10 +212,9 @@ def _joined(folder: Path, marks: dict[str, str]) -> str:
 
 
 def _id(model: str, mark: str | None) -> int | None:
-    number: int | None = (
-        None if mark is None else tokenizers_package().Tokenizer.from_str(model).token_to_id(mark)
-    )
-    return number
+    if mark is None:
+        return None
+    return tokenizers_package().Tokenizer.from_str(model).token_to_id(mark)
 
 
 def _marks(folder: Path) -> dict[str, str]:
