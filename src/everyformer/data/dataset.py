@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+import numpy as np
+
+from everyformer.core.config import to_dict
+from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.batch import Batch
+from everyformer.data.selection import epoch_rows, spread
 from everyformer.data.tokenizers.base import Tokenizer
 
 
@@ -78,18 +83,39 @@ class Dataset(ABC):
 
     def summary(self) -> dict[str, Any]:
         """The facts above as plain values, for a run's files and reports."""
-        return {
-            "name": self.name,
-            "task": self.task,
-            "kind": self.kind,
-            "vocabulary": self.vocabulary,
-            "classes": list(self.classes),
-            "length": self.length,
-            "image": None if self.image is None else list(self.image),
-            "source_image": None if self.source_image is None else list(self.source_image),
-            "bytes_per_token": self.bytes_per_token,
-            "split": self.split,
-            "fingerprint": self.fingerprint,
-            "known_as": list(self.known_as),
-            "tokenizer": None if self.tokenizer is None else self.tokenizer.name,
-        }
+        values = {field.name: to_dict(getattr(self, field.name)) for field in fields(Dataset)}
+        return values | {"tokenizer": self.tokenizer and self.tokenizer.name}
+
+    def training_rows(self, count: int) -> int:
+        """``count``, how much there is to train on.
+
+        Raises:
+            DataError: it is none.
+        """
+        if count == 0:
+            raise DataError(f"all of {self.name} is held out, so there is nothing to train on")
+        return count
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassedDataset(Dataset):
+    """Things with a class each, in shuffled epochs."""
+
+    labels: np.ndarray
+    """(things,) class ids; zeros without classes."""
+    train_rows: np.ndarray
+    """Which of them are for training."""
+    validation_rows: np.ndarray
+    """Which of them are held out."""
+
+    @abstractmethod
+    def rows(self, chosen: np.ndarray) -> Batch:
+        """The things of these numbers."""
+
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        return self.rows(epoch_rows(self.train_rows, step, size, seed))
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        rows = self.validation_rows[spread(len(self.validation_rows), limit)]
+        for first in range(0, len(rows), size):
+            yield self.rows(rows[first : first + size])

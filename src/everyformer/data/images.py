@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,18 @@ from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached
 from everyformer.data.config import DataConfig
-from everyformer.data.dataset import Dataset
+from everyformer.data.dataset import ClassedDataset
 from everyformer.data.fingerprint import digest
 from everyformer.data.layout import class_entries, class_names, find_layout
 from everyformer.data.pictures import opened, pillow, pixels_of, survey
-from everyformer.data.selection import epoch_rows, held_out_draw, spread
+from everyformer.data.selection import held_out_draw, spread
 from everyformer.data.sources import Entry, Source, open_source
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ImageDataset(Dataset):
+class ImageDataset(ClassedDataset):
     """Pictures to classify, or to model pixel by pixel.
 
     For the tasks pixels and super-resolution the targets are the pictures' pixels in raster order
@@ -46,20 +46,6 @@ class ImageDataset(Dataset):
 
     pixels: np.ndarray
     """(pictures, channels, height, width) uint8, memory-mapped."""
-    labels: np.ndarray
-    """(pictures,) class ids; zeros without classes."""
-    train_rows: np.ndarray
-    """Which pictures are for training."""
-    validation_rows: np.ndarray
-    """Which pictures are held out."""
-
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
-        return self._batch(epoch_rows(self.train_rows, step, size, seed))
-
-    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
-        rows = self.validation_rows[spread(len(self.validation_rows), limit)]
-        for first in range(0, len(rows), size):
-            yield self._batch(rows[first : first + size])
 
     def held_out_pictures(self, count: int) -> tuple[Tensor, Tensor | None]:
         """``count`` held-out pictures (n, C, H, W) at equal distances, and their told classes."""
@@ -67,9 +53,9 @@ class ImageDataset(Dataset):
         classes = torch.from_numpy(self.labels[rows]) if self.classes else None
         return torch.from_numpy(np.array(self.pixels[rows])), classes
 
-    def _batch(self, rows: np.ndarray) -> Batch:
-        inputs = torch.from_numpy(np.array(self.pixels[rows]))
-        labels = torch.from_numpy(self.labels[rows])
+    def rows(self, chosen: np.ndarray) -> Batch:
+        inputs = torch.from_numpy(np.array(self.pixels[chosen]))
+        labels = torch.from_numpy(self.labels[chosen])
         if TASKS[self.task].classifies:
             return Batch(inputs, labels)
         targets = inputs.permute(0, 2, 3, 1).flatten(1).long()
@@ -183,27 +169,19 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
     labelled = any(len(entry.parts) > 1 for entry in layout.train)
     chosen: Any = task or ("classify-image" if labelled and not config.labels else "pixels")
     check_labels(config, chosen)
-    loose = 0
-    with_classes = chosen == "classify-image" or config.labels
-    if with_classes:
-        train, own, loose = class_entries(source, layout)
-    else:
-        train, own = list(layout.train), None
-        if layout.validation is not None:
-            own = list(layout.validation)
-    classes: tuple[str, ...] = ()
-    if with_classes:
-        validation_names = [entry.parts[0] for entry in own or ()]
-        classes = class_names((entry.parts[0] for entry in train), validation_names, source.given)
-    entries = train + (own or [])
+    loose, classes = 0, tuple[str, ...]()
+    if chosen == "classify-image" or config.labels:
+        layout, loose = class_entries(source, layout)
+        train, rest = layout.train, layout.validation or ()
+        names = ({entry.parts[0] for entry in train}, {entry.parts[0] for entry in rest})
+        classes = class_names(*names, source.given)
+    entries = [*layout.train, *(layout.validation or ())]
     if len(entries) < 2:
         raise DataError(f"'{source.given}' has one picture; training and validation need two")
     ids = {name: index for index, name in enumerate(classes)}
     labels = np.array([ids.get(entry.parts[0], 0) for entry in entries], dtype=np.int64)
-    held_out = np.zeros(len(entries), dtype=bool)
-    if own is not None:
-        held_out[len(train) :] = True
-    else:
+    held_out = np.arange(len(entries)) >= len(layout.train)
+    if layout.validation is None:
         held_out[held_out_draw(labels, config.validation, config.seed)] = True
     pixels, facts = _decoded(source, entries, config)
     drawn = f"a draw of {config.validation:.0%} within each class (seed {config.seed})"

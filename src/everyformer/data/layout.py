@@ -131,25 +131,24 @@ def _words(name: str) -> set[str]:
     return {w for w in re.split(r"[._\-\d]+", Path(name).name.lower()) if w in SPLITS}
 
 
-def class_entries(
-    source: Source, layout: SourceLayout
-) -> tuple[list[Entry], list[Entry] | None, int]:
-    """Training and held-out entries that lie in a class's folder, and how many lie beside them.
+def class_entries(source: Source, layout: SourceLayout) -> tuple[SourceLayout, int]:
+    """The entries that lie in a class's folder, and how many lie beside them.
 
     ``parts[0]`` of each entry is its class.
 
     Raises:
         DataError: no folders, or a class's folder that holds no file.
     """
-    train = [e for e in layout.train if len(e.parts) > 1]
-    validation = layout.validation
-    inside = None if validation is None else [e for e in validation if len(e.parts) > 1]
-    if not train or inside == []:
+    train, held_out = (
+        None if part is None else tuple(e for e in part if len(e.parts) > 1)
+        for part in (layout.train, layout.validation)
+    )
+    if not train or held_out == ():
         raise DataError(
             f"'{source.given}' has no folders for classes; put the files of each class into a "
             "folder of its own, or take a task without classes"
         )
-    both = (*train, *(inside or ()))
+    both = (*train, *(held_out or ()))
     above = {tuple(e.name.split("/"))[: -len(e.parts)] for e in both}
     for folder in source.empty:
         if tuple(folder.split("/"))[:-1] in above:
@@ -157,8 +156,8 @@ def class_entries(
                 f"the class folder '{folder}' in '{source.given}' holds no files; add some or "
                 "remove the folder"
             )
-    loose = len(layout.train) - len(train) + len(validation or ()) - len(inside or ())
-    return train, inside, loose
+    loose = len(layout.train) + len(layout.validation or ()) - len(both)
+    return replace(layout, train=train, validation=held_out), loose
 
 
 def class_names(labels: Iterable[str], validation: Iterable[str], where: str) -> tuple[str, ...]:

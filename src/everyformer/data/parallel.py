@@ -64,8 +64,8 @@ class ParallelDataset(Dataset):
 
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
         """The batch of a step; an epoch has every pair once, ``size`` of them at a time or so."""
-        if self.buckets is None:
-            raise DataError(f"all of {self.name} is held out, so there is nothing to train on")
+        self.training_rows(len(self.train_rows))
+        assert self.buckets is not None
         return self._batch(self.train_rows[self.buckets.rows(step, size, seed)])
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
@@ -184,13 +184,13 @@ def _build(
     """Write tokens, bounds and references into ``folder``; give the facts."""
     given = pairs.source.given
     flags = [held_out for held_out, _, _ in pairs.read()]
+    count, training = len(flags), flags.count(False)
     if not flags:
         raise DataError(f"'{given}' holds no pair of sentences; give files with content")
-    training = flags.count(False)
     if not pairs.own_split:
-        training = len(flags) - max(1, round(config.validation * len(flags)))
+        training = count - max(1, round(config.validation * count))
         pairs.note = f"the last {config.validation:.0%} of the pairs are held out"
-    if training == len(flags):
+    if training == count:
         raise DataError(f"the held-out part of '{given}' has no pair; add some")
     if training == 0 and config.validation < 1:
         raise DataError(f"the training part of '{given}' has no pair; add some")
@@ -198,7 +198,7 @@ def _build(
     # whatever the kind, the end token is in the vocabulary
     fitted = tokenizer or fit_tokenizer(config.tokenizer, itertools.chain((SEPARATOR,), texts))
     fitted.save(folder)
-    bounds, checksum = _encode(pairs, fitted, folder, len(flags))
+    bounds, checksum = _encode(pairs, fitted, folder, count)
     np.save(folder / "bounds.npy", bounds)
     references = [target for _, _, target in itertools.islice(pairs.read(), training, None)]
     (folder / "references.json").write_text(json.dumps(references), encoding="utf-8")
@@ -211,7 +211,7 @@ def _build(
     return {
         "training": training,
         "bytes_per_token": size / int(lengths[:, 1].sum()),
-        "split": _split(pairs, training, len(flags) - training, strange),
+        "split": _split(pairs, training, count - training, strange),
         "fingerprint": digest(checksum, training, fitted.to_dict()),
     }
 

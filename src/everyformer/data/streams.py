@@ -13,11 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED, Batch
-from everyformer.data.selection import spread
 from everyformer.data.text import TextDataset
 
 
@@ -27,9 +24,7 @@ def training_segment(dataset: TextDataset, step: int, size: int) -> Batch:
     Raises:
         DataError: there is nothing to train on.
     """
-    if len(dataset.train) == 0:
-        raise DataError(f"all of {dataset.name} is held out, so there is nothing to train on")
-    count = len(dataset.train) - 1
+    count = dataset.training_rows(len(dataset.train)) - 1
     starts = np.arange(size) * count // size
     positions = (starts[:, None] + step * dataset.length + np.arange(dataset.length)) % count
     return _batch(dataset, dataset.train, positions)
@@ -60,10 +55,7 @@ def warmed_windows(
 
     What would stand before the start of the text is padding there.
     """
-    scored, length = len(dataset.validation) - 1, dataset.length
-    stride = dataset.stride or length
-    chosen = spread(1 + -(-(scored - length) // stride), limit)
-    starts = np.minimum(chosen * stride, scored - length)
+    starts, length = dataset.window_starts(limit)[0], dataset.length
     batches = dataset.validation_batches(size, limit)
     for first, batch in zip(range(0, len(starts), size), batches, strict=True):
         at = starts[first : first + size]
@@ -83,14 +75,10 @@ def _batch(dataset: TextDataset, tokens: np.ndarray, positions: np.ndarray) -> B
     inputs = torch.from_numpy(tokens[positions].astype(np.int64))
     targets = torch.from_numpy(tokens[positions + 1].astype(np.int64))
     begins = torch.from_numpy(positions == 0)
+    # ids of documents: 0 goes on with the one before the segment
+    documents = begins.long().cumsum(1)
     if dataset.packed:
-        return Batch(inputs, targets, documents=_documents(dataset, inputs, begins))
-    if bool(begins.any()):
-        return Batch(inputs, targets, documents=begins.long().cumsum(1))
-    return Batch(inputs, targets)
-
-
-def _documents(dataset: TextDataset, inputs: Tensor, begins: Tensor) -> Tensor:
-    """(B, L) ids of documents; 0 goes on with the one before the segment."""
-    ids = dataset.documents_of(inputs)
-    return ids + begins.long().cumsum(1)
+        documents = documents + dataset.documents_of(inputs)
+    elif not bool(begins.any()):
+        return Batch(inputs, targets)
+    return Batch(inputs, targets, documents=documents)

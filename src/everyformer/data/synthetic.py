@@ -21,6 +21,7 @@ from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.data.fingerprint import digest
 from everyformer.data.selection import spread
+from everyformer.data.tasks import SERVED
 
 VERSION = 1
 """Raised when a generator changes, so that fingerprints tell old rows from new."""
@@ -60,7 +61,10 @@ class GeneratedDataset(Dataset):
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         chosen = spread(HELD_OUT, limit)
         for first in range(0, len(chosen), size):
-            batches = [self._held_out(int(row)) for row in chosen[first : first + size]]
+            keys = [
+                (self.seed, VALIDATION_STREAM, int(row)) for row in chosen[first : first + size]
+            ]
+            batches = [self._rows(np.random.default_rng(key), 1) for key in keys]
             keeps = [batch.keep for batch in batches if batch.keep is not None]
             yield replace(
                 batches[0],
@@ -68,9 +72,6 @@ class GeneratedDataset(Dataset):
                 targets=torch.cat([batch.targets for batch in batches]),
                 keep=torch.cat(keeps) if keeps else None,
             )
-
-    def _held_out(self, row: int) -> Batch:
-        return self._rows(np.random.default_rng((self.seed, VALIDATION_STREAM, row)), 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -222,34 +223,34 @@ def load_generated(config: DataConfig, task: str | None = None) -> GeneratedData
     """
     options: dict[str, Any] = {"length": config.length, "seed": config.seed}
     rewrites = config.source in ("reverse", "sort") or (task is not None and TASKS[task].translates)
+    kind: type[GeneratedDataset]
     if rewrites:
-        longest = min(config.length, LONGEST_ROW)
+        kind, longest = RewriteDataset, min(config.length, LONGEST_ROW)
         options |= {"length": longest + 1, "vocabulary": config.symbols + 1}
     elif config.source == "copy":
+        kind = CopyDataset
         options |= {"length": config.length // 2 * 2, "vocabulary": config.symbols + 1}
     elif config.source == "recall":
+        kind = RecallDataset
         _require_recall(config)
         options |= {"vocabulary": config.symbols // 2 * 2 + 1, "pairs": config.pairs}
     else:
+        kind = ListOpsDataset
         if config.length < 4:
             raise ConfigError(f"listops needs a --data.length of at least 4, not {config.length}")
         options |= {"vocabulary": 16, "depth": config.depth}
-    facts = {
-        "name": config.source,
-        "kind": "text",
-        "split": f"generated without end; {HELD_OUT:,} validation sequences from other seeds",
-        "fingerprint": digest(VERSION, config.source, options, *(["seq2seq"] if rewrites else [])),
+    dataset = kind(
+        name=config.source,
+        task="seq2seq" if rewrites else SERVED[config.source][0],
+        kind="text",
+        classes=tuple("0123456789") if kind is ListOpsDataset else (),
+        split=f"generated without end; {HELD_OUT:,} validation sequences from other seeds",
+        fingerprint=digest(VERSION, config.source, options, *(["seq2seq"] if rewrites else [])),
         **options,
-    }
-    if rewrites:
-        return RewriteDataset(task="seq2seq", **facts)
-    if config.source == "copy":
-        return CopyDataset(task="lm", **facts)
-    if config.source == "recall":
-        return RecallDataset(task="lm", **facts)
-    dataset = ListOpsDataset(task="classify-text", classes=tuple("0123456789"), **facts)
-    # lengths that no expression can have are refused here, not in training
-    dataset.train_batch(0, 1, 0)
+    )
+    if kind is ListOpsDataset:
+        # lengths that no expression can have are refused here, not in training
+        dataset.train_batch(0, 1, 0)
     return dataset
 
 

@@ -43,24 +43,26 @@ class TextDataset(Dataset):
     first token of the next one, so that every token has something to be predicted from."""
 
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
-        if len(self.train) == 0:
-            raise DataError(f"all of {self.name} is held out, so there is nothing to train on")
         random = np.random.default_rng((seed, step))
-        starts = random.integers(0, len(self.train) - self.length, size)
+        starts = random.integers(0, self.training_rows(len(self.train)) - self.length, size)
         return self._windows(self.train, starts)
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         """Windows in order; the last reaches back to be full, and all score their new targets."""
-        scored, stride = len(self.validation) - 1, self.stride or self.length
-        chosen = spread(1 + -(-(scored - self.length) // stride), limit)
-        starts = np.minimum(chosen * stride, scored - self.length)
-        done = np.where(chosen > 0, self.length + (chosen - 1) * stride, 0)
+        starts, done = self.window_starts(limit)
         for first in range(0, len(starts), size):
             rows = slice(first, first + size)
             batch = self._windows(self.validation, starts[rows])
             again = torch.from_numpy(done[rows] - starts[rows])
             batch.targets[torch.arange(self.length) < again[:, None]] = IGNORED
             yield batch
+
+    def window_starts(self, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Where validation windows begin, and up to where their targets are scored before them."""
+        scored, stride = len(self.validation) - 1, self.stride or self.length
+        chosen = spread(1 + -(-(scored - self.length) // stride), limit)
+        done = np.where(chosen > 0, self.length + (chosen - 1) * stride, 0)
+        return np.minimum(chosen * stride, scored - self.length), done
 
     def _windows(self, tokens: np.ndarray, starts: np.ndarray) -> Batch:
         rows = tokens[starts[:, None] + np.arange(self.length + 1)].astype(np.int64)
