@@ -18,7 +18,7 @@ from everyformer.generation import pixels as drawing
 from everyformer.generation.config import Sampling
 from everyformer.generation.pixels import draw_images
 from everyformer.models.logistics import mixture_losses
-from everyformer.models.pixel_options import PixelOptions
+from everyformer.models.options import PixelOptions
 from everyformer.models.pixel_sequence import START, PixelSequence
 from everyformer.models.pixels import PixelModel
 from everyformer.positions.sinusoidal import sinusoid

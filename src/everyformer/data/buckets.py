@@ -17,7 +17,7 @@ GRAIN = 2
 
 
 class Buckets:
-    """Which pairs are in the batch of a step."""
+    """Buckets of like lengths: which pairs are in the batch of a step."""
 
     def __init__(self, lengths: np.ndarray, positions: int | None = None) -> None:
         """``lengths`` (pairs, 2) of source and target; ``positions`` in a batch, or None."""

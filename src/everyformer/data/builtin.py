@@ -15,9 +15,9 @@ import numpy as np
 from everyformer.core.errors import DataError
 from everyformer.core.extras import extra_module
 from everyformer.core.tasks import TASKS, TaskName
+from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.fingerprint import digest
 from everyformer.data.images import ImageDataset, check_labels, image_dataset
 from everyformer.data.masking import masked
 from everyformer.data.pictures import pillow
@@ -56,9 +56,10 @@ def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | No
     """
     served = SERVED[config.source]
     if task is not None and task not in served:
+        able = [name for name, tasks in SERVED.items() if task in tasks]
         raise DataError(
             f"the built-in '{config.source}' cannot serve the task {task}, only "
-            f"{' and '.join(served)}; " + _others(task)
+            f"{' and '.join(served)}; {', '.join(able)} can, or give your own data"
         )
     if config.source == "stdlib":
         text = load_stdlib(config, tokenizer)
@@ -66,11 +67,6 @@ def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | No
     if config.source == "digits":
         return load_digits(config, task or served[0])
     return load_generated(config, task)
-
-
-def _others(task: str) -> str:
-    able = [name for name, tasks in SERVED.items() if task in tasks]
-    return f"{', '.join(able)} can, or give your own data"
 
 
 def load_stdlib(config: DataConfig, tokenizer: Tokenizer | None = None) -> Dataset:

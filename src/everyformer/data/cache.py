@@ -1,7 +1,9 @@
-"""A folder of things that are made once, and checked against their sums whenever it is opened."""
+"""Cached folders: written once, and checked against their sums whenever they are opened."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -26,17 +28,26 @@ def cache_root(chosen: str | None) -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "everyformer"
 
 
+def digest(*parts: Any) -> str:
+    """A short hash of plain values and bytes, the same on every machine."""
+    result = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part if isinstance(part, bytes) else json.dumps(part, sort_keys=True).encode()
+        result.update(len(raw).to_bytes(8, "little") + raw)
+    return result.hexdigest()
+
+
 def cached(
     root: Path,
     key: str,
     build: Callable[[Path], dict[str, Any]],
     stamp: Callable[[], str] = lambda: "",
 ) -> tuple[Path, dict]:
-    """The folder ``key`` below ``root`` and its facts, made by ``build`` unless it is there whole.
+    """The folder ``key`` below ``root`` and its facts, written by ``build`` where it is not whole.
 
     ``build`` writes files into the folder it is given and returns the facts, plain values. A
-    folder with a file missing, cut short or damaged is made anew. Processes that build the same at
-    once do no harm: the first one's stays. ``stamp`` tells whether the source is still the same.
+    folder with a file missing, cut short or damaged is written anew. Processes that build the same
+    at once do no harm: the first one's stays. ``stamp`` tells whether the source is still the same.
 
     Raises:
         DataError: the folder cannot be written (disk full, no permission), or the source changed

@@ -1,7 +1,7 @@
 """A corpus as one stream of bytes, checked and cut into training and validation on its way.
 
 Several documents are joined in sorted order of their paths and each ends with U+0000; one document
-alone has none. JSON lines are documents, one a line. Nothing is held in memory but a chunk.
+alone has none. JSON lines are documents, one a line. No more than a chunk is in memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_CHARACTER = 4
 
 
 class Corpus:
-    """The documents of a source and the place where the held-out part begins."""
+    """The documents of a source, and the byte at which the held-out part begins."""
 
     def __init__(
         self, source: Source, held_out: float, utf8: bool, part: str | None = None
@@ -200,7 +200,7 @@ def _filled(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def _character_start(chunk: bytes, start: int) -> int:
-    """The first place from ``place`` on where a UTF-8 character starts, or the chunk's end."""
+    """The first byte from ``start`` on where a UTF-8 character begins, or the chunk's end."""
     stop = min(start + LONGEST_CHARACTER - 1, len(chunk))
     while start < stop and chunk[start] & 0xC0 == 0x80:
         start += 1

@@ -1,4 +1,4 @@
-"""`Dataset`: the face of all data."""
+"""`Dataset`: the interface of all data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset(ABC):
-    """Training batches by step, validation batches in a fixed order, and the facts beside them."""
+    """Data of a run: training batches by step, validation batches in a fixed order, and facts."""
 
     name: str
     """What the data is called in tables."""
@@ -31,7 +31,7 @@ class Dataset(ABC):
     """Number of different tokens; of pixels 256."""
     classes: tuple[str, ...] = ()
     """Names of the classes, in the order of their ids; () where classes are neither found nor
-    told."""
+    given."""
     length: int
     """Tokens in a sequence that the model must take: of pixels height x width x channels, of
     pictures to classify height x width."""
@@ -77,7 +77,7 @@ class Dataset(ABC):
 
     @property
     def pictures(self) -> dict[str, Any]:
-        """What a model of pictures must know of them, by the names of its config's fields."""
+        """Facts that a model of pictures must have, by the names of its config's fields."""
         names = self.classes if TASKS[self.task].draws else ()
         return {"image": self.image, "source_image": self.source_image, "class_names": names}
 
@@ -99,18 +99,18 @@ class Dataset(ABC):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassedDataset(Dataset):
-    """Things with a class each, in shuffled epochs."""
+    """Data of which each row has a class, or none: trained on in shuffled epochs."""
 
     labels: np.ndarray
-    """(things,) class ids; zeros without classes."""
+    """(rows,) class ids; zeros without classes."""
     train_rows: np.ndarray
-    """Which of them are for training."""
+    """Rows for training."""
     validation_rows: np.ndarray
-    """Which of them are held out."""
+    """Rows that are held out."""
 
     @abstractmethod
     def rows(self, chosen: np.ndarray) -> Batch:
-        """The things of these numbers."""
+        """The rows of these numbers."""
 
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
         return self.rows(epoch_rows(self.train_rows, step, size, seed))

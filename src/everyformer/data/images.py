@@ -1,9 +1,9 @@
 """Pictures in folders for their classes, or without: decoded once into a row of bytes on disk.
 
 Every picture becomes (channels, height, width) uint8. Palettes become colours, transparency is
-dropped, 16-bit greys keep their upper eight bits; a picture that its camera held sideways is turned
-as its EXIF says; one of another size is stretched. For super-resolution the small pictures are
-means over the areas of the large ones' pixels.
+dropped, 16-bit greys keep their upper eight bits; one taken sideways is set upright, as its EXIF
+says; one of another size is stretched. For super-resolution the small pictures are means over the
+areas of the large ones' pixels.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from torch import Tensor
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
-from everyformer.data.cache import FORMAT, cache_root, cached
+from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import ClassedDataset
-from everyformer.data.fingerprint import digest
 from everyformer.data.layout import class_entries, class_names, find_layout
 from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import held_out_draw, spread
@@ -40,7 +39,7 @@ class ImageDataset(ClassedDataset):
     """Pictures to classify, or to model pixel by pixel.
 
     For the tasks pixels and super-resolution the targets are the pictures' pixels in raster order
-    with the channels of one place side by side, (B, height x width x channels); the model shifts
+    with the channels of one pixel side by side, (B, height x width x channels); the model shifts
     them itself. Inputs are the same pictures, or for super-resolution small ones.
     """
 
@@ -48,7 +47,7 @@ class ImageDataset(ClassedDataset):
     """(pictures, channels, height, width) uint8, memory-mapped."""
 
     def held_out_pictures(self, count: int) -> tuple[Tensor, Tensor | None]:
-        """``count`` held-out pictures (n, C, H, W) at equal distances, and their told classes."""
+        """``count`` held-out pictures (n, C, H, W) at equal distances, and their class ids."""
         rows = self.validation_rows[spread(len(self.validation_rows), count)]
         classes = torch.from_numpy(self.labels[rows]) if self.classes else None
         return torch.from_numpy(np.array(self.pixels[rows])), classes
@@ -92,9 +91,9 @@ def image_dataset(
     """Pictures (N, C, H, W), class ids (N,) and flags (N,) of those held out, as a dataset.
 
     Args:
-        classes: names, where the class is a target or is told; else ().
+        classes: names, where the class is a target or an input; else ().
         small: `DataConfig.small`.
-        untold: names of classes that earlier versions counted to the data although nobody is told.
+        untold: names of classes that earlier versions counted to the data without need.
 
     Raises:
         ConfigError: small pictures that are no smaller, or for another task than super-resolution.
@@ -155,7 +154,7 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
 
     Raises:
         DataError: a picture that cannot be read, unequal sizes where ``size`` is 0, no classes
-            or only one where they are asked for, too few pictures.
+            or only one where they are needed, too few pictures.
         MissingExtraError: pillow is not installed.
     """
     if task is not None and not TASKS[task].pictures:
@@ -204,7 +203,7 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
 
 
 def check_labels(config: DataConfig, task: str) -> None:
-    """A classifier is not told the class that it is to find."""
+    """Refuse ``labels`` as an input of a classifier, which is to find them."""
     if config.labels and TASKS[task].classifies:
         raise ConfigError(
             "'data.labels' tells a model the class of each picture that it draws; a classifier is "
@@ -218,7 +217,7 @@ def read_images(path: str, shapes: Sequence[tuple[int, int, int]], most: int) ->
     Args:
         shapes: (channels, height, width) that they may have; the first picture decides for all.
 
-    Pictures in colour of which the greys are taken are told of in a warning.
+    Pictures in colour of which the greys are taken are named in a warning.
 
     Raises:
         DataError: there are no pictures, or one has another size.

@@ -13,11 +13,10 @@ import torch
 
 from everyformer.core.errors import DataError
 from everyformer.data.batch import Batch
-from everyformer.data.cache import FORMAT, cache_root, cached
+from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import checked, tokenizer_kind
 from everyformer.data.dataset import ClassedDataset
-from everyformer.data.fingerprint import digest
 from everyformer.data.layout import class_entries, class_names, find_layout
 from everyformer.data.records import TABLES, has_labels, labelled_rows
 from everyformer.data.selection import held_out_draw

@@ -1,4 +1,4 @@
-"""What the folders and file names of a source say: its split and its classes."""
+"""Layout of a source: the split and the classes that folders and file names show."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ SPLITS = {
 
 @dataclass(frozen=True)
 class SourceLayout:
-    """What a source's own folders say about training and validation."""
+    """The split of a source as its own folders show it."""
 
     train: tuple[Entry, ...]
     """The training entries; all entries when the source has no split."""
     validation: tuple[Entry, ...] | None
     """The held-out entries, or None when the source has no split."""
     note: str
-    """Half a sentence on whence the split is; empty without one."""
+    """Half a sentence on where the split is from; empty without one."""
 
 
 def find_layout(entries: Sequence[Entry], part: str | None = None) -> SourceLayout:
-    """Recognise train, valid and test by folder (or, with files only, by file name).
+    """The split into train, valid and test by folder (or, with files only, by file name).
 
     A folder common to all is set aside first, so `parts` start at the split's inside or, without a
     split, at the class. With both valid and test, test stays unread; ``part`` chooses another part
@@ -45,7 +45,7 @@ def find_layout(entries: Sequence[Entry], part: str | None = None) -> SourceLayo
     Raises:
         DataError: there is no such part, or nothing beside it.
     """
-    core = [e for e in entries if Path(e.parts[-1]).stem.lower() not in NOTES] or list(entries)
+    core = without_notes(entries)
     level = core
     while True:
         groups = _by_folder(level) or _by_name(level)
@@ -68,32 +68,34 @@ def find_layout(entries: Sequence[Entry], part: str | None = None) -> SourceLayo
     return SourceLayout(rest, validation, f"'{part}' is held out")
 
 
+def without_notes(entries: Sequence[Entry]) -> list[Entry]:
+    """All but the likes of README; everything where there is nothing else."""
+    return [e for e in entries if Path(e.parts[-1]).stem.lower() not in NOTES] or list(entries)
+
+
 Groups = dict[str, tuple[str, list[Entry]]]
 """train, validation, test -> (the source's own word, entries)."""
 
 
 def _by_folder(entries: Sequence[Entry]) -> Groups | None:
-    groups: Groups = {}
-    for entry in entries:
-        if len(entry.parts) < 2:
-            continue
-        role = SPLITS.get(entry.parts[0].lower())
-        if role is None:
-            return None
-        group = groups.setdefault(role, (f"{entry.parts[0]}/", []))
-        group[1].append(replace(entry, parts=entry.parts[1:]))
-    return groups if "train" in groups and len(groups) > 1 else None
+    inside = [entry for entry in entries if len(entry.parts) > 1]
+    words = [entry.parts[0] for entry in inside]
+    below = [replace(entry, parts=entry.parts[1:]) for entry in inside]
+    return _grouped(words, "{}/", below)
 
 
 def _by_name(entries: Sequence[Entry]) -> Groups | None:
+    found = [() if len(entry.parts) > 1 else (*_words(entry.parts[0]),) for entry in entries]
+    return _grouped([words[0] if len(words) == 1 else "" for words in found], "{} files", entries)
+
+
+def _grouped(words: Sequence[str], form: str, entries: Sequence[Entry]) -> Groups | None:
+    """Entries by what their words say, if all say something and some are for training."""
     groups: Groups = {}
-    for entry in entries:
-        words = _words(entry.parts[0])
-        if len(entry.parts) > 1 or len(words) != 1:
+    for word, entry in zip(words, entries, strict=True):
+        if word.lower() not in SPLITS:
             return None
-        [word] = words
-        group = groups.setdefault(SPLITS[word], (f"{word} files", []))
-        group[1].append(entry)
+        groups.setdefault(SPLITS[word.lower()], (form.format(word), []))[1].append(entry)
     return groups if "train" in groups and len(groups) > 1 else None
 
 

@@ -22,11 +22,10 @@ from tqdm import tqdm
 from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.buckets import Buckets
-from everyformer.data.cache import FORMAT, cache_root, cached
+from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import tokenizer_kind
 from everyformer.data.dataset import Dataset
-from everyformer.data.fingerprint import digest
 from everyformer.data.pairs import SentencePairs
 from everyformer.data.selection import spread
 from everyformer.data.sources import Source

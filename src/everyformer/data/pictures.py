@@ -81,11 +81,11 @@ def opened(
 
 
 def _orientation(picture: Any) -> int:
-    """How a picture that is not decoded yet was held, as EXIF numbers it; 1: upright."""
+    """Orientation of a picture that is not decoded yet, as EXIF numbers it; 1: upright."""
     from PIL import Image
 
     if picture.format == "TIFF":
-        return 1  # pillow turns these itself
+        return 1  # pillow rotates these itself
     try:
         # not the method of PNGs, which decodes them
         return int(Image.Image.getexif(picture).get(0x0112, 1))

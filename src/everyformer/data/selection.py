@@ -1,4 +1,4 @@
-"""Which rows are taken: of a step, of a limited validation, for the held-out part."""
+"""Selection of rows: of a step, of a limited validation, for the held-out part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model with summaries must know of its data: which tokens end a sentence, which hides."""
+"""Facts of the data that models with summaries need: tokens that end a sentence, and that hide."""
 
 from __future__ import annotations
 

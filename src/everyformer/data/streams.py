@@ -53,7 +53,7 @@ def warmed_windows(
 ) -> Iterator[tuple[list[Batch], Batch]]:
     """The batches of `TextDataset.validation_batches`, each with ``before`` segments ahead of it.
 
-    What would stand before the start of the text is padding there.
+    What would lie before the start of the text is padding there.
     """
     starts, length = dataset.window_starts(limit)[0], dataset.length
     batches = dataset.validation_batches(size, limit)
@@ -71,7 +71,7 @@ def warmed_windows(
 
 
 def _batch(dataset: TextDataset, tokens: np.ndarray, positions: np.ndarray) -> Batch:
-    """Tokens at ``places`` (B, L) with the next ones as targets."""
+    """Tokens at ``positions`` (B, L) with the next ones as targets."""
     inputs = torch.from_numpy(tokens[positions].astype(np.int64))
     targets = torch.from_numpy(tokens[positions + 1].astype(np.int64))
     begins = torch.from_numpy(positions == 0)

@@ -1,6 +1,6 @@
 """Generated tasks: copying, reversing, sorting, associative recall, nested list operations.
 
-Rows are made when they are asked for, from (the data's seed, the run's seed, the step). Held-out
+Rows are generated when they are read, from (the data's seed, the run's seed, the step). Held-out
 rows come from a stream of seeds that training never draws from, and are always the same.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ import torch
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS
 from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.fingerprint import digest
 from everyformer.data.selection import spread
 from everyformer.data.tasks import SERVED
 
@@ -45,7 +45,7 @@ ATTEMPTS = 10_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GeneratedDataset(Dataset):
-    """Rows made on the fly by `_rows`."""
+    """Rows generated as they are read, by `_rows`."""
 
     seed: int
     """The data's seed."""
@@ -64,21 +64,14 @@ class GeneratedDataset(Dataset):
             keys = [
                 (self.seed, VALIDATION_STREAM, int(row)) for row in chosen[first : first + size]
             ]
-            batches = [self._rows(np.random.default_rng(key), 1) for key in keys]
-            keeps = [batch.keep for batch in batches if batch.keep is not None]
-            yield replace(
-                batches[0],
-                inputs=torch.cat([batch.inputs for batch in batches]),
-                targets=torch.cat([batch.targets for batch in batches]),
-                keep=torch.cat(keeps) if keeps else None,
-            )
+            yield Batch.joined([self._rows(np.random.default_rng(key), 1) for key in keys])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CopyDataset(GeneratedDataset):
     """n random tokens, the separator 0, the same n tokens; the second half is scored.
 
-    A model that remembers nothing is right in 1 of ``symbols`` places.
+    A model that remembers nothing is right at 1 of ``symbols`` positions.
     """
 
     def _rows(self, random: np.random.Generator, count: int) -> Batch:
@@ -121,8 +114,8 @@ class RecallDataset(GeneratedDataset):
     """Multi-query associative recall, after zoology's MQAR (Arora and others, 2023).
 
     First the pairs, key then value, all keys different. Then every key once more in random order,
-    at random even places of the rest, which is filled with 0; its target is the value it had.
-    Zoology draws the places from a power law and can fill with random tokens; here both are plain.
+    at random even positions of the rest, which is filled with 0; its target is the value it had.
+    Zoology draws positions from a power law and can fill with random tokens; here both are plain.
     """
 
     pairs: int

@@ -16,11 +16,10 @@ from tqdm import tqdm
 
 from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED, Batch
-from everyformer.data.cache import FORMAT, cache_root, cached
+from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import Corpus, StreamEncoder, tokenizer_kind
 from everyformer.data.dataset import Dataset
-from everyformer.data.fingerprint import digest
 from everyformer.data.selection import spread
 from everyformer.data.sources import Source
 from everyformer.data.tokenizers.base import Tokenizer
@@ -30,7 +29,7 @@ from everyformer.data.tokenizers.plain import CharTokenizer
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextDataset(Dataset):
-    """Windows of ``length`` tokens at random places; targets are the tokens one further on."""
+    """Windows of ``length`` tokens at random positions; targets are the tokens one further on."""
 
     train: np.ndarray
     """(N,) training tokens, memory-mapped."""
@@ -103,7 +102,13 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
     folder, facts = cached(cache_root(config.cache), f"text-{key}", build, source.stamp)
     fitted = load_tokenizer(folder)
     sizes = facts["train_tokens"], facts["validation_tokens"]
-    _require_length(source.given, sizes, config)
+    needed = config.length + 1
+    if sizes[1] < needed or (sizes[0] < needed and config.validation < 1):
+        raise DataError(
+            f"'{source.given}' is too short: {sizes[0]:,} training and {sizes[1]:,} validation "
+            f"tokens, where --data.length {config.length} needs {needed:,} in either. Give more "
+            "text, a smaller --data.length or another --data.validation"
+        )
     if config.packing and (max(facts["documents"]) < 2 or fitted.separator is None):
         raise DataError(
             f"'{source.given}' is one document, so there is nothing to pack: leave out "
@@ -204,16 +209,6 @@ def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> dict[str, Any
         "note": corpus.note,
         "fingerprint": digest(*(each.digest() for each in hashes), tokenizer.to_dict()),
     }
-
-
-def _require_length(given: str, sizes: tuple[int, int], config: DataConfig) -> None:
-    needed = config.length + 1
-    if sizes[1] < needed or (sizes[0] < needed and config.validation < 1):
-        raise DataError(
-            f"'{given}' is too short: {sizes[0]:,} training and {sizes[1]:,} validation tokens, "
-            f"where --data.length {config.length} needs {needed:,} in either. Give more text, a "
-            "smaller --data.length or another --data.validation"
-        )
 
 
 def _split(facts: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ from everyformer.models.seq2seq import EncoderDecoder
 
 @dataclass(frozen=True, order=True)
 class Hypothesis:
-    """A target and what it is worth."""
+    """A target of the search, with its score."""
 
     score: float
     """log-probability over the length penalty, in nats"""

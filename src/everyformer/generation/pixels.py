@@ -128,19 +128,10 @@ def _fill(
         out = model.decode(shifted, labels=labels, context=context, state=state)
         if state is not None:
             state, read = out.state, step + 1
-        tokens[:, step] = _drawn(model, out.logits[:, -1], tokens[:, step], sampling, generator)
-
-
-def _drawn(
-    model: PixelModel,
-    logits: Tensor,
-    like: Tensor,
-    sampling: Sampling,
-    generator: torch.Generator,
-) -> Tensor:
-    """One token a row, channel after channel: shaped like ``like``, (B,) or (B, C)."""
-    drawn = like.view(len(like), -1)[:, :0]
-    for _ in range(like[0].numel()):
-        value = draw(model.distribution(logits, drawn), sampling, generator)
-        drawn = torch.cat((drawn, value[:, None]), 1)
-    return drawn.view_as(like)
+        # one token a row, (B,) or (B, C), channel after channel
+        token = tokens[:, step]
+        drawn = token.reshape(len(token), -1)[:, :0]
+        for _ in range(token[0].numel()):
+            value = draw(model.distribution(out.logits[:, -1], drawn), sampling, generator)
+            drawn = torch.cat((drawn, value[:, None]), 1)
+        tokens[:, step] = drawn.view_as(token)

@@ -8,7 +8,6 @@ Scores are changed in this order: repetition penalty, minimum length, temperatur
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from everyformer.generation.config import Sampling
 from everyformer.models.base import Model
 
 ENDED = -1
-"""stands in a batch for the tokens that a row has not, since its text has ended"""
+"""in a batch, for the tokens that a row has not, since its text has ended"""
 
 Prompt = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
@@ -91,8 +90,14 @@ def penalised(logits: Tensor, had: Tensor, penalty: float) -> Tensor:
 class TokenStream(Iterator[Tensor]):
     """New tokens (B,) as they are drawn, and the state that the next one will be drawn from."""
 
-    def __init__(self, model: Model, cache: _Cache, drawn: Iterator[Tensor]) -> None:
-        self._model, self._cache, self._drawn = model, cache, drawn
+    state: StackState | None
+    """What the texts so far came to, less the newest tokens; None where all is recomputed."""
+
+    def __init__(
+        self, model: Model, texts: _Rows, tokens: int | None, state: StackState | None
+    ) -> None:
+        self._model, self.state = model, state
+        self._drawn = self._draw(texts, tokens)
 
     def __next__(self) -> Tensor:
         # between two tokens the caller's model is as the caller left it
@@ -106,15 +111,35 @@ class TokenStream(Iterator[Tensor]):
             if training:
                 self._model.train()
 
-    @property
-    def state(self) -> StackState | None:
-        """What the texts so far came to, less the newest tokens; None where all is recomputed."""
-        return self._cache.state
-
-
-@dataclass
-class _Cache:
-    state: StackState | None = None
+    def _draw(self, texts: _Rows, tokens: int | None) -> Iterator[Tensor]:
+        """The loop of `stream`."""
+        ids, keep, sampling = texts.ids, texts.keep, texts.sampling
+        rows, new = len(ids), ids
+        generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
+        begun = self.state
+        self.state = initial_state(self._model, rows) if begun is None else begun.reserve(64)
+        alive = torch.arange(rows, device=ids.device)
+        while len(alive) and (tokens is None or texts.count < tokens):
+            part = None if keep is None else Mask(keep=keep)
+            if self.state is None:
+                out = self._model(ids, mask=part, last=1)
+            else:
+                out = self._model(new, mask=part, state=self.state, last=1)
+                self.state = out.state
+            token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
+            yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
+            new = token[:, None]
+            if self.state is None:
+                ids = torch.cat((ids, new), 1)
+                if keep is not None:
+                    keep = torch.cat((keep, torch.ones_like(new, dtype=torch.bool)), 1)
+            else:
+                keep = None
+            going = texts.add(token)
+            if len(going) < len(alive):
+                alive, ids, new = alive[going], ids[going], new[going]
+                keep = None if keep is None else keep[going]
+                self.state = None if self.state is None else self.state.reorder(going)
 
 
 def stream(
@@ -151,45 +176,7 @@ def stream(
     sampling = sampling or Sampling()
     ids, keep = _rows_of(prompt, mask, next(model.parameters()).device)
     texts = _Rows(ids, keep, model.config.vocabulary, sampling, tokenizer)
-    cache = _Cache(state)
-    return TokenStream(model, cache, _drawn(model, ids, keep, tokens, texts, cache))
-
-
-def _drawn(
-    model: Model,
-    ids: Tensor,
-    keep: Tensor | None,
-    tokens: int | None,
-    texts: _Rows,
-    cache: _Cache,
-) -> Iterator[Tensor]:
-    """The loop of `stream`."""
-    rows, sampling = ids.shape[0], texts.sampling
-    generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
-    cache.state = initial_state(model, rows) if cache.state is None else cache.state.reserve(64)
-    new = ids
-    alive = torch.arange(rows, device=ids.device)
-    while len(alive) and (tokens is None or texts.count < tokens):
-        part = None if keep is None else Mask(keep=keep)
-        if cache.state is None:
-            out = model(ids, mask=part, last=1)
-        else:
-            out = model(new, mask=part, state=cache.state, last=1)
-            cache.state = out.state
-        token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
-        yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
-        new = token[:, None]
-        if cache.state is None:
-            ids = torch.cat((ids, new), 1)
-            if keep is not None:
-                keep = torch.cat((keep, torch.ones_like(new, dtype=torch.bool)), 1)
-        else:
-            keep = None
-        going = texts.add(token)
-        if len(going) < len(alive):
-            alive, ids, new = alive[going], ids[going], new[going]
-            keep = None if keep is None else keep[going]
-            cache.state = None if cache.state is None else cache.state.reorder(going)
+    return TokenStream(model, texts, tokens, state)
 
 
 def generate(
@@ -220,6 +207,8 @@ class _Rows:
         sampling: Sampling,
         tokenizer: Tokenizer | None,
     ) -> None:
+        self.ids, self.keep = ids, keep
+        """of the prompts"""
         self.sampling, self.count = sampling, 0
         end = sampling.end_token
         if end is not None and end >= vocabulary:
@@ -252,22 +241,18 @@ class _Rows:
         if self.sampling.end_token is not None:
             going = token != self.sampling.end_token
         if self.reach:
+            assert self.tokenizer is not None
             for row, number in enumerate(token.tolist()):
                 self.tails[row] = [*self.tails[row], number][-self.reach :]
-                going[row] &= not self._stops(self.tails[row])
+                if self.count >= self.sampling.min_tokens:
+                    text = self.tokenizer.decode(self.tails[row])
+                    going[row] &= not any(stop in text for stop in self.sampling.stop)
         where = going.nonzero().squeeze(1)
         if self.had is not None:
             self.had = self.had.scatter(1, token[:, None], True)[where]
         if self.reach:
             self.tails = [self.tails[row] for row in where.tolist()]
         return where
-
-    def _stops(self, tail: list[int]) -> bool:
-        if self.count < self.sampling.min_tokens:
-            return False
-        assert self.tokenizer is not None
-        text = self.tokenizer.decode(tail)
-        return any(stop in text for stop in self.sampling.stop)
 
 
 def _rows_of(

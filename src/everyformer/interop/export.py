@@ -35,7 +35,7 @@ from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedEr
 from everyformer.core.extras import extra_module
 from everyformer.core.files import expanded, file_written_whole
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer
+from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.tasks import TASKS
@@ -53,7 +53,7 @@ TOLERANCE = 1e-4
 
 
 class Exported(NamedTuple):
-    """What `export_onnx` wrote."""
+    """A written ONNX file, and how near it is to the model."""
 
     path: Path
     inputs: tuple[str, ...]
@@ -311,7 +311,7 @@ def _literal(model: Model) -> Iterator[None]:
     """Mixers that are exported literally compute by their reference while the block runs."""
     changed = [m for m in model.modules() if isinstance(m, Mixer) and m.exports_literally]
     for mixer in changed:
-        mixer.forward = _Reference(mixer)  # type: ignore[method-assign]
+        mixer.forward = _by_reference(mixer)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -319,21 +319,13 @@ def _literal(model: Model) -> Iterator[None]:
             del mixer.forward
 
 
-class _Reference:
+def _by_reference(mixer: Mixer) -> Callable[..., MixerOutput]:
     """``forward`` of a mixer by its `Mixer.reference`."""
 
-    def __init__(self, mixer: Mixer) -> None:
-        self.mixer = mixer
+    def forward(x: Tensor, *, state: State | None = None, **options: Any) -> MixerOutput:
+        return MixerOutput(mixer.reference(x, **options), None, {})
 
-    def __call__(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        return MixerOutput(self.mixer.reference(x, context=context, mask=mask), None, {})
+    return forward
 
 
 def _band_by_lookup(u: Tensor, v: Tensor, count: int) -> Tensor:

@@ -59,7 +59,7 @@ __all__ = [
 
 
 class EveryformerConfig(PreTrainedConfig):
-    """A `ModelConfig` in Hugging Face's clothes.
+    """A `ModelConfig` as a Hugging Face config.
 
     Args:
         everyformer: the model, as a `ModelConfig` or as its plain values (default: the default
@@ -102,25 +102,16 @@ class EveryformerConfig(PreTrainedConfig):
     def vocab_size(self, size: int) -> None:
         self.everyformer = {**self.everyformer, "vocabulary": size}
 
-    @property
-    def hidden_size(self) -> int:
-        return int(self.everyformer["width"])
-
-    @property
-    def num_hidden_layers(self) -> int:
-        return int(self.everyformer["layers"])
-
-    @property
-    def num_attention_heads(self) -> int:
-        return int(self.everyformer["heads"])
-
-    @property
-    def max_position_embeddings(self) -> int:
-        return int(self.everyformer["max_length"] or DEFAULT_LENGTH)
+    hidden_size = property(lambda self: int(self.everyformer["width"]))
+    num_hidden_layers = property(lambda self: int(self.everyformer["layers"]))
+    num_attention_heads = property(lambda self: int(self.everyformer["heads"]))
+    max_position_embeddings = property(
+        lambda self: int(self.everyformer["max_length"] or DEFAULT_LENGTH)
+    )
 
 
 class EveryformerCache(Cache):
-    """A model's `State` in the place of a key-value cache; empty before the first call."""
+    """A model's `State` instead of a key-value cache; empty before the first call."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])

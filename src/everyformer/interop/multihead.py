@@ -43,7 +43,7 @@ from everyformer.models.build import create_mixer
 
 
 class NoWeights:
-    """Stands where the layers of `torch.nn` look for the weights of softmax attention.
+    """Placeholder for weights of softmax attention that the layers of `torch.nn` read.
 
     Their fused kernel would compute attention whatever the member; it declines as soon as one
     argument overrides torch functions, which this class does by its method's mere existence.
@@ -53,13 +53,7 @@ class NoWeights:
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return NotImplemented
 
-    @property
-    def weight(self) -> NoWeights:
-        return self
-
-    @property
-    def bias(self) -> NoWeights:
-        return self
+    weight = bias = property(lambda self: self)
 
 
 class MultiheadAttention(nn.Module):

@@ -1,4 +1,4 @@
-"""What every model shares: its config, its stack of layers, embeddings of order, and its states."""
+"""`Model`, the base of all models: config, stack of layers, position embeddings, states."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Model(nn.Module):
     ) -> Tensor:
         """Embeddings ``x`` (B, L, width) with what the position gene adds, normed, dropped out.
 
-        ``position`` stands in for the model's own (an encoder's, in an encoder-decoder).
+        ``position`` replaces the model's own (an encoder's, in an encoder-decoder).
         """
         position = position or self.position
         if position is not None:
@@ -168,7 +168,7 @@ class Model(nn.Module):
     def start_weights(self, embeddings: Sequence[nn.Module]) -> None:
         """Apply ``config.init``; called by concrete models when all their parts stand.
 
-        A scale that was asked for by an option of the position stands, whatever the init.
+        A scale that is given as an option of the position stays, whatever the init.
         ``embeddings`` are modules with one matrix each, ``weight``, that is read as a table is.
         """
         given = {"std", "start_std"} & self.config.genes["position"].options.keys()

@@ -29,7 +29,7 @@ ROLES = ("encoder", "cross")
 
 @dataclasses.dataclass(frozen=True)
 class ByLayer:
-    """One value a layer, first layer first; made by `by_layer`."""
+    """One value a layer, first layer first; see `by_layer`."""
 
     values: tuple[Any, ...]
 
@@ -41,7 +41,7 @@ def by_layer(*values: Any) -> ByLayer:
 
 @dataclasses.dataclass(frozen=True)
 class HeadSplit:
-    """One mixer a head, first head first; made by `by_head`."""
+    """One mixer a head, first head first; see `by_head`."""
 
     mixers: tuple[str, ...]
     own: dict[str, dict[str, Any]]
@@ -167,7 +167,7 @@ def scales_embedding(config: ModelConfig) -> bool:
 def configure_layers(name: str, causal: bool, length: int, **options: Any) -> ModelConfig:
     """A config for `build_mixers`: the member's layers as they are for ``length`` tokens.
 
-    The task is one in which the member's mixers are causal, or not, as asked; of an
+    The task is one in which the member's mixers are causal, or not, as given; of an
     encoder-decoder the layers are those of its decoder or encoder.
     """
     tasks = info(name).tasks
@@ -206,7 +206,7 @@ def _filled(gene: Gene, choice: Choice) -> Choice:
 
 @dataclasses.dataclass
 class _Draft:
-    """A model that is being described: loose options find their places in it."""
+    """A model that is being described: loose options are sorted into it."""
 
     member: str
     fields: dict[str, Any]
@@ -218,7 +218,7 @@ class _Draft:
         """Put one option where it belongs.
 
         Raises:
-            ConfigError, GeneError: it has no place, or no meaning beside the mixer.
+            ConfigError, GeneError: it is unknown, or has no meaning beside the mixer.
         """
         gene = key.removesuffix("_options")
         if isinstance(value, ByLayer):
@@ -285,7 +285,7 @@ class _Draft:
 
 
 def is_causal(member: Member, config: ModelConfig) -> bool:
-    """Causal for what is generated, bidirectional for the rest where the member can."""
+    """Whether a model is causal: for what is generated, or where the member cannot else."""
     generative = TASKS[config.task].writes
     if config.causal is False and generative:
         raise GeneError(

@@ -33,7 +33,7 @@ from everyformer.models.config import ModelConfig
 
 
 class LanguageModel(Model):
-    """inputs (B, L) int64, targets (B, L) with -100 = not scored, logits (B, L, vocabulary)."""
+    """Language model: inputs and targets (B, L) int64, -100 = not scored, logits (B, L, V)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

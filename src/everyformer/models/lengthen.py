@@ -18,15 +18,14 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from everyformer.blocks.block import Block
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.mixers.attention import AttentionOptions
 from everyformer.mixers.longformer import Longformer
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
+from everyformer.models.classifier import mixers_of
 from everyformer.models.config import DEFAULT_LENGTH, ModelConfig
 
 LONG = ("longformer", "bigbird")
@@ -67,18 +66,15 @@ def lengthen(model: Model, mixer: str, length: int, **options: Any) -> Model:
     out.to(next(model.parameters()).dtype)
     weights = out.state_dict()
     for name, value in model.state_dict().items():
-        weights[name] = _repeated(value, len(weights[name])) if name.endswith(".table") else value
+        if name.endswith(".table"):
+            # more rows: the first ones again and again
+            value = value[torch.arange(len(weights[name]), device=value.device) % len(value)]
+        weights[name] = value
     out.load_state_dict(weights)
-    mixers = [block.mixer for block in out.stack.blocks if isinstance(block, Block)]
-    for own in mixers:
+    for own in mixers_of(out.stack):
         if isinstance(own, Longformer) and own.project_global is not None:
             own.copy_projections()
     return out.eval()
-
-
-def _repeated(table: Tensor, rows: int) -> Tensor:
-    """A table over positions with more rows, the first ones again and again."""
-    return table[torch.arange(rows, device=table.device) % len(table)]
 
 
 def _check(config: ModelConfig) -> None:

@@ -28,7 +28,7 @@ from everyformer.models.language import predict
 
 
 class MaskedLanguageModel(Model):
-    """inputs (B, L) int64, targets (B, L) with -100 = not scored, logits (B, L, vocabulary)."""
+    """Masked model: inputs and targets (B, L) int64, -100 = not scored, logits (B, L, V)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

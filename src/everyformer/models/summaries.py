@@ -31,14 +31,14 @@ from torch import Tensor, nn
 
 from everyformer.core.mask import Mask, document_positions, runs_of
 from everyformer.engines.rows import gather_rows
-from everyformer.models.summary_options import SummaryOptions
+from everyformer.models.options import SummaryOptions
 
 KNOWN = frozenset({"keep", "documents", "sentences", "global_tokens"})
 """parts of a mask that a text with summaries may come with"""
 
 
 class TextParts(NamedTuple):
-    """How texts are divided."""
+    """The parts that texts are divided into."""
 
     number: Tensor
     """(B, L) the part of its row that a token is in; of padding any"""
@@ -61,7 +61,7 @@ class WithGlobals(NamedTuple):
 
 
 class Summarised(NamedTuple):
-    """What came of global tokens."""
+    """Outputs of global tokens."""
 
     y: Tensor
     """(B, G, channels)"""
@@ -70,12 +70,12 @@ class Summarised(NamedTuple):
 
 
 class Summaries(nn.Module):
-    """Divides texts, puts global tokens in and takes them out.
+    """Global tokens of texts: divides texts, puts the tokens in and takes them out.
 
     Args:
         width: channels of embeddings.
         options: `SummaryOptions`.
-        sentences: whether the layers ask which part a token is in.
+        sentences: whether the layers read which part a token is in.
     """
 
     def __init__(self, width: int, options: SummaryOptions, sentences: bool) -> None:
@@ -167,7 +167,7 @@ class Summaries(nn.Module):
         scores = guess.flatten(0, 1).to(wide) @ target.T / self.options.cpc_temperature
         scores = scores.masked_fill(~full.keep.flatten(), -math.inf)
         queries = chosen.flatten()
-        # rows that ask nothing have finite numbers, so that their gradients are zero
+        # rows without a query have finite numbers, so that their gradients are zero
         scores = scores.masked_fill(~queries[:, None], 0.0)
         each = scores.logsumexp(1) - scores.diagonal()
         return self.options.cpc * (each * queries).sum() / queries.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""Where in a text a language model loses: by place in the segment, and by how much came before."""
+"""Losses of a language model by position in the segment, and by how much text came before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everyformer.training.reading import Read
 
 
 class Curves:
-    """Sums of losses by place; contexts are counted in octaves: 1, 2 to 3, 4 to 7 ... tokens."""
+    """Sums of losses by position; contexts are counted in octaves: 1, 2 to 3, 4 to 7 ... tokens."""
 
     def __init__(self, length: int) -> None:
         self._offsets = torch.zeros(2, length, dtype=torch.float64)
@@ -34,7 +34,7 @@ class Curves:
         self._contexts.index_add_(1, octave.flatten(), torch.stack((losses, scored)).flatten(1))
 
     def by_position(self) -> list[dict[str, Any]]:
-        """Mean loss of the targets at each place of a segment, from 1 on, in at most 32 groups."""
+        """Mean loss at each position of a segment, from 1 on, in at most 32 groups."""
         length = self._offsets.shape[1]
         size = math.ceil(length / 32)
         return [
@@ -44,7 +44,7 @@ class Curves:
         ]
 
     def by_context(self) -> list[dict[str, Any]]:
-        """Mean loss of the targets that so many tokens of their text were read before."""
+        """Mean loss of targets by how many tokens of their text were read before."""
         return [
             {"from": 2**n, "to": 2 ** (n + 1) - 1, **_mean(self._contexts, n, 1)}
             for n in range(64)

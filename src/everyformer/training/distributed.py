@@ -31,7 +31,7 @@ LOST = ("gloo", "nccl", "closed by peer", "reset by peer", "broken pipe", "timed
 
 @dataclass(frozen=True)
 class Launch:
-    """This process's place among those that were started together, as ``torchrun`` tells it."""
+    """Ranks of this process among those that were started together, as ``torchrun`` sets them."""
 
     rank: int = 0
     local_rank: int = 0
@@ -39,7 +39,7 @@ class Launch:
 
 
 def read_launch() -> Launch:
-    """What the environment says, checked.
+    """The `Launch` that the environment describes, checked.
 
     Raises:
         ConfigError: a variable is no number or out of range, or lacks one that belongs to it.
@@ -71,7 +71,7 @@ def read_launch() -> Launch:
 
 @dataclass(frozen=True)
 class World:
-    """This process among those that train together; alone, it is rank 0 of 1."""
+    """The processes that train together, as this one sees them; alone, it is rank 0 of 1."""
 
     device: torch.device
     rank: int = 0
@@ -130,7 +130,8 @@ def join(device: str) -> Iterator[World]:
     try:
         yield World(chosen, dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:
-        if isinstance(error, EveryformerError) or not _is_lost(error):
+        lost = isinstance(error, dist.DistError) or any(x in str(error).lower() for x in LOST)
+        if isinstance(error, EveryformerError) or not lost:
             raise
         raise LostError(
             "another process of this run has ended or can no longer be reached, so this one ends "
@@ -160,13 +161,8 @@ def _meet(here: Launch, backend: str) -> None:
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
 
 
-def _is_lost(error: RuntimeError) -> bool:
-    said = str(error).lower()
-    return isinstance(error, dist.DistError) or any(text in said for text in LOST)
-
-
 def pick_device(device: str, local_rank: int | None = None) -> torch.device:
-    """``auto`` is an accelerator where there is one, else the CPU.
+    """The device of that name; ``auto`` is an accelerator where there is one, else the CPU.
 
     Raises:
         ConfigError: torch knows no such device, or it is not on this machine.
@@ -187,7 +183,7 @@ def pick_device(device: str, local_rank: int | None = None) -> torch.device:
 
 
 def without_averaging(module: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Processes average their gradients once a step: in its ``last`` slice."""
+    """A block without averaging of gradients, but for the ``last`` slice of a step."""
     if isinstance(module, DistributedDataParallel) and not last:
         return module.no_sync()
     return nullcontext()

@@ -54,7 +54,7 @@ def train(
     extra_config: dict[str, Any] | None = None,
     show: bool = True,
 ) -> TrainResult:
-    """Train ``model`` in place; at the end it holds the averaged weights if ``config.ema`` is set.
+    """Train ``model`` in place; at the end it has the averaged weights if ``config.ema`` is set.
 
     Args:
         run: where curves and checkpoints go; None keeps nothing.
@@ -190,7 +190,9 @@ class _Job:
         lr = learning_rate(config, self._done(), state.steps + 1)
         set_learning_rate(self.optimiser, lr)
         self.optimiser.zero_grad()
-        self._tell_progress()
+        report: Any = getattr(self.model, "set_progress", None)
+        if report is not None:
+            report(self._done())
         with narrowed(self.model, self.pieces):
             losses = self._gradient(batch)
         norm = clip_gradients(self.model.parameters(), config.clip)
@@ -214,11 +216,6 @@ class _Job:
         if pieces != self.pieces:
             self.pieces, self.state.flops_per_position = pieces, None
         return batch if pieces == 1 else batch.folded(pieces)
-
-    def _tell_progress(self) -> None:
-        tell: Any = getattr(self.model, "set_progress", None)
-        if tell is not None:
-            tell(self._done())
 
     def _gradient(self, batch: Batch) -> dict[str, float]:
         """The gradient in the parameters; the first step of a run counts its operations too."""

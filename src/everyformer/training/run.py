@@ -1,4 +1,4 @@
-"""A run's directory: made once, locked while it trains, and enough to repeat the run.
+"""A run's directory: created once, locked while it trains, and enough to repeat the run.
 
 config.json  environment.json  metrics.jsonl  checkpoints/  (TensorBoard's files)
 """
@@ -32,7 +32,7 @@ class RunDirectory:
     Under ``torchrun`` every process opens it, but only the first one writes and holds the lock.
 
     Args:
-        path: made if it does not exist.
+        path: created if it does not exist.
         resume: go on with the run that is there. Without it the folder must be new or empty.
 
     Raises:
@@ -86,7 +86,7 @@ class RunDirectory:
             self._lock.release()
 
     def check_there(self) -> None:
-        """Before anything is written: what the path leads to is still the folder of this run.
+        """Check, before anything is written, that the path still leads to the folder of this run.
 
         Raises:
             UnsavedError: it was removed or renamed, or its config.json was.
@@ -108,12 +108,8 @@ class RunDirectory:
         own = {"everyformer": _version("everyformer"), "command": sys.argv}
         write_json(self.path / "config.json", {"format": RUN_FORMAT, **own, **values})
         self._described = True
-        self.write_environment()
-
-    def write_environment(self) -> None:
-        """Write environment.json: versions, device, threads, platform and git revision."""
-        values = {"format": "everyformer-environment", **environment()}
-        write_json(self.path / "environment.json", values)
+        about = {"format": "everyformer-environment", **environment()}
+        write_json(self.path / "environment.json", about)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -162,7 +158,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def check_writable(path: Path) -> None:
-    """Make the folder and try it: permission bits do not tell (root, read-only mounts, quotas).
+    """Make the folder and write into it: permission bits do not tell (root, mounts, quotas).
 
     Raises:
         ConfigError: nothing can be written there.

@@ -61,7 +61,7 @@ def preset(member: str, task: str | None = None, **chosen: str | None) -> RunSpe
 
     Args:
         task: what it does (default: the member's first task).
-        chosen: by gene, the name of what stands in the place of the member's own.
+        chosen: by gene, the name of what replaces the member's own.
     """
     from everyformer.models.build import configure
 

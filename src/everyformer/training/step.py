@@ -30,7 +30,7 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The context that a forward pass runs in."""
+    """The precision of a forward pass, as a context."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
@@ -113,15 +113,19 @@ def count_operations(
 def positions(model: nn.Module, batch: Batch) -> int:
     """Positions that a pass over the batch computes, padding included: what speed and budgets of
     tokens count. Of pictures a model says how many it reads, as patches or pixels."""
-    tell: Any = getattr(getattr(model, "module", model), "positions_read", None)
-    read: int | None = None if tell is None else tell(len(batch.inputs))
+    read = _answer(model, "positions_read", len(batch.inputs))
     return batch.tokens if read is None else read
 
 
 def _term_counts(model: nn.Module, batch: Batch) -> dict[str, int]:
     """What `Model.term_counts` says of these rows; nothing of modules of other kinds."""
-    tell: Any = getattr(getattr(model, "module", model), "term_counts", None)
-    return {} if tell is None else tell(batch.inputs, batch.targets, batch.mask)
+    return _answer(model, "term_counts", batch.inputs, batch.targets, batch.mask) or {}
+
+
+def _answer(model: nn.Module, method: str, *given: Any) -> Any:
+    """What a model says, wrapped for several processes or not; None of modules of other kinds."""
+    own: Any = getattr(getattr(model, "module", model), method, None)
+    return None if own is None else own(*given)
 
 
 def _weighted(

@@ -108,7 +108,7 @@ def check_finite(model: nn.Module, source: Path | str) -> None:
     """Refuse a model whose weights are not all finite numbers: whatever it gives is none either.
 
     Raises:
-        DivergedError: names the first such weight, and the ``place`` that it came from.
+        DivergedError: names the first such weight, and the ``source`` that it came from.
     """
     broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
     if broken:

@@ -1,8 +1,8 @@
-"""What earlier versions saved, brought to today's form in small named steps.
+"""Upgrades of what earlier versions saved, to today's form in small named steps.
 
 Whoever changes what a saved file holds raises `everyformer.core.sealed.VERSION`, adds a step here
 and, under tests/formats, files that were saved before. `read_saved` is the one way to the plain
-values of a model, a run or a checkpoint, `saved_tensors` the one way to what is held by the names
+values of a model, a run or a checkpoint, `saved_tensors` the one way to what is saved by the names
 of a model's tensors. Weights tell by their names and shapes what they are, for a run that goes on
 keeps its older checkpoints.
 """
@@ -28,8 +28,7 @@ from everyformer.mixers import MIXERS
 from everyformer.mixers.bigbird import BigBird
 from everyformer.mixers.gmlp import GMLPOptions
 from everyformer.models.config import ModelConfig
-from everyformer.models.pixel_options import PixelOptions
-from everyformer.models.summary_options import SummaryOptions
+from everyformer.models.options import PixelOptions, SummaryOptions
 from everyformer.positions import POSITIONS
 from everyformer.training.config import TrainingConfig
 from everyformer.training.spec import described

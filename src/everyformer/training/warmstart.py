@@ -1,7 +1,7 @@
 """Fine-tuning: a model begins with what another one of its member and sizes has learned.
 
 Taken over is every tensor that means the same in both. Two kinds are fitted: tables over tokens
-(the mask token of a masked language model is the last row, so all others keep their places), and
+(the mask token of a masked language model is the last row, so all others keep their rows), and
 learned positions (of text their first rows; of pictures resized to the new grid, bicubic). What the
 old model has and the new one lacks, such as its head, is left; what only the new one has is fresh.
 """
@@ -46,17 +46,17 @@ TABLE = "position.table"
 
 @dataclass(frozen=True)
 class Start:
-    """What a run or a saved model says about itself, its weights aside."""
+    """Config and tokenizer of a run or a saved model to start from."""
 
     path: Path
     config: ModelConfig
     tokenizer: Tokenizer | None
-    """what made its tokens; None where there were none, or where a model was saved without"""
+    """of its tokens; None where there were none, or where a model was saved without"""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What became of every tensor, by name."""
+    """Report of a warm start: what became of every tensor, by name."""
 
     taken: tuple[str, ...]
     """as they were"""
@@ -109,12 +109,12 @@ def warm_start(model: Model, path: str | Path, tokenizer: Tokenizer | None = Non
 
     Args:
         model: changed in place; its other weights stay as they are.
-        path: a run's directory (its best weights are taken) or a folder made by `save_model`.
+        path: a run's directory (its best weights are taken) or a folder written by `save_model`.
         tokenizer: what makes the tokens that ``model`` will read.
 
     Raises:
         CheckpointError: nothing to read there, or a model of another member, size or kind of input.
-        DataError: its tokens were made by another tokenizer.
+        DataError: its tokens are those of another tokenizer.
     """
     start = read_start(path)
     _check(start, model.config, tokenizer or start.tokenizer)
@@ -138,7 +138,7 @@ def warm_start(model: Model, path: str | Path, tokenizer: Tokenizer | None = Non
 
 
 def _take(name: str, into: Tensor, old: Tensor, start: Start, model: Model) -> str | None:
-    """Fill ``into``; '' if ``held`` was taken whole, else what was done to it; None: not taken."""
+    """Fill ``into``; '' if ``old`` was taken whole, else what was done to it; None: not taken."""
     if name == TABLE:
         return _take_positions(into, old, start.config, model.config)
     if into.shape == old.shape:
@@ -154,7 +154,11 @@ def _take(name: str, into: Tensor, old: Tensor, start: Start, model: Model) -> s
 def _take_positions(
     into: Tensor, table: Tensor, before: ModelConfig, after: ModelConfig
 ) -> str | None:
-    slots = [_class_rows(config) for config in (before, after)]
+    # a class token has the first row
+    slots = [
+        int(TASKS[config.task].classifies and config.pooling == "class")
+        for config in (before, after)
+    ]
     old, new = table[slots[0] :], into[slots[1] :]
     if before.image != after.image and not TASKS[after.task].classifies:
         return None
@@ -171,10 +175,6 @@ def _take_positions(
     if len(old) == len(new) and slots[0] == slots[1]:
         return ""
     return f"{rows} positions of {len(old)}, {len(into) - rows - min(slots)} fresh"
-
-
-def _class_rows(config: ModelConfig) -> int:
-    return int(TASKS[config.task].classifies and config.pooling == "class")
 
 
 def _grid(config: ModelConfig) -> tuple[int, int] | None:

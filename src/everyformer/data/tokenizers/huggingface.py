@@ -1,4 +1,4 @@
-"""What the package `tokenizers` computes: text to tokens and back by one of its files."""
+"""Tokenizers of the package `tokenizers`: text to tokens and back by one of its files."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from everyformer.core.errors import DataError
 from everyformer.core.extras import extra_module
-from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
+from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer, check_size
 
 SIDES = ("source", "target")
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
@@ -29,7 +29,7 @@ SPACE = "\u2581"
 
 
 class MarianTokenizer(Tokenizer):
-    """Two models of `sentencepiece` and the numbers of their pieces.
+    """Marian's tokenizer: two models of `sentencepiece` and the numbers of their pieces.
 
     Args:
         models: of ``source`` and ``target``, as their files are.
@@ -66,11 +66,7 @@ class MarianTokenizer(Tokenizer):
         self.marks = {**own, **marks}
         numbers = {**self.pieces, **self.marks}
         self.known = 1 + max(numbers.values())
-        if self.known > size:
-            raise DataError(
-                f"it has {self.known:,} tokens, the model only {size:,}: they do not belong "
-                "together"
-            )
+        check_size(self.known, size)
         self._texts = {number: text for text, number in numbers.items()}
         # longest first, so that a mark which begins another does not hide it
         longest = sorted(self.marks, key=len, reverse=True)
@@ -155,7 +151,7 @@ class MarianTokenizer(Tokenizer):
 
 
 def restored(saved: Mapping[str, Any]) -> MarianTokenizer:
-    """What `MarianTokenizer.to_dict` gave.
+    """The tokenizer that `MarianTokenizer.to_dict` described.
 
     Raises:
         DataError: as the class, or a model that is not written as it was.

@@ -1,4 +1,4 @@
-"""What a foreign system is: how its config reads as ours, ours as its, and which tensors match."""
+"""`HubArchitecture`: how a system's config reads as ours, and ours as its; its tensors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from everyformer.core.bounds import Amount, Count, Layers, Rate, Whole
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError, nearest
+from everyformer.core.tasks import TASKS
 from everyformer.interop.convert.rules import Rule
 from everyformer.models.config import ModelConfig
 
@@ -22,6 +23,8 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+"""their names of a feed-forward's activation, the usual ones first, and ours"""
+THEIRS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 
 
 def activation(name: str) -> str:
@@ -31,12 +34,6 @@ def activation(name: str) -> str:
             f"the activation '{name}' has no counterpart here; {nearest(name, ACTIVATIONS)}"
         )
     return ACTIVATIONS[name]
-
-
-def their_activation(ours: str) -> str:
-    """Their name of ours."""
-    named = {"gelu": "gelu", "gelu-tanh": "gelu_new", "gelu-sigmoid": "quick_gelu", "relu": "relu"}
-    return named.get(ours, "silu")
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ ENTRIES = {
     "patch": Entry(Count, lambda config: config.patch),
     "expansion": Entry(Count, lambda config: round(config.width * config.block.expansion)),
     "feedforward": Entry(
-        str, lambda config: their_activation(config.block.feedforward), activation
+        str, lambda config: THEIRS.get(config.block.feedforward, "silu"), activation
     ),
     "norm_eps": Entry(Amount, lambda config: config.block.norm_eps),
     "dropout": Entry(Rate, lambda config: config.block.dropout),
@@ -168,3 +165,16 @@ def refuse(config: dict[str, Any], **wanted: Any) -> None:
                 f"the checkpoint has {name}={config[name]!r}, which has no counterpart here (only "
                 f"{value!r} has)"
             )
+
+
+def label_count(config: dict[str, Any]) -> int:
+    """How many classes their config has."""
+    return len(config.get("id2label") or {}) or int(config.get("num_labels", 2))
+
+
+def described_labels(config: ModelConfig) -> dict[str, Any]:
+    """Names for as many classes as a classifier has; nothing for other tasks."""
+    if not TASKS[config.task].classifies:
+        return {}
+    names = {str(n): f"LABEL_{n}" for n in range(config.classes)}
+    return {"id2label": names, "label2id": {name: int(n) for n, name in names.items()}}

@@ -36,12 +36,6 @@ class Encoder:
     """where its two-layer classification head lies, if it has one that is read here"""
 
 
-KINDS = {
-    "bert": Encoder("bert", BERT_HEAD),
-    "roberta": Encoder("roberta", ROBERTA_HEAD, first=2, acts=False),
-}
-
-
 NAMES = {
     "width": "hidden_size",
     "layers": "num_hidden_layers",
@@ -65,7 +59,7 @@ LAYER = {
 
 
 def encoder_options(config: dict[str, Any], kind: Encoder) -> dict[str, Any]:
-    """What the config of an encoder says, beside its attention."""
+    """Options of an encoder by its config, beside its attention."""
     refuse(config, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     return {
         "max_length": config["max_position_embeddings"] - kind.first,
@@ -76,7 +70,7 @@ def encoder_options(config: dict[str, Any], kind: Encoder) -> dict[str, Any]:
 
 
 def describe_encoder(config: ModelConfig, kind: Encoder) -> dict[str, Any]:
-    """Theirs of ours, beside the attention."""
+    """Config of an encoder as theirs, beside its attention."""
     return {
         "max_position_embeddings": (config.max_length or config.tokens) + kind.first,
         "tie_word_embeddings": config.tie,
@@ -112,19 +106,14 @@ def encoder_rules(config: ModelConfig, kind: Encoder) -> list[Rule]:
     return rules + in_layers(config.layers, f"{kind.body}.encoder.layer", LAYER)
 
 
-def bert_options(config: dict[str, Any], kind: Encoder) -> dict[str, Any]:
-    """With plain attention."""
-    return {"member": "bert", "bias": ALL_BIASES, **encoder_options(config, kind)}
-
-
-def _like(model_type: str, name: str) -> HubArchitecture:
-    kind = KINDS[model_type]
+def _like(name: str, kind: Encoder) -> HubArchitecture:
+    plain = {"member": "bert", "bias": ALL_BIASES}
     return HubArchitecture(
-        model_type=model_type,
-        prefix=f"{model_type}.",
+        model_type=kind.body,
+        prefix=f"{kind.body}.",
         classes={"mlm": f"{name}ForMaskedLM"},
         names=TEXT_NAMES,
-        options=lambda config, _: bert_options(config, kind),
+        options=lambda config, _: plain | encoder_options(config, kind),
         describe=lambda config: describe_encoder(config, kind),
         rules=lambda config: encoder_rules(config, kind),
         further=ENCODER_FIELDS,
@@ -132,4 +121,5 @@ def _like(model_type: str, name: str) -> HubArchitecture:
     )
 
 
-BERT, ROBERTA = _like("bert", "Bert"), _like("roberta", "Roberta")
+BERT = _like("Bert", Encoder("bert", BERT_HEAD))
+ROBERTA = _like("Roberta", Encoder("roberta", ROBERTA_HEAD, first=2, acts=False))

@@ -11,7 +11,12 @@ from typing import Any, Literal
 
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.tasks import TASKS
-from everyformer.interop.convert.architecture import HubArchitecture, activation
+from everyformer.interop.convert.architecture import (
+    HubArchitecture,
+    activation,
+    described_labels,
+    label_count,
+)
 from everyformer.interop.convert.bert import (
     BERT_HEAD,
     ENCODER_FIELDS,
@@ -21,9 +26,7 @@ from everyformer.interop.convert.bert import (
     encoder_options,
     encoder_rules,
 )
-from everyformer.interop.convert.labels import described_labels, label_count
 from everyformer.interop.convert.longformer import OF_BERT
-from everyformer.interop.convert.rules import Rule
 from everyformer.mixers.bigbird import BigBirdOptions
 from everyformer.models.config import ModelConfig
 
@@ -69,10 +72,6 @@ def _describe(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _rules(config: ModelConfig) -> list[Rule]:
-    return encoder_rules(config, KIND)
-
-
 BIGBIRD = HubArchitecture(
     model_type="big_bird",
     prefix="bert.",
@@ -80,7 +79,7 @@ BIGBIRD = HubArchitecture(
     names=TEXT_NAMES,
     options=_options,
     describe=_describe,
-    rules=_rules,
+    rules=lambda config: encoder_rules(config, KIND),
     further=ENCODER_FIELDS
     | {
         "attention_type": Literal["block_sparse", "original_full"] | None,

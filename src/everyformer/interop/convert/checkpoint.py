@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -22,7 +21,6 @@ from everyformer.core.errors import CheckpointError, UnsupportedError, nearest
 from everyformer.core.extras import extra_module
 from everyformer.core.files import expanded, require_regular, write_text, written_whole
 from everyformer.core.plain import from_json
-from everyformer.core.sealed import DamagedError
 from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
@@ -33,27 +31,25 @@ from everyformer.interop.convert.gpt2 import GPT2
 from everyformer.interop.convert.llama import LLAMA, MISTRAL, QWEN2
 from everyformer.interop.convert.longformer import LONGFORMER
 from everyformer.interop.convert.marian import MARIAN
-from everyformer.interop.convert.rules import Report, Rule, take_all
+from everyformer.interop.convert.rules import Report, take_all
 from everyformer.interop.convert.tokenizer import export_tokenizer
 from everyformer.interop.convert.vit import VIT
 from everyformer.mixers.attention import AttentionOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import ModelConfig
+from everyformer.training.storage import read_tensors
 
 ARCHITECTURES: dict[str, HubArchitecture] = {
     known.model_type: known
-    for known in (
-        *(GPT2, BERT, ROBERTA, VIT, MARIAN, LLAMA, MISTRAL, QWEN2),
-        *(LONGFORMER, BIGBIRD),
-    )
+    for known in (GPT2, BERT, ROBERTA, VIT, MARIAN, LLAMA, MISTRAL, QWEN2, LONGFORMER, BIGBIRD)
 }
 WANTED = ("*.json", "*.safetensors", "merges.txt", "*.spm")
 """files that are read of a checkpoint on the hub"""
 
 
 class Imported(NamedTuple):
-    """What an import came to."""
+    """An imported model, and the account of its tensors."""
 
     model: Model
     report: Report
@@ -85,10 +81,19 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     config = _configured(described, task, options)
     model = build_model(config)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
-    tensors = _with_prefix(read_folder(folder), known)
-    rules = [rule for rule in known.rules(config) if mixer is None or not _mixes(rule)]
+    tensors = read_folder(folder)
+    if not any(name.startswith(known.prefix) for name in tensors):
+        # of a checkpoint without a head
+        tensors = {known.prefix + name: value for name, value in tensors.items()}
+    rules = known.rules(config)
+    if mixer is not None:
+        rules = [rule for rule in rules if not any(".mixer." in name for name in rule.ours)]
     filled, report = take_all(rules, tensors, shapes, known.ignored)
-    filled |= _tied(model, filled)
+    # further names of tensors that are there already
+    weights = model.state_dict(keep_vars=True)
+    by_storage = {weights[name].data_ptr(): value for name, value in filled.items()}
+    tied = {name: by_storage.get(value.data_ptr()) for name, value in weights.items()}
+    filled = {name: value for name, value in tied.items() if value is not None} | filled
     report.made = [name for name in report.made if name not in filled]
     fill(model, filled)
     return Imported(model.eval(), report)
@@ -131,7 +136,7 @@ def export_checkpoint(
     if tokenizer is not None and tokenizer.separator is not None:
         config.setdefault("eos_token_id", tokenizer.separator)
     taken = {name for rule in rules for name in rule.ours}
-    tied = {name for name, value in weights.items() if _shares(value, weights, taken)}
+    own = {weights[name].data_ptr() for name in taken}
     with written_whole(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         text = json.dumps(config, indent=2) + "\n"
@@ -139,7 +144,7 @@ def export_checkpoint(
         if tokenizer is not None:
             export_tokenizer(tokenizer, temporary, model.config.tokens)
     fresh = [name for rule in rules if rule.skip for name in rule.theirs]
-    left = [name for name in weights if name not in taken and name not in tied]
+    left = [name for name, value in weights.items() if value.data_ptr() not in own]
     return Report(list(tensors), fresh, left)
 
 
@@ -241,7 +246,7 @@ def _telling(kind: type, values: dict[str, Any], before: str = "") -> dict[str, 
 
 
 def find_folder(source: str | Path) -> Path:
-    """The folder itself, or where the files of the hub's OWNER/NAME were put.
+    """Folder of a checkpoint: itself, or that of the files of the hub's OWNER/NAME.
 
     Raises:
         CheckpointError: there is neither.
@@ -298,43 +303,12 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
         )
     tensors: dict[str, Tensor] = {}
     for path in files:
-        require_regular(path)
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise DamagedError(f"{path} cannot be read: {error}") from error
+        tensors |= read_tensors(path)
     return tensors
 
 
-def _with_prefix(tensors: dict[str, Tensor], known: HubArchitecture) -> dict[str, Tensor]:
-    """Names of a checkpoint without a head, as they are with one."""
-    if any(name.startswith(known.prefix) for name in tensors):
-        return tensors
-    return {known.prefix + name: value for name, value in tensors.items()}
-
-
-def _mixes(rule: Rule) -> bool:
-    return any(".mixer." in name for name in rule.ours)
-
-
-def _tied(model: Model, filled: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Further names of tensors that are there already."""
-    weights = model.state_dict(keep_vars=True)
-    by_storage = {weights[name].data_ptr(): filled[name] for name in filled}
-    return {
-        name: by_storage[value.data_ptr()]
-        for name, value in weights.items()
-        if name not in filled and value.data_ptr() in by_storage
-    }
-
-
-def _shares(value: Tensor, weights: dict[str, Tensor], taken: set[str]) -> bool:
-    return any(value.data_ptr() == weights[name].data_ptr() for name in taken)
-
-
 def fill(model: Model, tensors: dict[str, Tensor]) -> None:
-    """Put the tensors in, in the checkpoint's own dtype."""
+    """Fill a model with tensors, in the checkpoint's own dtype."""
     if tensors:
         model.to(next(iter(tensors.values())).dtype)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""From a model of softmax attention to an ETC: its weights, a longer text, global tokens.
+"""Lifting of a model of softmax attention to an ETC: its weights, a longer text, global tokens.
 
 One softmax over both kinds of keys makes standard attention a special case of ETC: as long as a
 text is within the radius, has no global token, and labels add nothing, both give the same. So that
@@ -25,7 +25,7 @@ from everyformer.mixers.attention import AttentionOptions
 from everyformer.mixers.etc import ETCOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
-from everyformer.models.summary_options import SummaryOptions
+from everyformer.models.options import SummaryOptions
 
 KEPT = ("bias", "attention_dropout")
 """options of attention that an ETC has too"""

@@ -35,10 +35,6 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     }
 
 
-def _describe(config: ModelConfig) -> dict[str, Any]:
-    return {"n_ctx": config.tokens, "tie_word_embeddings": config.tie}
-
-
 def _rules(config: ModelConfig) -> list[Rule]:
     rules = [
         Rule(("embedding.weight",), ("transformer.wte.weight",)),
@@ -48,27 +44,20 @@ def _rules(config: ModelConfig) -> list[Rule]:
     ]
     if not config.tie:
         rules.append(Rule(("head.weight",), ("lm_head.weight",)))
+    biases = ("biases.query", "biases.key", "biases.value")
     for n in range(config.layers):
         ours, theirs = f"stack.blocks.{n}", f"transformer.h.{n}"
-        project = f"{ours}.mixer.project"
-        rules += [
-            Rule((f"{project}.weights.0",), (f"{theirs}.attn.c_attn.weight",), transposed=True),
-            Rule(
-                tuple(f"{project}.biases.{part}" for part in ("query", "key", "value")),
-                (f"{theirs}.attn.c_attn.bias",),
-            ),
-            *_transposed(f"{ours}.mixer.out", f"{theirs}.attn.c_proj"),
-            *_transposed(f"{ours}.feedforward.up", f"{theirs}.mlp.c_fc"),
-            *_transposed(f"{ours}.feedforward.down", f"{theirs}.mlp.c_proj"),
-        ]
+        for own, other, weight, parts in (
+            ("mixer.project", "attn.c_attn", "weights.0", biases),
+            ("mixer.out", "attn.c_proj", "weight", ("bias",)),
+            ("feedforward.up", "mlp.c_fc", "weight", ("bias",)),
+            ("feedforward.down", "mlp.c_proj", "weight", ("bias",)),
+        ):
+            rules += [
+                Rule((f"{ours}.{own}.{weight}",), (f"{theirs}.{other}.weight",), transposed=True),
+                Rule(tuple(f"{ours}.{own}.{part}" for part in parts), (f"{theirs}.{other}.bias",)),
+            ]
     return rules
-
-
-def _transposed(ours: str, theirs: str) -> list[Rule]:
-    return [
-        Rule((f"{ours}.weight",), (f"{theirs}.weight",), transposed=True),
-        Rule((f"{ours}.bias",), (f"{theirs}.bias",)),
-    ]
 
 
 GPT2 = HubArchitecture(
@@ -77,7 +66,7 @@ GPT2 = HubArchitecture(
     classes={"lm": "GPT2LMHeadModel"},
     names=NAMES,
     options=_options,
-    describe=_describe,
+    describe=lambda config: {"n_ctx": config.tokens, "tie_word_embeddings": config.tie},
     rules=_rules,
     further={"n_inner": Count | None},
     ignored=r"\.attn\.(bias|masked_bias)$|^lm_head\.weight$",

@@ -6,7 +6,12 @@ from typing import Any
 
 from everyformer.core.bounds import Even
 from everyformer.core.tasks import TASKS
-from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture
+from everyformer.interop.convert.architecture import (
+    ALL_BIASES,
+    HubArchitecture,
+    described_labels,
+    label_count,
+)
 from everyformer.interop.convert.bert import (
     ENCODER_FIELDS,
     PARTS,
@@ -17,7 +22,6 @@ from everyformer.interop.convert.bert import (
     encoder_options,
     encoder_rules,
 )
-from everyformer.interop.convert.labels import described_labels, label_count
 from everyformer.interop.convert.rules import Rule, heads
 from everyformer.models.build import by_layer
 from everyformer.models.config import ModelConfig

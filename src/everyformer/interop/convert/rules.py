@@ -33,7 +33,7 @@ class Rule:
     """theirs have a first dimension of 1"""
 
     def take(self, theirs: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> list[Tensor]:
-        """Our tensors made of theirs.
+        """Our tensors, from theirs.
 
         Raises:
             CheckpointError: sizes that do not agree; names both sides.
@@ -58,7 +58,7 @@ class Rule:
         return [part.clone() for part in joined.split(rows)]
 
     def give(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their tensors made of ours."""
+        """Their tensors, from ours."""
         joined = torch.cat([ours[name] for name in self.ours])
         if self.skip:
             joined = torch.cat((joined.new_zeros(self.skip, *joined.shape[1:]), joined))
@@ -129,7 +129,7 @@ def take_all(
 ) -> tuple[dict[str, Tensor], Report]:
     """Our tensors as far as the rules give them, and the account.
 
-    A rule of tensors that our model does not have (another mixer stands there) is passed over.
+    A rule of tensors that our model does not have (it has another mixer) is passed over.
 
     Args:
         ignored: pattern of their buffers that hold nothing learned.

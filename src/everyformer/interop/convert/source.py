@@ -28,11 +28,10 @@ from everyformer.training.warmstart import read_start
 OURS = {RUN_FORMAT: "a run of everyformer", MODEL_FORMAT: "a saved model of everyformer"}
 WRAPPED = "everyformer"
 """transformers' ``model_type`` of our models in its clothes"""
-"""tasks whose models read text"""
 
 
 class ModelSource(NamedTuple):
-    """Something that a model can be read from."""
+    """A folder that a model can be read from."""
 
     folder: Path
     what: str
@@ -42,7 +41,7 @@ class ModelSource(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What a source holds."""
+    """An opened source: its model, its tokenizer, the account of its tensors."""
 
     model: Model
     report: Report | None
@@ -53,7 +52,7 @@ class Opened(NamedTuple):
 
 
 def find_source(name: str) -> ModelSource:
-    """What lies in a folder, or under a name on the Hugging Face hub, by its config.json.
+    """The source in a folder, or under a name on the Hugging Face hub, by its config.json.
 
     Raises:
         CheckpointError: nothing is there, or nothing that is known.
@@ -84,7 +83,7 @@ def find_source(name: str) -> ModelSource:
 def open_source(
     source: ModelSource, *, mixer: str | None = None, average: int | None = None
 ) -> Opened:
-    """Its model in evaluation mode, and its tokenizer.
+    """A source's model in evaluation mode, and its tokenizer.
 
     Args:
         mixer: takes the place of attention in an imported checkpoint.

@@ -73,7 +73,7 @@ def import_tokenizer(folder: Path, vocabulary: int) -> Found:
         plain = HubTokenizer(model, vocabulary, None, None)
     except DataError as error:
         raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
-    ids = {name: _id(model, marks.get(f"{name}_token")) for name in ("eos", "sep", "mask")}
+    ids = {name: plain.number(marks.get(f"{name}_token")) for name in ("eos", "sep", "mask")}
     number = config.get("eos_token_id")
     number = number[0] if isinstance(number, list) and number else number
     named = number if isinstance(number, int) and 0 <= number < vocabulary else None
@@ -140,7 +140,7 @@ def _added(folder: Path, options: dict[str, Any]) -> dict[str, int]:
 
 
 def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
-    """Write it as transformers reads it, if `exportable`.
+    """Write a tokenizer as transformers reads it, if `exportable`.
 
     Args:
         tokens: the longest text that the model takes.
@@ -180,7 +180,7 @@ def _export_marian(tokenizer: MarianTokenizer, folder: Path, tokens: int) -> Non
 
 
 def exportable(tokenizer: Tokenizer | None) -> bool:
-    """Whether transformers has a form for it: bytes and characters have none there."""
+    """Whether transformers has a form for a tokenizer: bytes and characters have none there."""
     return isinstance(tokenizer, BPETokenizer | HubTokenizer | MarianTokenizer)
 
 
@@ -209,12 +209,6 @@ def _joined(folder: Path, marks: dict[str, str]) -> str:
     inner.decoder = package.decoders.ByteLevel()
     inner.add_special_tokens(sorted({*marks.values()} or {"<|endoftext|>"}))
     return str(inner.to_str())
-
-
-def _id(model: str, mark: str | None) -> int | None:
-    if mark is None:
-        return None
-    return tokenizers_package().Tokenizer.from_str(model).token_to_id(mark)
 
 
 def _marks(folder: Path) -> dict[str, str]:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from everyformer.core.bounds import Count
-from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, refuse
+from everyformer.interop.convert.architecture import (
+    ALL_BIASES,
+    HubArchitecture,
+    described_labels,
+    label_count,
+    refuse,
+)
 from everyformer.interop.convert.bert import LAYER, NAMES, PARTS
-from everyformer.interop.convert.labels import described_labels, label_count
 from everyformer.interop.convert.rules import Rule, heads, in_layers, same
 from everyformer.models.config import ModelConfig
 
