@@ -5,13 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import CheckpointError, DataError, UnsavedError
 from everyformer.core.files import expanded, settle, workspace
 from everyformer.core.sealed import check_sums, checksums, read_json, write_json
+
+try:
+    import fcntl
+except ImportError:  # on Windows nothing is locked
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 """Raised when what is written changes, so that older folders are not read."""
@@ -67,9 +73,10 @@ def cached(
             if stamp() != before:
                 raise DataError("the data was changed while it was read: start again")
             write_json(folder / FACTS, {"format": KIND, "facts": facts, "sums": checksums(folder)})
-            # of processes that build the same at once, the first one's stays
-            if _whole(final) is None:
-                settle(temporary, root)
+            # of processes that build the same at once, the first one's stays, never moved away
+            with _alone(root):
+                if _whole(final) is None:
+                    settle(temporary, root)
     except (OSError, UnsavedError) as error:
         reason = getattr(error, "strerror", error)
         raise DataError(
@@ -77,6 +84,21 @@ def cached(
             "folder with --data.cache"
         ) from error
     return final, facts
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time in ``folder``, where the system can lock it."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _whole(folder: Path) -> dict | None:
