@@ -61,10 +61,9 @@ class GeneratedDataset(Dataset):
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         chosen = spread(HELD_OUT, limit)
         for first in range(0, len(chosen), size):
-            keys = [
-                (self.seed, VALIDATION_STREAM, int(row)) for row in chosen[first : first + size]
-            ]
-            yield Batch.joined([self._rows(np.random.default_rng(key), 1) for key in keys])
+            rows = chosen[first : first + size].tolist()
+            streams = [np.random.default_rng((self.seed, VALIDATION_STREAM, row)) for row in rows]
+            yield Batch.joined([self._rows(stream, 1) for stream in streams])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
