@@ -46,9 +46,9 @@ from everyformer.positions.base import Position
 Heads = tuple[Tensor, Tensor, Tensor]
 """queries, keys and values (B, H, L, D)"""
 Weigh = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""of queries, keys, values, what is visible, and where queries and keys stand"""
+"""of queries, keys, values, what is visible, and the positions of queries and keys"""
 PIECE = 256
-"""queries of a continued text that look at what was kept in one go"""
+"""queries of a continued text that read the cache in one go"""
 
 
 class PatternAttention(RowMixer):
@@ -179,8 +179,8 @@ class PatternAttention(RowMixer):
         fresh = state is None or state.keys.shape[2] == 0
         new = None
         if state is not None:
-            held = state.keep is not None or keep is not None
-            new = state.append(k, v, positions if held else None, keep)
+            holes = state.keep is not None or keep is not None
+            new = state.append(k, v, positions if holes else None, keep)
         if fresh:
             heads = self._whole(q, k, v, keep)
         else:
@@ -189,7 +189,7 @@ class PatternAttention(RowMixer):
         return heads, None if new is None else self._trimmed(new)
 
     def _project(self, rows: Rows, state: State | None) -> tuple[Heads, Tensor]:
-        """Queries, keys and values, and where they stand (B or 1, L)."""
+        """Queries, keys and values, and their positions (B or 1, L)."""
         positions = torch.arange(rows.x.shape[1], device=rows.x.device)[None]
         if state is not None:
             positions = positions + state.seen[:, None]
@@ -206,70 +206,70 @@ class PatternAttention(RowMixer):
             record(self, "weights", lambda: dense_weights(q, k, plan, lengths, scores))
         return sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=self.backend)
 
-    def _continued(self, q: Tensor, positions: Tensor, held: KeyValueState) -> Tensor:
-        """Heads' outputs of queries whose keys stand at the end of what is held."""
-        plan = self.plan(self._longest(held, positions))
-        keep, at = held.slots()
+    def _continued(self, q: Tensor, positions: Tensor, cache: KeyValueState) -> Tensor:
+        """Heads' outputs of queries whose keys stand at the end of the cache."""
+        plan = self.plan(self._longest(cache, positions))
+        keep, at = cache.slots()
         pieces = []
         for first in range(0, q.shape[2], PIECE):
-            asked, here = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
-            visible = plan.visible(here, at, self.heads) & keep[:, None, None]
-            keys, values, stand = held.keys, held.values, at
+            queries, i = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
+            visible = plan.visible(i, at, self.heads) & keep[:, None, None]
+            keys, values, j = cache.keys, cache.values, at
             if not torch.compiler.is_compiling():
                 seen = visible.any((0, 1, 2)).nonzero().squeeze(1)
                 if len(seen) < visible.shape[-1]:
-                    visible, stand = visible[..., seen], stand[:, seen]
+                    visible, j = visible[..., seen], j[:, seen]
                     keys, values = keys.index_select(2, seen), values.index_select(2, seen)
-            pieces.append(self._weighed(asked, keys, values, visible, here, stand))
+            pieces.append(self._weighed(queries, keys, values, visible, i, j))
         return torch.cat(pieces, 2) if len(pieces) > 1 else pieces[0]
 
     def _weighed(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, here: Tensor, stand: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
     ) -> Tensor:
         scores, pairs = self.scores, None
         if scores.position is not None:
-            farthest = stand.shape[1] - 1
-            if not torch.compiler.is_compiling() and stand.shape[1]:
-                farthest = int((here.amax(1) - stand.amin(1)).max())
-            pairs = Pairs.of(here, stand, regular=False, causal=True, farthest=farthest)
+            farthest = j.shape[1] - 1
+            if not torch.compiler.is_compiling() and j.shape[1]:
+                farthest = int((i.amax(1) - j.amin(1)).max())
+            pairs = Pairs.of(i, j, regular=False, causal=True, farthest=farthest)
         return scores.attend(q, k, v, Visibility(mask=visible), pairs)
 
     def _outputs(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, here: Tensor, stand: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
     ) -> Tensor:
-        """Heads' outputs by all pairs of queries at ``here`` and keys at ``stand`` in one text."""
-        return self.scores.attend(q, k, v, Visibility(mask=visible), self._by_pairs(here, stand))
+        """Heads' outputs by all pairs of queries at positions i and keys at j of one text."""
+        return self.scores.attend(q, k, v, Visibility(mask=visible), self._by_pairs(i, j))
 
     def _weights(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, here: Tensor, stand: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
     ) -> Tensor:
         """The weights of those pairs."""
-        return self.scores.weights(q, k, Visibility(mask=visible), self._by_pairs(here, stand))
+        return self.scores.weights(q, k, Visibility(mask=visible), self._by_pairs(i, j))
 
-    def _by_pairs(self, here: Tensor, stand: Tensor) -> Pairs:
-        keys = stand.shape[1]
+    def _by_pairs(self, i: Tensor, j: Tensor) -> Pairs:
+        keys = j.shape[1]
         columns = keys if self.causal else 2 * keys - 1
-        return Pairs(here, stand, keys - 1, columns, here.shape[1], False, self.causal)
+        return Pairs(i, j, keys - 1, columns, i.shape[1], False, self.causal)
 
-    def _longest(self, held: KeyValueState, positions: Tensor) -> int:
+    def _longest(self, cache: KeyValueState, positions: Tensor) -> int:
         """A length that holds all positions of this call."""
         if self.max_length is not None or torch.compiler.is_compiling():
             return self.max_length or positions.shape[1]
         return int(positions.max()) + 1
 
-    def _trimmed(self, held: KeyValueState) -> KeyValueState:
+    def _trimmed(self, cache: KeyValueState) -> KeyValueState:
         """Without what no later query sees, but for one: without any key a text would begin."""
         plan = self.plan(self.max_length or 1)
         if plan.span is not None:
-            return held.last(max(plan.span, 1))
+            return cache.last(max(plan.span, 1))
         if torch.compiler.is_compiling():
-            return held
-        keep, at = held.slots()
-        needed = (plan.needed(at, held.seen[:, None]) & keep).any(0)
+            return cache
+        keep, at = cache.slots()
+        needed = (plan.needed(at, cache.seen[:, None]) & keep).any(0)
         needed[-1] = True
         if 2 * int(needed.sum()) > len(needed):
-            return held
-        return held.at(needed.nonzero().squeeze(1))
+            return cache
+        return cache.at(needed.nonzero().squeeze(1))
 
     @property
     def scores(self) -> Scores:

@@ -7,7 +7,7 @@ over blocks of ``block_size`` tokens, whole blocks each: w = ``window_blocks``, 
 ``global_blocks`` of the text itself: the first and the last one that hold real tokens. Padding does
 not move them (in the released code the last block of the padded text is global). With ``etc`` the
 first ``extra_tokens`` tokens are global and in no block; a model learns them and puts them in front
-(`Mixer.lead`), so that they carry what they read from layer to layer.
+(`Leads`), so that they carry what they read from layer to layer.
 
 R_h[a] are drawn once, for every head and layer by ``seed``, without replacement from what is
 neither near nor global, and kept in the buffer ``order``: training, evaluation and a saved model
@@ -36,6 +36,7 @@ from torch import Tensor
 
 from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Index, Odd, When, Whole
 from everyformer.core.config import Options
+from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.state import State
@@ -208,8 +209,8 @@ class BigBird(PatternAttention):
             self.order = self._drawn()
         self._newest = self.plan(1)
 
-    def _load_from_state_dict(self, *held: Any) -> None:
-        super()._load_from_state_dict(*held)
+    def _load_from_state_dict(self, *loaded: Any) -> None:
+        super()._load_from_state_dict(*loaded)
         self._newest = self.plan(1)
 
     def _drawn(self) -> Tensor:
@@ -238,9 +239,9 @@ class BigBird(PatternAttention):
             # windows and global blocks go on for ever
             count = 1 + max(self.rules.always, default=0)
         order = self.order
-        held = 0 if order is None or order.is_inference() else order._version
-        if self._known_of != (id(order), held):
-            self._known, self._known_of = {}, (id(order), held)
+        version = 0 if order is None or order.is_inference() else order._version
+        if self._known_of != (id(order), version):
+            self._known, self._known_of = {}, (id(order), version)
         if count not in self._known:
             # models are also built where nothing is computed, on no device
             with torch.device("cpu"):
@@ -301,6 +302,7 @@ class BigBird(PatternAttention):
         if tracing():
             record(self, "weights", lambda: self._pairs(heads, keep, self._weights))
         if torch.compiler.is_compiling() or torch.compiler.is_exporting():
+            take(self.name, "dense", "a graph serves texts of any number of blocks", True)
             return self._pairs(heads, keep, self._outputs)
         if keep is None:
             return self._sparse(heads, None, length)
@@ -310,12 +312,12 @@ class BigBird(PatternAttention):
             return self._sparse(heads, lengths, int(lengths.max()))
         found, rows = [], []
         for count in sorted(set(counts)):
-            own = [row for row, held in enumerate(counts) if held == count]
+            own = [row for row, own_count in enumerate(counts) if own_count == count]
             at = torch.tensor(own, device=device)
             upto = min(length, self.lead + count * self.options.block_size)
             q, k, v = (t.index_select(0, at)[:, :, :upto] for t in heads)
-            made = self._sparse((q, k, v), lengths.index_select(0, at), upto)
-            found.append(F.pad(made, (0, 0, 0, length - upto)))
+            out = self._sparse((q, k, v), lengths.index_select(0, at), upto)
+            found.append(F.pad(out, (0, 0, 0, length - upto)))
             rows += own
         order = torch.tensor(rows, device=device).argsort()
         return torch.cat(found).index_select(0, order)
@@ -338,14 +340,14 @@ class BigBird(PatternAttention):
         """Queries and keys with a channel by which block 0 counts 1 + r times."""
         at = torch.arange(q.shape[2], device=q.device)
         block = self._block(at)
-        asks = ~self._always(block, blocks) & (blocks > self.options.dense_blocks)[:, None]
-        asks = asks & (at >= self.lead)
+        marked = ~self._always(block, blocks) & (blocks > self.options.dense_blocks)[:, None]
+        marked = marked & (at >= self.lead)
         more = math.log(1 + self.options.random_blocks) * math.sqrt(self.size)
         counts = more * ((block == 0) & (at >= self.lead)).to(k.dtype)
         width = -(-(self.size + 1) // 8) * 8 - self.size
-        asks, counts = (F.pad(t[..., None].to(q.dtype), (0, width - 1)) for t in (asks, counts))
+        marked, counts = (F.pad(t[..., None].to(q.dtype), (0, width - 1)) for t in (marked, counts))
         batch, many = q.shape[:2]
-        q = torch.cat((q, asks[:, None].expand(batch, many, -1, -1)), -1)
+        q = torch.cat((q, marked[:, None].expand(batch, many, -1, -1)), -1)
         k = torch.cat((k, counts.expand(batch, many, -1, -1)), -1)
         return q, k
 
@@ -358,19 +360,19 @@ class BigBird(PatternAttention):
         count = ((lengths - self.lead + o.block_size - 1) // o.block_size).clamp(min=1)
         always = self._always(block, count) | front
         near = (block[:, None] - block).abs() <= self.rules.half
-        shown = (near | always[:, None] | always[:, :, None])[:, None]
+        visible = (near | always[:, None] | always[:, :, None])[:, None]
         if self.order is not None:
             # of as many blocks as can be, since graphs serve any length
             most = self.order.shape[1]
             drawn = random_edges(self.order, o.random_blocks, self.rules, most, count)
-            shown = shown | drawn.index_select(2, block).index_select(3, block)
-        shown = shown | (count <= o.dense_blocks)[:, None, None, None]
+            visible = visible | drawn.index_select(2, block).index_select(3, block)
+        visible = visible | (count <= o.dense_blocks)[:, None, None, None]
         if keep is not None:
-            shown = shown & keep[:, None, None]
+            visible = visible & keep[:, None, None]
         if o.random != "zeros" or not o.random_blocks:
-            return weigh(*heads, shown, at[None], at[None])
+            return weigh(*heads, visible, at[None], at[None])
         q, k = self._repeated(heads[0], heads[1], count)
-        return weigh(q, k, heads[2], shown, at[None], at[None])
+        return weigh(q, k, heads[2], visible, at[None], at[None])
 
     def literal(self, text: Rows) -> Tensor:
         length, count = text.x.shape[1], self.blocks(text.x.shape[1])
@@ -382,8 +384,8 @@ class BigBird(PatternAttention):
         front = torch.arange(length) < self.lead
         twice = twice & ~front & ~front[:, None]
         more = math.log(1 + self.options.random_blocks) * twice.to(text.x.dtype)
-        shown = self.plan(length).mask(length, self.heads)
-        return attention_reference(*self.project(text.x), mask=shown[None], bias=more[None, None])
+        visible = self.plan(length).mask(length, self.heads)
+        return attention_reference(*self.project(text.x), mask=visible[None], bias=more[None, None])
 
     def _always(self, block: Tensor, counts: Tensor) -> Tensor:
         """Which blocks (L,) of texts of ``counts`` (B,) blocks are global: (B, L) bool."""

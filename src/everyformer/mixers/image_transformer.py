@@ -29,15 +29,17 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
+from everyformer.core.abilities import Picture
 from everyformer.core.bounds import Affects, Count, Dropout, When, Whole
 from everyformer.core.config import Options
+from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
-from everyformer.core.mixer import Picture, set_options
+from everyformer.core.mixer import set_options
 from everyformer.core.state import State
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
-from everyformer.engines.sparse.attention import Backend, sparse_attention
+from everyformer.engines.sparse.attention import SHORT, Backend, sparse_attention
 from everyformer.engines.sparse.patterns import Blocks
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
@@ -170,16 +172,16 @@ class ImageTransformer(PatternAttention):
                 f"{picture.grid[0]} rows of {picture.grid[1]} tokens: leave it out"
             )
         tile = options.tile or (picture.causal and picture.tile) or TILE
-        made = picture.tile or (1, picture.grid[1])
-        if picture.causal and _in_order(tile, picture.grid) != _in_order(made, picture.grid):
-            order = "raster order" if picture.tile is None else f"blocks of {picture.tile}"
+        order = picture.tile or (1, picture.grid[1])
+        if picture.causal and _in_order(tile, picture.grid) != _in_order(order, picture.grid):
+            named = "raster order" if picture.tile is None else f"blocks of {picture.tile}"
             raise GeneError(
                 f"image-transformer with dims=2 sees tiles of {tile}, but the model makes its "
-                f"pictures in {order}: give pixels={{'order': 'blocks', 'tile': {tile}}}"
+                f"pictures in {named}: give pixels={{'order': 'blocks', 'tile': {tile}}}"
             )
         return dataclasses.replace(options, tile=tile, grid=picture.grid)
 
-    def check_length(self, longest: int) -> None:
+    def _check_cells(self, longest: int) -> None:
         grid = self.options.grid
         if self.max_length is not None and longest > self.max_length:
             raise ShapeError(
@@ -193,14 +195,14 @@ class ImageTransformer(PatternAttention):
                 "image-transformer with dims=2 needs the picture's shape: give "
                 "Mask(grid=(rows, columns)), or build it with grid=(rows, columns)"
             )
-        self.check_length(length)
+        self._check_cells(length)
         return self._plan
 
     def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
         if rows.grid is None:
             bounded = self.max_length is not None and not torch.compiler.is_compiling()
             if state is not None and bounded:
-                self.check_length(int((state.seen + rows.lengths).max()))
+                self._check_cells(int((state.seen + rows.lengths).max()))
             return self._by_plan(rows, state)
         plan, keep = self._of_grid(rows), rows.keep
         q, k, v = self.project(rows.x)
@@ -209,17 +211,18 @@ class ImageTransformer(PatternAttention):
         if keep is None:
             y = sparse_attention(q, k, v, plan, scores=self.scores, backend=self.backend)
             return y, None
-        # hidden cells of a picture keep their positions, which units of whole rows cannot do
-        shown = plan.visible(positions, positions, self.heads) & keep[:, None, None]
+        why = "hidden cells of a picture keep their positions, which units of whole rows cannot"
+        take(self.name, "dense", why, rows.x.shape[1] > SHORT)
+        visible = plan.visible(positions, positions, self.heads) & keep[:, None, None]
         pairs = Pairs.of(positions[None], positions[None], regular=True, causal=False)
-        return self.scores.attend(q, k, v, Visibility(mask=shown), pairs), None
+        return self.scores.attend(q, k, v, Visibility(mask=visible), pairs), None
 
     def literal(self, text: Rows) -> Tensor:
         if text.grid is None:
             return self._literal(text)
-        shown = self._of_grid(text).mask(text.x.shape[1], self.heads)
-        shown = shown if text.keep is None else shown & text.keep
-        return self._by_definition(self.project(text.x), shown)
+        visible = self._of_grid(text).mask(text.x.shape[1], self.heads)
+        visible = visible if text.keep is None else visible & text.keep
+        return self._by_definition(self.project(text.x), visible)
 
     def _of_grid(self, rows: Rows) -> SparsePlan:
         """The plan of pictures whose shape a mask tells."""

@@ -30,10 +30,11 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from everyformer.core.abilities import Picture
 from everyformer.core.bounds import Affects, Count, Dropout, When
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import Mixer, Picture, set_options
+from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.sparse.attention import Backend
 from everyformer.engines.sparse.panels import Titled
@@ -174,9 +175,9 @@ class SparseTransformer(PlanAttention):
     def _union(self, head: int) -> tuple[Pattern, ...]:
         """What one head sees."""
         first, second = self.sets_of(self.options.pattern, head % self.options.groups)
-        turn = head if self.options.mode == "heads" else self.layer
+        step = head if self.options.mode == "heads" else self.layer
         sets = ("both",) if self.options.mode == "merged" else self.options.sets
-        seen = sets[turn % len(sets)]
+        seen = sets[step % len(sets)]
         return {"first": first, "second": second, "both": (*first, *second)}[seen]
 
     @property

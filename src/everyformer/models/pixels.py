@@ -75,8 +75,9 @@ class PixelModel(Model):
         mask: Mask | None = None,
         state: StackState | None = None,
         labels: Tensor | None = None,
+        taps: Sequence[str] = (),
     ) -> ModelOutput:
-        """Predict every value.
+        """Predict every value; what ``taps`` give is in the order in which values are drawn.
 
         Args:
             targets: (B, H*W*C) the values in raster order, -100 where one is not scored.
@@ -91,7 +92,7 @@ class PixelModel(Model):
         values = self.sequence.flatten(inputs)
         self.check_targets(targets, len(values))
         tokens = self.sequence.shifted(self.sequence.tokens(values))
-        return self.scored(self.read(tokens, labels=labels, mask=mask), values, targets)
+        return self.scored(self.read(tokens, labels=labels, mask=mask, taps=taps), values, targets)
 
     def decode(self, tokens: Tensor, **given: Any) -> ModelOutput:
         """Logits after each of ``tokens``, which begin the sequence or continue a state's.
@@ -109,6 +110,7 @@ class PixelModel(Model):
         context: Sequence[State] | None = None,
         mask: Mask | None = None,
         state: StackState | None = None,
+        taps: Sequence[str] = (),
     ) -> StackOutput:
         """Output of the stack for ``tokens``, in drawing order."""
         count = tokens.shape[1]
@@ -120,20 +122,20 @@ class PixelModel(Model):
         if self.classes is not None and labels is not None:
             x = x + self.classes(labels.long())[:, None] * self.embedding_scale
         x = self.add_positions(x, mask, state)
-        return self.stack(x, context=context, mask=mask, state=state)
+        return self.stack(x, context=context, mask=mask, state=state, taps=taps)
 
     def scored(self, out: StackOutput, values: Tensor, targets: Tensor | None) -> ModelOutput:
         """Logits and losses in raster order of what `read` gave for all ``values`` (B, H*W*C)."""
         y = self.sequence.in_raster(out.y)
         if not self.sequence.whole or targets is None:
             predicted = predict(self._logits, y, targets, out.losses, self.config, self.training)
-            return ModelOutput(*predicted, out.state)
+            return ModelOutput(*predicted, out.state, taps=out.taps)
         logits, scored = self._logits(y), targets != -100
         goals = torch.where(scored, targets.long(), values)
         each = mixture_losses(logits, goals.unflatten(1, (-1, self.sequence.channels)))
         each = each.flatten(1).masked_fill(~scored, 0.0)
         loss, losses = with_terms(each.sum(), targets, out.losses)
-        return ModelOutput(logits, loss, losses, out.state, each)
+        return ModelOutput(logits, loss, losses, out.state, each, out.taps)
 
     def every_class(self, count: int) -> Tensor | None:
         """Labels (count,) in which the classes take turns; None without classes."""

@@ -14,6 +14,7 @@ the embeddings by a zero vector.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -74,8 +75,9 @@ class EncoderDecoder(Model):
         mask: Mask | None = None,
         state: StackState | None = None,
         prefix: Tensor | None = None,
+        taps: Sequence[str] = (),
     ) -> ModelOutput:
-        """Predict every target token.
+        """Predict every target token; ``taps`` are the decoder's.
 
         Args:
             mask: ``keep`` of the source.
@@ -87,10 +89,10 @@ class EncoderDecoder(Model):
                 raise ShapeError("an encoder-decoder needs targets to score, or a prefix to read")
             prefix = self.shifted(targets)
         encoded = self.encode(inputs, mask)
-        out = self._read_prefix(prefix, encoded.context, state)
+        out = self._read_prefix(prefix, encoded.context, state, taps)
         add_losses(encoded.losses, out.losses)
         predicted = predict(self.head, out.y, targets, encoded.losses, self.config, self.training)
-        return ModelOutput(*predicted, out.state)
+        return ModelOutput(*predicted, out.state, taps=out.taps)
 
     def encode(self, source: Tensor, mask: Mask | None = None) -> Encoded:
         """Read the source (B, S) once, for all steps of `decode`."""
@@ -113,10 +115,14 @@ class EncoderDecoder(Model):
         return ModelOutput(self.head(out.y), None, out.losses, out.state)
 
     def _read_prefix(
-        self, prefix: Tensor, context: tuple[State, ...], state: StackState | None
+        self,
+        prefix: Tensor,
+        context: tuple[State, ...],
+        state: StackState | None,
+        taps: Sequence[str] = (),
     ) -> StackOutput:
         x = self.add_positions(self.embed(self.embedding, prefix), None, state)
-        return self.stack(x, context=context, state=state)
+        return self.stack(x, context=context, state=state, taps=taps)
 
     def shifted(self, targets: Tensor) -> Tensor:
         """The decoder's input (B, T) for ``targets``: the start token, then all but the last."""

@@ -32,7 +32,7 @@ class PastBlocks(Pattern):
                 f"not {self.shift}"
             )
 
-    def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         here = i // self.size
         read = here - self.shift
         if self.wrap:
@@ -50,3 +50,6 @@ class PastBlocks(Pattern):
     @property
     def span(self) -> int | None:
         return (self.shift + 1) * self.size - 1
+
+    def needed(self, j: Tensor, now: Tensor) -> Tensor:
+        return torch.ones_like(j, dtype=torch.bool)

@@ -64,13 +64,13 @@ class Rectangles(Pattern):
         broad = (columns - left).clamp(max=wide)
         return top * columns + left * tall + (row - top) * broad + column - left
 
-    def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         (high, wide), (up, side) = self.tile, self.flange
         (row, column), (other_row, other_column) = self.cells(i), self.cells(j)
         top, left = row // high * high, column // wide * wide
-        shown = (other_row >= top - up) & (other_column >= left - side)
-        shown = shown & (other_column < left + wide + side)
-        return shown if self.causal else shown & (other_row < top + high + up)
+        mask = (other_row >= top - up) & (other_column >= left - side)
+        mask = mask & (other_column < left + wide + side)
+        return mask if self.causal else mask & (other_row < top + high + up)
 
     def parts(self, length: int) -> Iterator[Part]:
         at = torch.arange(length)
@@ -111,7 +111,9 @@ class Rectangles(Pattern):
         return int((self._last_reader(at) - at).max())
 
     def needed(self, j: Tensor, now: Tensor) -> Tensor:
-        return self._last_reader(j) >= now if self.causal else super().needed(j, now)
+        if not self.causal:
+            return torch.ones_like(j, dtype=torch.bool)
+        return self._last_reader(j) >= now
 
     def _last_reader(self, j: Tensor) -> Tensor:
         """The last query, of a causal order, that sees each key."""
