@@ -27,7 +27,7 @@ from everyformer.interop.convert.bert import (
     encoder_rules,
 )
 from everyformer.interop.convert.longformer import OF_BERT
-from everyformer.mixers.bigbird import BigBirdOptions
+from everyformer.mixers.bigbird.options import BigBirdOptions
 from everyformer.models.config import ModelConfig
 
 KIND = Encoder("bert", BERT_HEAD, classifier="classifier")

@@ -27,22 +27,18 @@ Source: Zaheer et al. 2020, arXiv 2007.14062, section 2 and appendix D.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Index, Odd, When, Whole
-from everyformer.core.config import Options
 from everyformer.core.dispatch import take
-from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.scored import Scores
-from everyformer.engines.sparse.attention import Backend, sparse_attention
+from everyformer.engines.sparse.attention import sparse_attention
 from everyformer.engines.sparse.patterns import (
     Blocks,
     BlockTable,
@@ -61,47 +57,15 @@ from everyformer.engines.sparse.random_blocks import (
     uniform_order,
 )
 from everyformer.mixers import MIXERS
-from everyformer.mixers._bigbird_trials import TRIALS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
 from everyformer.mixers.attention import attention_reference
 from everyformer.mixers.base import Rows
+from everyformer.mixers.bigbird.options import BigBirdOptions, check_together
+from everyformer.mixers.bigbird.trials import TRIALS
 from everyformer.positions.base import Position
 
-MOST_GLOBAL = 1 << 20
-"""global tokens, which plans list one by one"""
-SEEDS = 2**31
-"""how many there are: a layer's number is added, and NumPy takes 32 bits"""
 SMALL = {"block_size": 4, "random_blocks": 2}
 """blocks of pictures"""
-
-
-@dataclass(frozen=True)
-class BigBirdOptions(Options):
-    block_size: Count = 64
-    """tokens of a block"""
-    window_blocks: Odd = 3
-    """w, odd: the own block and as many to each side (causal: before it)"""
-    random_blocks: Whole = 3
-    """r, random blocks of each block and head; fewer where there are not as many"""
-    global_blocks: tuple[Index, ...] | None = None
-    """blocks of the text that see all and are seen by all; negative: from the end of the real text
-    (default: the first and the last, causal the first, with form etc none)"""
-    form: Literal["itc", "etc"] = "itc"
-    """whether global tokens are of the text, or learned and in front of it"""
-    extra_tokens: Annotated[Whole, When("form", "etc")] = 64
-    """global tokens in front (form etc)"""
-    random: Literal["uniform", "release", "zeros"] = "uniform"
-    """evenly; the released tables for max_length; r times block 0 (transformers in evaluation)"""
-    seed: Annotated[int, Bounds(0, SEEDS - 1)] = 0
-    """of the random blocks; layers and heads draw their own"""
-    dense_blocks: Whole = 0
-    """texts of at most so many blocks see everything (transformers: 5 + 2 r)"""
-    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
-    """which projections have a bias"""
-    attention_dropout: Dropout = 0.0
-    """dropout on the weights in training (the released code has none)"""
-    backend: Annotated[Backend, Affects("speed")] = "auto"
-    """how it is computed: auto, dense, blocked or flex"""
 
 
 @MIXERS.register("bigbird")
@@ -149,56 +113,12 @@ class BigBird(PatternAttention):
         # of a block that is longer than any text, no more than that is in plans
         self._size = min(o.block_size, max_length) if drawn and max_length else o.block_size
         self.max_length = max_length if drawn else None
-        self._check(max_length, drawn)
+        check_together(o, self.rules, self._size, max_length, position)
         self.order: Tensor | None
         self.register_buffer("order", self._drawn() if drawn else None)
         self._known: dict[int, SparsePlan] = {}
         self._known_of = (0, 0)
         self._newest = self.plan(1)
-
-    def _check(self, longest: int | None, drawn: bool) -> None:
-        """Refuse what cannot be together."""
-        o, causal = self.options, self.causal
-        if drawn and longest is None:
-            raise GeneError(
-                "bigbird draws its random blocks once, for the longest text, so it needs "
-                "max_length: give it, or random_blocks=0"
-            )
-        blocks = math.inf if longest is None else -(-longest // o.block_size)
-        for block in self.rules.always:
-            if block >= blocks or block < -blocks:
-                raise GeneError(
-                    f"global_blocks={self.rules.always} names block {block}, but max_length="
-                    f"{longest} has {blocks} blocks of block_size={o.block_size}"
-                )
-        if (tokens := len(self.rules.always) * self._size) > MOST_GLOBAL:
-            raise GeneError(
-                f"bigbird lists its global tokens, {tokens:,} in global_blocks={self.rules.always} "
-                f"of block_size={o.block_size}, and {MOST_GLOBAL:,} at most: choose a smaller "
-                "block_size, or global_blocks=()"
-            )
-        if o.random == "release" and longest is not None and longest % o.block_size:
-            raise GeneError(
-                f"random='release' has tables for whole blocks: max_length={longest} is no "
-                f"multiple of block_size={o.block_size}"
-            )
-        wrong = {
-            "form='etc'": o.form == "etc",
-            "random='zeros'": o.random == "zeros",
-            f"dense_blocks={o.dense_blocks}": o.dense_blocks > 0,
-            f"global_blocks={self.rules.always}": min(self.rules.always, default=0) < 0,
-        }
-        if causal and any(wrong.values()):
-            named = next(name for name, given in wrong.items() if given)
-            raise GeneError(
-                f"{named} depends on the end of the text, or lets all tokens read later ones: use "
-                "it with causal=False"
-            )
-        if o.random == "zeros" and self.position is not None:
-            raise GeneError(
-                "random='zeros' is for checkpoints of transformers, which have no position inside: "
-                f"use random='uniform' with position '{self.position.name}'"
-            )
 
     def join(self, first: Mixer) -> None:
         """Counts the layers of a stack, each of which draws its own random blocks."""
