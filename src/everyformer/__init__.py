@@ -7,29 +7,36 @@
 Names are imported when first used, so that `import everyformer` and `everyformer --help` are quick.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from everyformer.core.lazy import late_names
 
 if TYPE_CHECKING:
-    from everyformer import functional, reference
-    from everyformer.core.errors import EveryformerError
-    from everyformer.core.mask import Mask
-    from everyformer.core.member import Member
-    from everyformer.core.mixer import Mixer
-    from everyformer.core.outputs import MixerOutput, ModelOutput
-    from everyformer.core.state import State
-    from everyformer.core.trace import trace
-    from everyformer.family import info, list_members
-    from everyformer.generation.sampling import generate, stream
-    from everyformer.interop.multihead import MultiheadAttention
-    from everyformer.models.build import by_head, by_layer, create_mixer, create_model
-    from everyformer.report.compare import compare
-    from everyformer.training.checkpoint import load_model as load
-    from everyformer.training.checkpoint import save_model as save
-    from everyformer.training.warmstart import warm_start
-    from everyformer.verification.verify import verify
+    from everyformer import functional as functional
+    from everyformer import reference as reference
+    from everyformer.core.errors import EveryformerError as EveryformerError
+    from everyformer.core.mask import Mask as Mask
+    from everyformer.core.member import Member as Member
+    from everyformer.core.mixer import Mixer as Mixer
+    from everyformer.core.outputs import MixerOutput as MixerOutput
+    from everyformer.core.outputs import ModelOutput as ModelOutput
+    from everyformer.core.state import State as State
+    from everyformer.core.trace import trace as trace
+    from everyformer.family import info as info
+    from everyformer.family import list_members as list_members
+    from everyformer.generation.sampling import generate as generate
+    from everyformer.generation.sampling import stream as stream
+    from everyformer.interop.multihead import MultiheadAttention as MultiheadAttention
+    from everyformer.models.build import by_head as by_head
+    from everyformer.models.build import by_layer as by_layer
+    from everyformer.models.build import create_mixer as create_mixer
+    from everyformer.models.build import create_model as create_model
+    from everyformer.report.compare import compare as compare
+    from everyformer.training import checkpoint
+    from everyformer.training.warmstart import warm_start as warm_start
+    from everyformer.verification.verify import verify as verify
+
+    load, save = checkpoint.load_model, checkpoint.save_model
 
 __version__ = "0.1.0"
 
@@ -59,43 +66,8 @@ _HOMES = {
     "functional": "functional:",
     "reference": "reference:",
 }
-
-__all__ = [
-    "EveryformerError",
-    "Mask",
-    "Member",
-    "Mixer",
-    "MixerOutput",
-    "ModelOutput",
-    "MultiheadAttention",
-    "State",
-    "by_head",
-    "by_layer",
-    "compare",
-    "create_mixer",
-    "create_model",
-    "functional",
-    "generate",
-    "info",
-    "list_members",
-    "load",
-    "reference",
-    "save",
-    "stream",
-    "trace",
-    "verify",
-    "warm_start",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'everyformer' has no attribute '{name}'")
-    module, _, attribute = _HOMES[name].partition(":")
-    home = importlib.import_module(f"everyformer.{module}")
-    value = home if _HOMES[name].endswith(":") else getattr(home, attribute or name)
-    globals()[name] = value
-    return value
+__all__ = list(_HOMES)
+__getattr__ = late_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -15,8 +15,7 @@ from everyformer.core.config import field_types, from_dict
 from everyformer.core.errors import ConfigError
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
-from everyformer.models.pixel_options import PixelOptions
-from everyformer.models.summary_options import SummaryOptions
+from everyformer.models.options import PixelOptions, SummaryOptions
 from everyformer.positions import POSITIONS
 from everyformer.training.config import TrainingConfig
 

@@ -2,7 +2,7 @@
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.data.sentences import ends_of, told
+from everyformer.data.sentences import ends_of, with_sentences
 from everyformer.data.tokenizers.bpe import BPETokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.models.build import configure
@@ -26,9 +26,9 @@ def test_a_run_tells_its_model_what_its_data_knows(tmp_path):
     data = load_dataset(source, "mlm")
     sentences = {"per": "sentence", "cpc": 0.25}
     config = configure("etc", "mlm", vocabulary=data.vocabulary, summaries=sentences)
-    found = told(config, data).summaries
+    found = with_sentences(config, data).summaries
     assert (found.ends, found.mask_token) == ((0, 10, 33, 46, 63), 256)
     given = configure("etc", "mlm", summaries={**sentences, "ends": (7,), "mask_token": 3})
-    assert told(given, data) == given
+    assert with_sentences(given, data) == given
     plain = configure("bert", "mlm")
-    assert told(plain, data) == plain
+    assert with_sentences(plain, data) == plain

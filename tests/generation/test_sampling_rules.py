@@ -24,7 +24,7 @@ from everyformer.generation.config import Sampling
 from everyformer.generation.pixels import draw_images
 from everyformer.generation.sampling import (
     ENDED,
-    _Texts,
+    _Rows,
     generate,
     penalised,
     probabilities,
@@ -112,7 +112,7 @@ def test_greedy_is_the_distribution_on_the_likeliest() -> None:
 def test_the_smallest_number_of_tokens_is_that_of_huggingface() -> None:
     transformers = pytest.importorskip("transformers")
     logits, ids = torch.randn(2, 9), torch.zeros(2, 3, dtype=torch.long)
-    texts = _Texts(ids, None, 9, Sampling(end_token=4, min_tokens=2), None)
+    texts = _Rows(ids, None, 9, Sampling(end_token=4, min_tokens=2), None)
     theirs = transformers.MinNewTokensLengthLogitsProcessor(3, 2, 4)
     text = ids
     for _ in range(4):
@@ -139,7 +139,7 @@ def test_greedy_text_with_a_penalty_equals_scores_by_hand(member: str) -> None:
 def test_padding_is_not_taken_for_a_repetition() -> None:
     ids = torch.tensor([[9, 9, 5], [1, 2, 3]])
     keep = torch.tensor([[False, False, True], [True] * 3])
-    texts = _Texts(ids, keep, 11, Sampling(repetition_penalty=2.0), None)
+    texts = _Rows(ids, keep, 11, Sampling(repetition_penalty=2.0), None)
     assert texts.had is not None
     assert [row.nonzero().flatten().tolist() for row in texts.had] == [[5], [1, 2, 3]]
 
@@ -193,7 +193,7 @@ def test_stop_strings_are_found_in_every_kind_of_token(tokenizer: str) -> None:
     tokens = made.encode(text)
     for stop in ("dog", "; t", "naïve", "京", "cat, the d", "talk"):
         rule = Sampling(stop=(stop,))
-        texts = _Texts(torch.zeros(1, 1, dtype=torch.long), None, 400, rule, made)
+        texts = _Rows(torch.zeros(1, 1, dtype=torch.long), None, 400, rule, made)
         ended = next(
             n for n, token in enumerate(tokens, 1) if not len(texts.add(torch.tensor([token])))
         )

@@ -18,7 +18,7 @@ from everyformer.generation import pixels as drawing
 from everyformer.generation.config import Sampling
 from everyformer.generation.pixels import draw_images
 from everyformer.models.logistics import mixture_losses
-from everyformer.models.pixel_options import PixelOptions
+from everyformer.models.options import PixelOptions
 from everyformer.models.pixel_sequence import START, PixelSequence
 from everyformer.models.pixels import PixelModel
 from everyformer.positions.sinusoidal import sinusoid
@@ -148,7 +148,7 @@ def test_every_value_is_predicted_from_those_made_before_it_and_no_other(options
         return -out.logits.log_softmax(-1)[0].gather(-1, values[0, :, None])[:, 0]
 
     before, steps = losses(values), values.shape[1]
-    made_at = sequence.places.repeat_interleave(sequence.channels if sequence.whole else 1)
+    made_at = sequence.inverse.repeat_interleave(sequence.channels if sequence.whole else 1)
     for u in range(0, steps, 5):
         other = values.clone()
         other[0, u] = (other[0, u] + 100) % 256

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.models.options import SummaryOptions
 from everyformer.models.summaries import Summaries, Summarised
-from everyformer.models.summary_options import SummaryOptions
 
 STOP, LINE = 8, 9
 SENTENCES = {"per": "sentence", "ends": (STOP, LINE)}

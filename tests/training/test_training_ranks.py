@@ -16,7 +16,7 @@ import torch
 
 from everyformer.cli import main
 from everyformer.training import distributed
-from everyformer.training.distributed import Place, place_of_process
+from everyformer.training.distributed import Launch, read_launch
 
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SIZES = ("--width", "8", "--layers", "1", "--heads", "1", "--length", "8", "--batch", "4")
@@ -74,10 +74,10 @@ def test_a_wrong_environment_is_refused_before_anything_is_read(
 def test_alone_and_in_a_world_the_place_is_known(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert place_of_process() == Place(0, 0, 1)
+    assert read_launch() == Launch(0, 0, 1)
     for name, value in zip(NAMES, ("3", "1", "4", "host", "29500"), strict=True):
         monkeypatch.setenv(name, value)
-    assert place_of_process() == Place(3, 1, 4)
+    assert read_launch() == Launch(3, 1, 4)
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])

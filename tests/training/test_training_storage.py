@@ -21,7 +21,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.sealed import write_json
 from everyformer.training.checkpoint import (
-    Parts,
+    CheckpointParts,
     TrainingState,
     checkpoints,
     load_checkpoint,
@@ -127,7 +127,7 @@ def make_checkpoints(folder: Path, steps: list[int], best: int | None = None) ->
         state = TrainingState(steps=step, best=None if best is None else {"step": best, "loss": 1})
         with torch.no_grad():
             model.inner.bias.fill_(step)
-        save_checkpoint(folder, state, Parts(model, optimiser))
+        save_checkpoint(folder, state, CheckpointParts(model, optimiser))
 
 
 def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_damaged_checkpoint_falls_back_and_says_so(tmp_path: Path, name: str, 
     assert found is not None
     assert found[1].steps == 1
     model = TinyModel()
-    load_checkpoint(found[0], Parts(model))
+    load_checkpoint(found[0], CheckpointParts(model))
     assert model.inner.bias.tolist() == [1.0] * 8
 
 
@@ -189,7 +189,7 @@ def test_a_newer_checkpoint_asks_for_an_upgrade(
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     make_checkpoints(tmp_path, [1])
     with pytest.raises(CheckpointError, match=r"inner\.weight.*\(8, 8\).*\(5, 5\)"):
-        load_checkpoint(tmp_path / "step-00000001", Parts(TinyModel(TinyConfig(width=5))))
+        load_checkpoint(tmp_path / "step-00000001", CheckpointParts(TinyModel(TinyConfig(width=5))))
 
 
 def test_a_full_disk_loses_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

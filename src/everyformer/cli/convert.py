@@ -20,7 +20,7 @@ from everyformer.core.tasks import TASKS
 
 if TYPE_CHECKING:
     from everyformer.interop.convert.rules import Report
-    from everyformer.interop.convert.source import Opened, Source
+    from everyformer.interop.convert.source import ModelSource, Opened
 
 FORMS = {
     "ours": "a saved model, which generate, eval, show and train --from take",
@@ -137,7 +137,7 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def _form(options: ConvertOptions, source: Source) -> str:
+def _form(options: ConvertOptions, source: ModelSource) -> str:
     """What to write, once everything fits together."""
     form = options.to or ("" if source.ours else "ours")
     if not form:

@@ -37,11 +37,11 @@ def run(words: Sequence[str]) -> int:
     from everyformer.data import load_dataset
     from everyformer.training import RunDirectory, train
     from everyformer.training.checkpoint import checkpoints
-    from everyformer.training.distributed import join, place_of_process
+    from everyformer.training.distributed import join, read_launch
     from everyformer.training.spec import build_run
     from everyformer.training.warmstart import warm_start
 
-    here = place_of_process()
+    here = read_launch()
     if here.size > 1 and here.rank == 0:
         say(f"waiting for the {here.size} processes of this run")
     # together from here on, so that one that is refused does not leave the others waiting

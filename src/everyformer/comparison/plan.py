@@ -15,7 +15,7 @@ from everyformer.core.config import Choice, to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError
 from everyformer.core.plain import from_json
 from everyformer.data.dataset import Dataset
-from everyformer.data.sentences import told
+from everyformer.data.sentences import with_sentences
 from everyformer.genes import GENES
 from everyformer.models.build import build_model, configure, scales_embedding
 from everyformer.models.config import Architecture, ModelConfig
@@ -194,4 +194,4 @@ def _configure(
         **dataset.target_ends,
         **{**options, **own},
     )
-    return told(complete, dataset)
+    return with_sentences(complete, dataset)

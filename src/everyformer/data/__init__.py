@@ -3,20 +3,21 @@
 Names are looked up late: reading `DataConfig` (the command line's help does) must not import torch.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from everyformer.core.lazy import late_names
 
 if TYPE_CHECKING:
-    from everyformer.data.batch import Batch
-    from everyformer.data.config import DataConfig
-    from everyformer.data.dataset import Dataset
-    from everyformer.data.load import load_dataset
-    from everyformer.data.tasks import BUILTINS
-    from everyformer.data.text import decode, encode_prompt
-    from everyformer.data.tokenizers.base import Tokenizer
-    from everyformer.data.tokenizers.load import load_tokenizer, require_same
+    from everyformer.data.batch import Batch as Batch
+    from everyformer.data.config import DataConfig as DataConfig
+    from everyformer.data.dataset import Dataset as Dataset
+    from everyformer.data.load import load_dataset as load_dataset
+    from everyformer.data.tasks import BUILTINS as BUILTINS
+    from everyformer.data.text import decode as decode
+    from everyformer.data.text import encode_prompt as encode_prompt
+    from everyformer.data.tokenizers.base import Tokenizer as Tokenizer
+    from everyformer.data.tokenizers.load import load_tokenizer as load_tokenizer
+    from everyformer.data.tokenizers.load import require_same as require_same
 
 _HOMES = {
     "BUILTINS": "tasks",
@@ -30,22 +31,5 @@ _HOMES = {
     "load_tokenizer": "tokenizers.load",
     "require_same": "tokenizers.load",
 }
-
-__all__ = [
-    "BUILTINS",
-    "Batch",
-    "DataConfig",
-    "Dataset",
-    "Tokenizer",
-    "decode",
-    "encode_prompt",
-    "load_dataset",
-    "load_tokenizer",
-    "require_same",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__all__ = list(_HOMES)
+__getattr__ = late_names(__name__, _HOMES)

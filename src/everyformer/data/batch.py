@@ -1,8 +1,8 @@
-"""`Batch`: what a model is given at one step, and what it is scored on."""
+"""`Batch`: the inputs and the targets of one step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,12 @@ from everyformer.core.mask import Mask
 
 IGNORED = -100
 """The target of a position that is not scored (torch's own convention)."""
+TENSORS = ("inputs", "targets", "keep", "documents", "labels")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """B rows of inputs with their targets."""
+    """A batch: B rows of inputs with their targets."""
 
     inputs: Tensor
     """(B, L) int64 tokens, or (B, C, H, W) uint8 pixels."""
@@ -28,7 +29,7 @@ class Batch:
     documents: Tensor | None = None
     """(B, L) int64, which document each token is of, where each may see its own alone."""
     labels: Tensor | None = None
-    """(B,) int64, the class of each picture that a pixel model is told."""
+    """(B,) int64, the class of each picture, where a pixel model reads it."""
     separate: bool = False
     """Whether the targets are a sequence of their own (B, T), as a translation is."""
 
@@ -44,15 +45,21 @@ class Batch:
         """Every row cut into ``pieces`` shorter ones of its own; for texts (B, L)."""
         return self._each(lambda t: t.unflatten(1, (pieces, -1)).flatten(0, 1))
 
+    @staticmethod
+    def joined(parts: Sequence[Batch]) -> Batch:
+        """The rows of several batches of one kind."""
+        given = [name for name in TENSORS if getattr(parts[0], name) is not None]
+        rows: Any = {name: torch.cat([getattr(part, name) for part in parts]) for name in given}
+        return replace(parts[0], **rows)
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        parts = ("inputs", "targets", "keep", "documents", "labels")
-        held = {name: getattr(self, name) for name in parts}
-        changed: dict[str, Any] = {n: change(t) for n, t in held.items() if t is not None}
+        given = {name: getattr(self, name) for name in TENSORS}
+        changed: Any = {n: change(t) for n, t in given.items() if t is not None}
         return replace(self, **changed)
 
     @property
     def mask(self) -> Mask | None:
-        """What the model is told about padding and documents."""
+        """The mask of padding and documents; None where there are neither."""
         if self.keep is None and self.documents is None:
             return None
         return Mask(keep=self.keep, documents=self.documents)

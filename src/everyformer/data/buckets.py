@@ -17,7 +17,7 @@ GRAIN = 2
 
 
 class Buckets:
-    """Which pairs are in the batch of a step."""
+    """Buckets of like lengths: which pairs are in the batch of a step."""
 
     def __init__(self, lengths: np.ndarray, positions: int | None = None) -> None:
         """``lengths`` (pairs, 2) of source and target; ``positions`` in a batch, or None."""
@@ -27,21 +27,21 @@ class Buckets:
         self._key = target * most + np.where(target % 2, most - 1 - source, source)
         self._sorted = GRAIN * rounded[np.argsort(self._key, kind="stable")]
         self._cuts = None if positions is None else _even_cuts(self._sorted, positions)
-        self._made: tuple[tuple[int, int], np.ndarray] | None = None
+        self._latest: tuple[tuple[int, int], np.ndarray] | None = None
 
     def batches(self, size: int) -> int:
         """How many an epoch has, of about ``size`` pairs where no positions were given."""
-        return len(self._places(size)) - 1
+        return len(self._cut_points(size)) - 1
 
     def rows(self, step: int, size: int, seed: int) -> np.ndarray:
         """The pairs of training step ``step``: a pure function of its arguments."""
-        cuts = self._places(size)
+        cuts = self._cut_points(size)
         epoch, number = divmod(step, len(cuts) - 1)
         order = np.random.default_rng((seed, epoch, len(cuts))).permutation(len(cuts) - 1)
         start, stop = cuts[order[number]], cuts[order[number] + 1]
         return self._epoch(seed, epoch)[start:stop]
 
-    def _places(self, size: int) -> np.ndarray:
+    def _cut_points(self, size: int) -> np.ndarray:
         if self._cuts is not None:
             return self._cuts
         count = len(self._key)
@@ -50,11 +50,11 @@ class Buckets:
 
     def _epoch(self, seed: int, epoch: int) -> np.ndarray:
         """All pairs, sorted, with equal ones in an order of the epoch's own."""
-        if self._made is None or self._made[0] != (seed, epoch):
+        if self._latest is None or self._latest[0] != (seed, epoch):
             drawn = np.random.default_rng((seed, epoch)).permutation(len(self._key))
             order = drawn[np.argsort(self._key[drawn], kind="stable")]
-            self._made = ((seed, epoch), order)
-        return self._made[1]
+            self._latest = ((seed, epoch), order)
+        return self._latest[1]
 
 
 def _even_cuts(lengths: np.ndarray, positions: int) -> np.ndarray:

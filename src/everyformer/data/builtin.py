@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
-from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.errors import DataError
+from everyformer.core.extras import extra_module
 from everyformer.core.tasks import TASKS, TaskName
+from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.fingerprint import digest
 from everyformer.data.images import ImageDataset, check_labels, image_dataset
 from everyformer.data.masking import masked
+from everyformer.data.pictures import pillow
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated
@@ -54,9 +56,10 @@ def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | No
     """
     served = SERVED[config.source]
     if task is not None and task not in served:
+        able = [name for name, tasks in SERVED.items() if task in tasks]
         raise DataError(
             f"the built-in '{config.source}' cannot serve the task {task}, only "
-            f"{' and '.join(served)}; " + _others(task)
+            f"{' and '.join(served)}; {', '.join(able)} can, or give your own data"
         )
     if config.source == "stdlib":
         text = load_stdlib(config, tokenizer)
@@ -64,11 +67,6 @@ def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | No
     if config.source == "digits":
         return load_digits(config, task or served[0])
     return load_generated(config, task)
-
-
-def _others(task: str) -> str:
-    able = [name for name, tasks in SERVED.items() if task in tasks]
-    return f"{', '.join(able)} can, or give your own data"
 
 
 def load_stdlib(config: DataConfig, tokenizer: Tokenizer | None = None) -> Dataset:
@@ -92,8 +90,8 @@ def load_stdlib(config: DataConfig, tokenizer: Tokenizer | None = None) -> Datas
             "a text file or folder with --data"
         )
     with Source("stdlib", entries) as source:
-        made = load_text(source, config, tokenizer)
-    return replace(made, split=f"Python {platform.python_version()}; {made.split}")
+        text = load_text(source, config, tokenizer)
+    return replace(text, split=f"Python {platform.python_version()}; {text.split}")
 
 
 def _python_files(root: Path) -> Iterator[Path]:
@@ -107,17 +105,13 @@ def _python_files(root: Path) -> Iterator[Path]:
 def load_digits(config: DataConfig, task: str) -> ImageDataset:
     """scikit-learn's 1,797 handwritten digits, 8x8 grey, 0 to 16 spread over 0 to 255."""
     check_labels(config, task)
-    try:
-        from sklearn import datasets
-    except ImportError as error:
-        raise MissingExtraError("scikit-learn", "images", "the built-in digits") from error
-    load: Callable = datasets.load_digits
-    found = load()
+    package = extra_module("sklearn.datasets", "images", "the built-in digits", "scikit-learn")
+    found = package.load_digits()
     pixels = np.rint(found.images * (255 / 16)).astype(np.uint8)[:, None]
     labels = found.target.astype(np.int64)
     held_out = np.zeros(len(labels), dtype=bool)
     held_out[held_out_draw(labels, config.validation, config.seed)] = True
-    told = TASKS[task].classifies or config.labels
+    labelled = TASKS[task].classifies or config.labels
     names: tuple[tuple[str, ...], ...] = (tuple("0123456789"), ())
     return image_dataset(
         _shaped(pixels, config),
@@ -125,8 +119,8 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
         held_out,
         name="digits",
         task=cast(TaskName, task),
-        classes=names[not told],
-        untold=names[told or TASKS[task].encodes],
+        classes=names[not labelled],
+        untold=names[labelled or TASKS[task].encodes],
         split=f"a draw of {config.validation:.0%} within each class (seed {config.seed}): COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),
         small=config.small,
@@ -136,11 +130,7 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
 def _shaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
     """The digits in another size or as colours, where the config asks for that."""
     if config.size and config.size != pixels.shape[-1]:
-        try:
-            from PIL import Image
-        except ImportError as error:
-            raise MissingExtraError("pillow", "images", "resizing pictures") from error
-        size = (config.size, config.size)
-        made = [Image.fromarray(p[0]).resize(size, Image.Resampling.BICUBIC) for p in pixels]
-        pixels = np.stack([np.asarray(picture)[None] for picture in made])
+        image, size = pillow("resizing pictures"), (config.size, config.size)
+        resized = [image.fromarray(p[0]).resize(size, image.Resampling.BICUBIC) for p in pixels]
+        pixels = np.stack([np.asarray(picture)[None] for picture in resized])
     return np.repeat(pixels, 3, axis=1) if config.colour == "rgb" else pixels

@@ -1,15 +1,23 @@
-"""A folder of things that are made once, and checked against their sums whenever it is opened."""
+"""Cached folders: written once, and checked against their sums whenever they are opened."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import CheckpointError, DataError, UnsavedError
 from everyformer.core.files import expanded, settle, workspace
 from everyformer.core.sealed import check_sums, checksums, read_json, write_json
+
+try:
+    import fcntl
+except ImportError:  # on Windows nothing is locked
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 """Raised when what is written changes, so that older folders are not read."""
@@ -26,17 +34,26 @@ def cache_root(chosen: str | None) -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "everyformer"
 
 
+def digest(*parts: Any) -> str:
+    """A short hash of plain values and bytes, the same on every machine."""
+    result = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part if isinstance(part, bytes) else json.dumps(part, sort_keys=True).encode()
+        result.update(len(raw).to_bytes(8, "little") + raw)
+    return result.hexdigest()
+
+
 def cached(
     root: Path,
     key: str,
     build: Callable[[Path], dict[str, Any]],
     stamp: Callable[[], str] = lambda: "",
 ) -> tuple[Path, dict]:
-    """The folder ``key`` below ``root`` and its facts, made by ``build`` unless it is there whole.
+    """The folder ``key`` below ``root`` and its facts, written by ``build`` where it is not whole.
 
     ``build`` writes files into the folder it is given and returns the facts, plain values. A
-    folder with a file missing, cut short or damaged is made anew. Processes that build the same at
-    once do no harm: the first one's stays. ``stamp`` tells whether the source is still the same.
+    folder with a file missing, cut short or damaged is written anew. Processes that build the same
+    at once do no harm: the first one's stays. ``stamp`` tells whether the source is still the same.
 
     Raises:
         DataError: the folder cannot be written (disk full, no permission), or the source changed
@@ -48,17 +65,18 @@ def cached(
         return final, facts
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with workspace(root) as place:
-            made = place / "new" / key
-            made.mkdir()
+        with workspace(root) as temporary:
+            folder = temporary / "new" / key
+            folder.mkdir()
             before = stamp()
-            facts = build(made)
+            facts = build(folder)
             if stamp() != before:
                 raise DataError("the data was changed while it was read: start again")
-            write_json(made / FACTS, {"format": KIND, "facts": facts, "sums": checksums(made)})
-            # of processes that build the same at once, the first one's stays
-            if _whole(final) is None:
-                settle(place, root)
+            write_json(folder / FACTS, {"format": KIND, "facts": facts, "sums": checksums(folder)})
+            # of processes that build the same at once, the first one's stays, never moved away
+            with _alone(root):
+                if _whole(final) is None:
+                    settle(temporary, root)
     except (OSError, UnsavedError) as error:
         reason = getattr(error, "strerror", error)
         raise DataError(
@@ -66,6 +84,21 @@ def cached(
             "folder with --data.cache"
         ) from error
     return final, facts
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time in ``folder``, where the system can lock it."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _whole(folder: Path) -> dict | None:

@@ -1,4 +1,4 @@
-"""What data a run reads, and how: options only, neither torch nor numpy is imported here."""
+"""`DataConfig`, what data a run reads, and how: options only, without torch and numpy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A corpus as one stream of bytes, checked and cut into training and validation on its way.
 
 Several documents are joined in sorted order of their paths and each ends with U+0000; one document
-alone has none. JSON lines are documents, one a line. Nothing is held in memory but a chunk.
+alone has none. JSON lines are documents, one a line. No more than a chunk is in memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_CHARACTER = 4
 
 
 class Corpus:
-    """The documents of a source and the place where the held-out part begins."""
+    """The documents of a source, and the byte at which the held-out part begins."""
 
     def __init__(
         self, source: Source, held_out: float, utf8: bool, part: str | None = None
@@ -47,7 +47,7 @@ class Corpus:
         self._joined = max(self.documents) > 1
         ends = np.cumsum(np.concatenate(lengths) + self._joined)
         self.size = int(ends[-1])
-        self._cut = None if own else self._place_of_cut(ends, held_out)
+        self._cut = None if own else self._cut_at(ends, held_out)
 
     def _lengths(self, group: Sequence[Entry]) -> np.ndarray:
         """Bytes of every document."""
@@ -63,7 +63,7 @@ class Corpus:
             raise DataError(f"every text in '{self.source.given}' is empty; give some with content")
         return np.array(found, dtype=np.int64)
 
-    def _place_of_cut(self, ends: np.ndarray, held_out: float) -> int:
+    def _cut_at(self, ends: np.ndarray, held_out: float) -> int:
         """The held-out fraction's first byte: a document's where one begins near enough."""
         wanted = int(self.size * (1 - held_out))
         if held_out == 1:
@@ -79,19 +79,19 @@ class Corpus:
     def parts(self) -> Iterator[tuple[bool, bytes]]:
         """Chunks in order, each with whether it is held out."""
         if self._cut is None:
-            for held, group in enumerate(self._groups):
+            for part, group in enumerate(self._groups):
                 for chunk in self._stream(group):
-                    yield bool(held), chunk
+                    yield bool(part), chunk
             return
         seen, held_out = 0, False
         for chunk in self._stream(self._groups[0]):
-            place = max(self._cut - seen, 0)
+            cut = max(self._cut - seen, 0)
             seen += len(chunk)
-            if not held_out and place < len(chunk):
-                place = _character_start(chunk, place)
-                held_out = place < len(chunk)
-                yield False, chunk[:place]
-                yield True, chunk[place:]
+            if not held_out and cut < len(chunk):
+                cut = _character_start(chunk, cut)
+                held_out = cut < len(chunk)
+                yield False, chunk[:cut]
+                yield True, chunk[cut:]
             else:
                 yield held_out, chunk
 
@@ -170,12 +170,12 @@ class StreamEncoder:
         if isinstance(self.tokenizer, ByteTokenizer):
             return np.frombuffer(chunk, np.uint8)
         text = self._rest + self._decoder.decode(chunk, final)
-        place = len(text)
+        stop = len(text)
         line = max(text.rfind("\n"), text.rfind(SEPARATOR)) + 1
         if not final and len(text) - line < PIECE:
-            place = line
-        self._rest = text[place:]
-        return self.tokenizer.encode_array(text[:place])
+            stop = line
+        self._rest = text[stop:]
+        return self.tokenizer.encode_array(text[:stop])
 
 
 def tokenizer_kind(config: DataConfig, given: Tokenizer | None) -> str:
@@ -199,9 +199,9 @@ def _filled(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     return tuple(entry for entry in entries if entry.size > 0)
 
 
-def _character_start(chunk: bytes, place: int) -> int:
-    """The first place from ``place`` on where a UTF-8 character starts, or the chunk's end."""
-    stop = min(place + LONGEST_CHARACTER - 1, len(chunk))
-    while place < stop and chunk[place] & 0xC0 == 0x80:
-        place += 1
-    return place
+def _character_start(chunk: bytes, start: int) -> int:
+    """The first byte from ``start`` on where a UTF-8 character begins, or the chunk's end."""
+    stop = min(start + LONGEST_CHARACTER - 1, len(chunk))
+    while start < stop and chunk[start] & 0xC0 == 0x80:
+        start += 1
+    return start

@@ -1,20 +1,25 @@
-"""`Dataset`: the face of all data."""
+"""`Dataset`: the interface of all data."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+import numpy as np
+
+from everyformer.core.config import to_dict
+from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.batch import Batch
+from everyformer.data.selection import epoch_rows, spread
 from everyformer.data.tokenizers.base import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset(ABC):
-    """Training batches by step, validation batches in a fixed order, and the facts beside them."""
+    """Data of a run: training batches by step, validation batches in a fixed order, and facts."""
 
     name: str
     """What the data is called in tables."""
@@ -26,7 +31,7 @@ class Dataset(ABC):
     """Number of different tokens; of pixels 256."""
     classes: tuple[str, ...] = ()
     """Names of the classes, in the order of their ids; () where classes are neither found nor
-    told."""
+    given."""
     length: int
     """Tokens in a sequence that the model must take: of pixels height x width x channels, of
     pictures to classify height x width."""
@@ -72,24 +77,45 @@ class Dataset(ABC):
 
     @property
     def pictures(self) -> dict[str, Any]:
-        """What a model of pictures must know of them, by the names of its config's fields."""
-        told = self.classes if TASKS[self.task].draws else ()
-        return {"image": self.image, "source_image": self.source_image, "class_names": told}
+        """Facts that a model of pictures must have, by the names of its config's fields."""
+        names = self.classes if TASKS[self.task].draws else ()
+        return {"image": self.image, "source_image": self.source_image, "class_names": names}
 
     def summary(self) -> dict[str, Any]:
         """The facts above as plain values, for a run's files and reports."""
-        return {
-            "name": self.name,
-            "task": self.task,
-            "kind": self.kind,
-            "vocabulary": self.vocabulary,
-            "classes": list(self.classes),
-            "length": self.length,
-            "image": None if self.image is None else list(self.image),
-            "source_image": None if self.source_image is None else list(self.source_image),
-            "bytes_per_token": self.bytes_per_token,
-            "split": self.split,
-            "fingerprint": self.fingerprint,
-            "known_as": list(self.known_as),
-            "tokenizer": None if self.tokenizer is None else self.tokenizer.name,
-        }
+        values = {field.name: to_dict(getattr(self, field.name)) for field in fields(Dataset)}
+        return values | {"tokenizer": self.tokenizer and self.tokenizer.name}
+
+    def training_rows(self, count: int) -> int:
+        """``count``, how much there is to train on.
+
+        Raises:
+            DataError: it is none.
+        """
+        if count == 0:
+            raise DataError(f"all of {self.name} is held out, so there is nothing to train on")
+        return count
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassedDataset(Dataset):
+    """Data of which each row has a class, or none: trained on in shuffled epochs."""
+
+    labels: np.ndarray
+    """(rows,) class ids; zeros without classes."""
+    train_rows: np.ndarray
+    """Rows for training."""
+    validation_rows: np.ndarray
+    """Rows that are held out."""
+
+    @abstractmethod
+    def rows(self, chosen: np.ndarray) -> Batch:
+        """The rows of these numbers."""
+
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        return self.rows(epoch_rows(self.train_rows, step, size, seed))
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        rows = self.validation_rows[spread(len(self.validation_rows), limit)]
+        for first in range(0, len(rows), size):
+            yield self.rows(rows[first : first + size])

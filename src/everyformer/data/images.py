@@ -1,9 +1,9 @@
 """Pictures in folders for their classes, or without: decoded once into a row of bytes on disk.
 
 Every picture becomes (channels, height, width) uint8. Palettes become colours, transparency is
-dropped, 16-bit greys keep their upper eight bits; a picture that its camera held sideways is turned
-as its EXIF says; one of another size is stretched. For super-resolution the small pictures are
-means over the areas of the large ones' pixels.
+dropped, 16-bit greys keep their upper eight bits; one taken sideways is set upright, as its EXIF
+says; one of another size is stretched. For super-resolution the small pictures are means over the
+areas of the large ones' pixels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,77 +20,59 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError, DataError, MissingExtraError
+from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
-from everyformer.data.cache import FORMAT, cache_root, cached
+from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
-from everyformer.data.dataset import Dataset
-from everyformer.data.fingerprint import digest
+from everyformer.data.dataset import ClassedDataset
 from everyformer.data.layout import class_entries, class_names, find_layout
-from everyformer.data.pictures import opened, pixels_of, survey
-from everyformer.data.selection import epoch_rows, held_out_draw, spread
+from everyformer.data.pictures import opened, pillow, pixels_of, survey
+from everyformer.data.selection import held_out_draw, spread
 from everyformer.data.sources import Entry, Source, open_source
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ImageDataset(Dataset):
+class ImageDataset(ClassedDataset):
     """Pictures to classify, or to model pixel by pixel.
 
     For the tasks pixels and super-resolution the targets are the pictures' pixels in raster order
-    with the channels of one place side by side, (B, height x width x channels); the model shifts
+    with the channels of one pixel side by side, (B, height x width x channels); the model shifts
     them itself. Inputs are the same pictures, or for super-resolution small ones.
     """
 
     pixels: np.ndarray
     """(pictures, channels, height, width) uint8, memory-mapped."""
-    labels: np.ndarray
-    """(pictures,) class ids; zeros without classes."""
-    train_rows: np.ndarray
-    """Which pictures are for training."""
-    validation_rows: np.ndarray
-    """Which pictures are held out."""
-
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
-        return self._batch(epoch_rows(self.train_rows, step, size, seed))
-
-    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
-        rows = self.validation_rows[spread(len(self.validation_rows), limit)]
-        for first in range(0, len(rows), size):
-            yield self._batch(rows[first : first + size])
 
     def held_out_pictures(self, count: int) -> tuple[Tensor, Tensor | None]:
-        """``count`` held-out pictures (n, C, H, W) at equal distances, and their told classes."""
+        """``count`` held-out pictures (n, C, H, W) at equal distances, and their class ids."""
         rows = self.validation_rows[spread(len(self.validation_rows), count)]
-        told = torch.from_numpy(self.labels[rows]) if self.classes else None
-        return torch.from_numpy(np.array(self.pixels[rows])), told
+        classes = torch.from_numpy(self.labels[rows]) if self.classes else None
+        return torch.from_numpy(np.array(self.pixels[rows])), classes
 
-    def _batch(self, rows: np.ndarray) -> Batch:
-        inputs = torch.from_numpy(np.array(self.pixels[rows]))
-        labels = torch.from_numpy(self.labels[rows])
+    def rows(self, chosen: np.ndarray) -> Batch:
+        inputs = torch.from_numpy(np.array(self.pixels[chosen]))
+        labels = torch.from_numpy(self.labels[chosen])
         if TASKS[self.task].classifies:
             return Batch(inputs, labels)
         targets = inputs.permute(0, 2, 3, 1).flatten(1).long()
-        told = labels if self.classes else None
+        classes = labels if self.classes else None
         if self.source_image is None:
-            return Batch(inputs, targets, labels=told)
+            return Batch(inputs, targets, labels=classes)
         small = shrunk(inputs, self.source_image[1:])
-        return Batch(small, targets, labels=told, separate=True)
+        return Batch(small, targets, labels=classes, separate=True)
 
 
 def shrunk(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Images (N, C, H, W) uint8 as means over areas, rounded: (N, C, *size)."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("pillow", "images", "shrinking pictures") from error
-    made = torch.empty(*images.shape[:2], *size, dtype=torch.uint8)
-    for into, image in zip(made.flatten(0, 1), images.flatten(0, 1).numpy(), strict=True):
-        small = Image.fromarray(image).resize(size[::-1], Image.Resampling.BOX)
+    package = pillow("shrinking pictures")
+    out = torch.empty(*images.shape[:2], *size, dtype=torch.uint8)
+    for into, image in zip(out.flatten(0, 1), images.flatten(0, 1).numpy(), strict=True):
+        small = package.fromarray(image).resize(size[::-1], package.Resampling.BOX)
         into.copy_(torch.from_numpy(np.array(small)))
-    return made
+    return out
 
 
 def image_dataset(
@@ -109,9 +91,9 @@ def image_dataset(
     """Pictures (N, C, H, W), class ids (N,) and flags (N,) of those held out, as a dataset.
 
     Args:
-        classes: names, where the class is a target or is told; else ().
+        classes: names, where the class is a target or an input; else ().
         small: `DataConfig.small`.
-        untold: names of classes that earlier versions counted to the data although nobody is told.
+        untold: names of classes that earlier versions counted to the data without need.
 
     Raises:
         ConfigError: small pictures that are no smaller, or for another task than super-resolution.
@@ -172,7 +154,7 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
 
     Raises:
         DataError: a picture that cannot be read, unequal sizes where ``size`` is 0, no classes
-            or only one where they are asked for, too few pictures.
+            or only one where they are needed, too few pictures.
         MissingExtraError: pillow is not installed.
     """
     if task is not None and not TASKS[task].pictures:
@@ -186,27 +168,19 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
     labelled = any(len(entry.parts) > 1 for entry in layout.train)
     chosen: Any = task or ("classify-image" if labelled and not config.labels else "pixels")
     check_labels(config, chosen)
-    loose = 0
-    with_classes = chosen == "classify-image" or config.labels
-    if with_classes:
-        train, own, loose = class_entries(source, layout)
-    else:
-        train, own = list(layout.train), None
-        if layout.validation is not None:
-            own = list(layout.validation)
-    classes: tuple[str, ...] = ()
-    if with_classes:
-        held_names = [entry.parts[0] for entry in own or ()]
-        classes = class_names((entry.parts[0] for entry in train), held_names, source.given)
-    entries = train + (own or [])
+    loose, classes = 0, tuple[str, ...]()
+    if chosen == "classify-image" or config.labels:
+        layout, loose = class_entries(source, layout)
+        train, rest = layout.train, layout.validation or ()
+        names = ({entry.parts[0] for entry in train}, {entry.parts[0] for entry in rest})
+        classes = class_names(*names, source.given)
+    entries = [*layout.train, *(layout.validation or ())]
     if len(entries) < 2:
         raise DataError(f"'{source.given}' has one picture; training and validation need two")
-    ids = {name: place for place, name in enumerate(classes)}
+    ids = {name: index for index, name in enumerate(classes)}
     labels = np.array([ids.get(entry.parts[0], 0) for entry in entries], dtype=np.int64)
-    held_out = np.zeros(len(entries), dtype=bool)
-    if own is not None:
-        held_out[len(train) :] = True
-    else:
+    held_out = np.arange(len(entries)) >= len(layout.train)
+    if layout.validation is None:
         held_out[held_out_draw(labels, config.validation, config.seed)] = True
     pixels, facts = _decoded(source, entries, config)
     drawn = f"a draw of {config.validation:.0%} within each class (seed {config.seed})"
@@ -229,7 +203,7 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
 
 
 def check_labels(config: DataConfig, task: str) -> None:
-    """A classifier is not told the class that it is to find."""
+    """Refuse ``labels`` as an input of a classifier, which is to find them."""
     if config.labels and TASKS[task].classifies:
         raise ConfigError(
             "'data.labels' tells a model the class of each picture that it draws; a classifier is "
@@ -237,21 +211,21 @@ def check_labels(config: DataConfig, task: str) -> None:
         )
 
 
-def read_images(place: str, shapes: Sequence[tuple[int, int, int]], most: int) -> Tensor:
+def read_images(path: str, shapes: Sequence[tuple[int, int, int]], most: int) -> Tensor:
     """The first ``most`` pictures of a file, folder or zip: (n, C, H, W) uint8, none resized.
 
     Args:
         shapes: (channels, height, width) that they may have; the first picture decides for all.
 
-    Pictures in colour of which the greys are taken are told of in a warning.
+    Pictures in colour of which the greys are taken are named in a warning.
 
     Raises:
         DataError: there are no pictures, or one has another size.
     """
-    with open_source(place) as source:
+    with open_source(path) as source:
         entries = [entry for entry in source.entries if entry.suffix in SUFFIXES][:most]
         if not entries:
-            raise DataError(f"'{place}' holds no pictures; give a .png or .jpg, a folder or a zip")
+            raise DataError(f"'{path}' holds no pictures; give a .png or .jpg, a folder or a zip")
         read: list[np.ndarray] = []
         faded = 0
         pictures = opened(source, entries, "reading pictures")
@@ -270,7 +244,7 @@ def read_images(place: str, shapes: Sequence[tuple[int, int, int]], most: int) -
             read.append(pixels_of(picture, picture.size, grey) if grey else coloured)
     if faded:
         warnings.warn(
-            f"{faded} of the {len(read)} pictures in '{place}' {'is' if faded == 1 else 'are'} in "
+            f"{faded} of the {len(read)} pictures in '{path}' {'is' if faded == 1 else 'are'} in "
             "colour, but grey ones are needed: only how bright they are is read",
             stacklevel=2,
         )
@@ -288,14 +262,14 @@ def _decoded(
         sizes, grey = survey(source, entries)
         height, width, resized = _target_size(sizes, config, source.given)
         grey = grey if config.colour == "auto" else config.colour == "grey"
-        made = hashlib.blake2b(digest_size=16)
+        checksum = hashlib.blake2b(digest_size=16)
         with (folder / "pixels.bin").open("wb") as file:
             for picture in opened(source, entries, "decoding pictures"):
                 raw = pixels_of(picture, (width, height), grey).tobytes()
-                made.update(raw)
+                checksum.update(raw)
                 file.write(raw)
         shape = [len(entries), 1 if grey else 3, height, width]
-        return {"shape": shape, "resized": resized, "checksum": made.hexdigest()}
+        return {"shape": shape, "resized": resized, "checksum": checksum.hexdigest()}
 
     folder, facts = cached(cache_root(config.cache), f"images-{key}", build, source.stamp)
     shape = tuple(facts["shape"])

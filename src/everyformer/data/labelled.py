@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ import torch
 
 from everyformer.core.errors import DataError
 from everyformer.data.batch import Batch
-from everyformer.data.cache import FORMAT, cache_root, cached
+from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import checked, tokenizer_kind
-from everyformer.data.dataset import Dataset
-from everyformer.data.fingerprint import digest
+from everyformer.data.dataset import ClassedDataset
 from everyformer.data.layout import class_entries, class_names, find_layout
 from everyformer.data.records import TABLES, has_labels, labelled_rows
-from everyformer.data.selection import epoch_rows, held_out_draw, spread
+from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
@@ -32,44 +31,30 @@ ENOUGH_ROWS = 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LabelledTextDataset(Dataset):
+class LabelledTextDataset(ClassedDataset):
     """Texts cut to ``length`` tokens, padded on the right with zeros that ``keep`` marks."""
 
     tokens: np.ndarray
     """All texts' tokens in one row, memory-mapped."""
     bounds: np.ndarray
     """(texts + 1,) where each text begins in it."""
-    labels: np.ndarray
-    """(texts,) class ids."""
-    train_rows: np.ndarray
-    """Which texts are for training."""
-    validation_rows: np.ndarray
-    """Which texts are held out."""
 
     @property
     def closing(self) -> tuple[int, ...]:
         """Tokens that a text ends with, even where it is cut."""
         return () if self.tokenizer is None else self.tokenizer.closing
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
-        return self._batch(epoch_rows(self.train_rows, step, size, seed))
-
-    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
-        rows = self.validation_rows[spread(len(self.validation_rows), limit)]
-        for first in range(0, len(rows), size):
-            yield self._batch(rows[first : first + size])
-
-    def _batch(self, rows: np.ndarray) -> Batch:
-        inputs = np.zeros((len(rows), self.length), dtype=np.int64)
-        keep = np.zeros((len(rows), self.length), dtype=bool)
-        for place, row in enumerate(rows):
+    def rows(self, chosen: np.ndarray) -> Batch:
+        inputs = np.zeros((len(chosen), self.length), dtype=np.int64)
+        keep = np.zeros((len(chosen), self.length), dtype=bool)
+        for index, row in enumerate(chosen):
             start, stop = self.bounds[row], self.bounds[row + 1]
             count = min(stop - start, self.length)
-            inputs[place, :count] = self.tokens[start : start + count]
+            inputs[index, :count] = self.tokens[start : start + count]
             if self.closing and count < stop - start:
-                inputs[place, max(count - len(self.closing), 0) : count] = self.closing[-count:]
-            keep[place, :count] = True
-        labels = torch.from_numpy(self.labels[rows])
+                inputs[index, max(count - len(self.closing), 0) : count] = self.closing[-count:]
+            keep[index, :count] = True
+        labels = torch.from_numpy(self.labels[chosen])
         return Batch(torch.from_numpy(inputs), labels, torch.from_numpy(keep))
 
 
@@ -100,14 +85,14 @@ def load_labelled(
         DataError: no classes or only one, a class without files, a broken table, binary files.
     """
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    held = config.validation, config.seed, config.part
-    key = digest(FORMAT, "labelled", source.stamp(), *held, spec)
+    draw = config.validation, config.seed, config.part
+    key = digest(FORMAT, "labelled", source.stamp(), *draw, spec)
 
     def build(folder: Path) -> dict[str, Any]:
-        return _build(_Texts(source, config, tokenizer), folder, config, tokenizer)
+        return _build(_LabelledTexts(source, config, tokenizer), folder, config, tokenizer)
 
     folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
-    made = load_tokenizer(folder)
+    fitted = load_tokenizer(folder)
     arrays = {
         name: np.load(folder / f"{name}.npy")
         for name in ("bounds", "labels", "train_rows", "validation_rows")
@@ -122,42 +107,37 @@ def load_labelled(
         name=source.name,
         task="classify-text",
         kind="text",
-        vocabulary=made.vocabulary,
+        vocabulary=fitted.vocabulary,
         classes=tuple(facts["classes"]),
         length=length,
         split=split,
         fingerprint=facts["fingerprint"],
-        tokenizer=made,
-        tokens=np.memmap(folder / "tokens.bin", made.dtype, mode="r"),
+        tokenizer=fitted,
+        tokens=np.memmap(folder / "tokens.bin", fitted.dtype, mode="r"),
         **arrays,
     )
 
 
-class _Texts:
+class _LabelledTexts:
     """The labelled texts of a source, read anew at every pass."""
 
     def __init__(self, source: Source, config: DataConfig, tokenizer: Tokenizer | None) -> None:
         self.source = source
         self.utf8 = tokenizer_kind(config, tokenizer) != "bytes"
         self.tables = all(entry.suffix in TABLES for entry in source.entries)
-        layout = find_layout(source.entries, config.part)
-        self.note = layout.note
-        self.loose = 0
+        self.layout = find_layout(source.entries, config.part)
+        self.loose = self.empty = 0
         if not self.tables:
-            train, held, self.loose = class_entries(source, layout)
-            validation = None if held is None else tuple(held)
-            layout = replace(layout, train=tuple(train), validation=validation)
-        self.layout = layout
-        self.empty = 0
+            self.layout, self.loose = class_entries(source, self.layout)
 
     def read(self) -> Iterator[tuple[bool, str, str]]:
         """(held out by the source itself, text, label); texts of white space alone are left out."""
         self.empty = 0
-        for held, entries in enumerate((self.layout.train, self.layout.validation or ())):
+        for part, entries in enumerate((self.layout.train, self.layout.validation or ())):
             for entry in entries:
                 for text, label in self._rows(entry):
                     if text.strip():
-                        yield bool(held), text, label
+                        yield bool(part), text, label
                     else:
                         self.empty += 1
 
@@ -170,14 +150,12 @@ class _Texts:
 
 
 def _build(
-    texts: _Texts, folder: Path, config: DataConfig, tokenizer: Tokenizer | None
+    texts: _LabelledTexts, folder: Path, config: DataConfig, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     """Write tokens, bounds, labels and split into ``folder``; give the facts."""
     given = texts.source.given
-    held, names = [], []
-    for held_out, _, label in texts.read():
-        held.append(held_out)
-        names.append(label)
+    found = [(held_out, label) for held_out, _, label in texts.read()]
+    names = [label for _, label in found]
     if not names:
         raise DataError(f"'{given}' holds no texts; give rows or files with content")
     if texts.tables and len(names) >= ENOUGH_ROWS and len(set(names)) > MOST_CLASSES * len(names):
@@ -185,21 +163,19 @@ def _build(
             f"'{given}' has {len(set(names)):,} different labels in {len(names):,} rows, so its "
             "label column is probably another one; name the columns text and label in a header"
         )
-    own = texts.layout.validation is not None
-    train_names = [n for n, held_out in zip(names, held, strict=True) if not held_out]
-    held_names = [n for n, held_out in zip(names, held, strict=True) if held_out]
-    classes = class_names(train_names, held_names, given)
-    ids = {name: place for place, name in enumerate(classes)}
+    train, rest = ({label for held_out, label in found if held_out == part} for part in (0, 1))
+    classes = class_names(train, rest, given)
+    ids = {name: index for index, name in enumerate(classes)}
     labels = np.array([ids[name] for name in names], dtype=np.int64)
-    chosen = np.array(held) if own else np.zeros(len(labels), dtype=bool)
-    if not own:
+    chosen = np.array([held_out for held_out, _ in found])
+    if texts.layout.validation is None:
         chosen[held_out_draw(labels, config.validation, config.seed)] = True
     if not chosen.any():
         raise DataError(f"the held-out part of '{given}' has no text; add some")
     training = (text for (_, text, _), out in zip(texts.read(), chosen, strict=True) if not out)
-    made = tokenizer or fit_tokenizer(config.tokenizer, training)
-    made.save(folder)
-    bounds, checksum = _encode(texts, made, folder)
+    fitted = tokenizer or fit_tokenizer(config.tokenizer, training)
+    fitted.save(folder)
+    bounds, checksum = _encode(texts, fitted, folder)
     rows = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     for name, array in zip(
         ("bounds", "labels", "train_rows", "validation_rows"), (bounds, labels, *rows), strict=True
@@ -209,26 +185,26 @@ def _build(
         "classes": classes,
         "split": _split(texts, len(rows[0]), len(rows[1]), config),
         "fingerprint": digest(
-            checksum, labels.tobytes(), chosen.tobytes(), classes, made.to_dict()
+            checksum, labels.tobytes(), chosen.tobytes(), classes, fitted.to_dict()
         ),
     }
 
 
-def _encode(texts: _Texts, tokenizer: Tokenizer, folder: Path) -> tuple[np.ndarray, bytes]:
-    bounds, made = [0], hashlib.blake2b(digest_size=16)
+def _encode(texts: _LabelledTexts, tokenizer: Tokenizer, folder: Path) -> tuple[np.ndarray, bytes]:
+    bounds, checksum = [0], hashlib.blake2b(digest_size=16)
     with (folder / "tokens.bin").open("wb") as file:
         for _, text, _ in texts.read():
             found = tokenizer.encode_alone(text)
             raw = found.tobytes()
             file.write(raw)
-            made.update(raw)
+            checksum.update(raw)
             bounds.append(bounds[-1] + len(found))
-    return np.array(bounds, dtype=np.int64), made.digest()
+    return np.array(bounds, dtype=np.int64), checksum.digest()
 
 
-def _split(texts: _Texts, train: int, held: int, config: DataConfig) -> str:
-    note = texts.note or f"a draw of {config.validation:.0%} within each class (seed {config.seed})"
-    note += f": {train:,} training and {held:,} validation texts"
+def _split(texts: _LabelledTexts, train: int, validation: int, config: DataConfig) -> str:
+    drawn = f"a draw of {config.validation:.0%} within each class (seed {config.seed})"
+    note = f"{texts.layout.note or drawn}: {train:,} training and {validation:,} validation texts"
     if texts.empty:
         note += f"; {texts.empty:,} empty ones left out"
     if texts.loose:

@@ -1,4 +1,4 @@
-"""What the folders and file names of a source say: its split and its classes."""
+"""Layout of a source: the split and the classes that folders and file names show."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ SPLITS = {
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What a source's own folders say about training and validation."""
+class SourceLayout:
+    """The split of a source as its own folders show it."""
 
     train: tuple[Entry, ...]
     """The training entries; all entries when the source has no split."""
     validation: tuple[Entry, ...] | None
     """The held-out entries, or None when the source has no split."""
     note: str
-    """Half a sentence on whence the split is; empty without one."""
+    """Half a sentence on where the split is from; empty without one."""
 
 
-def find_layout(entries: Sequence[Entry], part: str | None = None) -> Layout:
-    """Recognise train, valid and test by folder (or, with files only, by file name).
+def find_layout(entries: Sequence[Entry], part: str | None = None) -> SourceLayout:
+    """The split into train, valid and test by folder (or, with files only, by file name).
 
     A folder common to all is set aside first, so `parts` start at the split's inside or, without a
     split, at the class. With both valid and test, test stays unread; ``part`` chooses another part
@@ -45,7 +45,7 @@ def find_layout(entries: Sequence[Entry], part: str | None = None) -> Layout:
     Raises:
         DataError: there is no such part, or nothing beside it.
     """
-    core = [e for e in entries if Path(e.parts[-1]).stem.lower() not in NOTES] or list(entries)
+    core = without_notes(entries)
     level = core
     while True:
         groups = _by_folder(level) or _by_name(level)
@@ -57,15 +57,20 @@ def find_layout(entries: Sequence[Entry], part: str | None = None) -> Layout:
     while min(len(e.parts) for e in core) > 2 and len({e.parts[0] for e in core}) == 1:
         core = [replace(e, parts=e.parts[1:]) for e in core]
     if part is None:
-        return Layout(tuple(core), None, "")
-    held = _named(part, core)
-    rest = tuple(entry for entry in core if entry not in held)
+        return SourceLayout(tuple(core), None, "")
+    validation = _named(part, core)
+    rest = tuple(entry for entry in core if entry not in validation)
     if not rest:
         raise DataError(
             f"there is nothing but '{part}' in the source, so nothing is left to train on; to hold "
             "out everything give --data.validation 1"
         )
-    return Layout(rest, held, f"'{part}' is held out")
+    return SourceLayout(rest, validation, f"'{part}' is held out")
+
+
+def without_notes(entries: Sequence[Entry]) -> list[Entry]:
+    """All but the likes of README; everything where there is nothing else."""
+    return [e for e in entries if Path(e.parts[-1]).stem.lower() not in NOTES] or list(entries)
 
 
 Groups = dict[str, tuple[str, list[Entry]]]
@@ -73,41 +78,40 @@ Groups = dict[str, tuple[str, list[Entry]]]
 
 
 def _by_folder(entries: Sequence[Entry]) -> Groups | None:
-    groups: Groups = {}
-    for entry in entries:
-        if len(entry.parts) < 2:
-            continue
-        role = SPLITS.get(entry.parts[0].lower())
-        if role is None:
-            return None
-        group = groups.setdefault(role, (f"{entry.parts[0]}/", []))
-        group[1].append(replace(entry, parts=entry.parts[1:]))
-    return groups if "train" in groups and len(groups) > 1 else None
+    inside = [entry for entry in entries if len(entry.parts) > 1]
+    words = [entry.parts[0] for entry in inside]
+    below = [replace(entry, parts=entry.parts[1:]) for entry in inside]
+    return _grouped(words, "{}/", below)
 
 
 def _by_name(entries: Sequence[Entry]) -> Groups | None:
+    found = [() if len(entry.parts) > 1 else (*_words(entry.parts[0]),) for entry in entries]
+    return _grouped([words[0] if len(words) == 1 else "" for words in found], "{} files", entries)
+
+
+def _grouped(words: Sequence[str], form: str, entries: Sequence[Entry]) -> Groups | None:
+    """Entries by what their words say, if all say something and some are for training."""
     groups: Groups = {}
-    for entry in entries:
-        words = _words(entry.parts[0])
-        if len(entry.parts) > 1 or len(words) != 1:
+    for word, entry in zip(words, entries, strict=True):
+        if word.lower() not in SPLITS:
             return None
-        [word] = words
-        group = groups.setdefault(SPLITS[word], (f"{word} files", []))
-        group[1].append(entry)
+        groups.setdefault(SPLITS[word.lower()], (form.format(word), []))[1].append(entry)
     return groups if "train" in groups and len(groups) > 1 else None
 
 
-def _split(groups: Groups, part: str | None) -> Layout:
+def _split(groups: Groups, part: str | None) -> SourceLayout:
     train = groups["train"]
     if part is not None:
         every = [entry for _, entries in groups.values() for entry in entries]
         held_out = groups[part][1] if part in groups else _named(part, every)
-        return Layout(tuple(train[1]), tuple(held_out), f"the source's own {train[0]} and '{part}'")
-    held = groups.get("validation") or groups["test"]
-    note = f"the source's own {train[0]} and {held[0]}"
+        return SourceLayout(
+            tuple(train[1]), tuple(held_out), f"the source's own {train[0]} and '{part}'"
+        )
+    validation = groups.get("validation") or groups["test"]
+    note = f"the source's own {train[0]} and {validation[0]}"
     if "validation" in groups and "test" in groups:
         note += f" ({groups['test'][0]} left unread)"
-    return Layout(tuple(train[1]), tuple(held[1]), note)
+    return SourceLayout(tuple(train[1]), tuple(validation[1]), note)
 
 
 def _named(part: str, entries: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -129,23 +133,24 @@ def _words(name: str) -> set[str]:
     return {w for w in re.split(r"[._\-\d]+", Path(name).name.lower()) if w in SPLITS}
 
 
-def class_entries(source: Source, layout: Layout) -> tuple[list[Entry], list[Entry] | None, int]:
-    """Training and held-out entries that lie in a class's folder, and how many lie beside them.
+def class_entries(source: Source, layout: SourceLayout) -> tuple[SourceLayout, int]:
+    """The entries that lie in a class's folder, and how many lie beside them.
 
     ``parts[0]`` of each entry is its class.
 
     Raises:
         DataError: no folders, or a class's folder that holds no file.
     """
-    train = [e for e in layout.train if len(e.parts) > 1]
-    held = layout.validation
-    inside = None if held is None else [e for e in held if len(e.parts) > 1]
-    if not train or inside == []:
+    train, held_out = (
+        None if part is None else tuple(e for e in part if len(e.parts) > 1)
+        for part in (layout.train, layout.validation)
+    )
+    if not train or held_out == ():
         raise DataError(
             f"'{source.given}' has no folders for classes; put the files of each class into a "
             "folder of its own, or take a task without classes"
         )
-    both = (*train, *(inside or ()))
+    both = (*train, *(held_out or ()))
     above = {tuple(e.name.split("/"))[: -len(e.parts)] for e in both}
     for folder in source.empty:
         if tuple(folder.split("/"))[:-1] in above:
@@ -153,18 +158,18 @@ def class_entries(source: Source, layout: Layout) -> tuple[list[Entry], list[Ent
                 f"the class folder '{folder}' in '{source.given}' holds no files; add some or "
                 "remove the folder"
             )
-    loose = len(layout.train) - len(train) + len(held or ()) - len(inside or ())
-    return train, inside, loose
+    loose = len(layout.train) + len(layout.validation or ()) - len(both)
+    return replace(layout, train=train, validation=held_out), loose
 
 
-def class_names(labels: Iterable[str], held: Iterable[str], where: str) -> tuple[str, ...]:
+def class_names(labels: Iterable[str], validation: Iterable[str], where: str) -> tuple[str, ...]:
     """The classes in order, by value when all are whole numbers.
 
     Raises:
         DataError: fewer than two classes, or one that only the held-out part has.
     """
     found = set(labels)
-    missing = sorted(set(held) - found)
+    missing = sorted(set(validation) - found)
     if missing:
         raise DataError(
             f"the held-out part of '{where}' has the class '{missing[0]}', which the training part "

@@ -20,6 +20,12 @@ from everyformer.data.tasks import BUILTINS, SERVED
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
 
+PARALLEL = ("target", "languages", "tokens")
+FITS = "; leave it out, or give files that it fits (parallel text is the task seq2seq)"
+PACKING = ("packing",), ": it is for lm and mlm on text"
+DRAWING = ("labels", "small"), ": it is for pictures that are drawn"
+"""options that some data has no use for, and what they are for"""
+
 
 def load_dataset(
     config: DataConfig,
@@ -48,34 +54,35 @@ def load_dataset(
     if task is not None and task not in TASKS:
         raise ConfigError(f"no data for the task '{task}'; {nearest(task, TASKS)}")
     if config.source in BUILTINS:
-        _refuse_idle(config, f"the built-in '{config.source}'", "part")
+        data = f"the built-in '{config.source}'"
+        _refuse(config, data, (*PARALLEL, "part"), FITS)
         if config.source != "stdlib":
-            _refuse_packing(config, f"the built-in '{config.source}'")
+            _refuse(config, data, *PACKING)
         if config.source != "digits":
-            _refuse_drawing(config, f"the built-in '{config.source}'")
+            _refuse(config, data, *DRAWING)
         served = SERVED[config.source]
         return load_builtin(config, task or _natural(served, able), tokenizer)
     _refuse_unknown_name(config.source)
     with open_source(config.source) as source:
         if holds_images(source):
-            _refuse_idle(config, "pictures")
-            _refuse_packing(config, "pictures")
+            _refuse(config, "pictures", PARALLEL, FITS)
+            _refuse(config, "pictures", *PACKING)
             return load_images(source, config, task)
         if task is not None and TASKS[task].pictures:
             raise DataError(
                 f"'{config.source}' holds no pictures, which the task {task} needs; give a folder "
                 "or zip of .png or .jpg files, or take the task lm or classify-text"
             )
-        _refuse_drawing(config, "text")
+        _refuse(config, "text", *DRAWING)
         if task is None:
             pairs = ("seq2seq",) if holds_parallel(source, config) else ()
             labels = ("classify-text",) if not pairs and holds_labels(source) else ()
             task = _natural((*pairs, *labels, "lm", "mlm"), able)
         if TASKS[task].reads != "text":
-            _refuse_packing(config, f"the task {task}")
+            _refuse(config, f"the task {task}", *PACKING)
         if TASKS[task].translates:
             return load_parallel(source, config, tokenizer)
-        _refuse_idle(config, f"the task {task}")
+        _refuse(config, f"the task {task}", PARALLEL, FITS)
         if TASKS[task].classifies:
             return load_labelled(source, config, tokenizer)
         text = load_text(source, config, tokenizer)
@@ -87,27 +94,11 @@ def _natural(served: Sequence[str], able: Sequence[str]) -> str:
     return next((task for task in served if task in able), served[0])
 
 
-def _refuse_idle(config: DataConfig, data: str, *further: str) -> None:
-    """Options of parallel text would have no meaning."""
-    for name in ("target", "languages", "tokens", *further):
-        if getattr(config, name) is not None:
-            raise ConfigError(
-                f"'data.{name}' has no meaning for {data}; leave it out, or give files that it "
-                "fits (parallel text is the task seq2seq)"
-            )
-
-
-def _refuse_packing(config: DataConfig, data: str) -> None:
-    if config.packing:
-        raise ConfigError(f"'data.packing' has no meaning for {data}: it is for lm and mlm on text")
-
-
-def _refuse_drawing(config: DataConfig, data: str) -> None:
-    for name in ("labels", "small"):
-        if getattr(config, name):
-            raise ConfigError(
-                f"'data.{name}' has no meaning for {data}: it is for pictures that are drawn"
-            )
+def _refuse(config: DataConfig, data: str, names: Sequence[str], hint: str) -> None:
+    """Refuse options that would have no meaning for ``data``."""
+    for name in names:
+        if getattr(config, name) not in (None, False):
+            raise ConfigError(f"'data.{name}' has no meaning for {data}{hint}")
 
 
 def _refuse_unknown_name(source: str) -> None:

@@ -25,9 +25,9 @@ import torch
 
 from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.fingerprint import digest
 from everyformer.data.selection import spread
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
@@ -54,7 +54,7 @@ class MaskedTextDataset(Dataset):
 
     @property
     def mask_token(self) -> int:
-        """The id that stands for a hidden token."""
+        """The id of hidden tokens."""
         own = None if self.tokenizer is None else self.tokenizer.mask
         return self.vocabulary - 1 if own is None else own
 
@@ -69,11 +69,10 @@ class MaskedTextDataset(Dataset):
         count = -(-len(tokens) // self.length)
         chosen = spread(count, limit)
         for first in range(0, len(chosen), size):
-            made = [self._held_out(int(row)) for row in chosen[first : first + size]]
-            inputs = torch.cat([batch.inputs for batch in made])
-            documents = self.text.documents_of(inputs) if self.text.packed else None
-            targets = torch.cat([batch.targets for batch in made])
-            yield Batch(inputs, targets, documents=documents)
+            rows = chosen[first : first + size].tolist()
+            batch = Batch.joined([self._held_out(row) for row in rows])
+            documents = self.text.documents_of(batch.inputs) if self.text.packed else None
+            yield replace(batch, documents=documents)
 
     def _held_out(self, row: int) -> Batch:
         wanted = row * self.length
@@ -116,15 +115,15 @@ class MaskedTextDataset(Dataset):
 
     @property
     def _separator(self) -> int:
-        held = None if self.tokenizer is None else self.tokenizer.separator
-        return -1 if held is None else held
+        own = None if self.tokenizer is None else self.tokenizer.separator
+        return -1 if own is None else own
 
 
 def masked(text: Dataset, config: DataConfig) -> MaskedTextDataset:
     """The corpus ``text`` with hidden tokens.
 
     Raises:
-        DataError: it is no corpus of real text; its tokenizer does not tell words apart.
+        DataError: it is no corpus of real text; its tokenizer does not separate words.
     """
     if not isinstance(text, TextDataset) or text.tokenizer is None:
         raise DataError(f"{text.name} is no text whose tokens could be hidden (task mlm)")

@@ -10,13 +10,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import ConfigError, DataError
+from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig, direction
-from everyformer.data.fingerprint import digest
-from everyformer.data.layout import NOTES, find_layout
+from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.records import JSON_LINES, json_rows
 from everyformer.data.sources import Entry, Source, open_source, reading
 from everyformer.data.tokenizers.base import SEPARATOR
@@ -36,7 +35,7 @@ LANGUAGES = frozenset(_CODES.split())
 """ISO 639-1: the endings by which files show by themselves that they are parallel text."""
 
 Pair = tuple[str, str, str, str]
-"""source, target, and where either stands"""
+"""source, target, and file and line of either"""
 
 
 def holds_parallel(source: Source, config: DataConfig) -> bool:
@@ -47,7 +46,7 @@ def holds_parallel(source: Source, config: DataConfig) -> bool:
     """
     if config.target is not None or config.languages is not None:
         return True
-    entries = _without_notes(source.entries)
+    entries = without_notes(source.entries)
     if all(entry.suffix in PAIR_TABLES for entry in entries):
         return all(_sides(source, entry) is not None for entry in entries)
     if any(_ending(entry) not in LANGUAGES for entry in entries):
@@ -55,7 +54,7 @@ def holds_parallel(source: Source, config: DataConfig) -> bool:
     return len({_stem(entry) for entry in entries}) < len(entries)
 
 
-class Pairs:
+class SentencePairs:
     """The sentence pairs of a source, read anew at every pass."""
 
     def __init__(self, source: Source, config: DataConfig) -> None:
@@ -67,7 +66,7 @@ class Pairs:
         self.source = source
         self.turnable = False
         self._twins: dict[str, Entry] = {}
-        entries = _without_notes(source.entries)
+        entries = without_notes(source.entries)
         given = None if config.languages is None else direction(config.languages)
         if config.target is not None:
             if given is not None:
@@ -93,7 +92,7 @@ class Pairs:
         self.empty = 0
 
     def stamp(self) -> str:
-        """Hash of the files' places, sizes and times of change."""
+        """Hash of the files' paths, sizes and times of change."""
         entries = {entry.name: entry for entry in self.source.entries}
         apart = [twin for twin in self._twins.values() if entries.get(twin.name) is not twin]
         return digest(self.source.stamp(), Source(self.source.given, apart).stamp())
@@ -102,15 +101,15 @@ class Pairs:
         """(held out by the source itself, source, target); pairs empty on both sides left out.
 
         Raises:
-            DataError: one side is empty or missing, not UTF-8, has NUL characters; with its place.
+            DataError: one side is empty or missing, not UTF-8, has NUL characters; with its line.
         """
         self.empty = 0
-        for held, entries in enumerate(self._parts):
+        for part, entries in enumerate(self._parts):
             for entry in entries:
                 for first, second, here, there in self._pairs(entry):
                     source, target = _checked(first, here), _checked(second, there)
                     if source and target:
-                        yield bool(held), source, target
+                        yield bool(part), source, target
                     elif source or target:
                         empty, full = (there, here) if source else (here, there)
                         raise DataError(
@@ -161,11 +160,10 @@ class Pairs:
             yield source, target, f"{where[0]}, line {number}", f"{where[1]}, line {number}"
 
     def _of_json(self, entry: Entry) -> Iterator[Pair]:
-        for number, row in json_rows(self.source, entry):
-            held = _fields(row)
-            names = next((n for n in (self.languages, FIELDS) if n[0] in held), FIELDS)
-            first, second = (held.get(name) for name in names)
-            here = f"{self.source.where(entry)}, line {number}"
+        for here, row in json_rows(self.source, entry):
+            fields = _fields(row)
+            names = next((n for n in (self.languages, FIELDS) if n[0] in fields), FIELDS)
+            first, second = (fields.get(name) for name in names)
             if not (isinstance(first, str) and isinstance(second, str)):
                 raise DataError(
                     f'{here}: no two texts; each line must be like {{"source": "...", "target": '
@@ -253,7 +251,7 @@ def _direction_of(source: Source, entries: Sequence[Entry]) -> tuple[str, str]:
 def _sides(source: Source, entry: Entry) -> tuple[str, str] | None:
     """What the first line of a table calls its sides: source and target, or two languages."""
     if entry.suffix in JSON_LINES:
-        _, row = next(json_rows(source, entry), (0, {}))
+        _, row = next(json_rows(source, entry), ("", {}))
         names = list(_fields(row))
     else:
         names = [cell.strip().lower() for cell in next(_lines(source, entry), "").split("\t")]
@@ -276,11 +274,6 @@ def _columns(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int
         if all(name in names for name in wanted):
             return names.index(wanted[0]), names.index(wanted[1])
     return None
-
-
-def _without_notes(entries: Sequence[Entry]) -> list[Entry]:
-    kept = [e for e in entries if Path(e.parts[-1]).stem.lower() not in NOTES]
-    return kept or list(entries)
 
 
 def _ending(entry: Entry) -> str:

@@ -22,12 +22,11 @@ from tqdm import tqdm
 from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.buckets import Buckets
-from everyformer.data.cache import FORMAT, cache_root, cached
+from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import tokenizer_kind
 from everyformer.data.dataset import Dataset
-from everyformer.data.fingerprint import digest
-from everyformer.data.pairs import Pairs
+from everyformer.data.pairs import SentencePairs
 from everyformer.data.selection import spread
 from everyformer.data.sources import Source
 from everyformer.data.text import encode_prompt
@@ -64,8 +63,8 @@ class ParallelDataset(Dataset):
 
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
         """The batch of a step; an epoch has every pair once, ``size`` of them at a time or so."""
-        if self.buckets is None:
-            raise DataError(f"all of {self.name} is held out, so there is nothing to train on")
+        self.training_rows(len(self.train_rows))
+        assert self.buckets is not None
         return self._batch(self.train_rows[self.buckets.rows(step, size, seed)])
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
@@ -92,7 +91,7 @@ class ParallelDataset(Dataset):
             )
             for row in self.validation_rows[chosen]
         ]
-        return sources, [texts[place] for place in chosen]
+        return sources, [texts[index] for index in chosen]
 
     def _batch(self, rows: np.ndarray) -> Batch:
         inputs, keep = self._padded(2 * rows, 0)
@@ -102,9 +101,9 @@ class ParallelDataset(Dataset):
     def _padded(self, sentences: np.ndarray, fill: int) -> tuple[Tensor, Tensor]:
         """(B, longest) tokens, and which of them are real."""
         starts, stops = self.bounds[sentences], self.bounds[sentences + 1]
-        places = starts[:, None] + np.arange((stops - starts).max())
-        real = places < stops[:, None]
-        found = self.tokens[np.minimum(places, len(self.tokens) - 1)].astype(np.int64)
+        positions = starts[:, None] + np.arange((stops - starts).max())
+        real = positions < stops[:, None]
+        found = self.tokens[np.minimum(positions, len(self.tokens) - 1)].astype(np.int64)
         return torch.from_numpy(np.where(real, found, fill)), torch.from_numpy(real)
 
 
@@ -124,7 +123,7 @@ def load_parallel(
             f"the tokenizer {tokenizer} has no token that ends a sentence, as translation needs: "
             "its run learned one text alone. Read the data with its own tokenizer"
         )
-    pairs = Pairs(source, config)
+    pairs = SentencePairs(source, config)
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
     given = config.validation, config.part, pairs.languages, pairs.stamp()
     key = digest(FORMAT, "parallel", *given, spec)
@@ -133,7 +132,7 @@ def load_parallel(
         return _build(pairs, folder, config, tokenizer)
 
     folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build, pairs.stamp)
-    made = load_tokenizer(folder)
+    fitted = load_tokenizer(folder)
     bounds = np.load(folder / "bounds.npy", mmap_mode="r")
     longest = np.diff(bounds).reshape(-1, 2).max(1)
     training, cut = facts["training"], config.length
@@ -153,13 +152,13 @@ def load_parallel(
         name=source.name,
         task="seq2seq",
         kind="text",
-        vocabulary=made.vocabulary,
+        vocabulary=fitted.vocabulary,
         length=max(config.length, int(longest[training:].max())),
         bytes_per_token=facts["bytes_per_token"],
         split=split,
         fingerprint=facts["fingerprint"],
-        tokenizer=made,
-        tokens=np.memmap(folder / "tokens.bin", made.dtype, mode="r"),
+        tokenizer=fitted,
+        tokens=np.memmap(folder / "tokens.bin", fitted.dtype, mode="r"),
         bounds=bounds,
         train_rows=kept,
         validation_rows=np.arange(training, len(longest)),
@@ -179,48 +178,48 @@ def encode_source(tokenizer: Tokenizer, text: str) -> Tensor:
 
 
 def _build(
-    pairs: Pairs, folder: Path, config: DataConfig, tokenizer: Tokenizer | None
+    pairs: SentencePairs, folder: Path, config: DataConfig, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     """Write tokens, bounds and references into ``folder``; give the facts."""
     given = pairs.source.given
-    held = [held_out for held_out, _, _ in pairs.read()]
-    if not held:
+    flags = [held_out for held_out, _, _ in pairs.read()]
+    count, training = len(flags), flags.count(False)
+    if not flags:
         raise DataError(f"'{given}' holds no pair of sentences; give files with content")
-    training = held.count(False)
     if not pairs.own_split:
-        training = len(held) - max(1, round(config.validation * len(held)))
+        training = count - max(1, round(config.validation * count))
         pairs.note = f"the last {config.validation:.0%} of the pairs are held out"
-    if training == len(held):
+    if training == count:
         raise DataError(f"the held-out part of '{given}' has no pair; add some")
     if training == 0 and config.validation < 1:
         raise DataError(f"the training part of '{given}' has no pair; add some")
     texts = (text for pair in itertools.islice(pairs.read(), training) for text in pair[1:])
     # whatever the kind, the end token is in the vocabulary
-    made = tokenizer or fit_tokenizer(config.tokenizer, itertools.chain((SEPARATOR,), texts))
-    made.save(folder)
-    bounds, checksum = _encode(pairs, made, folder, len(held))
+    fitted = tokenizer or fit_tokenizer(config.tokenizer, itertools.chain((SEPARATOR,), texts))
+    fitted.save(folder)
+    bounds, checksum = _encode(pairs, fitted, folder, count)
     np.save(folder / "bounds.npy", bounds)
     references = [target for _, _, target in itertools.islice(pairs.read(), training, None)]
     (folder / "references.json").write_text(json.dumps(references), encoding="utf-8")
     lengths = np.diff(bounds).reshape(-1, 2)[training:]
     strange = 0
-    if isinstance(made, CharTokenizer):
-        tokens = np.memmap(folder / "tokens.bin", made.dtype, mode="r")
-        strange = int((tokens[bounds[2 * training] :] == made.unknown).sum())
+    if isinstance(fitted, CharTokenizer):
+        tokens = np.memmap(folder / "tokens.bin", fitted.dtype, mode="r")
+        strange = int((tokens[bounds[2 * training] :] == fitted.unknown).sum())
     size = sum(len(text.encode()) + 1 for text in references)
     return {
         "training": training,
         "bytes_per_token": size / int(lengths[:, 1].sum()),
-        "split": _split(pairs, training, len(held) - training, strange),
-        "fingerprint": digest(checksum, training, made.to_dict()),
+        "split": _split(pairs, training, count - training, strange),
+        "fingerprint": digest(checksum, training, fitted.to_dict()),
     }
 
 
 def _encode(
-    pairs: Pairs, tokenizer: Tokenizer, folder: Path, count: int
+    pairs: SentencePairs, tokenizer: Tokenizer, folder: Path, count: int
 ) -> tuple[np.ndarray, bytes]:
     """Tokens of all pairs into a file; where sentences begin, and the file's hash."""
-    bounds, made = [np.zeros(1, dtype=np.int64)], hashlib.blake2b(digest_size=16)
+    bounds, checksum = [np.zeros(1, dtype=np.int64)], hashlib.blake2b(digest_size=16)
     texts = (pair[1:] for pair in pairs.read())
     end = np.array([tokenizer.separator], tokenizer.dtype)
     with (
@@ -232,14 +231,14 @@ def _encode(
             found = [part for own in tokenizer.encode_pairs(chunk) for part in (own, end)]
             raw = np.concatenate(found).tobytes()
             file.write(raw)
-            made.update(raw)
+            checksum.update(raw)
             bounds.append(bounds[-1][-1] + np.cumsum([len(own) + 1 for own in found[::2]]))
             bar.update(len(chunk))
-    return np.concatenate(bounds), made.digest()
+    return np.concatenate(bounds), checksum.digest()
 
 
-def _split(pairs: Pairs, training: int, held: int, strange: int) -> str:
-    counts = f"{training:,} training and {held:,} validation pairs"
+def _split(pairs: SentencePairs, training: int, validation: int, strange: int) -> str:
+    counts = f"{training:,} training and {validation:,} validation pairs"
     note = f"{pairs.note}: {counts} from {' to '.join(pairs.languages)}"
     if pairs.empty:
         note += f"; {pairs.empty:,} empty pairs left out"

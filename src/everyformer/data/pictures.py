@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.errors import DataError
+from everyformer.core.extras import extra_module
 from everyformer.data.sources import Entry, Source
 
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B"}
@@ -23,6 +24,11 @@ UPRIGHT = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRAN
 """what pillow calls that which sets upright a picture of an EXIF orientation"""
 SIDEWAYS = (5, 6, 7, 8)
 """orientations whose rows are columns"""
+
+
+def pillow(purpose: str) -> Any:
+    """The module of pillow that opens and makes pictures; raises where it is not installed."""
+    return extra_module("PIL.Image", "images", purpose, "pillow")
 
 
 def survey(source: Source, entries: Sequence[Entry]) -> tuple[Counter[tuple[int, int]], bool]:
@@ -44,30 +50,27 @@ def opened(
     Raises:
         DataError: no picture, cut short, of fractions, or too large to be one in good faith.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("pillow", "images", "reading pictures") from error
+    image = pillow("reading pictures")
     for entry in tqdm(entries, desc=doing, unit="pictures", disable=None):
         raw = source.read(entry)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-                picture: Image.Image = Image.open(io.BytesIO(raw))
+                warnings.simplefilter("error", image.DecompressionBombWarning)
+                picture = image.open(io.BytesIO(raw))
                 if decode:
-                    turn = UPRIGHT.get(_orientation(picture))
+                    upright = UPRIGHT.get(_orientation(picture))
                     picture.load()
-                    if turn is not None:
-                        picture = picture.transpose(Image.Transpose[turn])
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+                    if upright is not None:
+                        picture = picture.transpose(image.Transpose[upright])
+        except (image.DecompressionBombError, image.DecompressionBombWarning) as error:
             raise DataError(f"the picture {source.where(entry)} is too large: {error}") from error
         except (OSError, SyntaxError, ValueError, EOFError) as error:
             # pillow names the buffer, of which nobody has heard
-            told = re.sub(r" <_io\.\w+ object at \w+>", "", str(error))
+            reason = re.sub(r" <_io\.\w+ object at \w+>", "", str(error))
             raise DataError(
-                f"the picture {source.where(entry)} is damaged or no picture ({told}); replace or "
-                "remove it"
+                f"the picture {source.where(entry)} is damaged or no picture ({reason}); replace "
+                "or remove it"
             ) from error
         if picture.mode == "F":
             raise DataError(
@@ -78,11 +81,11 @@ def opened(
 
 
 def _orientation(picture: Any) -> int:
-    """How a picture that is not decoded yet was held, as EXIF numbers it; 1: upright."""
+    """Orientation of a picture that is not decoded yet, as EXIF numbers it; 1: upright."""
     from PIL import Image
 
     if picture.format == "TIFF":
-        return 1  # pillow turns these itself
+        return 1  # pillow rotates these itself
     try:
         # not the method of PNGs, which decodes them
         return int(Image.Image.getexif(picture).get(0x0112, 1))

@@ -26,26 +26,26 @@ def labelled_rows(source: Source, entry: Entry) -> Iterator[tuple[str, str]]:
     if entry.suffix not in JSON_LINES:
         yield from _csv_rows(source, entry)
         return
-    for number, row in json_rows(source, entry):
+    for here, row in json_rows(source, entry):
         label = row.get("label")
         if isinstance(label, bool | int):
             label = str(label)
         if not isinstance(label, str):
             raise DataError(
-                f'{source.where(entry)}, line {number}: no "label" that is text or a whole number; '
-                'each line must be like {"text": "...", "label": "..."}'
+                f'{here}: no "label" that is text or a whole number; each line must be like '
+                '{"text": "...", "label": "..."}'
             )
-        yield _text_of(row, source, entry, number), label
+        yield _text_of(row, here), label
 
 
 def json_texts(source: Source, entry: Entry) -> Iterator[str]:
     """The "text" of every line of a JSON-lines file, labels or not."""
-    for number, row in json_rows(source, entry):
-        text = _text_of(row, source, entry, number)
+    for here, row in json_rows(source, entry):
+        text = _text_of(row, here)
         if "\0" in text:
             raise DataError(
-                f"{source.where(entry)}, line {number}: the text has the character U+0000, which "
-                "marks the end of a document here; remove it"
+                f"{here}: the text has the character U+0000, which marks the end of a document "
+                "here; remove it"
             )
         yield text
 
@@ -54,43 +54,41 @@ def has_labels(source: Source, entry: Entry) -> bool:
     """Whether a table's rows are labelled: CSV always, JSON lines when the first line is."""
     if entry.suffix not in JSON_LINES:
         return True
-    _, row = next(json_rows(source, entry), (0, {}))
+    _, row = next(json_rows(source, entry), ("", {}))
     return "label" in row
 
 
-def _text_of(row: dict[str, Any], source: Source, entry: Entry, number: int) -> str:
+def _text_of(row: dict[str, Any], here: str) -> str:
     text = row.get("text")
     if not isinstance(text, str):
         raise DataError(
-            f'{source.where(entry)}, line {number}: no "text"; each line must be like '
-            '{"text": "..."}, with a "label" beside it to classify'
+            f'{here}: no "text"; each line must be like {{"text": "..."}}, with a "label" beside '
+            "it to classify"
         )
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise DataError(
-                f"{source.where(entry)}, line {number}: half a surrogate pair ({error.reason}); "
-                "mend the escapes \\ud800 to \\udfff"
+                f"{here}: half a surrogate pair ({error.reason}); mend the escapes \\ud800 to "
+                "\\udfff"
             ) from error
     return text
 
 
-def json_rows(source: Source, entry: Entry) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number and object of every line of a JSON-lines file; blank lines are passed over."""
+def json_rows(source: Source, entry: Entry) -> Iterator[tuple[str, dict[str, Any]]]:
+    """File and line, for messages, and object of every line of JSON lines that is not blank."""
     for number, line in enumerate(_lines(source, entry, newline=None), start=1):
         if not line.strip():
             continue
+        here = f"{source.where(entry)}, line {number}"
         try:
             row = from_json(line)
         except ValueError as error:
-            raise DataError(
-                f"{source.where(entry)}, line {number} is not JSON: {error}; write one object a "
-                "line"
-            ) from error
+            raise DataError(f"{here} is not JSON: {error}; write one object a line") from error
         if not isinstance(row, dict):
-            raise DataError(f"{source.where(entry)}, line {number} is not a JSON object")
-        yield number, row
+            raise DataError(f"{here} is not a JSON object")
+        yield here, row
 
 
 def _csv_rows(source: Source, entry: Entry) -> Iterator[tuple[str, str]]:

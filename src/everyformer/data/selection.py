@@ -1,4 +1,4 @@
-"""Which rows are taken: of a step, of a limited validation, for the held-out part."""
+"""Selection of rows: of a step, of a limited validation, for the held-out part."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def epoch_rows(rows: np.ndarray, step: int, size: int, seed: int) -> np.ndarray:
     """
     if len(rows) == 0:
         raise DataError("everything is held out (--data.validation 1), so there is no training")
-    places = np.arange(step * size, (step + 1) * size)
-    epochs = places // len(rows)
+    positions = np.arange(step * size, (step + 1) * size)
+    epochs = positions // len(rows)
     picked = np.empty(size, dtype=np.int64)
     for epoch in np.unique(epochs):
         here = epochs == epoch
-        picked[here] = rows[_shuffle(len(rows), seed, int(epoch))[places[here] % len(rows)]]
+        picked[here] = rows[_shuffle(len(rows), seed, int(epoch))[positions[here] % len(rows)]]
     return picked
 
 

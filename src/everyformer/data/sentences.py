@@ -1,4 +1,4 @@
-"""What a model with summaries must know of its data: which tokens end a sentence, which hides."""
+"""Facts of the data that models with summaries need: tokens that end a sentence, and that hide."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ends_of(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(filter(ends, range(tokenizer.vocabulary)))
 
 
-def told(config: ModelConfig, dataset: Dataset) -> ModelConfig:
+def with_sentences(config: ModelConfig, dataset: Dataset) -> ModelConfig:
     """``config`` with those facts of ``dataset`` that its summaries need and were not given."""
     options = config.summaries
     if options.per == "sentence" and not options.ends and dataset.tokenizer is not None:

@@ -20,7 +20,7 @@ from typing import IO
 
 from everyformer.core.errors import DataError
 from everyformer.core.files import expanded
-from everyformer.data.fingerprint import digest
+from everyformer.data.cache import digest
 
 CHUNK = 1 << 20
 LARGEST_ZIP = 20 << 30
@@ -52,31 +52,23 @@ class Entry:
         return Path(self.name).suffix.lower()
 
 
+@dataclass(eq=False)
 class Source:
     """The entries of one source, open for reading until the ``with`` block ends."""
 
-    def __init__(
-        self,
-        given: str,
-        entries: Sequence[Entry],
-        *,
-        archive: zipfile.ZipFile | None = None,
-        archive_path: Path | None = None,
-        empty: Sequence[str] = (),
-    ) -> None:
-        self.given = given
-        self.entries = tuple(entries)
-        self.empty = tuple(empty)
-        """Folders inside that hold no file."""
-        self._archive = archive
-        self._archive_path = archive_path
+    given: str
+    entries: Sequence[Entry]
+    empty: Sequence[str] = ()
+    """Folders inside that hold no file."""
+    archive: zipfile.ZipFile | None = None
+    archive_path: Path | None = None
 
     def __enter__(self) -> Source:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._archive is not None:
-            self._archive.close()
+        if self.archive is not None:
+            self.archive.close()
 
     @property
     def name(self) -> str:
@@ -97,19 +89,19 @@ class Source:
     def stamp(self) -> str:
         """Hash of the paths, sizes and times of change: equal while nothing was touched."""
         rows: list[tuple[str, str, int, int]] = []
-        if self._archive_path is not None:
-            found = self._archive_path.stat()
-            rows.append(("", str(self._archive_path.absolute()), found.st_size, found.st_mtime_ns))
+        if self.archive_path is not None:
+            found = self.archive_path.stat()
+            rows.append(("", str(self.archive_path.absolute()), found.st_size, found.st_mtime_ns))
         for entry in self.entries:
             if isinstance(entry.handle, Path):
                 with reading(self.where(entry)):
                     found = entry.handle.stat()
-                place = str(entry.handle.absolute())
-                rows.append((entry.name, place, found.st_size, found.st_mtime_ns))
+                path = str(entry.handle.absolute())
+                rows.append((entry.name, path, found.st_size, found.st_mtime_ns))
         return digest(rows)
 
     def where(self, entry: Entry) -> str:
-        """How messages call an entry."""
+        """The name of an entry in messages."""
         if isinstance(entry.handle, Path):
             return f"'{entry.handle}'"
         return f"'{entry.name}' in '{self.given}'"
@@ -136,13 +128,13 @@ class Source:
         """The content as an open binary file; close it by ``with``."""
         if isinstance(entry.handle, Path):
             return entry.handle.open("rb")
-        assert self._archive is not None
-        return self._archive.open(entry.handle)
+        assert self.archive is not None
+        return self.archive.open(entry.handle)
 
 
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """Turn what can go wrong while reading ``where`` into a `DataError` that names it."""
+    """A block in which every failure to read becomes a `DataError` that names ``where``."""
     try:
         yield
     except PermissionError as error:
@@ -192,22 +184,19 @@ def _file_entry(name: str, path: Path) -> Entry:
 
 
 def _folder(given: str, root: Path) -> Source:
-    entries: list[Entry] = []
-    empty: list[str] = []
-    _walk(root, (), (), entries, empty)
+    found = [*_walk(root)]
+    entries = [entry for entry in found if isinstance(entry, Entry)]
     if not entries:
         raise DataError(f"the folder '{given}' holds no files; give one that does")
-    return Source(given, sorted(entries, key=lambda e: e.parts), empty=empty)
+    empty = [name for name in found if isinstance(name, str)]
+    return Source(given, sorted(entries, key=lambda e: e.parts), empty)
 
 
-def _walk(
-    folder: Path,
-    parts: tuple[str, ...],
-    above: tuple[tuple[int, int], ...],
-    entries: list[Entry],
-    empty: list[str],
-) -> None:
-    """Collect the files below ``folder``, links followed; ``above`` are the folders it lies in."""
+def _walk(folder: Path, parts: tuple[str, ...] = (), above: tuple = ()) -> Iterator[Entry | str]:
+    """The files below ``folder``, links followed, and folders without any by name.
+
+    ``above`` are the folders that it lies in.
+    """
     with reading(f"'{folder}'"):
         found = folder.stat()
         names = sorted(os.listdir(folder))
@@ -217,7 +206,7 @@ def _walk(
             f"'{folder}' is a link to a folder that contains it, so reading would never end; "
             "remove the link or give a glob that avoids it"
         )
-    before = len(entries)
+    filled = False
     for name in names:
         path = folder / name
         if _is_litter(name):
@@ -225,11 +214,14 @@ def _walk(
         with reading(f"'{path}'"):
             mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            _walk(path, (*parts, name), (*above, here), entries, empty)
+            for inner in _walk(path, (*parts, name), (*above, here)):
+                filled |= isinstance(inner, Entry)
+                yield inner
         elif stat.S_ISREG(mode):
-            entries.append(_file_entry("/".join((*parts, name)), path))
-    if len(entries) == before and parts:
-        empty.append("/".join(parts))
+            filled = True
+            yield _file_entry("/".join((*parts, name)), path)
+    if parts and not filled:
+        yield "/".join(parts)
 
 
 def _is_litter(name: str) -> bool:
@@ -278,9 +270,9 @@ def _read_directory(given: str, path: Path, archive: zipfile.ZipFile) -> Source:
     _refuse_bomb(given, sum(entry.size for entry in entries), path.stat().st_size)
     if not entries:
         raise DataError(f"the zip '{given}' holds no files; give one that does")
-    held = {"/".join(e.parts[:depth]) for e in entries for depth in range(1, len(e.parts))}
+    filled = {"/".join(e.parts[:depth]) for e in entries for depth in range(1, len(e.parts))}
     entries.sort(key=lambda e: e.parts)
-    empty = sorted(folders - held)
+    empty = sorted(folders - filled)
     return Source(given, entries, archive=archive, archive_path=path, empty=empty)
 
 

@@ -13,11 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED, Batch
-from everyformer.data.selection import spread
 from everyformer.data.text import TextDataset
 
 
@@ -27,12 +24,10 @@ def training_segment(dataset: TextDataset, step: int, size: int) -> Batch:
     Raises:
         DataError: there is nothing to train on.
     """
-    if len(dataset.train) == 0:
-        raise DataError(f"all of {dataset.name} is held out, so there is nothing to train on")
-    count = len(dataset.train) - 1
+    count = dataset.training_rows(len(dataset.train)) - 1
     starts = np.arange(size) * count // size
-    places = (starts[:, None] + step * dataset.length + np.arange(dataset.length)) % count
-    return _batch(dataset, dataset.train, places)
+    positions = (starts[:, None] + step * dataset.length + np.arange(dataset.length)) % count
+    return _batch(dataset, dataset.train, positions)
 
 
 def held_out_segments(dataset: TextDataset, streams: int) -> Iterator[Batch]:
@@ -47,9 +42,9 @@ def held_out_segments(dataset: TextDataset, streams: int) -> Iterator[Batch]:
     for n in range(int(np.diff(bounds).max())):
         first = (bounds[:-1] + n) * length
         ends = np.minimum(bounds[1:] * length, count)
-        places = first[:, None] + np.arange(length)
-        real = torch.from_numpy(places < ends[:, None])
-        batch = _batch(dataset, dataset.validation, np.minimum(places, count - 1))
+        positions = first[:, None] + np.arange(length)
+        real = torch.from_numpy(positions < ends[:, None])
+        batch = _batch(dataset, dataset.validation, np.minimum(positions, count - 1))
         yield replace(batch, targets=batch.targets.masked_fill(~real, IGNORED))
 
 
@@ -58,12 +53,9 @@ def warmed_windows(
 ) -> Iterator[tuple[list[Batch], Batch]]:
     """The batches of `TextDataset.validation_batches`, each with ``before`` segments ahead of it.
 
-    What would stand before the start of the text is padding there.
+    What would lie before the start of the text is padding there.
     """
-    scored, length = len(dataset.validation) - 1, dataset.length
-    stride = dataset.stride or length
-    chosen = spread(1 + -(-(scored - length) // stride), limit)
-    starts = np.minimum(chosen * stride, scored - length)
+    starts, length = dataset.window_starts(limit)[0], dataset.length
     batches = dataset.validation_batches(size, limit)
     for first, batch in zip(range(0, len(starts), size), batches, strict=True):
         at = starts[first : first + size]
@@ -71,26 +63,22 @@ def warmed_windows(
         for back in range(before, 0, -1):
             begin = at - back * length
             if (begin > -length).any():
-                places = begin[:, None] + np.arange(length)
-                part = _batch(dataset, dataset.validation, places.clip(0))
-                real = torch.from_numpy(places >= 0)
+                positions = begin[:, None] + np.arange(length)
+                part = _batch(dataset, dataset.validation, positions.clip(0))
+                real = torch.from_numpy(positions >= 0)
                 ahead.append(part if bool(real.all()) else replace(part, keep=real))
         yield ahead, batch
 
 
-def _batch(dataset: TextDataset, tokens: np.ndarray, places: np.ndarray) -> Batch:
-    """Tokens at ``places`` (B, L) with the next ones as targets."""
-    inputs = torch.from_numpy(tokens[places].astype(np.int64))
-    targets = torch.from_numpy(tokens[places + 1].astype(np.int64))
-    begins = torch.from_numpy(places == 0)
+def _batch(dataset: TextDataset, tokens: np.ndarray, positions: np.ndarray) -> Batch:
+    """Tokens at ``positions`` (B, L) with the next ones as targets."""
+    inputs = torch.from_numpy(tokens[positions].astype(np.int64))
+    targets = torch.from_numpy(tokens[positions + 1].astype(np.int64))
+    begins = torch.from_numpy(positions == 0)
+    # ids of documents: 0 goes on with the one before the segment
+    documents = begins.long().cumsum(1)
     if dataset.packed:
-        return Batch(inputs, targets, documents=_documents(dataset, inputs, begins))
-    if bool(begins.any()):
-        return Batch(inputs, targets, documents=begins.long().cumsum(1))
-    return Batch(inputs, targets)
-
-
-def _documents(dataset: TextDataset, inputs: Tensor, begins: Tensor) -> Tensor:
-    """(B, L) ids of documents; 0 goes on with the one before the segment."""
-    ids = dataset.documents_of(inputs)
-    return ids + begins.long().cumsum(1)
+        documents = documents + dataset.documents_of(inputs)
+    elif not bool(begins.any()):
+        return Batch(inputs, targets)
+    return Batch(inputs, targets, documents=documents)

@@ -1,6 +1,6 @@
 """Generated tasks: copying, reversing, sorting, associative recall, nested list operations.
 
-Rows are made when they are asked for, from (the data's seed, the run's seed, the step). Held-out
+Rows are generated when they are read, from (the data's seed, the run's seed, the step). Held-out
 rows come from a stream of seeds that training never draws from, and are always the same.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ import torch
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS
 from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.fingerprint import digest
 from everyformer.data.selection import spread
+from everyformer.data.tasks import SERVED
 
 VERSION = 1
 """Raised when a generator changes, so that fingerprints tell old rows from new."""
@@ -44,7 +45,7 @@ ATTEMPTS = 10_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GeneratedDataset(Dataset):
-    """Rows made on the fly by `_rows`."""
+    """Rows generated as they are read, by `_rows`."""
 
     seed: int
     """The data's seed."""
@@ -60,24 +61,16 @@ class GeneratedDataset(Dataset):
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         chosen = spread(HELD_OUT, limit)
         for first in range(0, len(chosen), size):
-            made = [self._held_out(int(row)) for row in chosen[first : first + size]]
-            keeps = [batch.keep for batch in made if batch.keep is not None]
-            yield replace(
-                made[0],
-                inputs=torch.cat([batch.inputs for batch in made]),
-                targets=torch.cat([batch.targets for batch in made]),
-                keep=torch.cat(keeps) if keeps else None,
-            )
-
-    def _held_out(self, row: int) -> Batch:
-        return self._rows(np.random.default_rng((self.seed, VALIDATION_STREAM, row)), 1)
+            rows = chosen[first : first + size].tolist()
+            streams = [np.random.default_rng((self.seed, VALIDATION_STREAM, row)) for row in rows]
+            yield Batch.joined([self._rows(stream, 1) for stream in streams])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CopyDataset(GeneratedDataset):
     """n random tokens, the separator 0, the same n tokens; the second half is scored.
 
-    A model that remembers nothing is right in 1 of ``symbols`` places.
+    A model that remembers nothing is right at 1 of ``symbols`` positions.
     """
 
     def _rows(self, random: np.random.Generator, count: int) -> Batch:
@@ -99,17 +92,17 @@ class RewriteDataset(GeneratedDataset):
     def _rows(self, random: np.random.Generator, count: int) -> Batch:
         longest = self.length - 1
         lengths = random.integers((longest + 1) // 2, longest + 1, (count, 1))
-        places = np.arange(self.length)
-        real = places < lengths
+        positions = np.arange(self.length)
+        real = positions < lengths
         content = random.integers(1, self.vocabulary, (count, self.length))
         inputs = np.where(real, content, 0)
         if self.name == "reverse":
-            found = np.take_along_axis(inputs, np.abs(lengths - 1 - places), axis=1)
+            found = np.take_along_axis(inputs, np.abs(lengths - 1 - positions), axis=1)
         elif self.name == "sort":
             found = np.sort(np.where(real, content, self.vocabulary), axis=1)
         else:
             found = inputs
-        keep = places <= lengths
+        keep = positions <= lengths
         targets = np.where(keep, np.where(real, found, 0), IGNORED)
         given, wanted = torch.from_numpy(inputs), torch.from_numpy(targets)
         return Batch(given, wanted, torch.from_numpy(keep), separate=True)
@@ -120,8 +113,8 @@ class RecallDataset(GeneratedDataset):
     """Multi-query associative recall, after zoology's MQAR (Arora and others, 2023).
 
     First the pairs, key then value, all keys different. Then every key once more in random order,
-    at random even places of the rest, which is filled with 0; its target is the value it had.
-    Zoology draws the places from a power law and can fill with random tokens; here both are plain.
+    at random even positions of the rest, which is filled with 0; its target is the value it had.
+    Zoology draws positions from a power law and can fill with random tokens; here both are plain.
     """
 
     pairs: int
@@ -136,9 +129,9 @@ class RecallDataset(GeneratedDataset):
         head = 2 * self.pairs
         inputs[:, 0:head:2], inputs[:, 1:head:2] = keys, values
         slots = (self.length - head) // 2
-        places = head + 2 * random.random((count, slots)).argsort(axis=1)[:, : self.pairs]
-        np.put_along_axis(inputs, places, keys, axis=1)
-        np.put_along_axis(targets, places, values, axis=1)
+        positions = head + 2 * random.random((count, slots)).argsort(axis=1)[:, : self.pairs]
+        np.put_along_axis(inputs, positions, keys, axis=1)
+        np.put_along_axis(targets, positions, values, axis=1)
         return Batch(torch.from_numpy(inputs), torch.from_numpy(targets))
 
 
@@ -222,34 +215,35 @@ def load_generated(config: DataConfig, task: str | None = None) -> GeneratedData
     """
     options: dict[str, Any] = {"length": config.length, "seed": config.seed}
     rewrites = config.source in ("reverse", "sort") or (task is not None and TASKS[task].translates)
+    kind: type[GeneratedDataset]
     if rewrites:
-        longest = min(config.length, LONGEST_ROW)
+        kind, longest = RewriteDataset, min(config.length, LONGEST_ROW)
         options |= {"length": longest + 1, "vocabulary": config.symbols + 1}
     elif config.source == "copy":
+        kind = CopyDataset
         options |= {"length": config.length // 2 * 2, "vocabulary": config.symbols + 1}
     elif config.source == "recall":
+        kind = RecallDataset
         _require_recall(config)
         options |= {"vocabulary": config.symbols // 2 * 2 + 1, "pairs": config.pairs}
     else:
+        kind = ListOpsDataset
         if config.length < 4:
             raise ConfigError(f"listops needs a --data.length of at least 4, not {config.length}")
         options |= {"vocabulary": 16, "depth": config.depth}
-    facts = {
-        "name": config.source,
-        "kind": "text",
-        "split": f"generated without end; {HELD_OUT:,} validation sequences from other seeds",
-        "fingerprint": digest(VERSION, config.source, options, *(["seq2seq"] if rewrites else [])),
+    dataset = kind(
+        name=config.source,
+        task="seq2seq" if rewrites else SERVED[config.source][0],
+        kind="text",
+        classes=tuple("0123456789") if kind is ListOpsDataset else (),
+        split=f"generated without end; {HELD_OUT:,} validation sequences from other seeds",
+        fingerprint=digest(VERSION, config.source, options, *(["seq2seq"] if rewrites else [])),
         **options,
-    }
-    if rewrites:
-        return RewriteDataset(task="seq2seq", **facts)
-    if config.source == "copy":
-        return CopyDataset(task="lm", **facts)
-    if config.source == "recall":
-        return RecallDataset(task="lm", **facts)
-    made = ListOpsDataset(task="classify-text", classes=tuple("0123456789"), **facts)
-    made.train_batch(0, 1, 0)  # lengths that no expression can have are told here, not in training
-    return made
+    )
+    if kind is ListOpsDataset:
+        # lengths that no expression can have are refused here, not in training
+        dataset.train_batch(0, 1, 0)
+    return dataset
 
 
 def _require_recall(config: DataConfig) -> None:

@@ -16,11 +16,10 @@ from tqdm import tqdm
 
 from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED, Batch
-from everyformer.data.cache import FORMAT, cache_root, cached
+from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import Corpus, StreamEncoder, tokenizer_kind
 from everyformer.data.dataset import Dataset
-from everyformer.data.fingerprint import digest
 from everyformer.data.selection import spread
 from everyformer.data.sources import Source
 from everyformer.data.tokenizers.base import Tokenizer
@@ -30,7 +29,7 @@ from everyformer.data.tokenizers.plain import CharTokenizer
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextDataset(Dataset):
-    """Windows of ``length`` tokens at random places; targets are the tokens one further on."""
+    """Windows of ``length`` tokens at random positions; targets are the tokens one further on."""
 
     train: np.ndarray
     """(N,) training tokens, memory-mapped."""
@@ -43,24 +42,26 @@ class TextDataset(Dataset):
     first token of the next one, so that every token has something to be predicted from."""
 
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
-        if len(self.train) == 0:
-            raise DataError(f"all of {self.name} is held out, so there is nothing to train on")
         random = np.random.default_rng((seed, step))
-        starts = random.integers(0, len(self.train) - self.length, size)
+        starts = random.integers(0, self.training_rows(len(self.train)) - self.length, size)
         return self._windows(self.train, starts)
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         """Windows in order; the last reaches back to be full, and all score their new targets."""
-        scored, stride = len(self.validation) - 1, self.stride or self.length
-        chosen = spread(1 + -(-(scored - self.length) // stride), limit)
-        starts = np.minimum(chosen * stride, scored - self.length)
-        done = np.where(chosen > 0, self.length + (chosen - 1) * stride, 0)
+        starts, done = self.window_starts(limit)
         for first in range(0, len(starts), size):
             rows = slice(first, first + size)
             batch = self._windows(self.validation, starts[rows])
             again = torch.from_numpy(done[rows] - starts[rows])
             batch.targets[torch.arange(self.length) < again[:, None]] = IGNORED
             yield batch
+
+    def window_starts(self, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Where validation windows begin, and up to where their targets are scored before them."""
+        scored, stride = len(self.validation) - 1, self.stride or self.length
+        chosen = spread(1 + -(-(scored - self.length) // stride), limit)
+        done = np.where(chosen > 0, self.length + (chosen - 1) * stride, 0)
+        return np.minimum(chosen * stride, scored - self.length), done
 
     def _windows(self, tokens: np.ndarray, starts: np.ndarray) -> Batch:
         rows = tokens[starts[:, None] + np.arange(self.length + 1)].astype(np.int64)
@@ -94,35 +95,41 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
 
     def build(folder: Path) -> dict[str, Any]:
         corpus = Corpus(source, config.validation, utf8=kind != "bytes", part=config.part)
-        made = tokenizer or fit_tokenizer(config.tokenizer, corpus.training_text())
-        made.save(folder)
-        return _encode(corpus, made, folder)
+        fitted = tokenizer or fit_tokenizer(config.tokenizer, corpus.training_text())
+        fitted.save(folder)
+        return _encode(corpus, fitted, folder)
 
     folder, facts = cached(cache_root(config.cache), f"text-{key}", build, source.stamp)
-    made = load_tokenizer(folder)
+    fitted = load_tokenizer(folder)
     sizes = facts["train_tokens"], facts["validation_tokens"]
-    _require_length(source.given, sizes, config)
-    if config.packing and (max(facts["documents"]) < 2 or made.separator is None):
+    needed = config.length + 1
+    if sizes[1] < needed or (sizes[0] < needed and config.validation < 1):
+        raise DataError(
+            f"'{source.given}' is too short: {sizes[0]:,} training and {sizes[1]:,} validation "
+            f"tokens, where --data.length {config.length} needs {needed:,} in either. Give more "
+            "text, a smaller --data.length or another --data.validation"
+        )
+    if config.packing and (max(facts["documents"]) < 2 or fitted.separator is None):
         raise DataError(
             f"'{source.given}' is one document, so there is nothing to pack: leave out "
             "--data.packing, or give a folder, or JSON lines, with several"
         )
     train, validation = (
-        np.memmap(folder / name, made.dtype, mode="r") if size else np.empty(0, made.dtype)
+        np.memmap(folder / name, fitted.dtype, mode="r") if size else np.empty(0, fitted.dtype)
         for name, size in zip(("train.bin", "validation.bin"), sizes, strict=True)
     )
     return TextDataset(
         name=source.name,
         task="lm",
         kind="text",
-        vocabulary=made.vocabulary,
+        vocabulary=fitted.vocabulary,
         length=config.length,
         bytes_per_token=facts["validation_bytes"] / sizes[1],
         split=_split(facts),
         fingerprint=digest(facts["fingerprint"], "packed")
         if config.packing
         else facts["fingerprint"],
-        tokenizer=made,
+        tokenizer=fitted,
         train=train,
         validation=validation,
         packed=config.packing,
@@ -200,18 +207,8 @@ def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> dict[str, Any
         "unknown": unknown,
         "documents": corpus.documents,
         "note": corpus.note,
-        "fingerprint": digest(*(made.digest() for made in hashes), tokenizer.to_dict()),
+        "fingerprint": digest(*(each.digest() for each in hashes), tokenizer.to_dict()),
     }
-
-
-def _require_length(given: str, sizes: tuple[int, int], config: DataConfig) -> None:
-    needed = config.length + 1
-    if sizes[1] < needed or (sizes[0] < needed and config.validation < 1):
-        raise DataError(
-            f"'{given}' is too short: {sizes[0]:,} training and {sizes[1]:,} validation tokens, "
-            f"where --data.length {config.length} needs {needed:,} in either. Give more text, a "
-            "smaller --data.length or another --data.validation"
-        )
 
 
 def _split(facts: dict[str, Any]) -> str:

@@ -27,12 +27,13 @@ from everyformer.core.state import StackState
 from everyformer.generation.config import BeamConfig
 from everyformer.generation.sampling import check_scores, initial_state
 from everyformer.models.base import Model
+from everyformer.models.modes import evaluating
 from everyformer.models.seq2seq import EncoderDecoder
 
 
 @dataclass(frozen=True, order=True)
 class Hypothesis:
-    """A target and what it is worth."""
+    """A target of the search, with its score."""
 
     score: float
     """log-probability over the length penalty, in nats"""
@@ -57,12 +58,8 @@ def beam_search(
     if not isinstance(model, EncoderDecoder):
         raise UnsupportedError(f"beam search needs an encoder-decoder, not {type(model).__name__}")
     search = search or BeamConfig()
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         return _Search(model, source, mask, search).run()
-    finally:
-        model.train(training)
 
 
 @dataclass
@@ -147,11 +144,11 @@ class _Search:
         rows: list[int] = []
         tokens: list[int] = []
         alive: list[list[float]] = []
-        values, places = best.values.tolist(), best.indices.tolist()
+        values, indices = best.values.tolist(), best.indices.tolist()
         for s, sentence in enumerate(self.active):
             kept: list[float] = []
-            for rank, (logp, place) in enumerate(zip(values[s], places[s], strict=True)):
-                origin, token = s * beam + place // vocabulary, place % vocabulary
+            for rank, (logp, index) in enumerate(zip(values[s], indices[s], strict=True)):
+                origin, token = s * beam + index // vocabulary, index % vocabulary
                 if token != end:
                     kept.append(logp)
                     rows.append(origin)

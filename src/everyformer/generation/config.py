@@ -1,4 +1,4 @@
-"""How the next token is drawn: plain options, read by the command line without torch."""
+"""`Sampling` and `BeamConfig`: how tokens are drawn or searched (plain options, no torch)."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw, initial_state
 from everyformer.models.base import Model
 from everyformer.models.enlarging import SuperResolution
+from everyformer.models.modes import evaluating
 from everyformer.models.pixels import PixelModel
 
 
@@ -63,20 +64,16 @@ def draw_images(
         raise ConfigError(f"'{refused[0]}' is for texts: an image has all its pixels, leave it out")
     model.check_labels(labels, count)
     device = next(model.parameters()).device
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         tokens, first = _begun(model, count, given, known, device)
-        told = None if labels is None else labels.to(device)
+        classes = None if labels is None else labels.to(device)
         steps = tqdm(
             range(first, model.sequence.steps),
             desc="drawing",
             unit="tokens",
             disable=None if show is None else not show,
         )
-        _fill(model, tokens, steps, sampling, told, _context(model, count, small))
-    finally:
-        model.train(training)
+        _fill(model, tokens, steps, sampling, classes, _context(model, count, small))
     return model.sequence.unflatten(model.sequence.values(tokens))
 
 
@@ -131,19 +128,10 @@ def _fill(
         out = model.decode(shifted, labels=labels, context=context, state=state)
         if state is not None:
             state, read = out.state, step + 1
-        tokens[:, step] = _drawn(model, out.logits[:, -1], tokens[:, step], sampling, generator)
-
-
-def _drawn(
-    model: PixelModel,
-    logits: Tensor,
-    like: Tensor,
-    sampling: Sampling,
-    generator: torch.Generator,
-) -> Tensor:
-    """One token a row, channel after channel: shaped like ``like``, (B,) or (B, C)."""
-    drawn = like.view(len(like), -1)[:, :0]
-    for _ in range(like[0].numel()):
-        value = draw(model.distribution(logits, drawn), sampling, generator)
-        drawn = torch.cat((drawn, value[:, None]), 1)
-    return drawn.view_as(like)
+        # one token a row, (B,) or (B, C), channel after channel
+        token = tokens[:, step]
+        drawn = token.reshape(len(token), -1)[:, :0]
+        for _ in range(token[0].numel()):
+            value = draw(model.distribution(out.logits[:, -1], drawn), sampling, generator)
+            drawn = torch.cat((drawn, value[:, None]), 1)
+        tokens[:, step] = drawn.view_as(token)

@@ -8,7 +8,6 @@ Scores are changed in this order: repetition penalty, minimum length, temperatur
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from everyformer.generation.config import Sampling
 from everyformer.models.base import Model
 
 ENDED = -1
-"""stands in a batch for the tokens that a row has not, since its text has ended"""
+"""in a batch, for the tokens that a row has not, since its text has ended"""
 
 Prompt = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
@@ -37,8 +36,8 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tens
     if sampling.temperature == 0:
         return logits.argmax(-1)
     kept, order = _ordered(logits, sampling)
-    place = torch.multinomial(kept, 1, generator=generator)
-    return order.gather(-1, place).squeeze(-1)
+    index = torch.multinomial(kept, 1, generator=generator)
+    return order.gather(-1, index).squeeze(-1)
 
 
 def check_scores(logits: Tensor) -> None:
@@ -91,8 +90,14 @@ def penalised(logits: Tensor, had: Tensor, penalty: float) -> Tensor:
 class TokenStream(Iterator[Tensor]):
     """New tokens (B,) as they are drawn, and the state that the next one will be drawn from."""
 
-    def __init__(self, model: Model, held: _Held, drawn: Iterator[Tensor]) -> None:
-        self._model, self._held, self._drawn = model, held, drawn
+    state: StackState | None
+    """What the texts so far came to, less the newest tokens; None where all is recomputed."""
+
+    def __init__(
+        self, model: Model, texts: _Rows, tokens: int | None, state: StackState | None
+    ) -> None:
+        self._model, self.state = model, state
+        self._drawn = self._draw(texts, tokens)
 
     def __next__(self) -> Tensor:
         # between two tokens the caller's model is as the caller left it
@@ -106,15 +111,35 @@ class TokenStream(Iterator[Tensor]):
             if training:
                 self._model.train()
 
-    @property
-    def state(self) -> StackState | None:
-        """What the texts so far came to, less the newest tokens; None where all is recomputed."""
-        return self._held.state
-
-
-@dataclass
-class _Held:
-    state: StackState | None = None
+    def _draw(self, texts: _Rows, tokens: int | None) -> Iterator[Tensor]:
+        """The loop of `stream`."""
+        ids, keep, sampling = texts.ids, texts.keep, texts.sampling
+        rows, new = len(ids), ids
+        generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
+        begun = self.state
+        self.state = initial_state(self._model, rows) if begun is None else begun.reserve(64)
+        alive = torch.arange(rows, device=ids.device)
+        while len(alive) and (tokens is None or texts.count < tokens):
+            part = None if keep is None else Mask(keep=keep)
+            if self.state is None:
+                out = self._model(ids, mask=part, last=1)
+            else:
+                out = self._model(new, mask=part, state=self.state, last=1)
+                self.state = out.state
+            token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
+            yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
+            new = token[:, None]
+            if self.state is None:
+                ids = torch.cat((ids, new), 1)
+                if keep is not None:
+                    keep = torch.cat((keep, torch.ones_like(new, dtype=torch.bool)), 1)
+            else:
+                keep = None
+            going = texts.add(token)
+            if len(going) < len(alive):
+                alive, ids, new = alive[going], ids[going], new[going]
+                keep = None if keep is None else keep[going]
+                self.state = None if self.state is None else self.state.reorder(going)
 
 
 def stream(
@@ -150,46 +175,8 @@ def stream(
         raise ConfigError(f"'tokens' must be 0 or more, not {tokens}")
     sampling = sampling or Sampling()
     ids, keep = _rows_of(prompt, mask, next(model.parameters()).device)
-    texts = _Texts(ids, keep, model.config.vocabulary, sampling, tokenizer)
-    held = _Held(state)
-    return TokenStream(model, held, _drawn(model, ids, keep, tokens, texts, held))
-
-
-def _drawn(
-    model: Model,
-    ids: Tensor,
-    keep: Tensor | None,
-    tokens: int | None,
-    texts: _Texts,
-    held: _Held,
-) -> Iterator[Tensor]:
-    """The loop of `stream`."""
-    rows, sampling = ids.shape[0], texts.sampling
-    generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
-    held.state = initial_state(model, rows) if held.state is None else held.state.reserve(64)
-    new = ids
-    alive = torch.arange(rows, device=ids.device)
-    while len(alive) and (tokens is None or texts.made < tokens):
-        part = None if keep is None else Mask(keep=keep)
-        if held.state is None:
-            out = model(ids, mask=part, last=1)
-        else:
-            out = model(new, mask=part, state=held.state, last=1)
-            held.state = out.state
-        token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
-        yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
-        new = token[:, None]
-        if held.state is None:
-            ids = torch.cat((ids, new), 1)
-            if keep is not None:
-                keep = torch.cat((keep, torch.ones_like(new, dtype=torch.bool)), 1)
-        else:
-            keep = None
-        going = texts.add(token)
-        if len(going) < len(alive):
-            alive, ids, new = alive[going], ids[going], new[going]
-            keep = None if keep is None else keep[going]
-            held.state = None if held.state is None else held.state.reorder(going)
+    texts = _Rows(ids, keep, model.config.vocabulary, sampling, tokenizer)
+    return TokenStream(model, texts, tokens, state)
 
 
 def generate(
@@ -205,11 +192,11 @@ def generate(
     ids, keep = _rows_of(prompt, mask, torch.device("cpu"))
     mask = None if keep is None else Mask(keep=keep)
     options: dict[str, Any] = {"mask": mask, "sampling": sampling, "tokenizer": tokenizer}
-    made = list(stream(model, ids, tokens=tokens, **options))
-    return torch.stack(made, 1) if made else ids.new_empty(ids.shape[0], 0)
+    drawn = list(stream(model, ids, tokens=tokens, **options))
+    return torch.stack(drawn, 1) if drawn else ids.new_empty(ids.shape[0], 0)
 
 
-class _Texts:
+class _Rows:
     """The rows that are still worked on: what they hold, and which of them end."""
 
     def __init__(
@@ -220,7 +207,9 @@ class _Texts:
         sampling: Sampling,
         tokenizer: Tokenizer | None,
     ) -> None:
-        self.sampling, self.made = sampling, 0
+        self.ids, self.keep = ids, keep
+        """of the prompts"""
+        self.sampling, self.count = sampling, 0
         end = sampling.end_token
         if end is not None and end >= vocabulary:
             raise ConfigError(f"'end_token' is {end}, but the model has {vocabulary} tokens")
@@ -241,33 +230,29 @@ class _Texts:
         if self.had is not None:
             logits = penalised(logits, self.had, self.sampling.repetition_penalty)
         end = self.sampling.end_token
-        if end is not None and self.made < self.sampling.min_tokens:
+        if end is not None and self.count < self.sampling.min_tokens:
             logits = logits.index_fill(1, torch.tensor([end], device=logits.device), -torch.inf)
         return logits
 
     def add(self, token: Tensor) -> Tensor:
         """Take the newest tokens (B,) in; the indices of the rows that go on."""
-        self.made += 1
+        self.count += 1
         going = torch.ones_like(token, dtype=torch.bool)
         if self.sampling.end_token is not None:
             going = token != self.sampling.end_token
         if self.reach:
+            assert self.tokenizer is not None
             for row, number in enumerate(token.tolist()):
                 self.tails[row] = [*self.tails[row], number][-self.reach :]
-                going[row] &= not self._stops(self.tails[row])
+                if self.count >= self.sampling.min_tokens:
+                    text = self.tokenizer.decode(self.tails[row])
+                    going[row] &= not any(stop in text for stop in self.sampling.stop)
         where = going.nonzero().squeeze(1)
         if self.had is not None:
             self.had = self.had.scatter(1, token[:, None], True)[where]
         if self.reach:
             self.tails = [self.tails[row] for row in where.tolist()]
         return where
-
-    def _stops(self, tail: list[int]) -> bool:
-        if self.made < self.sampling.min_tokens:
-            return False
-        assert self.tokenizer is not None
-        text = self.tokenizer.decode(tail)
-        return any(stop in text for stop in self.sampling.stop)
 
 
 def _rows_of(

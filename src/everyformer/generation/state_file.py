@@ -12,6 +12,7 @@ from everyformer.core.files import expanded, file_written_whole
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.generation.sampling import ENDED
 from everyformer.models.base import Model
+from everyformer.models.modes import evaluating
 from everyformer.training.storage import read_tensors, write_tensors
 
 NEXT = "next"
@@ -101,10 +102,9 @@ def _check_counts(path: Path, tensors: dict[str, Tensor], token: Tensor, vocabul
 def _try(path: Path, model: Model, state: StackState) -> None:
     """Go on by a token, whatever it is, from a state of sizes that do not fit each other."""
     token = torch.zeros(len(state.seen), 1, dtype=torch.long, device=state.seen.device)
-    training = model.training
     try:
-        with torch.inference_mode():
-            model.eval()(token, state=state.reserve(1))
+        with torch.inference_mode(), evaluating(model):
+            model(token, state=state.reserve(1))
     except EveryformerError:
         pass  # what it says, it says of the next token too
     except (RuntimeError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -112,5 +112,3 @@ def _try(path: Path, model: Model, state: StackState) -> None:
             f"the state in {path} is damaged: its tensors do not fit each other "
             f"({str(error).splitlines()[0]})"
         ) from error
-    finally:
-        model.train(training)

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.errors import DataError
+from everyformer.core.extras import extra_module
 from everyformer.core.mask import Mask
 from everyformer.data.text import decode
 from everyformer.data.tokenizers.base import Tokenizer
@@ -39,21 +40,21 @@ def translate_all(
         DataError: a source is longer than the model takes.
     """
     require_room(model, sources)
-    made = [""] * len(sources)
+    texts = [""] * len(sources)
     device = next(model.parameters()).device
-    order = sorted(range(len(sources)), key=lambda place: len(sources[place]), reverse=True)
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]), reverse=True)
     hidden = None if show is None else not show
     with tqdm(total=len(sources), unit="sentences", desc="translating", disable=hidden) as bar:
         for first in range(0, len(order), batch):
-            places = order[first : first + batch]
-            lengths = torch.tensor([len(sources[place]) for place in places], device=device)
-            padded = pad_sequence([sources[place] for place in places], batch_first=True)
+            chosen = order[first : first + batch]
+            lengths = torch.tensor([len(sources[index]) for index in chosen], device=device)
+            padded = pad_sequence([sources[index] for index in chosen], batch_first=True)
             mask = Mask.from_lengths(lengths, padded.shape[1])
             found = beam_search(model, padded.to(device), mask, search)
-            for place, hypotheses in zip(places, found, strict=True):
-                made[place] = " ".join(decode(tokenizer, hypotheses[0].tokens).split())
-            bar.update(len(places))
-    return made
+            for index, hypotheses in zip(chosen, found, strict=True):
+                texts[index] = " ".join(decode(tokenizer, hypotheses[0].tokens).split())
+            bar.update(len(chosen))
+    return texts
 
 
 def require_room(model: Model, sources: Sequence[Tensor]) -> None:
@@ -86,13 +87,5 @@ def quality(translations: Sequence[str], references: Sequence[str]) -> dict[str,
 
 
 def sacrebleu_package() -> Any:
-    """The package that counts.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        import sacrebleu
-    except ImportError as error:
-        raise MissingExtraError("sacrebleu", "text", "BLEU") from error
-    return sacrebleu
+    """The package sacrebleu, which counts BLEU and chrF; raises where it is not installed."""
+    return extra_module("sacrebleu", "text", "BLEU")

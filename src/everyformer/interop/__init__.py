@@ -1,0 +1,1 @@
+"""Exchange with other libraries: checkpoints, programs, and modules of torch and transformers."""

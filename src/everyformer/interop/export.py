@@ -32,21 +32,18 @@ from torch import Tensor, nn
 
 from everyformer.core.config import to_dict
 from everyformer.core.dispatch import take
-from everyformer.core.errors import (
-    ConfigError,
-    EveryformerError,
-    MissingExtraError,
-    UnsupportedError,
-)
+from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedError
+from everyformer.core.extras import extra_module
 from everyformer.core.files import expanded, file_written_whole
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer
+from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.tasks import TASKS
 from everyformer.engines.averages import factors  # noqa: F401 (has the operator BAND)
 from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
+from everyformer.models.modes import evaluating
 from everyformer.positions.base import Position
 
 ABLE = tuple(name for name, task in TASKS.items() if task.embeds_text or not task.writes)
@@ -57,7 +54,7 @@ TOLERANCE = 1e-4
 
 
 class Exported(NamedTuple):
-    """What `export_onnx` wrote."""
+    """A written ONNX file, and how near it is to the model."""
 
     path: Path
     inputs: tuple[str, ...]
@@ -104,7 +101,7 @@ def export_program(
     path = _ending(path, ".pt2")
     with _evaluating(model):
         program = _program(model, padding)
-    with file_written_whole(path.absolute()) as place, _Patient(place, "w") as file:
+    with file_written_whole(path.absolute()) as temporary, _Patient(temporary, "w") as file:
         torch.export.save(program, file)
         if file.refused is not None:
             raise file.refused
@@ -143,10 +140,7 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
         EveryformerError: onnxruntime's output is not the model's; no file is left.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
-        try:
-            __import__(package)
-        except ImportError as error:
-            raise MissingExtraError(package, "export", "export to ONNX") from error
+        extra_module(package, "export", "export to ONNX")
     path = _ending(path, ".onnx")
     with _evaluating(model), _literal(model), _quiet():
         program = _program(model, padding).run_decompositions({BAND: _band_by_lookup})
@@ -160,16 +154,16 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
                 "export_program, or a member among attention, gmlp, amlp, "
                 f"{', '.join(literal)}"
             )
-        made = _to_onnx(program)
-    assert made is not None
+        onnx_program = _to_onnx(program)
+    assert onnx_program is not None
     longest = _longest(model)
     about = {"config": to_dict(model.config), "longest": longest}
-    made.model.metadata_props["everyformer"] = json.dumps(about)
+    onnx_program.model.metadata_props["everyformer"] = json.dumps(about)
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    with file_written_whole(path.absolute()) as place, _evaluating(model):
+    with file_written_whole(path.absolute()) as temporary, _evaluating(model):
         # a file of protobuf ends at 2 GB
-        made.save(place, external_data=size > 1.5e9)
-        difference = _compare(model, place, padding)
+        onnx_program.save(temporary, external_data=size > 1.5e9)
+        difference = _compare(model, temporary, padding)
     return Exported(path, tuple(_inputs(model, padding, 2, 2)), longest, difference)
 
 
@@ -255,8 +249,7 @@ def compare_program(model: Model, path: str | Path, *, padding: bool = True) -> 
 
     def run(inputs: dict[str, Tensor]) -> Tensor:
         with torch.no_grad():
-            output: Tensor = loaded(**inputs)
-        return output.cpu()
+            return loaded(**inputs).cpu()
 
     with _evaluating(model):
         return _difference(model, run, "the exported program", padding)
@@ -309,14 +302,9 @@ def _difference(
 
 @contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
-    training = model.training
-    model.eval()
-    try:
-        # with gradients, learned biases take another path through torch's attention
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
+    # with gradients, learned biases take another path through torch's attention
+    with evaluating(model), torch.no_grad():
+        yield
 
 
 @contextmanager
@@ -325,7 +313,7 @@ def _literal(model: Model) -> Iterator[None]:
     changed = [m for m in model.modules() if isinstance(m, Mixer) and m.exports_literally]
     for mixer in changed:
         take(mixer.name, "by its definition", "exported programs have no operators of ours", True)
-        mixer.forward = _Reference(mixer)  # type: ignore[method-assign]
+        mixer.forward = _by_reference(mixer)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -333,21 +321,13 @@ def _literal(model: Model) -> Iterator[None]:
             del mixer.forward
 
 
-class _Reference:
+def _by_reference(mixer: Mixer) -> Callable[..., MixerOutput]:
     """``forward`` of a mixer by its `Mixer.reference`."""
 
-    def __init__(self, mixer: Mixer) -> None:
-        self.mixer = mixer
+    def forward(x: Tensor, *, state: State | None = None, **options: Any) -> MixerOutput:
+        return MixerOutput(mixer.reference(x, **options), None, {})
 
-    def __call__(
-        self,
-        x: Tensor,
-        *,
-        context: Context | None = None,
-        mask: Mask | None = None,
-        state: State | None = None,
-    ) -> MixerOutput:
-        return MixerOutput(self.mixer.reference(x, context=context, mask=mask), None, {})
+    return forward
 
 
 def _band_by_lookup(u: Tensor, v: Tensor, count: int) -> Tensor:

@@ -59,7 +59,7 @@ __all__ = [
 
 
 class EveryformerConfig(PreTrainedConfig):
-    """A `ModelConfig` in Hugging Face's clothes.
+    """A `ModelConfig` as a Hugging Face config.
 
     Args:
         everyformer: the model, as a `ModelConfig` or as its plain values (default: the default
@@ -102,25 +102,16 @@ class EveryformerConfig(PreTrainedConfig):
     def vocab_size(self, size: int) -> None:
         self.everyformer = {**self.everyformer, "vocabulary": size}
 
-    @property
-    def hidden_size(self) -> int:
-        return int(self.everyformer["width"])
-
-    @property
-    def num_hidden_layers(self) -> int:
-        return int(self.everyformer["layers"])
-
-    @property
-    def num_attention_heads(self) -> int:
-        return int(self.everyformer["heads"])
-
-    @property
-    def max_position_embeddings(self) -> int:
-        return int(self.everyformer["max_length"] or DEFAULT_LENGTH)
+    hidden_size = property(lambda self: int(self.everyformer["width"]))
+    num_hidden_layers = property(lambda self: int(self.everyformer["layers"]))
+    num_attention_heads = property(lambda self: int(self.everyformer["heads"]))
+    max_position_embeddings = property(
+        lambda self: int(self.everyformer["max_length"] or DEFAULT_LENGTH)
+    )
 
 
 class EveryformerCache(Cache):
-    """A model's `State` in the place of a key-value cache; empty before the first call."""
+    """A model's `State` instead of a key-value cache; empty before the first call."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -166,16 +157,16 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: EveryformerConfig) -> None:
         super().__init__(config)
         self.model = build_model(config.model_config)
-        self._tied_weights_keys = {**type(self)._tied_weights_keys, **self._held_by_many()}
+        self._tied_weights_keys = {**type(self)._tied_weights_keys, **self._shared_names()}
         self.hollow = next(self.model.parameters()).is_meta
         self.post_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         # transformers leaves out all where the embeddings are not tied
         tied: dict[str, str] = super().get_expanded_tied_weights_keys(all_submodels)
-        return tied | self._held_by_many()
+        return tied | self._shared_names()
 
-    def _held_by_many(self) -> dict[str, str]:
+    def _shared_names(self) -> dict[str, str]:
         """Further names of what several layers share (a table of positions), and the first."""
         names: dict[int, str] = {}
         blocks = self.model.stack.named_parameters("model.stack", remove_duplicate=False)
@@ -307,15 +298,15 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
     def initialize_weights(self) -> None:
         """Give weights that a checkpoint did not bring the values that our models start with."""
         missing = {
-            name: held
-            for name, held in self.model.state_dict(keep_vars=True).items()
-            if not (held.is_meta or getattr(held, "_is_hf_initialized", False))
+            name: weight
+            for name, weight in self.model.state_dict(keep_vars=True).items()
+            if not (weight.is_meta or getattr(weight, "_is_hf_initialized", False))
         }
         if not self.hollow or not missing:
             return
         fresh = build_model(self.config.model_config).state_dict()
-        for name, held in missing.items():
-            held.copy_(fresh[name])
+        for name, weight in missing.items():
+            weight.copy_(fresh[name])
 
     def _prepare_cache_for_generation(
         self,

@@ -3,14 +3,14 @@
     import everyformer.interop.hf
     model.set_attn_implementation("everyformer-attention")
 
-`register` files two names with both of transformers' interfaces, the one for attention and the one
+`register` enters two names in both of transformers' interfaces, the one for attention and the one
 for masks (without the second, a model would pass its padding on as it came):
 
 - ``everyformer-attention``: fused where torch can, by the formula where it cannot. Grouped heads,
   sliding windows, soft-capped scores (Gemma 2), sinks (gpt-oss) and position biases (T5) are
   honoured. Weights are given back where the model passes ``output_attentions`` on.
 - ``everyformer-attention-weights``: always by the formula, and always with the weights, as
-  ``output_attentions=True`` wants them: transformers does not tell every attention of that wish.
+  ``output_attentions=True`` wants them: transformers does not pass that wish to every attention.
 
 A query that may see nothing gives 0. Masks are boolean in both, True = may be seen.
 """
@@ -35,7 +35,7 @@ _REFUSED = ("cache", "indices", "block_indices")
 
 
 def register() -> None:
-    """File both names with transformers.
+    """Register both names with transformers.
 
     Raises:
         MissingExtraError: transformers is not installed.
@@ -63,7 +63,7 @@ def attention_forward(
     output_attentions: bool = False,
     **rest: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """What transformers calls for one layer.
+    """Attention of one layer, as transformers calls it.
 
     Args:
         module: the layer; its ``is_causal`` counts where the argument is None.
@@ -96,7 +96,11 @@ def attention_forward(
     visible = Visibility(causal=alone, mask=attention_mask)
     if position_bias is not None:
         seen = causal_mask(queries, queries, query.device) if alone else attention_mask
-        visible = Visibility(mask=_biased(position_bias, seen))
+        if seen is not None and seen.dtype == torch.bool:
+            position_bias = position_bias.masked_fill(~seen, -torch.inf)
+        elif seen is not None:
+            position_bias = position_bias + seen
+        visible = Visibility(mask=position_bias)
     scores: dict[str, Any] = {
         "scale": scaling,
         "softcap": rest.get("softcap"),
@@ -114,9 +118,3 @@ def attention_forward(
 def attention_with_weights(*call: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
     """`attention_forward` that always gives the weights."""
     return attention_forward(*call, **{**options, "output_attentions": True})
-
-
-def _biased(bias: Tensor, seen: Tensor | None) -> Tensor:
-    if seen is None:
-        return bias
-    return bias.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else bias + seen

@@ -43,7 +43,7 @@ from everyformer.models.build import create_mixer
 
 
 class NoWeights:
-    """Stands where the layers of `torch.nn` look for the weights of softmax attention.
+    """Placeholder for weights of softmax attention that the layers of `torch.nn` read.
 
     Their fused kernel would compute attention whatever the member; it declines as soon as one
     argument overrides torch functions, which this class does by its method's mere existence.
@@ -53,13 +53,7 @@ class NoWeights:
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return NotImplemented
 
-    @property
-    def weight(self) -> NoWeights:
-        return self
-
-    @property
-    def bias(self) -> NoWeights:
-        return self
+    weight = bias = property(lambda self: self)
 
 
 class MultiheadAttention(nn.Module):
@@ -122,7 +116,7 @@ class MultiheadAttention(nn.Module):
         self._qkv_same_embed_dim = True
         if member == "attention":
             self.mixer = None
-            self._make_attention(bias, add_bias_kv, options, device=device, dtype=dtype)
+            self._build_attention(bias, add_bias_kv, options, device=device, dtype=dtype)
             return
         self._refuse(add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn)
         self._refuse(kdim=self.kdim != embed_dim, vdim=self.vdim != embed_dim)
@@ -188,7 +182,7 @@ class MultiheadAttention(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.embed_dim}, {self.num_heads}, member='{self.member}', causal={self.causal}"
 
-    def _make_attention(
+    def _build_attention(
         self, bias: bool, add_bias_kv: bool, options: dict[str, Any], **like: Any
     ) -> None:
         """Parameters as torch's module has them, drawn in the same order."""
@@ -210,8 +204,8 @@ class MultiheadAttention(nn.Module):
             shapes = [None, *zip(self.sizes, sources, strict=True)]
         names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
         for name, shape in zip(names, shapes, strict=True):
-            made = None if shape is None else nn.Parameter(torch.empty(shape, **like))
-            self.register_parameter(name, made)
+            parameter = None if shape is None else nn.Parameter(torch.empty(shape, **like))
+            self.register_parameter(name, parameter)
         in_bias = nn.Parameter(torch.zeros(sum(self.sizes), **like)) if bias else None
         self.register_parameter("in_proj_bias", in_bias)
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias, **like)
@@ -221,10 +215,10 @@ class MultiheadAttention(nn.Module):
             if getattr(self, name) is not None:
                 nn.init.xavier_uniform_(getattr(self, name))
         for name, size in zip(("bias_k", "bias_v"), self.sizes[1:], strict=True):
-            made = nn.Parameter(torch.empty(1, 1, size, **like)) if add_bias_kv else None
-            self.register_parameter(name, made)
-            if made is not None:
-                nn.init.xavier_normal_(made)
+            parameter = nn.Parameter(torch.empty(1, 1, size, **like)) if add_bias_kv else None
+            self.register_parameter(name, parameter)
+            if parameter is not None:
+                nn.init.xavier_normal_(parameter)
         norm = {"normalized_shape": self.head_dim, **like}
         self.query_norm = nn.RMSNorm(**norm) if o.qk_norm else None
         self.key_norm = nn.RMSNorm(**norm) if o.qk_norm else None

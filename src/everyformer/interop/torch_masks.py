@@ -1,4 +1,4 @@
-"""Masks in the convention of `torch.nn`, where True (or -inf) hides, turned into ours.
+"""Masks in the convention of `torch.nn`, where True (or -inf) hides, as ours.
 
 Shapes are checked here as well. A float mask of zeros and -inf says no more than a boolean one: the
 layers of `torch.nn` make every mask into one of that kind before they pass it on.

@@ -1,4 +1,4 @@
-"""What every model shares: its config, its stack of layers, embeddings of order, and its states."""
+"""`Model`, the base of all models: config, stack of layers, position embeddings, states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from everyformer.core.state import StackState, State
 from everyformer.models.config import ModelConfig
 from everyformer.models.deep import deep_weights, linear_parts, residual_outputs
 from everyformer.models.layers import build_stack
-from everyformer.models.summaries import Parts, Summaries, Summarised
+from everyformer.models.summaries import Summaries, Summarised, TextParts
 from everyformer.positions import POSITION
 from everyformer.positions.base import Position
 
@@ -42,8 +42,8 @@ class Model(nn.Module):
         self.summaries: Summaries | None = None
         if config.summaries.per is not None:
             mixers = [block.mixer for block in self.stack.blocks if isinstance(block, Block)]
-            asks = all("sentences" in mixer.honours for mixer in mixers)
-            self.summaries = Summaries(config.width, config.summaries, asks)
+            labelled = all("sentences" in mixer.honours for mixer in mixers)
+            self.summaries = Summaries(config.width, config.summaries, labelled)
         self.dropout = config.embedding_dropout
 
     def build_stack(self, config: ModelConfig) -> Stack:
@@ -131,7 +131,7 @@ class Model(nn.Module):
     ) -> Tensor:
         """Embeddings ``x`` (B, L, width) with what the position gene adds, normed, dropped out.
 
-        ``position`` stands in for the model's own (an encoder's, in an encoder-decoder).
+        ``position`` replaces the model's own (an encoder's, in an encoder-decoder).
         """
         position = position or self.position
         if position is not None:
@@ -149,7 +149,7 @@ class Model(nn.Module):
         mask: Mask | None,
         *,
         taps: Sequence[str] = (),
-        parts: Parts | None = None,
+        parts: TextParts | None = None,
     ) -> tuple[StackOutput, Summarised | None]:
         """Embeddings ``x`` (B, L, width) of ``tokens`` (B, L) through all layers.
 
@@ -166,19 +166,19 @@ class Model(nn.Module):
         first = drop(first.expand(*parts.keep.shape, -1), self.dropout, self.training)
         opened = self.summaries.open(x, first, parts, mask)
         out: StackOutput = self.stack(opened.x, mask=opened.mask, taps=taps)
-        text, made = self.summaries.close(out.y, opened, parts)
+        text, summarised = self.summaries.close(out.y, opened, parts)
         inside = {tap: self.summaries.close(t, opened, parts)[0] for tap, t in out.taps.items()}
-        return out._replace(y=text, taps=inside), made
+        return out._replace(y=text, taps=inside), summarised
 
     def start_weights(self, embeddings: Sequence[nn.Module]) -> None:
         """Apply ``config.init``; called by concrete models when all their parts stand.
 
-        A scale that was asked for by an option of the position stands, whatever the init.
+        A scale that is given as an option of the position stays, whatever the init.
         ``embeddings`` are modules with one matrix each, ``weight``, that is read as a table is.
         """
-        told = {"std", "start_std"} & self.config.genes["position"].options.keys()
-        places = [part for part in self.modules() if isinstance(part, Position) and told]
-        tables = [p for place in places for p in place.parameters() if hasattr(p, "no_decay")]
+        given = {"std", "start_std"} & self.config.genes["position"].options.keys()
+        positions = [part for part in self.modules() if isinstance(part, Position) and given]
+        tables = [p for part in positions for p in part.parameters() if hasattr(p, "no_decay")]
         drawn = [table.detach().clone() for table in tables]
         self._start(embeddings)
         with torch.no_grad():

@@ -29,7 +29,7 @@ ROLES = ("encoder", "cross")
 
 @dataclasses.dataclass(frozen=True)
 class ByLayer:
-    """One value a layer, first layer first; made by `by_layer`."""
+    """One value a layer, first layer first; see `by_layer`."""
 
     values: tuple[Any, ...]
 
@@ -40,17 +40,19 @@ def by_layer(*values: Any) -> ByLayer:
 
 
 @dataclasses.dataclass(frozen=True)
-class ByHead:
-    """One mixer a head, first head first; made by `by_head`."""
+class HeadSplit:
+    """One mixer a head, first head first; see `by_head`."""
 
     mixers: tuple[str, ...]
     own: dict[str, dict[str, Any]]
 
 
-def by_head(*mixers: str, **own: dict[str, Any]) -> ByHead:
+def by_head(*mixers: str, **own: dict[str, Any]) -> HeadSplit:
     """A split of the heads: ``create_model(..., heads=4, mixer=by_head("attention", "attention",
     "aft-local", "aft-local", aft_local={"window": 8}))``; ``own`` are options by mixer."""
-    return ByHead(mixers, {name.replace("_", "-"): dict(options) for name, options in own.items()})
+    return HeadSplit(
+        mixers, {name.replace("_", "-"): dict(options) for name, options in own.items()}
+    )
 
 
 def create_mixer(
@@ -96,8 +98,7 @@ def create_mixer(
         if part is not None
     }
     with within_memory(f"the mixer '{name}'"):
-        mixer: Mixer = cls(options=checked, **sizes, **inside)
-    return mixer
+        return cls(options=checked, **sizes, **inside)
 
 
 def _popped(options: dict[str, Any], gene: str) -> Any:
@@ -146,7 +147,7 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
     # genes first: they decide which other options there are
     for given in (differing, options):
         for key in sorted(given, key=lambda name: name not in GENES):
-            draft.place(key, given[key])
+            draft.put(key, given[key])
     fields = {"member": name, "task": task, "schedule": draft.schedule, **draft.fields}
     config = from_dict(ModelConfig, to_dict(fields | draft.genes))
     scaled = config.scale_embedding
@@ -166,7 +167,7 @@ def scales_embedding(config: ModelConfig) -> bool:
 def configure_layers(name: str, causal: bool, length: int, **options: Any) -> ModelConfig:
     """A config for `build_mixers`: the member's layers as they are for ``length`` tokens.
 
-    The task is one in which the member's mixers are causal, or not, as asked; of an
+    The task is one in which the member's mixers are causal, or not, as given; of an
     encoder-decoder the layers are those of its decoder or encoder.
     """
     tasks = info(name).tasks
@@ -193,8 +194,7 @@ def build_model(config: ModelConfig) -> Model:
 def settled(config: ModelConfig) -> dict[str, Any]:
     """A model as plain values in which the options that were not given have their defaults."""
     genes = {name: _filled(GENES[name], choice) for name, choice in config.genes.items()}
-    values: dict[str, Any] = to_dict(config.with_genes(**genes))
-    return values
+    return to_dict(config.with_genes(**genes))
 
 
 def _filled(gene: Gene, choice: Choice) -> Choice:
@@ -206,7 +206,7 @@ def _filled(gene: Gene, choice: Choice) -> Choice:
 
 @dataclasses.dataclass
 class _Draft:
-    """A model that is being described: loose options find their places in it."""
+    """A model that is being described: loose options are sorted into it."""
 
     member: str
     fields: dict[str, Any]
@@ -214,16 +214,16 @@ class _Draft:
     genes: dict[str, Choice]
     schedule: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
-    def place(self, key: str, value: Any) -> None:
+    def put(self, key: str, value: Any) -> None:
         """Put one option where it belongs.
 
         Raises:
-            ConfigError, GeneError: it has no place, or no meaning beside the mixer.
+            ConfigError, GeneError: it is unknown, or has no meaning beside the mixer.
         """
         gene = key.removesuffix("_options")
         if isinstance(value, ByLayer):
             self.schedule[key] = value.values
-        elif isinstance(value, ByHead):
+        elif isinstance(value, HeadSplit):
             self._split(key, value)
         elif key in GENES:
             choice = plain_choice(value)
@@ -240,7 +240,7 @@ class _Draft:
         else:
             self._find(key, value)
 
-    def _split(self, key: str, value: ByHead) -> None:
+    def _split(self, key: str, value: HeadSplit) -> None:
         """The mixer of a layer, head by head; the one that there was keeps its options."""
         if key != "mixer":
             raise ConfigError(f"by_head names mixers, so it is no value of '{key}': give a tuple")
@@ -285,7 +285,7 @@ class _Draft:
 
 
 def is_causal(member: Member, config: ModelConfig) -> bool:
-    """Causal for what is generated, bidirectional for the rest where the member can."""
+    """Whether a model is causal: for what is generated, or where the member cannot else."""
     generative = TASKS[config.task].writes
     if config.causal is False and generative:
         raise GeneError(

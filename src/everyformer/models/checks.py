@@ -15,7 +15,7 @@ from everyformer.models.config import ModelConfig
 from everyformer.positions import POSITION
 
 GLOBALS = frozenset({"keep", "global_tokens"})
-"""parts of a mask by which a mixer is told of global tokens"""
+"""parts of a mask that mark global tokens for a mixer"""
 
 
 def check_model(config: ModelConfig) -> None:
@@ -42,7 +42,7 @@ def check_model(config: ModelConfig) -> None:
 
 
 def _check_summaries(config: ModelConfig) -> None:
-    """Global tokens have no place in the text, and what they stand for must be known."""
+    """Refuse summaries that do not fit the task, the position or the pooling."""
     chosen, position = config.summaries, config.genes["position"].name
     if chosen.cpc and (chosen.per is None or TASKS[config.task].predicts != "hidden"):
         raise GeneError(

@@ -37,12 +37,12 @@ def mixers_of(stack: Stack) -> list[Mixer]:
 
 
 class Pool(nn.Module):
-    """From (B, L, channels) to logits (B, classes), by ``config.pooling``."""
+    """Pooling and head: (B, L, channels) to logits (B, classes), by ``config.pooling``."""
 
     def __init__(self, config: ModelConfig, channels: int, mixers: Sequence[Mixer] = ()) -> None:
         super().__init__()
         self.pooling = config.pooling
-        # those that ask for sentences have other global tokens, which stand for them
+        # those that read sentences have other global tokens, which stand for them
         knows = all(m.honours & {"global_tokens", "sentences"} == {"global_tokens"} for m in mixers)
         self.marks = bool(mixers) and knows and self.pooling in ("class", "first")
         hidden = config.head_hidden
@@ -75,14 +75,11 @@ class Pool(nn.Module):
                 mask = Mask(keep=_and_one(mask.keep), global_tokens=_and_one(mask.global_tokens))
             x = torch.cat((self.token.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1)
         if self.marks and (mask is None or mask.global_tokens is None):
-            mask = replace(mask or Mask(), global_tokens=self._read(x, mask))
+            # the first real token of every row
+            real = None if mask is None else mask.keep
+            real = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real
+            mask = replace(mask or Mask(), global_tokens=real & (real.long().cumsum(1) == 1))
         return x, mask
-
-    def _read(self, x: Tensor, mask: Mask | None) -> Tensor:
-        """The first real token of every row (B, L, ...), by flags (B, L)."""
-        if mask is None or mask.keep is None:
-            return (torch.arange(x.shape[1], device=x.device) == 0).expand(x.shape[:2])
-        return mask.keep & (mask.keep.long().cumsum(1) == 1)
 
     def forward(self, y: Tensor, mask: Mask | None) -> Tensor:
         keep = None if mask is None else mask.keep
@@ -95,10 +92,10 @@ class Pool(nn.Module):
             real = keep[..., None].to(y.dtype)
             pooled = (y * real).sum(1) / real.sum(1).clamp(min=1)
         else:
-            places = torch.arange(1, keep.shape[1] + 1, device=y.device)
+            positions = torch.arange(1, keep.shape[1] + 1, device=y.device)
             if self.pooling == "first":
-                places = places.flip(0)
-            found = (places * keep).argmax(1)
+                positions = positions.flip(0)
+            found = (positions * keep).argmax(1)
             pooled = y[torch.arange(y.shape[0], device=y.device), found]
         return self.head(pooled)
 
@@ -108,7 +105,7 @@ def _and_one(flags: Tensor | None) -> Tensor | None:
 
 
 class TextClassifier(Model):
-    """inputs (B, L) int64 with ``mask.keep``, targets (B,), logits (B, classes)."""
+    """Text classifier: inputs (B, L) int64 with ``mask.keep``, targets (B,), logits (B, C)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -130,9 +127,9 @@ class TextClassifier(Model):
         refuse_state(self, state)
         x = self.embed(self.embedding, inputs, types)
         x, mask = self.pool.open(x, mask)
-        out, made = self.read_text(self.add_positions(x, mask, None), inputs, mask, taps=taps)
-        if made is not None and self.config.pooling == "globals":
-            logits = self.pool(made.y, Mask(keep=made.keep))
+        out, summarised = self.read_text(self.add_positions(x, mask, None), inputs, mask, taps=taps)
+        if summarised is not None and self.config.pooling == "globals":
+            logits = self.pool(summarised.y, Mask(keep=summarised.keep))
         else:
             logits = self.pool(out.y, mask)
         loss, losses = total_loss(logits, targets, out.losses, self.config)
@@ -140,7 +137,7 @@ class TextClassifier(Model):
 
 
 class ImageClassifier(Model):
-    """inputs (B, C, H, W): uint8 pixels, or floats already normalised; targets (B,)."""
+    """Image classifier: inputs (B, C, H, W), uint8 or floats already normalised; targets (B,)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""The complete description of a model, as plain data: what is saved, loaded and shown."""
+"""`ModelConfig`: the complete description of a model, as plain data."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from everyformer.core.config import Choice, Options
 from everyformer.core.gene import EMBEDDING_STD
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.genes import plain_genes
-from everyformer.models.pixel_options import PixelOptions
-from everyformer.models.summary_options import SummaryOptions
+from everyformer.models.options import PixelOptions, SummaryOptions
 
 DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""

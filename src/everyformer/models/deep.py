@@ -2,7 +2,7 @@
 
     W ~ N(0, 0.125 / n)           linear layers of n inputs
     W ~ N(0, 0.125 / (2 N n))     those that add to the residual stream of N layers
-    E ~ N(0, 0.01^2)              tables of tokens; of places 0.01^2 / (number of their tables)
+    E ~ N(0, 0.01^2)              tables of tokens; of positions 0.01^2 / (number of their tables)
     W = 0                         the output layer, so that the first loss is ln V; biases are 0 too
 
 Source: Child et al. 2019, arXiv 1904.10509, section 5.2, whose "0.125 / sqrt(d)" is a variance
@@ -35,17 +35,17 @@ def linear_parts(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     Returns:
         Matrices of linear layers, of tables and of positions that are added to vectors; and biases.
     """
-    held: set[int] = set()
+    drawn: set[int] = set()
     matrices: list[Tensor] = []
     biases: list[Tensor] = []
     for part in model.modules():
         added = isinstance(part, Position) and part.acts_on in ("embeddings", "layers")
         if isinstance(part, LINEAR) or added:
-            held |= {id(parameter) for parameter in part.parameters()}
+            drawn |= {id(parameter) for parameter in part.parameters()}
     for name, parameter in model.named_parameters():
-        if id(parameter) in held and parameter.dim() >= 2:
+        if id(parameter) in drawn and parameter.dim() >= 2:
             matrices.append(parameter)
-        elif id(parameter) in held and (name.endswith("bias") or ".biases." in name):
+        elif id(parameter) in drawn and (name.endswith("bias") or ".biases." in name):
             biases.append(parameter)
     return matrices, biases
 
@@ -55,25 +55,20 @@ def deep_weights(model: nn.Module, embeddings: Sequence[nn.Module]) -> None:
     tables = {id(table.weight) for table in embeddings}
     pool = getattr(model, "pool", None)
     classifier = set() if pool is None else {id(parameter) for parameter in pool.parameters()}
-    matrices, biases = linear_parts(model)
+    matrices, biases = ([p for p in ps if id(p) not in classifier] for ps in linear_parts(model))
     for weight in matrices:
-        if id(weight) not in classifier:
-            inputs = weight[0].numel()
-            std = TABLE if id(weight) in tables else math.sqrt(SCALE / inputs)
-            nn.init.normal_(weight, std=std)
+        std = TABLE if id(weight) in tables else math.sqrt(SCALE / weight[0].numel())
+        nn.init.normal_(weight, std=std)
     for bias in biases:
-        if id(bias) not in classifier:
-            nn.init.zeros_(bias)
-    for places in _places(model):
-        for table in places:
-            nn.init.normal_(table, std=TABLE / math.sqrt(len(places)))
+        nn.init.zeros_(bias)
+    for group in _position_tables(model):
+        for table in group:
+            nn.init.normal_(table, std=TABLE / math.sqrt(len(group)))
     for part in model.modules():
         if isinstance(part, Stack):
             for linear in residual_outputs(part, "sparse-transformer"):
-                inputs = linear.in_features
-                nn.init.normal_(
-                    linear.weight, std=math.sqrt(SCALE / (2 * len(part.order) * inputs))
-                )
+                inputs = 2 * len(part.order) * linear.in_features
+                nn.init.normal_(linear.weight, std=math.sqrt(SCALE / inputs))
     for name in ("head", "ahead"):
         head = getattr(model, name, None)
         if isinstance(head, nn.Linear):
@@ -93,12 +88,12 @@ def residual_outputs(stack: Stack, init: str) -> Iterator[nn.Linear]:
             yield linear
 
 
-def _places(model: nn.Module) -> list[list[Tensor]]:
+def _position_tables(model: nn.Module) -> list[list[Tensor]]:
     """Tables of positions that are added up, group by group."""
     groups: list[list[Tensor]] = []
     for part in model.modules():
         if isinstance(part, PixelEmbedding):
-            groups.append([table.weight for table in part.places()])
+            groups.append([table.weight for table in part.position_tables()])
         elif isinstance(part, Position) and part.acts_on in ("embeddings", "layers"):
             tables: list[Tensor] = [weight for weight in part.parameters() if weight.dim() == 2]
             beside = getattr(part.options, "combine", "sum") == "concat"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.stack import Stack
-from everyformer.core.errors import ConfigError, GeneError, ShapeError
+from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput, add_losses
 from everyformer.core.state import StackState
@@ -31,18 +31,10 @@ from everyformer.positions import POSITION
 
 
 class SuperResolution(PixelModel):
-    """inputs (B, C, h, w) uint8, targets (B, H*W*C) intensities with -100 = not scored.
+    """Enlarging model: inputs (B, C, h, w) uint8, targets (B, H*W*C), -100 = not scored.
 
     Logits (B, H*W*C, 256), as `PixelModel` gives them: raster order, or a mixture's parameters.
     """
-
-    def __init__(self, config: ModelConfig) -> None:
-        if config.source_image is None:
-            raise GeneError(
-                "task 'super-resolution' needs source_image=(channels, height, width), the shape "
-                "of the small images"
-            )
-        super().__init__(config)
 
     def build_reading(self, config: ModelConfig) -> list[nn.Module]:
         assert config.source_image is not None

@@ -33,7 +33,7 @@ from everyformer.models.config import ModelConfig
 
 
 class LanguageModel(Model):
-    """inputs (B, L) int64, targets (B, L) with -100 = not scored, logits (B, L, vocabulary)."""
+    """Language model: inputs and targets (B, L) int64, -100 = not scored, logits (B, L, V)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -91,8 +91,8 @@ class LanguageModel(Model):
         if taught and targets is not None:
             layers = [self.stack.norm(out.taps[tap]) for tap in early]
             add_losses(out.losses, self._auxiliary(y, layers, targets, mask))
-        made = predict(self.head, y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, out.state, taps={tap: out.taps[tap] for tap in taps})
+        predicted = predict(self.head, y, targets, out.losses, self.config, self.training)
+        return ModelOutput(*predicted, out.state, taps={tap: out.taps[tap] for tap in taps})
 
     def _auxiliary(
         self, y: Tensor, layers: Sequence[Tensor], targets: Tensor, mask: Mask | None

@@ -1,4 +1,4 @@
-"""From a config to the mixers of its layers, with the other genes inside them."""
+"""Layers of a model, from its config: mixers with the other genes inside them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everyformer.genes import GENES
 from everyformer.mixers import MIXER, MIXERS
 from everyformer.models.checks import check_globals, check_model
 from everyformer.models.config import ModelConfig
-from everyformer.models.pixel_options import PixelOptions
+from everyformer.models.options import PixelOptions
 
 
 def build_mixers(config: ModelConfig) -> list[Mixer]:
@@ -69,7 +69,7 @@ def encoder_config(config: ModelConfig) -> ModelConfig:
 
 
 def source_config(config: ModelConfig) -> ModelConfig:
-    """The encoder of a model that enlarges small images: attention both ways, unless told other."""
+    """The encoder of a model that enlarges small images: attention both ways by default."""
     assert config.source_image is not None
     drawn, chosen, wiring = config.pixels, config.genes["encoder"], config.genes["wiring"]
     mixer = Choice("attention", chosen.options) if chosen.name is None else chosen

@@ -18,15 +18,14 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from everyformer.blocks.block import Block
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.mixers.longformer import Longformer
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
+from everyformer.models.classifier import mixers_of
 from everyformer.models.config import DEFAULT_LENGTH, ModelConfig
 
 LONG = ("longformer", "bigbird")
@@ -63,22 +62,19 @@ def lengthen(model: Model, mixer: str, length: int, **options: Any) -> Model:
     kept = {name: value for name, value in config.genes["mixer"].options.items() if name in KEPT}
     chosen = config.with_genes(mixer=Choice(mixer, {**kept, **options}))
     longer = dataclasses.replace(chosen, member=mixer, max_length=length, schedule={})
-    made = build_model(longer)
-    made.to(next(model.parameters()).dtype)
-    held = made.state_dict()
+    out = build_model(longer)
+    out.to(next(model.parameters()).dtype)
+    weights = out.state_dict()
     for name, value in model.state_dict().items():
-        held[name] = _repeated(value, len(held[name])) if name.endswith(".table") else value
-    made.load_state_dict(held)
-    mixers = [block.mixer for block in made.stack.blocks if isinstance(block, Block)]
-    for own in mixers:
+        if name.endswith(".table"):
+            # more rows: the first ones again and again
+            value = value[torch.arange(len(weights[name]), device=value.device) % len(value)]
+        weights[name] = value
+    out.load_state_dict(weights)
+    for own in mixers_of(out.stack):
         if isinstance(own, Longformer) and own.project_global is not None:
             own.copy_projections()
-    return made.eval()
-
-
-def _repeated(table: Tensor, rows: int) -> Tensor:
-    """A table over positions with more rows, the first ones again and again."""
-    return table[torch.arange(rows, device=table.device) % len(table)]
+    return out.eval()
 
 
 def _check(config: ModelConfig) -> None:

@@ -28,7 +28,7 @@ from everyformer.models.language import predict
 
 
 class MaskedLanguageModel(Model):
-    """inputs (B, L) int64, targets (B, L) with -100 = not scored, logits (B, L, vocabulary)."""
+    """Masked model: inputs and targets (B, L) int64, -100 = not scored, logits (B, L, V)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -68,8 +68,8 @@ class MaskedLanguageModel(Model):
             return self._foretell(inputs, targets, mask, types, taps)
         x = self.add_positions(self.embed(self.embedding, inputs, types), mask, None)
         out, _ = self.read_text(x, inputs, mask, taps=taps)
-        made = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, None, taps=out.taps)
+        predicted = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
+        return ModelOutput(*predicted, None, taps=out.taps)
 
     def _foretell(
         self, inputs: Tensor, targets: Tensor | None, mask: Mask | None, types: Tensor | None,
@@ -83,17 +83,17 @@ class MaskedLanguageModel(Model):
         chosen = summaries.choose(parts)
         own = self.config.summaries.mask_token
         last = self.config.vocabulary - 1
-        shown = summaries.hide(inputs, parts, chosen, last if own is None else own)
+        masked = summaries.hide(inputs, parts, chosen, last if own is None else own)
         outs = []
-        for tokens in (shown, whole):
+        for tokens in (masked, whole):
             x = self.add_positions(self.embed(self.embedding, tokens, types), mask, None)
             outs.append(self.read_text(x, tokens, mask, taps=taps, parts=parts))
         (out, guess), (_, full) = outs
         assert guess is not None
         assert full is not None
         out.losses["cpc"] = summaries.contrast(guess.y, full, chosen)
-        made = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, None, taps=out.taps)
+        predicted = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
+        return ModelOutput(*predicted, None, taps=out.taps)
 
     def logits(self, y: Tensor) -> Tensor:
         """From the last layer's output (..., width) to scores (..., vocabulary)."""

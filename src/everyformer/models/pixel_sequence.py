@@ -1,8 +1,8 @@
-"""A picture as the sequence of tokens that a pixel model sees, and what tells it where each is.
+"""A picture as the sequence of tokens that a pixel model sees, and embeddings of their positions.
 
 Values of a picture stand in raster order, channels of a pixel together: v[(r W + c) C + channel]. A
 token is one value, or all C values of a pixel; tokens are cells r x columns + c of a grid of
-(H, W C), or (H, W), and are made in raster order or block by block.
+(H, W C), or (H, W), and are drawn in raster order or block by block.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ShapeError
 from everyformer.engines.sparse.block_order import block_order
-from everyformer.models.pixel_options import PixelOptions
+from everyformer.models.options import PixelOptions
 from everyformer.positions.sinusoidal import sinusoid
 
 START = 256
@@ -20,13 +20,13 @@ START = 256
 
 
 class PixelSequence(nn.Module):
-    """Between pictures (B, C, H, W) uint8, values (B, H W C) int64 and tokens in the order made.
+    """Pictures (B, C, H, W) uint8 as values (B, H W C) int64 and as tokens in drawing order.
 
     Tokens are (B, steps), or with whole pixels (B, steps, C).
     """
 
     order: Tensor
-    places: Tensor
+    inverse: Tensor
     begins: Tensor
     """(steps,) bool, tokens before which nothing is read though they are not the first"""
 
@@ -38,9 +38,9 @@ class PixelSequence(nn.Module):
         self.columns = width if self.whole else width * self.channels
         self.raster = options.order == "raster"
         tile = (1, self.columns) if self.raster else options.tile
-        order, places = block_order(self.rows, self.columns, tile)
+        order, inverse = block_order(self.rows, self.columns, tile)
         self.register_buffer("order", order, persistent=False)
-        self.register_buffer("places", places, persistent=False)
+        self.register_buffer("inverse", inverse, persistent=False)
         begins = torch.zeros(len(order), dtype=torch.bool)
         if options.shift == "block":
             rows, columns = order // self.columns // tile[0], order % self.columns // tile[1]
@@ -76,7 +76,7 @@ class PixelSequence(nn.Module):
         return values.view(-1, height, width, channels).permute(0, 3, 1, 2).to(torch.uint8)
 
     def tokens(self, values: Tensor) -> Tensor:
-        """Values (B, H W C) -> tokens in the order in which they are made."""
+        """Values (B, H W C) -> tokens in drawing order."""
         cells = values.unflatten(1, (-1, self.channels)) if self.whole else values
         return cells if self.raster else cells.index_select(1, self.order)
 
@@ -84,9 +84,9 @@ class PixelSequence(nn.Module):
         """The inverse of `tokens`."""
         return self.in_raster(tokens).flatten(1)
 
-    def in_raster(self, made: Tensor) -> Tensor:
-        """Rows (B, steps, ...) in the order made -> in raster order."""
-        return made if self.raster else made.index_select(1, self.places)
+    def in_raster(self, rows: Tensor) -> Tensor:
+        """Rows (B, steps, ...) in drawing order -> in raster order."""
+        return rows if self.raster else rows.index_select(1, self.inverse)
 
     def shifted(self, tokens: Tensor) -> Tensor:
         """What is read to predict each of ``tokens``, the first ones: `START`, then all but the
@@ -96,12 +96,12 @@ class PixelSequence(nn.Module):
         return read.masked_fill(begins[:, None] if self.whole else begins, START)
 
     def channel(self, steps: Tensor) -> Tensor:
-        """Which channel of its pixel the token made at each of ``steps`` is."""
+        """Which channel of its pixel the token drawn at each of ``steps`` is."""
         return self.order[steps] % self.columns % (1 if self.whole else self.channels)
 
 
 class PixelEmbedding(nn.Module):
-    """Vectors (B, L, width) of the tokens that are read, by value and by the place predicted.
+    """Embeddings (B, L, width) of the tokens that are read, by value and by position predicted.
 
     Values are rows of a table, `START` its last; of whole pixels they are a linear map of the
     channels in [-1, 1], which is a convolution of 1 x C with stride C over the row of values.
@@ -129,7 +129,7 @@ class PixelEmbedding(nn.Module):
         """The parts whose matrices start as embeddings do."""
         return [part for part in self.children() if part is not self.sequence]
 
-    def places(self) -> list[nn.Embedding]:
+    def position_tables(self) -> list[nn.Embedding]:
         """Those of rows, columns and channels."""
         if not self.learned:
             return []
@@ -141,26 +141,25 @@ class PixelEmbedding(nn.Module):
         """``tokens`` read, as `PixelSequence.shifted` gives them, to predict those of ``steps``.
 
         Args:
-            steps: (B or 1, L) int64, the place in the order of what is predicted.
+            steps: (B or 1, L) int64, the position in drawing order of what is predicted.
             scale: of everything that is learned.
-            own: (B or 1, L) int64, the places of what is read (default: one before ``steps``).
+            own: (B or 1, L) int64, the positions of what is read (default: one before ``steps``).
         """
         read = self._read(tokens, (steps - 1).clamp(min=0) if own is None else own)
-        place = self._place(steps, read.dtype)
-        return (read + place) * scale if self.learned else read * scale + place
+        position = self._position(steps, read.dtype)
+        return (read + position) * scale if self.learned else read * scale + position
 
     def _read(self, tokens: Tensor, steps: Tensor) -> Tensor:
         if self.start is not None:
-            made: Tensor = self.values(tokens.to(self.start.dtype) / 127.5 - 1)
-            return torch.where(tokens[..., :1] == START, self.start.to(made.dtype), made)
+            vectors: Tensor = self.values(tokens.to(self.start.dtype) / 127.5 - 1)
+            return torch.where(tokens[..., :1] == START, self.start.to(vectors.dtype), vectors)
         rows = tokens.long()
         if self.own_tables:
             own = rows + 256 * self.sequence.channel(steps)
             rows = torch.where(rows == START, 256 * self.sequence.channels, own)
-        vectors: Tensor = self.values(rows)
-        return vectors
+        return self.values(rows)
 
-    def _place(self, steps: Tensor, dtype: torch.dtype) -> Tensor:
+    def _position(self, steps: Tensor, dtype: torch.dtype) -> Tensor:
         cells = self.sequence.order[steps]
         row, column = cells // self.sequence.columns, cells % self.sequence.columns
         if not self.learned:
@@ -168,9 +167,9 @@ class PixelEmbedding(nn.Module):
             down = sinusoid(row, half, dtype=dtype)
             return torch.cat((down, sinusoid(column, self.width - half, dtype=dtype)), -1)
         if self.channel is None:
-            place: Tensor = self.row(row) + self.column(column)
+            position: Tensor = self.row(row) + self.column(column)
         else:
             channels = self.sequence.channels
-            place = self.row(row) + self.column(column // channels)
-            place = place + self.channel(column % channels)
-        return place
+            position = self.row(row) + self.column(column // channels)
+            position = position + self.channel(column % channels)
+        return position

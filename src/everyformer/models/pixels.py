@@ -3,10 +3,10 @@
     p(image) = prod_t p(x_t | x_<t)
 
 A token is the intensity of one channel, drawn from 256, or a whole pixel, drawn from a mixture of
-discretised logistics. Tokens are made in raster order or block by block, and what is read is moved
+discretised logistics. Tokens are drawn in raster order or block by block, and what is read is moved
 on by one along that order. Beside the position gene, vectors of the row, the column and the channel
 to be predicted tell where it is; the vector of a class, where the model is told one, is added at
-every place. Losses are in nats a pixel and channel: divided by ln 2 they are bits/dim.
+every position. Losses are in nats a pixel and channel: divided by ln 2 they are bits/dim.
 
 Source: Parmar et al. 2018, arXiv 1802.05751 (Image Transformer), sections 3 and 4.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,7 @@ from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState, State
+from everyformer.core.tasks import TASKS
 from everyformer.engines.ranges import full_precision
 from everyformer.engines.softmax.visibility import surely
 from everyformer.models.base import Model
@@ -36,11 +38,11 @@ __all__ = ["START", "PixelModel"]
 
 
 class PixelModel(Model):
-    """inputs (B, C, H, W) uint8; logits (B, H*W*C, 256) of every value given those made before it.
+    """Pixel model: inputs (B, C, H, W) uint8; logits (B, H*W*C, 256) of values given those before.
 
-    Values and logits stand in raster order, channels of a pixel together, in whatever order they
-    are made. With ``output="mixture"`` the logits are (B, H*W, parameters of a pixel's mixture).
-    With a state, inputs are tokens in the order made, as `PixelSequence.shifted` gives them.
+    Values and logits are in raster order, channels of a pixel together, in whatever order they
+    are drawn. With ``output="mixture"`` the logits are (B, H*W, parameters of a pixel's mixture).
+    With a state, inputs are tokens in drawing order, as `PixelSequence.shifted` gives them.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -92,17 +94,12 @@ class PixelModel(Model):
         tokens = self.sequence.shifted(self.sequence.tokens(values))
         return self.scored(self.read(tokens, labels=labels, mask=mask, taps=taps), values, targets)
 
-    def decode(
-        self,
-        tokens: Tensor,
-        *,
-        labels: Tensor | None = None,
-        context: Sequence[State] | None = None,
-        mask: Mask | None = None,
-        state: StackState | None = None,
-    ) -> ModelOutput:
-        """Logits after each of ``tokens``, which begin the sequence or continue a state's."""
-        out = self.read(tokens, labels=labels, context=context, mask=mask, state=state)
+    def decode(self, tokens: Tensor, **given: Any) -> ModelOutput:
+        """Logits after each of ``tokens``, which begin the sequence or continue a state's.
+
+        ``given`` is what `read` takes.
+        """
+        out = self.read(tokens, **given)
         return ModelOutput(self._logits(out.y), None, dict(out.losses), out.state)
 
     def read(
@@ -115,22 +112,24 @@ class PixelModel(Model):
         state: StackState | None = None,
         taps: Sequence[str] = (),
     ) -> StackOutput:
-        """What the stack makes of ``tokens``, in the order made."""
+        """Output of the stack for ``tokens``, in drawing order."""
         count = tokens.shape[1]
         steps = torch.arange(count, device=tokens.device)[None]
         if state is not None:
             steps = state.seen[:, None] + steps
-        x = self.embedding(tokens, steps, self.embedding_scale) + self._told(labels, len(tokens))
+        x = self.embedding(tokens, steps, self.embedding_scale)
+        self.check_labels(labels, len(tokens))
+        if self.classes is not None and labels is not None:
+            x = x + self.classes(labels.long())[:, None] * self.embedding_scale
         x = self.add_positions(x, mask, state)
-        out: StackOutput = self.stack(x, context=context, mask=mask, state=state, taps=taps)
-        return out
+        return self.stack(x, context=context, mask=mask, state=state, taps=taps)
 
     def scored(self, out: StackOutput, values: Tensor, targets: Tensor | None) -> ModelOutput:
-        """Logits and losses in raster order of what `read` made of all ``values`` (B, H*W*C)."""
+        """Logits and losses in raster order of what `read` gave for all ``values`` (B, H*W*C)."""
         y = self.sequence.in_raster(out.y)
         if not self.sequence.whole or targets is None:
-            made = predict(self._logits, y, targets, out.losses, self.config, self.training)
-            return ModelOutput(*made, out.state, taps=out.taps)
+            predicted = predict(self._logits, y, targets, out.losses, self.config, self.training)
+            return ModelOutput(*predicted, out.state, taps=out.taps)
         logits, scored = self._logits(y), targets != -100
         goals = torch.where(scored, targets.long(), values)
         each = mixture_losses(logits, goals.unflatten(1, (-1, self.sequence.channels)))
@@ -139,7 +138,7 @@ class PixelModel(Model):
         return ModelOutput(logits, loss, losses, out.state, each, out.taps)
 
     def every_class(self, count: int) -> Tensor | None:
-        """Labels (count,) in which the classes take turns; None where none are told."""
+        """Labels (count,) in which the classes take turns; None without classes."""
         if self.classes is None:
             return None
         return torch.arange(count, device=self.head.weight.device) % self.classes.num_embeddings
@@ -188,7 +187,7 @@ class PixelModel(Model):
         """Log-probabilities, up to a constant, of the next value of a token.
 
         Args:
-            logits: (B, ...) of the token, as `decode` gives them for one place.
+            logits: (B, ...) of the token, as `decode` gives them for one position.
             drawn: (B, c) channels of it that are drawn; the channel after them is meant.
 
         Returns:
@@ -201,21 +200,17 @@ class PixelModel(Model):
     def _logits(self, y: Tensor) -> Tensor:
         """What the head makes of ``y``; the means of a mixture are finer than bfloat16."""
         if not self.sequence.whole:
-            logits: Tensor = self.head(y)
-            return logits
+            return self.head(y)
         with full_precision(y):
             return F.linear(y.to(self.head.weight.dtype), self.head.weight)
 
-    def _told(self, labels: Tensor | None, rows: int) -> Tensor | float:
-        """The class vectors (B, 1, width)."""
-        self.check_labels(labels, rows)
-        if self.classes is None or labels is None:
-            return 0.0
-        vectors: Tensor = self.classes(labels.long())[:, None] * self.embedding_scale
-        return vectors
-
 
 def _check(config: ModelConfig) -> None:
+    if TASKS[config.task].encodes and config.source_image is None:
+        raise GeneError(
+            "task 'super-resolution' needs source_image=(channels, height, width), the shape "
+            "of the small images"
+        )
     if config.image is None:
         raise GeneError(f"task '{config.task}' needs image=(channels, height, width)")
     if config.pixels.output != "mixture":

@@ -33,7 +33,7 @@ from everyformer.positions import POSITION
 
 
 class Encoded(NamedTuple):
-    """A source as the decoder reads it."""
+    """An encoded source, as the decoder reads it."""
 
     context: tuple[State, ...]
     """of every decoder layer: keys and values (or what else its reader needs), rows = sentences"""
@@ -42,7 +42,7 @@ class Encoded(NamedTuple):
 
 
 class EncoderDecoder(Model):
-    """inputs (B, S) int64 with ``mask.keep``, targets (B, T) int64 with -100 = not scored.
+    """Encoder-decoder: inputs (B, S) int64 with ``mask.keep``, targets (B, T), -100 = not scored.
 
     Logits (B, T, vocabulary): position t has read the source and the targets before t.
     """
@@ -57,10 +57,8 @@ class EncoderDecoder(Model):
         if config.source_vocabulary is not None:
             self.source_embedding = nn.Embedding(config.source_vocabulary, config.width)
         self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
-        embeddings = [self.embedding]
-        if config.source_vocabulary is not None:
-            embeddings.append(self.source_embedding)
-        self.start_weights(embeddings)
+        # each once, in this order
+        self.start_weights([*dict.fromkeys((self.embedding, self.source_embedding))])
         if config.tie:
             self.head.weight = self.embedding.weight
         if self.head.bias is not None:
@@ -93,9 +91,8 @@ class EncoderDecoder(Model):
         encoded = self.encode(inputs, mask)
         out = self._read_prefix(prefix, encoded.context, state, taps)
         add_losses(encoded.losses, out.losses)
-        terms = encoded.losses
-        made = predict(self.head, out.y, targets, terms, self.config, self.training)
-        return ModelOutput(*made, out.state, taps=out.taps)
+        predicted = predict(self.head, out.y, targets, encoded.losses, self.config, self.training)
+        return ModelOutput(*predicted, out.state, taps=out.taps)
 
     def encode(self, source: Tensor, mask: Mask | None = None) -> Encoded:
         """Read the source (B, S) once, for all steps of `decode`."""
@@ -125,8 +122,7 @@ class EncoderDecoder(Model):
         taps: Sequence[str] = (),
     ) -> StackOutput:
         x = self.add_positions(self.embed(self.embedding, prefix), None, state)
-        out: StackOutput = self.stack(x, context=context, state=state, taps=taps)
-        return out
+        return self.stack(x, context=context, state=state, taps=taps)
 
     def shifted(self, targets: Tensor) -> Tensor:
         """The decoder's input (B, T) for ``targets``: the start token, then all but the last."""

@@ -31,14 +31,14 @@ from torch import Tensor, nn
 
 from everyformer.core.mask import Mask, document_positions, runs_of
 from everyformer.engines.rows import gather_rows
-from everyformer.models.summary_options import SummaryOptions
+from everyformer.models.options import SummaryOptions
 
 KNOWN = frozenset({"keep", "documents", "sentences", "global_tokens"})
 """parts of a mask that a text with summaries may come with"""
 
 
-class Parts(NamedTuple):
-    """How texts are divided."""
+class TextParts(NamedTuple):
+    """The parts that texts are divided into."""
 
     number: Tensor
     """(B, L) the part of its row that a token is in; of padding any"""
@@ -50,18 +50,18 @@ class Parts(NamedTuple):
     """(B, L) int64, counted by `runs_of`; None: one a row"""
 
 
-class Opened(NamedTuple):
+class WithGlobals(NamedTuple):
     """Texts with their global tokens."""
 
     x: Tensor
     """(B, G + L, width)"""
     mask: Mask
-    place: Tensor | None
+    positions: Tensor | None
     """(B, G + L) where the global tokens, and then those of the text, stand; None: in that order"""
 
 
 class Summarised(NamedTuple):
-    """What came of global tokens."""
+    """Outputs of global tokens."""
 
     y: Tensor
     """(B, G, channels)"""
@@ -70,12 +70,12 @@ class Summarised(NamedTuple):
 
 
 class Summaries(nn.Module):
-    """Divides texts, puts global tokens in and takes them out.
+    """Global tokens of texts: divides texts, puts the tokens in and takes them out.
 
     Args:
         width: channels of embeddings.
         options: `SummaryOptions`.
-        sentences: whether the layers ask which part a token is in.
+        sentences: whether the layers read which part a token is in.
     """
 
     def __init__(self, width: int, options: SummaryOptions, sentences: bool) -> None:
@@ -83,7 +83,7 @@ class Summaries(nn.Module):
         self.options, self.sentences = options, sentences
         self.vector = nn.Embedding(1, width)
 
-    def divide(self, tokens: Tensor, mask: Mask | None) -> Parts:
+    def divide(self, tokens: Tensor, mask: Mask | None) -> TextParts:
         """The parts of texts of ``tokens`` (B, L)."""
         given = mask or Mask()
         given.require("a model with summaries", KNOWN)
@@ -112,48 +112,50 @@ class Summaries(nn.Module):
         else:
             most = max(int(found.max()), 1)
         keep = torch.arange(most, device=tokens.device) < found
-        return Parts((counted - 1).clamp(min=0), real, keep, documents)
+        return TextParts((counted - 1).clamp(min=0), real, keep, documents)
 
-    def open(self, x: Tensor, first: Tensor, parts: Parts, mask: Mask | None) -> Opened:
+    def open(self, x: Tensor, first: Tensor, parts: TextParts, mask: Mask | None) -> WithGlobals:
         """Global tokens ``first`` (B, G, width) and the text ``x`` (B, L, width), with a mask."""
         count = parts.keep.shape[1]
         marked = None if mask is None else mask.global_tokens
         chosen = torch.zeros_like(parts.real) if marked is None else marked
         numbers = torch.arange(count, device=x.device).expand_as(parts.keep)
-        made: dict[str, Any] = {
+        parts_of: dict[str, Any] = {
             "keep": torch.cat([parts.keep, parts.real], 1),
             "global_tokens": torch.cat([torch.ones_like(parts.keep), chosen], 1),
         }
         if self.sentences:
-            made["sentences"] = torch.cat([numbers, parts.number], 1)
+            parts_of["sentences"] = torch.cat([numbers, parts.number], 1)
         both = torch.cat([first.to(x.dtype), x], 1)
         if mask is None or mask.documents is None or parts.documents is None:
-            return Opened(both, Mask(**made, front=count if marked is None else None), None)
+            return WithGlobals(
+                both, Mask(**parts_of, front=count if marked is None else None), None
+            )
         own = torch.zeros_like(numbers).scatter(1, parts.number, parts.documents)
-        made["documents"] = torch.cat([own, parts.documents], 1)
+        parts_of["documents"] = torch.cat([own, parts.documents], 1)
         # how many documents begin up to a token, or to the part that a global token stands for
         begun = F.pad(parts.documents[:, 1:] != parts.documents[:, :-1], (1, 0)).long().cumsum(1)
         rank = torch.zeros_like(numbers).scatter(1, parts.number, begun)
         rank = rank.masked_fill(~parts.keep, x.shape[1])
         order = torch.cat([2 * rank, 2 * begun + 1], 1).argsort(dim=1, stable=True)
-        places = torch.arange(order.shape[1], device=x.device).expand_as(order)
-        place = torch.empty_like(order).scatter(1, order, places)
-        moved = {name: part.gather(1, order) for name, part in made.items()}
-        return Opened(gather_rows(both, order), Mask(**moved), place)
+        slots = torch.arange(order.shape[1], device=x.device).expand_as(order)
+        positions = torch.empty_like(order).scatter(1, order, slots)
+        moved = {name: part.gather(1, order) for name, part in parts_of.items()}
+        return WithGlobals(gather_rows(both, order), Mask(**moved), positions)
 
-    def close(self, y: Tensor, opened: Opened, parts: Parts) -> tuple[Tensor, Summarised]:
+    def close(self, y: Tensor, opened: WithGlobals, parts: TextParts) -> tuple[Tensor, Summarised]:
         """Outputs of the text (B, L, channels), and of its global tokens."""
-        if opened.place is not None:
-            y = gather_rows(y, opened.place)
+        if opened.positions is not None:
+            y = gather_rows(y, opened.positions)
         count = parts.keep.shape[1]
         return y[:, count:], Summarised(y[:, :count], parts.keep)
 
-    def choose(self, parts: Parts) -> Tensor:
+    def choose(self, parts: TextParts) -> Tensor:
         """(B, G) bool: the parts that are hidden in this step of a training."""
         drawn = torch.rand(parts.keep.shape, device=parts.keep.device)
         return parts.keep & (drawn < self.options.cpc_share)
 
-    def hide(self, tokens: Tensor, parts: Parts, chosen: Tensor, mask_token: int) -> Tensor:
+    def hide(self, tokens: Tensor, parts: TextParts, chosen: Tensor, mask_token: int) -> Tensor:
         """``tokens`` (B, L) with those of chosen parts hidden."""
         hidden = chosen.gather(1, parts.number) & parts.real
         return tokens.masked_fill(hidden, mask_token)
@@ -164,11 +166,11 @@ class Summaries(nn.Module):
         target = (full.y.detach() if self.options.cpc_stop else full.y).flatten(0, 1).to(wide)
         scores = guess.flatten(0, 1).to(wide) @ target.T / self.options.cpc_temperature
         scores = scores.masked_fill(~full.keep.flatten(), -math.inf)
-        asked = chosen.flatten()
-        # rows that ask nothing have finite numbers, so that their gradients are zero
-        scores = scores.masked_fill(~asked[:, None], 0.0)
+        queries = chosen.flatten()
+        # rows without a query have finite numbers, so that their gradients are zero
+        scores = scores.masked_fill(~queries[:, None], 0.0)
         each = scores.logsumexp(1) - scores.diagonal()
-        return self.options.cpc * (each * asked).sum() / asked.sum().clamp(min=1)
+        return self.options.cpc * (each * queries).sum() / queries.sum().clamp(min=1)
 
 
 def _moved(ids: Tensor, before: Tensor) -> Tensor:

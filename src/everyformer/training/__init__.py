@@ -1,16 +1,16 @@
 """Training: the loop, its config, checkpoints, evaluation. Torch is imported when it is needed."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from everyformer.core.lazy import late_names
 
 if TYPE_CHECKING:
-    from everyformer.training.checkpoint import load_model, save_model
-    from everyformer.training.config import TrainingConfig
-    from everyformer.training.loop import train
-    from everyformer.training.result import TrainResult
-    from everyformer.training.run import RunDirectory
+    from everyformer.training.checkpoint import load_model as load_model
+    from everyformer.training.checkpoint import save_model as save_model
+    from everyformer.training.config import TrainingConfig as TrainingConfig
+    from everyformer.training.loop import train as train
+    from everyformer.training.result import TrainResult as TrainResult
+    from everyformer.training.run import RunDirectory as RunDirectory
 
 _HOMES = {
     "RunDirectory": "run",
@@ -20,11 +20,5 @@ _HOMES = {
     "save_model": "checkpoint",
     "train": "loop",
 }
-
-__all__ = ["RunDirectory", "TrainResult", "TrainingConfig", "load_model", "save_model", "train"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__all__ = list(_HOMES)
+__getattr__ = late_names(__name__, _HOMES)

@@ -25,10 +25,10 @@ class Carry:
 
     def of(self, number: int, rows: int) -> StackState:
         """The state that slice ``number``, of ``rows`` rows, goes on from."""
-        held = self.states.get(number)
-        if held is None or held.seen.shape[0] != rows:
-            held = self._model.init_state(rows)
-        return held
+        state = self.states.get(number)
+        if state is None or state.seen.shape[0] != rows:
+            state = self._model.init_state(rows)
+        return state
 
     def take(self, number: int, state: StackState | None) -> None:
         """Keep what slice ``number`` came to, cut from the graph."""
@@ -36,7 +36,7 @@ class Carry:
         self.states[number] = state.detach()
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that is held, to be saved."""
+        """All states, to be saved."""
         return named_tensors([self.states[n] for n in sorted(self.states)])
 
     def fill(self, tensors: dict[str, Tensor]) -> None:
@@ -67,7 +67,7 @@ def carry_of(model: nn.Module, dataset: Dataset, world: World) -> Carry | None:
 
 
 def training_batch(dataset: Dataset, carry: Carry | None, step: int, size: int, seed: int) -> Batch:
-    """The rows of a step: at random places, or the next segments of texts that go on."""
+    """The rows of a step: at random positions, or the next segments of texts that go on."""
     if carry is None:
         return dataset.train_batch(step, size, seed)
     assert isinstance(dataset, TextDataset)

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,8 @@ from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded, require_regular, written_whole
 from everyformer.core.sealed import DamagedError, check_sums, checksums, write_json
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.training.optimiser import WeightAverage
+from everyformer.training.carry import Carry
+from everyformer.training.optimiser import WeightAverage, copy_weights
 from everyformer.training.storage import (
     check_fit,
     load_weights,
@@ -42,13 +43,10 @@ from everyformer.training.upgrades import (
     saved_tensors,
 )
 
-if TYPE_CHECKING:
-    from everyformer.training.carry import Carry
-
 
 @dataclass
 class TrainingState:
-    """How far a run has come; the only things beside tensors that a checkpoint carries."""
+    """State of a run: how far it has come, all that a checkpoint has beside tensors."""
 
     steps: int = 0
     tokens: int = 0
@@ -64,8 +62,8 @@ class TrainingState:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """All that a checkpoint holds tensors of."""
+class CheckpointParts:
+    """Parts of a run of which a checkpoint saves tensors."""
 
     model: nn.Module
     optimiser: torch.optim.Optimizer | None = None
@@ -73,7 +71,9 @@ class Parts:
     carry: Carry | None = None
 
 
-def save_checkpoint(folder: Path, state: TrainingState, parts: Parts, keep: int = 2) -> Path:
+def save_checkpoint(
+    folder: Path, state: TrainingState, parts: CheckpointParts, keep: int = 2
+) -> Path:
     """Write ``folder/step-NNNNNNNN`` whole, then drop all but the last ``keep`` and the best.
 
     Raises:
@@ -83,7 +83,11 @@ def save_checkpoint(folder: Path, state: TrainingState, parts: Parts, keep: int 
     with written_whole(final) as temporary:
         write_tensors(temporary / "model.safetensors", *weights_of(parts.model))
         if parts.optimiser is not None:
-            kept = _optimiser_tensors(parts.model, parts.optimiser)
+            kept = {
+                f"{key}:{name}": value
+                for name, parameter in parts.model.named_parameters()
+                for key, value in parts.optimiser.state.get(parameter, {}).items()
+            }
             write_tensors(temporary / "optimiser.safetensors", kept)
         if parts.average is not None:
             write_tensors(temporary / "ema.safetensors", parts.average.values)
@@ -105,7 +109,7 @@ def save_state(path: Path, state: TrainingState) -> None:
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of ``step`` lies."""
+    """Path of the checkpoint of ``step``."""
     return folder / f"step-{step:08d}"
 
 
@@ -141,12 +145,11 @@ def read_state(path: Path) -> TrainingState:
     """The state in the checkpoint ``path``; raises `DamagedError` unless all its sums hold."""
     values = read_saved(path / "state.json", CHECKPOINT_FORMAT)
     check_sums(path, values["files"])
-    own = {name: value for name, value in values.items() if name not in ("format", "version")}
-    del own["files"]
-    return from_dict(TrainingState, own)
+    about = ("format", "version", "files")
+    return from_dict(TrainingState, {k: v for k, v in values.items() if k not in about})
 
 
-def load_checkpoint(path: Path, parts: Parts) -> None:
+def load_checkpoint(path: Path, parts: CheckpointParts) -> None:
     """Fill what is given from the checkpoint ``path`` (checked by `newest_checkpoint`).
 
     Raises:
@@ -162,25 +165,17 @@ def load_checkpoint(path: Path, parts: Parts) -> None:
         parts.carry.fill(read_tensors(path / "memory.safetensors"))
 
 
-def _optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {
-        f"{key}:{name}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimiser.state.get(parameter, {}).items()
-    }
-
-
 def _fill_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, path: Path) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    held = [names[id(p)] for group in optimiser.param_groups for p in group["params"]]
+    trained = [names[id(p)] for group in optimiser.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for full, value in saved_tensors(path, model).items():
         key, _, name = full.partition(":")
-        if name not in held:
+        if name not in trained:
             raise CheckpointError(
                 f"{path} holds the optimiser's state of '{name}', which this run does not train"
             )
-        state.setdefault(held.index(name), {})[key] = value.clone()
+        state.setdefault(trained.index(name), {})[key] = value.clone()
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": state, "param_groups": groups})
 
@@ -288,13 +283,9 @@ def _load_best(folder: Path, model: nn.Module) -> None:
             path = best
         except DamagedError as error:
             warnings.warn(f"the best checkpoint is skipped for {path.name}: {error}", stacklevel=3)
-    load_checkpoint(path, Parts(model))
+    load_checkpoint(path, CheckpointParts(model))
     if (path / "ema.safetensors").exists():
-        tensors = saved_tensors(path / "ema.safetensors", model)
-        weights = dict(model.named_parameters())
-        with torch.no_grad():
-            for name, value in tensors.items():
-                weights[name].copy_(value)
+        copy_weights(model, saved_tensors(path / "ema.safetensors", model))
 
 
 def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
@@ -329,7 +320,7 @@ def is_model(path: Path) -> bool:
 
 
 def build_from_values(values: dict[str, Any]) -> nn.Module:
-    """This library's model of a config as plain values."""
+    """The model of this library that plain values of a config describe."""
     from everyformer.models.build import build_model
     from everyformer.models.config import ModelConfig
 

@@ -30,33 +30,33 @@ LOST = ("gloo", "nccl", "closed by peer", "reset by peer", "broken pipe", "timed
 
 
 @dataclass(frozen=True)
-class Place:
-    """This process's place among those that were started together, as ``torchrun`` tells it."""
+class Launch:
+    """Ranks of this process among those that were started together, as ``torchrun`` sets them."""
 
     rank: int = 0
     local_rank: int = 0
     size: int = 1
 
 
-def place_of_process() -> Place:
-    """What the environment says, checked.
+def read_launch() -> Launch:
+    """The `Launch` that the environment describes, checked.
 
     Raises:
         ConfigError: a variable is no number or out of range, or lacks one that belongs to it.
     """
-    asked = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": 1}
-    found = {name: os.environ.get(name, str(default)).strip() for name, default in asked.items()}
-    told = "which torchrun sets: start this with torchrun, or unset what is left of it"
+    defaults = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": 1}
+    found = {name: os.environ.get(name, str(default)).strip() for name, default in defaults.items()}
+    hint = "which torchrun sets: start this with torchrun, or unset what is left of it"
     for name, text in found.items():
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
             raise ConfigError(
-                f"{name} is '{text[:40]}' in the environment and no number that can be, {told}"
+                f"{name} is '{text[:40]}' in the environment and no number that can be, {hint}"
             )
     rank, local, size, port = (int(text) for text in found.values())
     if size < 1 or not rank < size or not local < size or not 0 < port < 2**16:
         raise ConfigError(
             f"the environment says RANK={rank}, LOCAL_RANK={local}, WORLD_SIZE={size} and "
-            f"MASTER_PORT={port}, which cannot be, {told}"
+            f"MASTER_PORT={port}, which cannot be, {hint}"
         )
     needed = (
         ("RANK", "MASTER_ADDR", "MASTER_PORT") if size > 1 and not dist.is_initialized() else ()
@@ -64,14 +64,14 @@ def place_of_process() -> Place:
     missing = [name for name in needed if name not in os.environ]
     if missing:
         raise ConfigError(
-            f"the environment says WORLD_SIZE={size} but nothing of {' and '.join(missing)}, {told}"
+            f"the environment says WORLD_SIZE={size} but nothing of {' and '.join(missing)}, {hint}"
         )
-    return Place(rank, local, size)
+    return Launch(rank, local, size)
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among those that train together; alone, it is rank 0 of 1."""
+    """The processes that train together, as this one sees them; alone, it is rank 0 of 1."""
 
     device: torch.device
     rank: int = 0
@@ -119,18 +119,19 @@ def join(device: str) -> Iterator[World]:
         ConfigError: the environment contradicts itself.
         LostError: the others cannot be reached, from the start or in the middle.
     """
-    here = place_of_process()
-    place = pick_device(device, here.local_rank if here.size > 1 else None)
+    here = read_launch()
+    chosen = pick_device(device, here.local_rank if here.size > 1 else None)
     if here.size == 1:
-        yield World(place)
+        yield World(chosen)
         return
     opened = not dist.is_initialized()
     if opened:
-        _meet(here, "nccl" if place.type == "cuda" else "gloo")
+        _meet(here, "nccl" if chosen.type == "cuda" else "gloo")
     try:
-        yield World(place, dist.get_rank(), dist.get_world_size())
+        yield World(chosen, dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:
-        if isinstance(error, EveryformerError) or not _is_lost(error):
+        lost = isinstance(error, dist.DistError) or any(x in str(error).lower() for x in LOST)
+        if isinstance(error, EveryformerError) or not lost:
             raise
         raise LostError(
             "another process of this run has ended or can no longer be reached, so this one ends "
@@ -144,7 +145,7 @@ def join(device: str) -> Iterator[World]:
             dist.destroy_process_group()
 
 
-def _meet(here: Place, backend: str) -> None:
+def _meet(here: Launch, backend: str) -> None:
     """Wait until all processes are there, then make them a group."""
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
@@ -160,13 +161,8 @@ def _meet(here: Place, backend: str) -> None:
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
 
 
-def _is_lost(error: RuntimeError) -> bool:
-    said = str(error).lower()
-    return isinstance(error, dist.DistError) or any(text in said for text in LOST)
-
-
 def pick_device(device: str, local_rank: int | None = None) -> torch.device:
-    """``auto`` is an accelerator where there is one, else the CPU.
+    """The device of that name; ``auto`` is an accelerator where there is one, else the CPU.
 
     Raises:
         ConfigError: torch knows no such device, or it is not on this machine.
@@ -175,19 +171,19 @@ def pick_device(device: str, local_rank: int | None = None) -> torch.device:
         found = torch.accelerator.current_accelerator(check_available=True)
         device = "cpu" if found is None else found.type
     try:
-        place = torch.device(device)
-        if local_rank is not None and place.type == "cuda":
-            place = torch.device("cuda", local_rank)
-            torch.cuda.set_device(place)
-        torch.empty(0, device=place)
+        chosen = torch.device(device)
+        if local_rank is not None and chosen.type == "cuda":
+            chosen = torch.device("cuda", local_rank)
+            torch.cuda.set_device(chosen)
+        torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device '{device}' cannot be used here: {reason}") from error
-    return place
+    return chosen
 
 
 def without_averaging(module: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Processes average their gradients once a step: in its ``last`` slice."""
+    """A block without averaging of gradients, but for the ``last`` slice of a step."""
     if isinstance(module, DistributedDataParallel) and not last:
         return module.no_sync()
     return nullcontext()

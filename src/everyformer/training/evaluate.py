@@ -1,11 +1,10 @@
-"""How good a model is on held-out data, with 95% intervals over sequences."""
+"""Evaluation of a model on held-out data, with 95% intervals over sequences."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,15 +13,14 @@ from torch import Tensor, nn
 from everyformer.core.errors import DataError
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.tasks import TASKS
+from everyformer.data.batch import Batch
+from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
+from everyformer.models.modes import evaluating
+from everyformer.training.curves import Curves
 from everyformer.training.distributed import World
 from everyformer.training.reading import read_in_order, read_windows
 from everyformer.training.step import autocast
-
-if TYPE_CHECKING:
-    from everyformer.data.batch import Batch
-    from everyformer.data.dataset import Dataset
-    from everyformer.training.curves import Curves
 
 Z = 1.959963984540054
 """half-width of a 95% interval in standard errors"""
@@ -42,7 +40,7 @@ def evaluate(
     streams: int | None = None,
     curves: Curves | None = None,
 ) -> dict[str, Any] | None:
-    """Read the validation part and measure.
+    """Losses and accuracies of a model on the validation part.
 
     Args:
         batch: sequences a forward pass.
@@ -50,11 +48,11 @@ def evaluate(
         precision: float32, or bfloat16 for autocast.
         seed: of members that draw random numbers in evaluation too; the caller's go on unchanged.
         world: the processes that share the work; None is this one alone.
-        should_stop: asked before each batch; once it is True the answer is None.
+        should_stop: called before each batch; once it is True the result is None.
         remember: whether a model with a memory reads what it needs before each window of a text.
         streams: read a text in order instead, in so many stretches side by side, each going on from
             segment to segment with the model's state.
-        curves: takes in the loss of every target with its place.
+        curves: takes in the loss of every target with its position.
 
     Returns:
         ``loss`` (nats a scored target), ``loss_interval``, ``perplexity``, ``accuracy``,
@@ -69,7 +67,14 @@ def evaluate(
     world = world or World(next(model.parameters()).device)
     sums = torch.zeros(10, dtype=torch.float64)
     guesses, top5, stopped = True, True, 0.0
-    with _evaluating(model, world.device, seed, precision):
+    devices = [world.device] if world.device.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices),
+        torch.no_grad(),
+        autocast(world.device, precision),
+        evaluating(model),
+    ):
+        torch.manual_seed(seed)
         if streams is None:
             reads = read_windows(model, dataset, batch, limit, world, remember)
         else:
@@ -105,25 +110,6 @@ def in_words(found: dict[str, Any]) -> str:
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
             parts.append(f"{name.replace('_', ' ')} {found[name]:.4f}{span}")
     return ", ".join(parts)
-
-
-@contextlib.contextmanager
-def _evaluating(
-    model: nn.Module, device: torch.device, seed: int, precision: str
-) -> Iterator[None]:
-    was_training = model.training
-    devices = [device] if device.type == "cuda" else []
-    with (
-        torch.random.fork_rng(devices),
-        torch.no_grad(),
-        autocast(device, precision),
-    ):
-        model.eval()
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            model.train(was_training)
 
 
 def _count(out: ModelOutput, batch: Batch) -> Tensor:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from everyformer.core.memory import check_memory
 from everyformer.core.tasks import TASKS
-
-if TYPE_CHECKING:
-    from everyformer.data.dataset import Dataset
-    from everyformer.training.config import TrainingConfig
-    from everyformer.training.distributed import World
+from everyformer.data.dataset import Dataset
+from everyformer.training.config import TrainingConfig
+from everyformer.training.distributed import World
 
 MOMENTS = 3
 """tensors beside each trained weight: its gradient and AdamW's two moments"""
@@ -39,12 +37,12 @@ def check_footprint(
     if TASKS[dataset.task].translates:
         # its batches are as large as --data.tokens says, and no text is longer than what was read
         return
-    told: Any = getattr(model, "config", None)
-    width = getattr(told, "width", 1)
-    held = config.batch * dataset.length * 2 * 8
+    options: Any = getattr(model, "config", None)
+    width = getattr(options, "width", 1)
+    tokens = config.batch * dataset.length * 2 * 8
     read = config.batch // (config.accumulate * world.size) * dataset.length * width * 4
     check_memory(
-        MOMENTS * weights + held + read,
+        MOMENTS * weights + tokens + read,
         f"a batch of {config.batch:,} sequences of {dataset.length:,} tokens",
         "choose a smaller --batch or --length, or a larger --training.accumulate",
     )

@@ -21,7 +21,7 @@ SEALED = re.compile(rb'(.*), "crc": "([0-9a-f]{8})"\}')
 
 
 class MetricsLog:
-    """Appends rows to ``metrics.jsonl``; each row is on the disk's way before `write` returns.
+    """Log of a run in ``metrics.jsonl``; each row is on the disk's way before `write` returns.
 
     Args:
         path: the file; its folder also takes TensorBoard's files.
@@ -69,7 +69,7 @@ class MetricsLog:
         """Write what is left and let go of the files."""
         self._file.close()
         if self._board is not None:
-            # its rows stand in the metrics too, whose refusal is told
+            # its rows are in the metrics too, whose refusal is raised
             with suppress(OSError):
                 self._board.close()
 
@@ -77,7 +77,7 @@ class MetricsLog:
 def read_metrics(path: Path, step: int | None = None) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl, oldest first; a row cut short by a kill ends them.
 
-    ``step`` is the last one that is asked for: what comes after a later row may be damaged.
+    ``step`` is the last one that is wanted: what comes after a later row may be damaged.
 
     Raises:
         DamagedError: a line is not as it was written; the message names it.

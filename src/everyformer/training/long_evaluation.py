@@ -78,14 +78,14 @@ def evaluate_long(
         options |= {"streams": streams}
         options.pop("batch", None)
     curves, start = Curves(dataset.length), time.perf_counter()
-    laid = dataclasses.replace(dataset, stride=stride)
-    found = evaluate(model, laid, remember=False, curves=curves, **options)
+    windows = dataclasses.replace(dataset, stride=stride)
+    found = evaluate(model, windows, remember=False, curves=curves, **options)
     if found is None:
         return None
     return found | {
         "window": dataset.length,
         "stride": stride,
         "tokens_per_second": found["scored"] / (time.perf_counter() - start),
-        "by_place": curves.by_place(),
+        "by_place": curves.by_position(),
         "by_context": curves.by_context(),
     }

@@ -11,14 +11,16 @@ import math
 import signal
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
+from everyformer.data.batch import Batch
+from everyformer.data.dataset import Dataset
 from everyformer.training.carry import carry_of, training_batch
-from everyformer.training.checkpoint import Parts, TrainingState
+from everyformer.training.checkpoint import CheckpointParts, TrainingState
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World, join
 from everyformer.training.evaluate import evaluate, in_words
@@ -38,10 +40,6 @@ from everyformer.training.signals import StopSignals
 from everyformer.training.stages import check_stages, narrowed, pieces_of
 from everyformer.training.step import backward, count_operations, positions, seed_step
 
-if TYPE_CHECKING:
-    from everyformer.data.batch import Batch
-    from everyformer.data.dataset import Dataset
-
 WARM_UP_STEPS = 3
 """first steps of a sitting, not counted in its speed: memory is claimed and code compiled"""
 
@@ -56,7 +54,7 @@ def train(
     extra_config: dict[str, Any] | None = None,
     show: bool = True,
 ) -> TrainResult:
-    """Train ``model`` in place; at the end it holds the averaged weights if ``config.ema`` is set.
+    """Train ``model`` in place; at the end it has the averaged weights if ``config.ema`` is set.
 
     Args:
         run: where curves and checkpoints go; None keeps nothing.
@@ -150,7 +148,7 @@ class _Job:
     def work(self) -> None:
         """Step until the budget is spent or a stop is asked for."""
         while True:
-            if self._asked_to_stop():
+            if self._should_stop():
                 self._save()
                 where = self.records.path
                 hint = f"; go on with: --resume --out {where}" if where is not None else ""
@@ -192,7 +190,9 @@ class _Job:
         lr = learning_rate(config, self._done(), state.steps + 1)
         set_learning_rate(self.optimiser, lr)
         self.optimiser.zero_grad()
-        self._tell_progress()
+        report: Any = getattr(self.model, "set_progress", None)
+        if report is not None:
+            report(self._done())
         with narrowed(self.model, self.pieces):
             losses = self._gradient(batch)
         norm = clip_gradients(self.model.parameters(), config.clip)
@@ -216,11 +216,6 @@ class _Job:
         if pieces != self.pieces:
             self.pieces, self.state.flops_per_position = pieces, None
         return batch if pieces == 1 else batch.folded(pieces)
-
-    def _tell_progress(self) -> None:
-        tell: Any = getattr(self.model, "set_progress", None)
-        if tell is not None:
-            tell(self._done())
 
     def _gradient(self, batch: Batch) -> dict[str, float]:
         """The gradient in the parameters; the first step of a run counts its operations too."""
@@ -278,8 +273,8 @@ class _Job:
     def _save(self) -> None:
         self.records.save(self.state, self._parts(), self.config.keep)
 
-    def _parts(self) -> Parts:
-        return Parts(self.model, self.optimiser, self.average, self.carry)
+    def _parts(self) -> CheckpointParts:
+        return CheckpointParts(self.model, self.optimiser, self.average, self.carry)
 
     def _evaluate(self) -> dict[str, Any] | None:
         config = self.config
@@ -310,12 +305,12 @@ class _Job:
             f"training stopped; {last}. Try a lower 'lr', a longer 'warmup' or a smaller 'clip'"
         )
 
-    def _asked_to_stop(self) -> bool:
+    def _should_stop(self) -> bool:
         """Whether any process was asked to; all agree, so that they stop after the same step."""
-        [asked] = self.world.sum([float(self.stop.received is not None)])
-        if asked:
+        [stops] = self.world.sum([float(self.stop.received is not None)])
+        if stops:
             self.signal = self.stop.received or signal.SIGTERM
-        return asked > 0
+        return stops > 0
 
     def _done(self) -> float:
         """Share of the budget spent."""

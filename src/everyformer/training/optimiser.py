@@ -76,6 +76,14 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float | None) -> f
     return norms[0]
 
 
+@torch.no_grad()
+def copy_weights(model: nn.Module, values: dict[str, Tensor]) -> None:
+    """Give parameters of the model these values, by name."""
+    weights = dict(model.named_parameters())
+    for name, value in values.items():
+        weights[name].copy_(value)
+
+
 class WeightAverage:
     """Exponential moving average ``a <- decay a + (1 - decay) w``, begun at the first weights.
 
@@ -107,10 +115,7 @@ class WeightAverage:
 
     def load_into(self, model: nn.Module) -> None:
         """Make the averaged weights the model's own."""
-        weights = dict(model.named_parameters())
-        with torch.no_grad():
-            for name, value in self.values.items():
-                weights[name].copy_(value)
+        copy_weights(model, self.values)
 
     def _swap(self, model: nn.Module) -> None:
         weights: dict[str, Tensor] = dict(model.named_parameters())

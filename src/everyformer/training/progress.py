@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run, for people: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 

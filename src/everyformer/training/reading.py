@@ -1,28 +1,26 @@
-"""How held-out data is read: rows by themselves, windows with what a memory needs, or in order."""
+"""Reading of held-out data: rows by themselves, windows with what a memory needs, or in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.outputs import ModelOutput
+from everyformer.data.batch import Batch
+from everyformer.data.dataset import Dataset
 from everyformer.data.streams import held_out_segments, warmed_windows
 from everyformer.data.text import TextDataset
 from everyformer.memory.base import memories_of
 from everyformer.training.distributed import World
 from everyformer.training.step import forward
 
-if TYPE_CHECKING:
-    from everyformer.data.batch import Batch
-    from everyformer.data.dataset import Dataset
-
 
 class Read(NamedTuple):
-    """One scored batch."""
+    """A scored batch with the model's output."""
 
     out: ModelOutput
     batch: Batch
@@ -42,22 +40,23 @@ def read_windows(
 
     Batches of other processes come as None. Without ``remember`` windows are read by themselves.
     """
-    memories = memories_of(model) if remember else []
-    if not memories or not isinstance(dataset, TextDataset):
-        for number, batch in enumerate(dataset.validation_batches(size, limit)):
-            if number % world.size != world.rank:
-                yield None
-                continue
-            batch = batch.to(world.device)
-            before = torch.zeros(len(batch.targets), dtype=torch.long)
-            yield Read(forward(model, batch), batch, before)
-        return
-    ahead = -(-max(memory.reach for memory in memories) // dataset.length)
-    for number, (parts, batch) in enumerate(warmed_windows(dataset, size, limit, ahead)):
+    memories = memories_of(model) if remember and isinstance(dataset, TextDataset) else []
+    windows: Iterable[tuple[list[Batch], Batch]]
+    if memories and isinstance(dataset, TextDataset):
+        reach = max(memory.reach for memory in memories)
+        windows = warmed_windows(dataset, size, limit, -(-reach // dataset.length))
+    else:
+        windows = (([], batch) for batch in dataset.validation_batches(size, limit))
+    for number, (parts, batch) in enumerate(windows):
         if number % world.size != world.rank:
             yield None
             continue
-        batch, state = batch.to(world.device), begin(model, len(batch.targets))
+        batch = batch.to(world.device)
+        if not memories:
+            before = torch.zeros(len(batch.targets), dtype=torch.long)
+            yield Read(forward(model, batch), batch, before)
+            continue
+        state = begin(model, len(batch.targets))
         for part in parts:
             part = part.to(world.device)
             state = call(model, part, state, last=1).state

@@ -1,18 +1,18 @@
-"""What the loop reads from and writes into a run directory; without one, nothing is kept."""
+"""Records of a run: all that the loop reads from and writes into its directory, if it has one."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.data.dataset import Dataset
 from everyformer.training.checkpoint import (
-    Parts,
+    CheckpointParts,
     TrainingState,
     checkpoint_path,
     checkpoints,
@@ -27,12 +27,9 @@ from everyformer.training.distributed import World
 from everyformer.training.logging import MetricsLog
 from everyformer.training.run import RunDirectory
 
-if TYPE_CHECKING:
-    from everyformer.data.dataset import Dataset
-
 
 class Records:
-    """The files of one sitting; only the first process of a world writes.
+    """Records of one sitting; only the first process of a world writes.
 
     ``changed`` lists the training options that differ from those that the run was begun with.
     """
@@ -44,16 +41,11 @@ class Records:
         self._saved = 0
         self.changed: list[str] = []
 
-    def load(
-        self,
-        state: TrainingState,
-        parts: Parts,
-        values: dict[str, Any],
-    ) -> None:
-        """Fill all from the newest whole checkpoint; nothing changes if none was saved yet.
+    def load(self, state: TrainingState, parts: CheckpointParts, values: dict[str, Any]) -> None:
+        """Fill ``state`` and ``parts`` from the newest whole checkpoint, if one was saved.
 
         Raises:
-            CheckpointError: ``values`` tell of another model or other data than the run's, or no
+            CheckpointError: ``values`` are of another model or other data than the run's, or no
                 checkpoint is whole.
         """
         if self._run is None:
@@ -67,9 +59,7 @@ class Records:
         if step < 0:
             return
         path = checkpoint_path(folder, int(step))
-        loaded = read_state(path) if found is None else found[1]
-        for field in dataclasses.fields(loaded):
-            setattr(state, field.name, getattr(loaded, field.name))
+        vars(state).update(vars(read_state(path) if found is None else found[1]))
         load_checkpoint(path, parts)
         self._saved = state.steps
 
@@ -86,12 +76,7 @@ class Records:
             self._run.check_there()
             self._log.write(row)
 
-    def save(
-        self,
-        state: TrainingState,
-        parts: Parts,
-        keep: int,
-    ) -> None:
+    def save(self, state: TrainingState, parts: CheckpointParts, keep: int) -> None:
         """Save a checkpoint; if this step has one already, only its state can be news."""
         if self._log is None or self._run is None or state.steps == 0:
             return
@@ -145,7 +130,7 @@ def _settled(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(before: Any, after: Any, where: str = "") -> list[str]:
-    """What changed between two nested tables, as ``name: before -> after``."""
+    """Differences of two nested tables, as ``name: before -> after``."""
     if isinstance(before, dict) and isinstance(after, dict):
         names = [*before, *(name for name in after if name not in before)]
         return [

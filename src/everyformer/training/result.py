@@ -1,4 +1,4 @@
-"""What a training run came to."""
+"""`TrainResult`: speed, budget spent and evaluations of a training run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run came to, over all its sittings."""
+    """Result of a run, over all its sittings."""
 
     steps: int
     tokens: int

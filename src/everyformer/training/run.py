@@ -1,4 +1,4 @@
-"""A run's directory: made once, locked while it trains, and enough to repeat the run.
+"""A run's directory: created once, locked while it trains, and enough to repeat the run.
 
 config.json  environment.json  metrics.jsonl  checkpoints/  (TensorBoard's files)
 """
@@ -12,7 +12,6 @@ import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -21,7 +20,7 @@ from filelock import FileLock, Timeout
 from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
 from everyformer.core.files import expanded
 from everyformer.core.sealed import write_json
-from everyformer.training.distributed import place_of_process
+from everyformer.training.distributed import read_launch
 from everyformer.training.upgrades import RUN_FORMAT, read_saved
 
 LOCK = ".lock"
@@ -33,7 +32,7 @@ class RunDirectory:
     Under ``torchrun`` every process opens it, but only the first one writes and holds the lock.
 
     Args:
-        path: made if it does not exist.
+        path: created if it does not exist.
         resume: go on with the run that is there. Without it the folder must be new or empty.
 
     Raises:
@@ -45,7 +44,7 @@ class RunDirectory:
         self.path = expanded(path).absolute()
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
-        self.writes = place_of_process().rank == 0
+        self.writes = read_launch().rank == 0
         self._lock: FileLock | None = None
         self._described = False
         if not self.writes:
@@ -62,28 +61,23 @@ class RunDirectory:
                 "choose another --out"
             ) from error
         self._lock = lock
-        self._place = _identity(self.path)
+        self._folder = _identity(self.path)
         # a kill may leave half-written files, which do not make a folder a run
-        held = [name for name in os.listdir(self.path) if not name.startswith(".")]
-        if held and not resume:
+        files = [name for name in os.listdir(self.path) if not name.startswith(".")]
+        if files and not resume:
             self.close()
             raise ConfigError(
                 f"{self.path} is not empty: give --resume to go on with the run in it, or choose "
                 "another --out"
             )
-        if held and "config.json" not in held:
+        if files and "config.json" not in files:
             self.close()
             raise CheckpointError(f"{self.path} is not a run (it holds no config.json)")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -92,12 +86,12 @@ class RunDirectory:
             self._lock.release()
 
     def check_there(self) -> None:
-        """Before anything is written: what the path leads to is still the folder of this run.
+        """Check, before anything is written, that the path still leads to the folder of this run.
 
         Raises:
             UnsavedError: it was removed or renamed, or its config.json was.
         """
-        gone = _identity(self.path) != self._place
+        gone = _identity(self.path) != self._folder
         if gone or (self._described and not (self.path / "config.json").exists()):
             raise UnsavedError(
                 f"{self.path} was removed or renamed, or its config.json was, while this run wrote "
@@ -114,12 +108,8 @@ class RunDirectory:
         own = {"everyformer": _version("everyformer"), "command": sys.argv}
         write_json(self.path / "config.json", {"format": RUN_FORMAT, **own, **values})
         self._described = True
-        self.write_environment()
-
-    def write_environment(self) -> None:
-        """Write environment.json: versions, device, threads, platform and git revision."""
-        values = {"format": "everyformer-environment", **environment()}
-        write_json(self.path / "environment.json", values)
+        about = {"format": "everyformer-environment", **environment()}
+        write_json(self.path / "environment.json", about)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -168,7 +158,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def check_writable(path: Path) -> None:
-    """Make the folder and try it: permission bits do not tell (root, read-only mounts, quotas).
+    """Make the folder and write into it: permission bits do not tell (root, mounts, quotas).
 
     Raises:
         ConfigError: nothing can be written there.

@@ -61,7 +61,7 @@ def preset(member: str, task: str | None = None, **chosen: str | None) -> RunSpe
 
     Args:
         task: what it does (default: the member's first task).
-        chosen: by gene, the name of what stands in the place of the member's own.
+        chosen: by gene, the name of what replaces the member's own.
     """
     from everyformer.models.build import configure
 
@@ -92,7 +92,7 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
         origin: of a warm start, the model that it begins with. A classifier that starts from a
             causal model stays causal; one that starts from a masked model hides no sentences.
     """
-    from everyformer.data.sentences import told
+    from everyformer.data.sentences import with_sentences
     from everyformer.models.build import configure
 
     options = {
@@ -123,7 +123,7 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
         **options,
         **genes,
     )
-    return told(complete, dataset)
+    return with_sentences(complete, dataset)
 
 
 def build_run(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = None) -> Model:

@@ -27,7 +27,7 @@ from everyformer.memory.base import memories_of
 
 
 def stage_of(parts: Sequence[float], done: float) -> int:
-    """Which stage, from 0, a training is in that has ``done`` this share of its budget."""
+    """Stage, from 0, of a training that has ``done`` this share of its budget."""
     ends = list(itertools.accumulate(parts))
     return sum(done * ends[-1] >= end for end in ends[:-1])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +13,11 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.outputs import ModelOutput
+from everyformer.core.state import StackState
+from everyformer.data.batch import Batch
 from everyformer.engines.flops import count_flops
+from everyformer.training.carry import Carry
 from everyformer.training.distributed import World, without_averaging
-
-if TYPE_CHECKING:
-    from everyformer.core.state import StackState
-    from everyformer.data.batch import Batch
-    from everyformer.training.carry import Carry
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
@@ -32,7 +30,7 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The context that a forward pass runs in."""
+    """The precision of a forward pass, as a context."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
@@ -40,8 +38,7 @@ def forward(model: nn.Module, batch: Batch, state: StackState | None = None) -> 
     """The model's output and loss on a batch; one with a memory goes on from ``state``."""
     given = {"state": state, "labels": batch.labels}
     more: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    out: ModelOutput = model(batch.inputs, targets=batch.targets, mask=batch.mask, **more)
-    return out
+    return model(batch.inputs, targets=batch.targets, mask=batch.mask, **more)
 
 
 def backward(
@@ -116,15 +113,19 @@ def count_operations(
 def positions(model: nn.Module, batch: Batch) -> int:
     """Positions that a pass over the batch computes, padding included: what speed and budgets of
     tokens count. Of pictures a model says how many it reads, as patches or pixels."""
-    tell: Any = getattr(getattr(model, "module", model), "positions_read", None)
-    read: int | None = None if tell is None else tell(len(batch.inputs))
+    read = _answer(model, "positions_read", len(batch.inputs))
     return batch.tokens if read is None else read
 
 
 def _term_counts(model: nn.Module, batch: Batch) -> dict[str, int]:
     """What `Model.term_counts` says of these rows; nothing of modules of other kinds."""
-    tell: Any = getattr(getattr(model, "module", model), "term_counts", None)
-    return {} if tell is None else tell(batch.inputs, batch.targets, batch.mask)
+    return _answer(model, "term_counts", batch.inputs, batch.targets, batch.mask) or {}
+
+
+def _answer(model: nn.Module, method: str, *given: Any) -> Any:
+    """What a model says, wrapped for several processes or not; None of modules of other kinds."""
+    own: Any = getattr(getattr(model, "module", model), method, None)
+    return None if own is None else own(*given)
 
 
 def _weighted(

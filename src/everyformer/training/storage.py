@@ -27,11 +27,11 @@ def weights_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     for name, tensor in model.state_dict().items():
         if not isinstance(tensor, Tensor):
             raise CheckpointError(f"'{name}' of the model is not a tensor and cannot be saved")
-        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() and place in first:
-            aliases[name] = first[place]
+        memory = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() and memory in first:
+            aliases[name] = first[memory]
         else:
-            first[place] = name
+            first[memory] = name
             kept[name] = tensor
     return kept, aliases
 
@@ -49,10 +49,10 @@ def write_tensors(
     storages: set[tuple[torch.device, int]] = set()
     for name, tensor in tensors.items():
         own = tensor.detach().contiguous()
-        place = (own.device, own.untyped_storage().data_ptr())
+        memory = (own.device, own.untyped_storage().data_ptr())
         # safetensors refuses two tensors in one storage, as views of a common table are
-        apart[name] = own.clone() if place in storages else own
-        storages.add(place)
+        apart[name] = own.clone() if memory in storages else own
+        storages.add(memory)
     metadata = {"aliases": json.dumps(aliases or {})}
     if sealed:
         metadata["digest"] = _digest(apart, metadata["aliases"])
@@ -74,19 +74,19 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         further = {name: tensors[source] for name, source in aliases.items()}
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
-    held = metadata.get("digest")
-    if held is not None and held != _digest(tensors, metadata.get("aliases", "")):
+    digest = metadata.get("digest")
+    if digest is not None and digest != _digest(tensors, metadata.get("aliases", "")):
         raise DamagedError(f"{path} was changed or damaged after it was written")
     return tensors | further
 
 
 def _digest(tensors: dict[str, Tensor], aliases: str) -> str:
     """sha256 of the names, dtypes, shapes and values, and of the further names."""
-    made = hashlib.sha256(aliases.encode())
+    sha256 = hashlib.sha256(aliases.encode())
     for name, tensor in sorted(tensors.items()):
-        made.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        made.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return made.hexdigest()
+        sha256.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        sha256.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return sha256.hexdigest()
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
@@ -104,16 +104,16 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: Path) -> 
     model.load_state_dict(tensors)
 
 
-def check_finite(model: nn.Module, place: Path | str) -> None:
+def check_finite(model: nn.Module, source: Path | str) -> None:
     """Refuse a model whose weights are not all finite numbers: whatever it gives is none either.
 
     Raises:
-        DivergedError: names the first such weight, and the ``place`` that it came from.
+        DivergedError: names the first such weight, and the ``source`` that it came from.
     """
     broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
     if broken:
         raise DivergedError(
-            f"the weights in {place} are not finite numbers ({broken[0]}"
+            f"the weights in {source} are not finite numbers ({broken[0]}"
             f"{f' and {len(broken) - 1} more' if broken[1:] else ''}): its training diverged; take "
             "an earlier checkpoint, or train it again with a lower 'lr'"
         )

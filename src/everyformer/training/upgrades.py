@@ -1,8 +1,8 @@
-"""What earlier versions saved, brought to today's form in small named steps.
+"""Upgrades of what earlier versions saved, to today's form in small named steps.
 
 Whoever changes what a saved file holds raises `everyformer.core.sealed.VERSION`, adds a step here
 and, under tests/formats, files that were saved before. `read_saved` is the one way to the plain
-values of a model, a run or a checkpoint, `saved_tensors` the one way to what is held by the names
+values of a model, a run or a checkpoint, `saved_tensors` the one way to what is saved by the names
 of a model's tensors. Weights tell by their names and shapes what they are, for a run that goes on
 keeps its older checkpoints.
 """
@@ -28,8 +28,7 @@ from everyformer.mixers import MIXERS
 from everyformer.mixers.bigbird import BigBird
 from everyformer.mixers.gmlp import GMLPOptions
 from everyformer.models.config import ModelConfig
-from everyformer.models.pixel_options import PixelOptions
-from everyformer.models.summary_options import SummaryOptions
+from everyformer.models.options import PixelOptions, SummaryOptions
 from everyformer.positions import POSITIONS
 from everyformer.training.config import TrainingConfig
 from everyformer.training.spec import described
@@ -88,26 +87,26 @@ def _tables_of_pixels(tensors: Tensors, model: nn.Module) -> Tensors:
     expected = model.state_dict().keys()
     moved = {"embedding.weight": "embedding.values.weight"}
     moved |= {f"{name}.weight": f"embedding.{name}.weight" for name in ("row", "column", "channel")}
-    made = {}
+    renamed = {}
     for full, tensor in tensors.items():
         key, colon, name = full.rpartition(":")
         new = moved.get(name, name)
-        made[key + colon + (new if name not in expected and new in expected else name)] = tensor
-    return made
+        renamed[key + colon + (new if name not in expected and new in expected else name)] = tensor
+    return renamed
 
 
 def _random_blocks(tensors: Tensors, model: nn.Module) -> Tensors:
     """BigBird's orders of all blocks without those that no length takes."""
-    made = dict(tensors)
-    for place, module in model.named_modules():
+    out = dict(tensors)
+    for path, module in model.named_modules():
         if not isinstance(module, BigBird) or module.order is None:
             continue
-        held, (heads, blocks, _) = made.get(f"{place}.order"), module.order.shape
-        if held is None or held.shape == module.order.shape:
+        order, (heads, blocks, _) = out.get(f"{path}.order"), module.order.shape
+        if order is None or order.shape == module.order.shape:
             continue
-        if module.options.random == "uniform" and held.shape == (heads, blocks, blocks):
-            made[f"{place}.order"] = shortlist(held, module.options.random_blocks, module.rules)
-    return made
+        if module.options.random == "uniform" and order.shape == (heads, blocks, blocks):
+            out[f"{path}.order"] = shortlist(order, module.options.random_blocks, module.rules)
+    return out
 
 
 def _rows_counted(values: Table) -> None:
@@ -130,7 +129,7 @@ def _unread_options(values: Table) -> None:
             _unread_by_layer(model)
             changed = before != [model["mixer_options"], model["schedule"]]
             if changed and isinstance(values.get("run"), dict):
-                _told_again(values["run"], model)
+                _restated(values["run"], model)
     for options, table in _tables(values, layered=False):
         _read_alone(options, table)
 
@@ -235,17 +234,17 @@ def _unread_by_layer(model: Table) -> None:
         name for was, now in zip(given, read, strict=True) for name in was if was[name] != now[name]
     }:
         # a layer of another mixer does not have it
-        held = [table[name] for table in read if name in table]
-        same = all(value == held[0] for value in held)
+        values = [table[name] for table in read if name in table]
+        same = all(value == values[0] for value in values)
         own.pop(name, None)
         schedule.pop(name, None)
         if same:
-            own[name] = held[0]
+            own[name] = values[0]
         else:
-            schedule[name] = [table.get(name, held[0]) for table in read]
+            schedule[name] = [table.get(name, values[0]) for table in read]
 
 
-def _told_again(run: Table, model: Table) -> None:
+def _restated(run: Table, model: Table) -> None:
     """What the flags of a run said of its layers, as its upgraded model has it."""
     table, own, schedule = run["mixer"], model["mixer_options"], model["schedule"]
     cls: Any = MIXERS.get(model["mixer"])

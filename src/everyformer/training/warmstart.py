@@ -1,7 +1,7 @@
 """Fine-tuning: a model begins with what another one of its member and sizes has learned.
 
 Taken over is every tensor that means the same in both. Two kinds are fitted: tables over tokens
-(the mask token of a masked language model is the last row, so all others keep their places), and
+(the mask token of a masked language model is the last row, so all others keep their rows), and
 learned positions (of text their first rows; of pictures resized to the new grid, bicubic). What the
 old model has and the new one lacks, such as its head, is left; what only the new one has is fresh.
 """
@@ -46,17 +46,17 @@ TABLE = "position.table"
 
 @dataclass(frozen=True)
 class Start:
-    """What a run or a saved model says about itself, its weights aside."""
+    """Config and tokenizer of a run or a saved model to start from."""
 
     path: Path
     config: ModelConfig
     tokenizer: Tokenizer | None
-    """what made its tokens; None where there were none, or where a model was saved without"""
+    """of its tokens; None where there were none, or where a model was saved without"""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What became of every tensor, by name."""
+    """Report of a warm start: what became of every tensor, by name."""
 
     taken: tuple[str, ...]
     """as they were"""
@@ -72,9 +72,9 @@ class WarmStart:
         found = []
         for field in dataclasses.fields(self):
             names = getattr(self, field.name)
-            shown = ", ".join(names if field.name != "taken" else names[:3])
+            listed = ", ".join(names if field.name != "taken" else names[:3])
             more = f" and {len(names) - 3} more" if field.name == "taken" and names[3:] else ""
-            found.append(f"{field.name}: {len(names)}{': ' if names else ''}{shown}{more}")
+            found.append(f"{field.name}: {len(names)}{': ' if names else ''}{listed}{more}")
         return found
 
 
@@ -94,8 +94,8 @@ def read_start(path: str | Path) -> Start:
         return Start(
             expanded(path), from_dict(ModelConfig, values["config"]), saved_tokenizer(path)
         )
-    held = values.get("tokenizer")
-    tokenizer = None if held is None else load_tokenizer(held)
+    saved = values.get("tokenizer")
+    tokenizer = None if saved is None else load_tokenizer(saved)
     return Start(expanded(path), from_dict(ModelConfig, values["model"]), tokenizer)
 
 
@@ -109,24 +109,24 @@ def warm_start(model: Model, path: str | Path, tokenizer: Tokenizer | None = Non
 
     Args:
         model: changed in place; its other weights stay as they are.
-        path: a run's directory (its best weights are taken) or a folder made by `save_model`.
+        path: a run's directory (its best weights are taken) or a folder written by `save_model`.
         tokenizer: what makes the tokens that ``model`` will read.
 
     Raises:
         CheckpointError: nothing to read there, or a model of another member, size or kind of input.
-        DataError: its tokens were made by another tokenizer.
+        DataError: its tokens are those of another tokenizer.
     """
     start = read_start(path)
     _check(start, model.config, tokenizer or start.tokenizer)
     if start.tokenizer is not None and tokenizer is not None:
         require_same(start.tokenizer, tokenizer)
     source = load_model(path)
-    held = source.state_dict()
+    old = source.state_dict()
     own = dict(model.named_parameters()) | dict(model.named_buffers())
     taken, fitted, fresh = [], [], []
     with torch.no_grad():
         for name, tensor in own.items():
-            done = None if name not in held else _take(name, tensor, held[name], start, model)
+            done = None if name not in old else _take(name, tensor, old[name], start, model)
             if done is None:
                 fresh.append(name)
             elif done:
@@ -137,29 +137,33 @@ def warm_start(model: Model, path: str | Path, tokenizer: Tokenizer | None = Non
     return WarmStart(tuple(taken), tuple(fitted), tuple(fresh), tuple(left))
 
 
-def _take(name: str, into: Tensor, held: Tensor, start: Start, model: Model) -> str | None:
-    """Fill ``into``; '' if ``held`` was taken whole, else what was done to it; None: not taken."""
+def _take(name: str, into: Tensor, old: Tensor, start: Start, model: Model) -> str | None:
+    """Fill ``into``; '' if ``old`` was taken whole, else what was done to it; None: not taken."""
     if name == TABLE:
-        return _take_positions(into, held, start.config, model.config)
-    if into.shape == held.shape:
-        into.copy_(held)
+        return _take_positions(into, old, start.config, model.config)
+    if into.shape == old.shape:
+        into.copy_(old)
         return ""
-    if name in BY_TOKEN and into.shape[1:] == held.shape[1:]:
-        rows = min(len(into), len(held))
-        into[:rows] = held[:rows]
-        return f"{rows} rows of {len(held)}, {len(into) - rows} fresh"
+    if name in BY_TOKEN and into.shape[1:] == old.shape[1:]:
+        rows = min(len(into), len(old))
+        into[:rows] = old[:rows]
+        return f"{rows} rows of {len(old)}, {len(into) - rows} fresh"
     return None
 
 
 def _take_positions(
-    into: Tensor, held: Tensor, before: ModelConfig, after: ModelConfig
+    into: Tensor, table: Tensor, before: ModelConfig, after: ModelConfig
 ) -> str | None:
-    slots = [_class_rows(config) for config in (before, after)]
-    old, new = held[slots[0] :], into[slots[1] :]
+    # a class token has the first row
+    slots = [
+        int(TASKS[config.task].classifies and config.pooling == "class")
+        for config in (before, after)
+    ]
+    old, new = table[slots[0] :], into[slots[1] :]
     if before.image != after.image and not TASKS[after.task].classifies:
         return None
     if min(slots) == 1:
-        into[0] = held[0]
+        into[0] = table[0]
     grids = [_grid(config) for config in (before, after)]
     if grids[0] is not None and grids[1] is not None:
         new.copy_(resize_grid(old, grids[0], grids[1]))
@@ -173,10 +177,6 @@ def _take_positions(
     return f"{rows} positions of {len(old)}, {len(into) - rows - min(slots)} fresh"
 
 
-def _class_rows(config: ModelConfig) -> int:
-    return int(TASKS[config.task].classifies and config.pooling == "class")
-
-
 def _grid(config: ModelConfig) -> tuple[int, int] | None:
     """Rows and columns of patches; None for a model that reads no patches."""
     if config.image is None or not TASKS[config.task].classifies:
@@ -185,24 +185,24 @@ def _grid(config: ModelConfig) -> tuple[int, int] | None:
 
 
 def _check(start: Start, wanted: ModelConfig, tokenizer: Tokenizer | None) -> None:
-    held, path = start.config, start.path
-    if (held.image is None) != (wanted.image is None):
-        kinds = ["text" if config.image is None else "pictures" for config in (held, wanted)]
+    old, path = start.config, start.path
+    if (old.image is None) != (wanted.image is None):
+        kinds = ["text" if config.image is None else "pictures" for config in (old, wanted)]
         raise CheckpointError(f"the model in {path} reads {kinds[0]}, not {kinds[1]}")
-    shared = _shared(held), _shared(wanted)
+    shared = _shared(old), _shared(wanted)
     for gene in GENES.keys() & shared[0].keys():
         if shared[0][gene]["name"] != shared[1][gene]["name"]:
             for values in shared:
                 values[gene] = values[gene]["name"]
     faults = differences(*shared)
-    if held.image is not None and wanted.image is not None and held.image[0] != wanted.image[0]:
-        faults.append(f"channels of its pictures: {held.image[0]} -> {wanted.image[0]}")
+    if old.image is not None and wanted.image is not None and old.image[0] != wanted.image[0]:
+        faults.append(f"channels of its pictures: {old.image[0]} -> {wanted.image[0]}")
     masks = tokenizer is None or tokenizer.mask is None
     tokens = [
         config.vocabulary - (masks and TASKS[config.task].predicts == "hidden")
-        for config in (held, wanted)
+        for config in (old, wanted)
     ]
-    if held.image is None and tokens[0] != tokens[1]:
+    if old.image is None and tokens[0] != tokens[1]:
         faults.append(f"different tokens: {tokens[0]} -> {tokens[1]}")
     if faults:
         raise CheckpointError(

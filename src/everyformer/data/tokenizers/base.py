@@ -1,4 +1,4 @@
-"""`Tokenizer`: the face of all tokenizers, and what separates and cuts the text they read."""
+"""`Tokenizer`: the interface of all tokenizers, and how the text they read is cut."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from everyformer.core.errors import DataError
 from everyformer.core.files import expanded, write_text
 
 SEPARATOR = "\0"
@@ -18,7 +19,7 @@ PIECE = 1 << 16
 
 
 class Tokenizer(ABC):
-    """Encodes and decodes text; equal when every text gives the same tokens."""
+    """A tokenizer: encodes and decodes text; equal when every text gives the same tokens."""
 
     kind: str
     mask: int | None = None
@@ -31,7 +32,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """As the option is written: ``bytes``, ``chars``, ``bpe:8000``, ``hub``."""
+        """The tokenizer as the option is written: ``bytes``, ``chars``, ``bpe:8000``, ``hub``."""
 
     @property
     @abstractmethod
@@ -94,6 +95,14 @@ class Tokenizer(ABC):
 
     def __repr__(self) -> str:
         return f"{self.name} ({self.vocabulary} tokens)"
+
+
+def check_size(known: int, size: int) -> None:
+    """Refuse a file of ``known`` tokens for a model of ``size``."""
+    if known > size:
+        raise DataError(
+            f"it has {known:,} tokens, the model only {size:,}: they do not belong together"
+        )
 
 
 def pieces(text: str) -> Iterator[str]:

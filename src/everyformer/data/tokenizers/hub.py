@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import DataError
+from everyformer.data.tokenizers.base import check_size
 from everyformer.data.tokenizers.huggingface import PackageTokenizer
 
 CONTEXT = 16
@@ -16,7 +17,7 @@ CONTEXT = 16
 
 
 class HubTokenizer(PackageTokenizer):
-    """What a checkpoint of others was trained with, a file of the package `tokenizers` kept whole.
+    """The tokenizer of a checkpoint of others, a file of the package `tokenizers` kept whole.
 
     Running text gets none of the marks that the file puts around a text ([CLS], <s> ...), a text by
     itself all of them, a prompt those in front. A mark that is written out in a text is read as the
@@ -39,11 +40,7 @@ class HubTokenizer(PackageTokenizer):
     def __init__(self, model: str, size: int, end: int | None, mask: int | None) -> None:
         super().__init__(model)
         self.size, self.end, self.mask = size, end, mask
-        if self.known > size:
-            raise DataError(
-                f"it has {self.known:,} tokens, the model only {size:,}: they do not belong "
-                "together"
-            )
+        check_size(self.known, size)
         for mark in (end, mask):
             if mark is not None and not 0 <= mark < size:
                 raise DataError(f"its mark {mark} is none of the model's {size:,} tokens")
@@ -52,7 +49,7 @@ class HubTokenizer(PackageTokenizer):
         self._inner.no_padding()
         self._end = np.array([] if end is None else [end], dtype=self.dtype)
         marked = self._inner.encode("a")
-        inside = [place for place, mark in enumerate(marked.special_tokens_mask) if not mark]
+        inside = [index for index, mark in enumerate(marked.special_tokens_mask) if not mark]
         first, last = (inside[0], inside[-1]) if inside else (len(marked.ids),) * 2
         self.opening, self.closing = tuple(marked.ids[:first]), tuple(marked.ids[last + 1 :])
 
@@ -63,8 +60,11 @@ class HubTokenizer(PackageTokenizer):
 
     def token(self, number: int) -> str | None:
         """How the file writes a token, special ones too; None beyond its own."""
-        text: str | None = self._inner.id_to_token(number)
-        return text
+        return self._inner.id_to_token(number)
+
+    def number(self, text: str | None) -> int | None:
+        """The token that the file writes so; None where it has none."""
+        return None if text is None else self._inner.token_to_id(text)
 
     @property
     def vocabulary(self) -> int:

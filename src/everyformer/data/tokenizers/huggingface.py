@@ -1,4 +1,4 @@
-"""What the package `tokenizers` computes: text to tokens and back by one of its files."""
+"""Tokenizers of the package `tokenizers`: text to tokens and back by one of its files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.errors import DataError
+from everyformer.core.extras import extra_module
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer, pieces
 
 
@@ -80,10 +81,4 @@ def tokenizers_package() -> Any:
     Raises:
         MissingExtraError: it is not installed.
     """
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise MissingExtraError(
-            "tokenizers", "text", "a bpe tokenizer or a checkpoint's"
-        ) from error
-    return tokenizers
+    return extra_module("tokenizers", "text", "a bpe tokenizer or a checkpoint's")

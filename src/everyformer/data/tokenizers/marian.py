@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from everyformer.core.errors import DataError, MissingExtraError
-from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
+from everyformer.core.errors import DataError
+from everyformer.core.extras import extra_module
+from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer, check_size
 
 SIDES = ("source", "target")
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
@@ -28,7 +29,7 @@ SPACE = "\u2581"
 
 
 class MarianTokenizer(Tokenizer):
-    """Two models of `sentencepiece` and the numbers of their pieces.
+    """Marian's tokenizer: two models of `sentencepiece` and the numbers of their pieces.
 
     Args:
         models: of ``source`` and ``target``, as their files are.
@@ -65,11 +66,7 @@ class MarianTokenizer(Tokenizer):
         self.marks = {**own, **marks}
         numbers = {**self.pieces, **self.marks}
         self.known = 1 + max(numbers.values())
-        if self.known > size:
-            raise DataError(
-                f"it has {self.known:,} tokens, the model only {size:,}: they do not belong "
-                "together"
-            )
+        check_size(self.known, size)
         self._texts = {number: text for text, number in numbers.items()}
         # longest first, so that a mark which begins another does not hide it
         longest = sorted(self.marks, key=len, reverse=True)
@@ -103,18 +100,18 @@ class MarianTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of a target's tokens; marks are written out."""
-        made, waiting = "", list[str]()
+        out, waiting = "", list[str]()
         for number in ids:
             text = self._texts.get(int(number))
             if text is None:
                 continue
             if text in self.marks:
-                made += f"{self._target.decode_pieces(waiting)}{text} "
+                out += f"{self._target.decode_pieces(waiting)}{text} "
                 waiting = []
             else:
                 waiting.append(text)
-        made += self._target.decode_pieces(waiting)
-        return made.replace(SPACE, " ").strip()
+        out += self._target.decode_pieces(waiting)
+        return out.replace(SPACE, " ").strip()
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -154,7 +151,7 @@ class MarianTokenizer(Tokenizer):
 
 
 def restored(saved: Mapping[str, Any]) -> MarianTokenizer:
-    """What `MarianTokenizer.to_dict` gave.
+    """The tokenizer that `MarianTokenizer.to_dict` described.
 
     Raises:
         DataError: as the class, or a model that is not written as it was.
@@ -169,36 +166,24 @@ def restored(saved: Mapping[str, Any]) -> MarianTokenizer:
     return MarianTokenizer(models, **rest)
 
 
-def sentencepiece_package() -> Any:
-    """The package that cuts text into pieces.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise MissingExtraError("sentencepiece", "hf", "a Marian checkpoint's tokenizer") from error
-    return sentencepiece
-
-
 def _loaded(side: str, model: bytes) -> Any:
-    made = sentencepiece_package().SentencePieceProcessor()
+    package = extra_module("sentencepiece", "hf", "a Marian checkpoint's tokenizer")
+    processor = package.SentencePieceProcessor()
     try:
-        made.LoadFromSerializedProto(model)
+        processor.LoadFromSerializedProto(model)
     except RuntimeError as error:
         raise DataError(
             f"{side}.spm is no model of sentencepiece, or was cut short or damaged"
         ) from error
-    return made
+    return processor
 
 
 def _check_numbers(where: str, texts: Mapping[str, int]) -> None:
     """Refuse a table in which a text is empty, or has no number, or the number of another."""
-    held: dict[int, str] = {}
+    seen: dict[int, str] = {}
     for text, number in texts.items():
         if type(number) is not int or number < 0 or not text:
             raise DataError(f"{where} gives '{text}' no number, but {number!r}")
-        if number in held:
-            raise DataError(f"{where} gives '{held[number]}' and '{text}' one number, {number}")
-        held[number] = text
+        if number in seen:
+            raise DataError(f"{where} gives '{seen[number]}' and '{text}' one number, {number}")
+        seen[number] = text

@@ -1,4 +1,4 @@
-"""What a foreign system is: how its config reads as ours, ours as its, and which tensors match."""
+"""`HubArchitecture`: how a system's config reads as ours, and ours as its; its tensors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from everyformer.core.bounds import Count
+from everyformer.core.bounds import Amount, Count, Layers, Rate, Whole
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError, nearest
+from everyformer.core.tasks import TASKS
 from everyformer.interop.convert.rules import Rule
 from everyformer.models.config import ModelConfig
 
@@ -22,6 +23,62 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+"""their names of a feed-forward's activation, the usual ones first, and ours"""
+THEIRS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+
+
+def activation(name: str) -> str:
+    """Our name of a feed-forward's activation."""
+    if name not in ACTIVATIONS:
+        raise UnsupportedError(
+            f"the activation '{name}' has no counterpart here; {nearest(name, ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[name]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One of our options that most systems have, whatever they call it."""
+
+    kind: Any
+    """type of theirs"""
+    write: Callable[[ModelConfig], Any]
+    """theirs, of our config"""
+    read: Callable[[Any], Any] = lambda value: value
+    """ours, of theirs"""
+
+
+ENTRIES = {
+    "width": Entry(Count, lambda config: config.width),
+    "layers": Entry(Layers, lambda config: config.layers),
+    "decoder_layers": Entry(Layers, lambda config: config.decoder_layers or config.layers),
+    "heads": Entry(Count, lambda config: config.heads),
+    "max_length": Entry(Count, lambda config: config.tokens),
+    "vocabulary": Entry(Count, lambda config: config.vocabulary),
+    "token_types": Entry(Whole, lambda config: config.token_types),
+    "start_token": Entry(Whole, lambda config: config.start_token),
+    "end_token": Entry(Whole, lambda config: config.end_token),
+    "patch": Entry(Count, lambda config: config.patch),
+    "expansion": Entry(Count, lambda config: round(config.width * config.block.expansion)),
+    "feedforward": Entry(
+        str, lambda config: THEIRS.get(config.block.feedforward, "silu"), activation
+    ),
+    "norm_eps": Entry(Amount, lambda config: config.block.norm_eps),
+    "dropout": Entry(Rate, lambda config: config.block.dropout),
+    "embedding_dropout": Entry(Rate, lambda config: config.embedding_dropout),
+    "attention_dropout": Entry(
+        Rate, lambda config: config.genes["mixer"].get("attention_dropout", 0.0)
+    ),
+}
+Names = dict[str, str]
+"""our options, and what a system calls them"""
+
+
+def written(names: Names, config: ModelConfig) -> dict[str, Any]:
+    """Entries of their config, of ours."""
+    return {theirs: ENTRIES[ours].write(config) for ours, theirs in names.items()}
+
+
 COMMON: dict[str, Any] = {
     "architectures": tuple[str, ...] | None,
     "tie_word_embeddings": bool | None,
@@ -32,7 +89,7 @@ COMMON: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Architecture:
+class HubArchitecture:
     """One system of Hugging Face's `transformers`."""
 
     model_type: str
@@ -40,16 +97,36 @@ class Architecture:
     """what their names begin with, and leave out in checkpoints without a head"""
     classes: dict[str, str]
     """our task -> their class, the usual one first"""
+    names: Names
+    """entries that stand for one option of ours each"""
     options: Callable[[dict[str, Any], str], dict[str, Any]]
-    """their config and our task -> member and options for `configure`"""
+    """their config and our task -> member and further options for `configure`"""
     describe: Callable[[ModelConfig], dict[str, Any]]
-    """our config -> theirs"""
+    """our config -> what else theirs says"""
     rules: Callable[[ModelConfig], list[Rule]]
     """which tensors correspond"""
-    fields: dict[str, Any]
-    """what their config says, with its types; what may be None may also be left out"""
+    further: dict[str, Any]
+    """types of what else their config says; what may be None may also be left out"""
     ignored: str = ""
     """pattern of buffers that hold nothing learned, and of further names of tied tensors"""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Everything that their config says, with its types."""
+        return {theirs: ENTRIES[ours].kind for ours, theirs in self.names.items()} | self.further
+
+    def read(self, config: dict[str, Any], task: str) -> dict[str, Any]:
+        """Their config as member and options for `configure`."""
+        given = [(ours, config[theirs]) for ours, theirs in self.names.items() if theirs in config]
+        found = {ours: ENTRIES[ours].read(value) for ours, value in given}
+        if "expansion" in found:
+            # theirs are hidden channels, ours a multiple of the width
+            found["expansion"] /= found["width"]
+        return found | self.options(config, task)
+
+    def write(self, config: ModelConfig) -> dict[str, Any]:
+        """Our config as theirs."""
+        return written(self.names, config) | self.describe(config)
 
     def check(self, config: dict[str, Any]) -> None:
         """Hold a config.json to `fields`.
@@ -61,9 +138,9 @@ class Architecture:
             try:
                 converted(kind, config.get(name), name)
             except ConfigError as error:
-                told = f"says what cannot be: {error}" if name in config else f"lacks '{name}'"
+                fault = f"says what cannot be: {error}" if name in config else f"lacks '{name}'"
                 raise CheckpointError(
-                    f"the config.json of this {self.model_type} checkpoint {told}"
+                    f"the config.json of this {self.model_type} checkpoint {fault}"
                 ) from error
 
     def task(self, config: dict[str, Any]) -> str:
@@ -80,21 +157,6 @@ class Architecture:
         )
 
 
-def activation(name: str) -> str:
-    """Our name of a feed-forward's activation."""
-    if name not in ACTIVATIONS:
-        raise UnsupportedError(
-            f"the activation '{name}' has no counterpart here; {nearest(name, ACTIVATIONS)}"
-        )
-    return ACTIVATIONS[name]
-
-
-def their_activation(ours: str) -> str:
-    """Their name of ours."""
-    named = {"gelu": "gelu", "gelu-tanh": "gelu_new", "gelu-sigmoid": "quick_gelu", "relu": "relu"}
-    return named.get(ours, "silu")
-
-
 def refuse(config: dict[str, Any], **wanted: Any) -> None:
     """Raise if an option of their config has a value that nothing here corresponds to."""
     for name, value in wanted.items():
@@ -103,3 +165,16 @@ def refuse(config: dict[str, Any], **wanted: Any) -> None:
                 f"the checkpoint has {name}={config[name]!r}, which has no counterpart here (only "
                 f"{value!r} has)"
             )
+
+
+def label_count(config: dict[str, Any]) -> int:
+    """How many classes their config has."""
+    return len(config.get("id2label") or {}) or int(config.get("num_labels", 2))
+
+
+def described_labels(config: ModelConfig) -> dict[str, Any]:
+    """Names for as many classes as a classifier has; nothing for other tasks."""
+    if not TASKS[config.task].classifies:
+        return {}
+    names = {str(n): f"LABEL_{n}" for n in range(config.classes)}
+    return {"id2label": names, "label2id": {name: int(n) for n, name in names.items()}}

@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from everyformer.core.bounds import Amount, Count, Layers, Rate, Whole
+from everyformer.core.bounds import Count
 from everyformer.core.tasks import TASKS
-from everyformer.interop.convert.architecture import (
-    ALL_BIASES,
-    Architecture,
-    activation,
-    refuse,
-    their_activation,
-)
-from everyformer.interop.convert.rules import Rule, heads, same
+from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, activation, refuse
+from everyformer.interop.convert.rules import Rule, heads, in_layers, same
 from everyformer.models.config import ModelConfig
 
 PARTS = ("query", "key", "value")
@@ -42,59 +36,43 @@ class Encoder:
     """where its two-layer classification head lies, if it has one that is read here"""
 
 
-KINDS = {
-    "bert": Encoder("bert", BERT_HEAD),
-    "roberta": Encoder("roberta", ROBERTA_HEAD, first=2, acts=False),
+NAMES = {
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "expansion": "intermediate_size",
+    "feedforward": "hidden_act",
+    "norm_eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
 }
-
-
-ENCODER_FIELDS: dict[str, Any] = {
-    **dict.fromkeys(("hidden_size", "num_attention_heads", "intermediate_size"), Count),
-    **dict.fromkeys(("max_position_embeddings", "vocab_size"), Count),
-    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), Rate),
-    "num_hidden_layers": Layers,
-    "type_vocab_size": Whole,
-    "hidden_act": str,
-    "layer_norm_eps": Amount,
+"""what encoders of text and of pictures have"""
+TEXT_NAMES = NAMES | {"vocabulary": "vocab_size", "token_types": "type_vocab_size"}
+ENCODER_FIELDS = {"max_position_embeddings": Count}
+LAYER = {
+    "mixer.out": "attention.output.dense",
+    "mixer_norm": "attention.output.LayerNorm",
+    "feedforward.up": "intermediate.dense",
+    "feedforward.down": "output.dense",
+    "feedforward_norm": "output.LayerNorm",
 }
 
 
 def encoder_options(config: dict[str, Any], kind: Encoder) -> dict[str, Any]:
-    """What the config of an encoder says, beside its attention."""
+    """Options of an encoder by its config, beside its attention."""
     refuse(config, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
-    width, act = config["hidden_size"], activation(config["hidden_act"])
     return {
-        "width": width,
-        "layers": config["num_hidden_layers"],
-        "heads": config["num_attention_heads"],
         "max_length": config["max_position_embeddings"] - kind.first,
-        "vocabulary": config["vocab_size"],
-        "token_types": config["type_vocab_size"],
-        "expansion": config["intermediate_size"] / width,
-        "feedforward": act,
-        "transform_activation": act if kind.acts else "gelu",
-        "norm_eps": config["layer_norm_eps"],
-        "dropout": config["hidden_dropout_prob"],
+        "transform_activation": activation(config["hidden_act"]) if kind.acts else "gelu",
         "embedding_dropout": config["hidden_dropout_prob"],
-        "attention_dropout": config["attention_probs_dropout_prob"],
         "tie": config.get("tie_word_embeddings", True),
     }
 
 
 def describe_encoder(config: ModelConfig, kind: Encoder) -> dict[str, Any]:
-    """Theirs of ours, beside the attention."""
+    """Config of an encoder as theirs, beside its attention."""
     return {
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
         "max_position_embeddings": (config.max_length or config.tokens) + kind.first,
-        "vocab_size": config.vocabulary,
-        "type_vocab_size": config.token_types,
-        "intermediate_size": round(config.width * config.block.expansion),
-        "hidden_act": their_activation(config.block.feedforward),
-        "layer_norm_eps": config.block.norm_eps,
-        "hidden_dropout_prob": config.block.dropout,
-        "attention_probs_dropout_prob": config.genes["mixer"].get("attention_dropout", 0.0),
         "tie_word_embeddings": config.tie,
     }
 
@@ -122,36 +100,26 @@ def encoder_rules(config: ModelConfig, kind: Encoder) -> list[Rule]:
         rules += same("head", f"{bias}.decoder")
     biased = "query" in config.genes["mixer"].get("bias", ())
     for n in range(config.layers):
-        ours, theirs = f"stack.blocks.{n}", f"{kind.body}.encoder.layer.{n}"
-        three = (*(f"{theirs}.attention.self.{part}" for part in PARTS),)
-        rules += [
-            *heads(f"{ours}.mixer.project", three, (config.width,) * 3, bias=biased),  # type: ignore[arg-type]
-            *same(f"{ours}.mixer.out", f"{theirs}.attention.output.dense"),
-            *same(f"{ours}.mixer_norm", f"{theirs}.attention.output.LayerNorm"),
-            *same(f"{ours}.feedforward.up", f"{theirs}.intermediate.dense"),
-            *same(f"{ours}.feedforward.down", f"{theirs}.output.dense"),
-            *same(f"{ours}.feedforward_norm", f"{theirs}.output.LayerNorm"),
-        ]
-    return rules
+        theirs = f"{kind.body}.encoder.layer.{n}.attention.self"
+        three = [f"{theirs}.{part}" for part in PARTS]
+        rules += heads(f"stack.blocks.{n}.mixer.project", three, (config.width,) * 3, bias=biased)
+    return rules + in_layers(config.layers, f"{kind.body}.encoder.layer", LAYER)
 
 
-def bert_options(config: dict[str, Any], kind: Encoder) -> dict[str, Any]:
-    """With plain attention."""
-    return {"member": "bert", "bias": ALL_BIASES, **encoder_options(config, kind)}
-
-
-def _like(model_type: str, name: str) -> Architecture:
-    kind = KINDS[model_type]
-    return Architecture(
-        model_type=model_type,
-        prefix=f"{model_type}.",
+def _like(name: str, kind: Encoder) -> HubArchitecture:
+    plain = {"member": "bert", "bias": ALL_BIASES}
+    return HubArchitecture(
+        model_type=kind.body,
+        prefix=f"{kind.body}.",
         classes={"mlm": f"{name}ForMaskedLM"},
-        options=lambda config, _: bert_options(config, kind),
+        names=TEXT_NAMES,
+        options=lambda config, _: plain | encoder_options(config, kind),
         describe=lambda config: describe_encoder(config, kind),
         rules=lambda config: encoder_rules(config, kind),
-        fields=ENCODER_FIELDS,
+        further=ENCODER_FIELDS,
         ignored=r"position_ids$|token_type_ids$|\.decoder\.(weight|bias)$",
     )
 
 
-BERT, ROBERTA = _like("bert", "Bert"), _like("roberta", "Roberta")
+BERT = _like("Bert", Encoder("bert", BERT_HEAD))
+ROBERTA = _like("Roberta", Encoder("roberta", ROBERTA_HEAD, first=2, acts=False))

@@ -11,18 +11,22 @@ from typing import Any, Literal
 
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.tasks import TASKS
-from everyformer.interop.convert.architecture import Architecture, activation
+from everyformer.interop.convert.architecture import (
+    HubArchitecture,
+    activation,
+    described_labels,
+    label_count,
+)
 from everyformer.interop.convert.bert import (
     BERT_HEAD,
     ENCODER_FIELDS,
+    TEXT_NAMES,
     Encoder,
     describe_encoder,
     encoder_options,
     encoder_rules,
 )
-from everyformer.interop.convert.labels import described_labels, label_count
 from everyformer.interop.convert.longformer import OF_BERT
-from everyformer.interop.convert.rules import Rule
 from everyformer.mixers.bigbird.options import BigBirdOptions
 from everyformer.models.config import ModelConfig
 
@@ -31,10 +35,10 @@ KIND = Encoder("bert", BERT_HEAD, classifier="classifier")
 
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     parts = ("query", "key", "value") if config.get("use_bias", True) else ()
-    told: dict[str, Any] = {"member": "bert"}
+    options: dict[str, Any] = {"member": "bert"}
     if config.get("attention_type", "block_sparse") == "block_sparse":
         count = config.get("num_random_blocks", 3)
-        told = {
+        options = {
             "member": "bigbird",
             "block_size": config.get("block_size", 64),
             "random_blocks": count,
@@ -42,14 +46,14 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
             "dense_blocks": 5 + 2 * count,
             **OF_BERT,
         }
-    told |= encoder_options(config, KIND) | {"bias": (*parts, "output")}
+    options |= encoder_options(config, KIND) | {"bias": (*parts, "output")}
     if config.get("rescale_embeddings", False):
-        told["scale_embedding"] = True
+        options["scale_embedding"] = True
     if TASKS[task].classifies:
-        told |= {"pooling": "first", "head_hidden": config["hidden_size"]}
-        told |= {"head_activation": activation(config["hidden_act"])}
-        told |= {"classes": label_count(config), "head_transform": False, "head_bias": False}
-    return told
+        options |= {"pooling": "first", "head_hidden": config["hidden_size"]}
+        options |= {"head_activation": activation(config["hidden_act"])}
+        options |= {"classes": label_count(config), "head_transform": False, "head_bias": False}
+    return options
 
 
 def _describe(config: ModelConfig) -> dict[str, Any]:
@@ -68,18 +72,15 @@ def _describe(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _rules(config: ModelConfig) -> list[Rule]:
-    return encoder_rules(config, KIND)
-
-
-BIGBIRD = Architecture(
+BIGBIRD = HubArchitecture(
     model_type="big_bird",
     prefix="bert.",
     classes={"mlm": "BigBirdForMaskedLM", "classify-text": "BigBirdForSequenceClassification"},
+    names=TEXT_NAMES,
     options=_options,
     describe=_describe,
-    rules=_rules,
-    fields=ENCODER_FIELDS
+    rules=lambda config: encoder_rules(config, KIND),
+    further=ENCODER_FIELDS
     | {
         "attention_type": Literal["block_sparse", "original_full"] | None,
         "block_size": Count | None,

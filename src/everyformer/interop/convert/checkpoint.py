@@ -12,52 +12,44 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import affects, from_dict, to_dict
-from everyformer.core.errors import (
-    CheckpointError,
-    MissingExtraError,
-    UnsupportedError,
-    nearest,
-)
+from everyformer.core.errors import CheckpointError, UnsupportedError, nearest
+from everyformer.core.extras import extra_module
 from everyformer.core.files import expanded, require_regular, write_text, written_whole
 from everyformer.core.plain import from_json
-from everyformer.core.sealed import DamagedError
 from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
-from everyformer.interop.convert.architecture import Architecture
+from everyformer.interop.convert.architecture import HubArchitecture
 from everyformer.interop.convert.bert import BERT, ROBERTA
 from everyformer.interop.convert.bigbird import BIGBIRD
 from everyformer.interop.convert.gpt2 import GPT2
 from everyformer.interop.convert.llama import LLAMA, MISTRAL, QWEN2
 from everyformer.interop.convert.longformer import LONGFORMER
 from everyformer.interop.convert.marian import MARIAN
-from everyformer.interop.convert.rules import Report, Rule, take_all
+from everyformer.interop.convert.rules import Report, take_all
 from everyformer.interop.convert.tokenizer import export_tokenizer
 from everyformer.interop.convert.vit import VIT
 from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import ModelConfig
+from everyformer.training.storage import read_tensors
 
-ARCHITECTURES: dict[str, Architecture] = {
+ARCHITECTURES: dict[str, HubArchitecture] = {
     known.model_type: known
-    for known in (
-        *(GPT2, BERT, ROBERTA, VIT, MARIAN, LLAMA, MISTRAL, QWEN2),
-        *(LONGFORMER, BIGBIRD),
-    )
+    for known in (GPT2, BERT, ROBERTA, VIT, MARIAN, LLAMA, MISTRAL, QWEN2, LONGFORMER, BIGBIRD)
 }
 WANTED = ("*.json", "*.safetensors", "merges.txt", "*.spm")
 """files that are read of a checkpoint on the hub"""
 
 
 class Imported(NamedTuple):
-    """What an import came to."""
+    """An imported model, and the account of its tensors."""
 
     model: Model
     report: Report
@@ -82,19 +74,28 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     # what says nothing is as good as left out
     theirs = {name: value for name, value in theirs.items() if value is not None}
     task = known.task(theirs)
-    described = known.options(theirs, task)
+    described = known.read(theirs, task)
     own = {f.name for f in dataclasses.fields(AttentionOptions)}
     if mixer is not None:
         described = {k: v for k, v in described.items() if k not in own} | {"mixer": mixer}
     config = _configured(described, task, options)
     model = build_model(config)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
-    tensors = _with_prefix(read_folder(folder), known)
-    rules = [rule for rule in known.rules(config) if mixer is None or not _mixes(rule)]
-    made, report = take_all(rules, tensors, shapes, known.ignored)
-    made |= _tied(model, made)
-    report.made = [name for name in report.made if name not in made]
-    fill(model, made)
+    tensors = read_folder(folder)
+    if not any(name.startswith(known.prefix) for name in tensors):
+        # of a checkpoint without a head
+        tensors = {known.prefix + name: value for name, value in tensors.items()}
+    rules = known.rules(config)
+    if mixer is not None:
+        rules = [rule for rule in rules if not any(".mixer." in name for name in rule.ours)]
+    filled, report = take_all(rules, tensors, shapes, known.ignored)
+    # further names of tensors that are there already
+    weights = model.state_dict(keep_vars=True)
+    by_storage = {weights[name].data_ptr(): value for name, value in filled.items()}
+    tied = {name: by_storage.get(value.data_ptr()) for name, value in weights.items()}
+    filled = {name: value for name, value in tied.items() if value is not None} | filled
+    report.made = [name for name in report.made if name not in filled]
+    fill(model, filled)
     return Imported(model.eval(), report)
 
 
@@ -121,33 +122,33 @@ def export_checkpoint(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(f"{folder} exists and is not replaced: choose another path")
     known = _counterpart(model.config, model_type)
-    held = model.state_dict()
+    weights = model.state_dict()
     rules = known.rules(model.config)
     tensors: dict[str, Tensor] = {}
     for rule in rules:
-        tensors |= rule.give(held)
+        tensors |= rule.give(weights)
     config = {
         "model_type": known.model_type,
         "architectures": [known.classes[model.config.task]],
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        **known.describe(model.config),
+        **known.write(model.config),
     }
     if tokenizer is not None and tokenizer.separator is not None:
         config.setdefault("eos_token_id", tokenizer.separator)
     taken = {name for rule in rules for name in rule.ours}
-    tied = {name for name, value in held.items() if _shares(value, held, taken)}
+    own = {weights[name].data_ptr() for name in taken}
     with written_whole(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         text = json.dumps(config, indent=2) + "\n"
         write_text(temporary / "config.json", text)
         if tokenizer is not None:
             export_tokenizer(tokenizer, temporary, model.config.tokens)
-    made = [name for rule in rules if rule.skip for name in rule.theirs]
-    left = [name for name in held if name not in taken and name not in tied]
-    return Report(list(tensors), made, left)
+    fresh = [name for rule in rules if rule.skip for name in rule.theirs]
+    left = [name for name, value in weights.items() if value.data_ptr() not in own]
+    return Report(list(tensors), fresh, left)
 
 
-def architecture(model_type: Any) -> Architecture:
+def architecture(model_type: Any) -> HubArchitecture:
     """The system called ``model_type``.
 
     Raises:
@@ -161,11 +162,11 @@ def architecture(model_type: Any) -> Architecture:
     return ARCHITECTURES[model_type]
 
 
-def _counterpart(config: ModelConfig, model_type: str | None) -> Architecture:
+def _counterpart(config: ModelConfig, model_type: str | None) -> HubArchitecture:
     """The system whose config says all that ours does."""
     able = [a for a in ARCHITECTURES.values() if config.task in a.classes]
     able = able if model_type is None else [architecture(model_type)]
-    found: list[tuple[int, Architecture, list[str]]] = []
+    found: list[tuple[int, HubArchitecture, list[str]]] = []
     for known in able:
         if config.task not in known.classes:
             raise UnsupportedError(
@@ -191,10 +192,10 @@ def _configured(described: Mapping[str, Any], task: str, options: Mapping[str, A
     return configure(values.pop("member"), task, **values)
 
 
-def _lost(config: ModelConfig, known: Architecture) -> list[str]:
+def _lost(config: ModelConfig, known: HubArchitecture) -> list[str]:
     """What their config would lose: options that do not come back from it as they were."""
-    there = {"model_type": known.model_type, **known.describe(config)}
-    described = known.options(there, config.task)
+    there = {"model_type": known.model_type, **known.write(config)}
+    described = known.read(there, config.task)
     back = _plain(_configured(described, config.task, {}))
     ours = _plain(config)
     return [
@@ -245,7 +246,7 @@ def _telling(kind: type, values: dict[str, Any], before: str = "") -> dict[str, 
 
 
 def find_folder(source: str | Path) -> Path:
-    """The folder itself, or where the files of the hub's OWNER/NAME were put.
+    """Folder of a checkpoint: itself, or that of the files of the hub's OWNER/NAME.
 
     Raises:
         CheckpointError: there is neither.
@@ -259,14 +260,11 @@ def find_folder(source: str | Path) -> Path:
             f"there is no folder '{source}': give one with config.json and safetensors, or a name "
             "on the Hugging Face hub (OWNER/NAME)"
         )
+    hub = extra_module("huggingface_hub", "hf", "reading from the hub")
+    errors = extra_module("huggingface_hub.errors", "hf", "reading from the hub")
     try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-    except ImportError as error:
-        raise MissingExtraError("huggingface_hub", "hf", "reading from the hub") from error
-    try:
-        return Path(snapshot_download(str(source), allow_patterns=[*WANTED]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        return Path(hub.snapshot_download(str(source), allow_patterns=[*WANTED]))
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
         raise CheckpointError(
             f"there is no folder '{source}', and no such name could be read from the Hugging Face "
             f"hub: {str(error).splitlines()[0]}"
@@ -305,46 +303,15 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
         )
     tensors: dict[str, Tensor] = {}
     for path in files:
-        require_regular(path)
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise DamagedError(f"{path} cannot be read: {error}") from error
+        tensors |= read_tensors(path)
     return tensors
 
 
-def _with_prefix(tensors: dict[str, Tensor], known: Architecture) -> dict[str, Tensor]:
-    """Names of a checkpoint without a head, as they are with one."""
-    if any(name.startswith(known.prefix) for name in tensors):
-        return tensors
-    return {known.prefix + name: value for name, value in tensors.items()}
-
-
-def _mixes(rule: Rule) -> bool:
-    return any(".mixer." in name for name in rule.ours)
-
-
-def _tied(model: Model, made: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Further names of tensors that are there already."""
-    held = model.state_dict(keep_vars=True)
-    by_storage = {held[name].data_ptr(): made[name] for name in made}
-    return {
-        name: by_storage[value.data_ptr()]
-        for name, value in held.items()
-        if name not in made and value.data_ptr() in by_storage
-    }
-
-
-def _shares(value: Tensor, held: dict[str, Tensor], taken: set[str]) -> bool:
-    return any(value.data_ptr() == held[name].data_ptr() for name in taken)
-
-
-def fill(model: Model, made: dict[str, Tensor]) -> None:
-    """Put the tensors in, in the checkpoint's own dtype."""
-    if made:
-        model.to(next(iter(made.values())).dtype)
+def fill(model: Model, tensors: dict[str, Tensor]) -> None:
+    """Fill a model with tensors, in the checkpoint's own dtype."""
+    if tensors:
+        model.to(next(iter(tensors.values())).dtype)
     with torch.no_grad():
         for name, value in model.state_dict(keep_vars=True).items():
-            if name in made:
-                value.copy_(made[name])
+            if name in tensors:
+                value.copy_(tensors[name])

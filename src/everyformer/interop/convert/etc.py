@@ -1,4 +1,4 @@
-"""From a model of softmax attention to an ETC: its weights, a longer text, global tokens.
+"""Lifting of a model of softmax attention to an ETC: its weights, a longer text, global tokens.
 
 One softmax over both kinds of keys makes standard attention a special case of ETC: as long as a
 text is within the radius, has no global token, and labels add nothing, both give the same. So that
@@ -25,7 +25,7 @@ from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.mixers.etc import ETCOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
-from everyformer.models.summary_options import SummaryOptions
+from everyformer.models.options import SummaryOptions
 
 KEPT = ("bias", "attention_dropout")
 """options of attention that an ETC has too"""
@@ -83,21 +83,21 @@ def lift_to_etc(
         summaries=summaries or SummaryOptions(per="tokens"),
         max_length=config.max_length if length is None else length,
     )
-    made = build_model(wanted)
-    held, shapes = model.state_dict(), made.state_dict()
+    lifted = build_model(wanted)
+    weights, shapes = model.state_dict(), lifted.state_dict()
     tensors: dict[str, Tensor] = {}
     left: list[str] = []
-    for name, value in held.items():
-        into = _places(name, value, shapes)
+    for name, value in weights.items():
+        into = _lifted(name, value, shapes)
         tensors |= into
         left += [] if into else [name]
     zeros = {n: t.new_zeros(t.shape) for n, t in shapes.items() if "_labels." in n}
     fresh = [name for name in shapes if name not in tensors]
-    fill(made, tensors | zeros)
-    return Imported(made.eval(), Report(list(tensors), fresh, left))
+    fill(lifted, tensors | zeros)
+    return Imported(lifted.eval(), Report(list(tensors), fresh, left))
 
 
-def _places(name: str, value: Tensor, shapes: dict[str, Tensor]) -> dict[str, Tensor]:
+def _lifted(name: str, value: Tensor, shapes: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of an ETC that one of a standard model becomes; {}: none."""
     if name == TABLE and name in shapes:
         rows = len(shapes[name])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from everyformer.core.bounds import Amount, Count, Layers, Positive
+from everyformer.core.bounds import Count, Positive
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import UnsupportedError
-from everyformer.interop.convert.architecture import ALL_BIASES, Architecture, refuse
+from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, refuse
 from everyformer.interop.convert.rules import Rule, heads
 from everyformer.models.config import ModelConfig
 from everyformer.positions._rope_scaling import RopeScaling
 
 PARTS = ("q_proj", "k_proj", "v_proj")
-NAMES: dict[str, dict[str, str]] = {
+SCALINGS: dict[str, dict[str, str]] = {
     "linear": {"factor": "factor"},
     "dynamic": {"factor": "factor"},
     "yarn": {
@@ -33,15 +33,20 @@ NAMES: dict[str, dict[str, str]] = {
     },
 }
 """kinds of scaling that both sides have: our options and theirs"""
-FIELDS: dict[str, Any] = {
-    **dict.fromkeys(("hidden_size", "num_attention_heads", "intermediate_size"), Count),
-    **dict.fromkeys(("max_position_embeddings", "vocab_size"), Count),
+NAMES = {
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "max_length": "max_position_embeddings",
+    "vocabulary": "vocab_size",
+    "expansion": "intermediate_size",
+    "norm_eps": "rms_norm_eps",
+}
+FURTHER: dict[str, Any] = {
     **dict.fromkeys(("head_dim", "num_key_value_heads", "sliding_window"), Count | None),
     **dict.fromkeys(("rope_parameters", "rope_scaling"), dict[str, Any] | None),
     **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window"), bool | None),
-    "num_hidden_layers": Layers,
     "original_max_position_embeddings": Count | None,
-    "rms_norm_eps": Amount,
     "rope_theta": Positive | None,
 }
 
@@ -57,17 +62,10 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     return {
         "member": "rope",
-        "width": width,
-        "layers": config["num_hidden_layers"],
-        "heads": count,
         "kv_heads": config.get("num_key_value_heads") or count,
-        "max_length": config["max_position_embeddings"],
-        "vocabulary": config["vocab_size"],
-        "expansion": config["intermediate_size"] / width,
         "feedforward": "swiglu",
         "feedforward_bias": bool(config.get("mlp_bias")),
         "norm": "rmsnorm",
-        "norm_eps": config["rms_norm_eps"],
         "bias": bias,
         "widths": {"key_dim": size} if size * count != width else {},
         "window": window if config["model_type"] == "mistral" else None,
@@ -78,24 +76,17 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
 
 
 def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
-    mixer, place = config.genes["mixer"].options, config.genes["position"].options
+    mixer, position = config.genes["mixer"].options, config.genes["position"].options
     widths = mixer.get("widths") or {}
     scaling = _their_scaling(config)
     return {
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
         "num_key_value_heads": mixer.get("kv_heads") or config.heads,
         "head_dim": widths.get("key_dim") or config.width // config.heads,
-        "max_position_embeddings": config.tokens,
-        "vocab_size": config.vocabulary,
-        "intermediate_size": round(config.width * config.block.expansion),
         "hidden_act": "silu",
         "mlp_bias": config.block.feedforward_bias,
         "attention_bias": bool(mixer.get("bias")),
-        "rms_norm_eps": config.block.norm_eps,
-        "rope_theta": place.get("base", 10000.0),
-        "rope_parameters": {"rope_theta": place.get("base", 10000.0), **scaling},
+        "rope_theta": position.get("base", 10000.0),
+        "rope_parameters": {"rope_theta": position.get("base", 10000.0), **scaling},
         # what transformers read before version 5
         **({} if scaling["rope_type"] == "default" else {"rope_scaling": scaling}),
         "tie_word_embeddings": config.tie,
@@ -108,40 +99,40 @@ def _scaling(rotary: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind == "default":
         return {}
-    if kind not in NAMES:
+    if kind not in SCALINGS:
         raise UnsupportedError(
             f"the checkpoint scales its rotary positions by '{kind}', which has no counterpart "
-            f"here; those that have: default, {', '.join(NAMES)}"
+            f"here; those that have: default, {', '.join(SCALINGS)}"
         )
     refuse({k: v for k, v in rotary.items() if v is not None}, partial_rotary_factor=1.0)
     longest = config["max_position_embeddings"]
     original = config.get("original_max_position_embeddings")
     original = original or rotary.get("original_max_position_embeddings") or longest
-    found = ((ours, rotary.get(theirs)) for ours, theirs in NAMES[kind].items())
-    made: dict[str, Any] = {
+    found = ((ours, rotary.get(theirs)) for ours, theirs in SCALINGS[kind].items())
+    scaling: dict[str, Any] = {
         "kind": kind,
         **{ours: value for ours, value in found if value is not None},
     }
-    made.setdefault("factor", longest / original)
+    scaling.setdefault("factor", longest / original)
     if kind != "linear":
-        made["original_length"] = longest if kind == "dynamic" else original
+        scaling["original_length"] = longest if kind == "dynamic" else original
     above, below = rotary.get("mscale"), rotary.get("mscale_all_dim")
-    if kind == "yarn" and "attention_factor" not in made and above and below:
-        grown = 0.1 * math.log(max(made["factor"], 1))
-        made["attention_factor"] = (grown * above + 1) / (grown * below + 1)
-    return made
+    if kind == "yarn" and "attention_factor" not in scaling and above and below:
+        grown = 0.1 * math.log(max(scaling["factor"], 1))
+        scaling["attention_factor"] = (grown * above + 1) / (grown * below + 1)
+    return scaling
 
 
 def _their_scaling(config: ModelConfig) -> dict[str, Any]:
     """`RopeScaling` as their rotary parameters."""
     chosen = from_dict(RopeScaling, config.genes["position"].get("scaling") or {})
-    if chosen.kind not in NAMES:
+    if chosen.kind not in SCALINGS:
         return {"rope_type": "default"}
     values = to_dict(chosen)
-    made = {theirs: values[ours] for ours, theirs in NAMES[chosen.kind].items()}
+    scaling = {theirs: values[ours] for ours, theirs in SCALINGS[chosen.kind].items()}
     if chosen.kind not in ("linear", "dynamic"):
-        made["original_max_position_embeddings"] = chosen.original_length
-    return {"rope_type": chosen.kind, **{k: v for k, v in made.items() if v is not None}}
+        scaling["original_max_position_embeddings"] = chosen.original_length
+    return {"rope_type": chosen.kind, **{k: v for k, v in scaling.items() if v is not None}}
 
 
 def _rules(config: ModelConfig) -> list[Rule]:
@@ -158,8 +149,8 @@ def _rules(config: ModelConfig) -> list[Rule]:
         rules.append(Rule(("head.weight",), ("lm_head.weight",)))
     for n in range(config.layers):
         ours, theirs = f"stack.blocks.{n}", f"model.layers.{n}"
-        attention = tuple(f"{theirs}.self_attn.{part}" for part in PARTS)
-        rules += heads(f"{ours}.mixer.project", attention, sizes, "query" in bias)  # type: ignore[arg-type]
+        attention = [f"{theirs}.self_attn.{part}" for part in PARTS]
+        rules += heads(f"{ours}.mixer.project", attention, sizes, "query" in bias)
         pairs = {
             f"{ours}.mixer_norm": f"{theirs}.input_layernorm",
             f"{ours}.feedforward_norm": f"{theirs}.post_attention_layernorm",
@@ -177,21 +168,18 @@ def _rules(config: ModelConfig) -> list[Rule]:
     return rules
 
 
-def _like(model_type: str, name: str) -> Architecture:
-    return Architecture(
+def _like(model_type: str, name: str) -> HubArchitecture:
+    return HubArchitecture(
         model_type=model_type,
         prefix="model.",
         classes={"lm": f"{name}ForCausalLM"},
+        names=NAMES,
         options=_options,
         describe=lambda config: _describe(model_type, config),
         rules=_rules,
-        fields=FIELDS,
+        further=FURTHER,
         ignored=r"rotary_emb\.inv_freq$|^lm_head\.weight$",
     )
 
 
-LLAMA, MISTRAL, QWEN2 = (
-    _like("llama", "Llama"),
-    _like("mistral", "Mistral"),
-    _like("qwen2", "Qwen2"),
-)
+LLAMA, MISTRAL, QWEN2 = (_like(name.lower(), name) for name in ("Llama", "Mistral", "Qwen2"))

@@ -6,17 +6,22 @@ from typing import Any
 
 from everyformer.core.bounds import Even
 from everyformer.core.tasks import TASKS
-from everyformer.interop.convert.architecture import ALL_BIASES, Architecture
+from everyformer.interop.convert.architecture import (
+    ALL_BIASES,
+    HubArchitecture,
+    described_labels,
+    label_count,
+)
 from everyformer.interop.convert.bert import (
     ENCODER_FIELDS,
     PARTS,
     ROBERTA_HEAD,
+    TEXT_NAMES,
     Encoder,
     describe_encoder,
     encoder_options,
     encoder_rules,
 )
-from everyformer.interop.convert.labels import described_labels, label_count
 from everyformer.interop.convert.rules import Rule, heads
 from everyformer.models.build import by_layer
 from everyformer.models.config import ModelConfig
@@ -36,7 +41,7 @@ OF_CLASSIFIER = {"pooling": "first", "head_activation": "tanh"}
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     windows = config["attention_window"]
     windows = [windows] * config["num_hidden_layers"] if isinstance(windows, int) else windows
-    told = {
+    options = {
         "member": "longformer",
         "bias": ALL_BIASES,
         "window": windows[0] if len(set(windows)) == 1 else by_layer(*windows),
@@ -44,9 +49,9 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
         **encoder_options(config, KIND),
     }
     if TASKS[task].classifies:
-        told |= {**OF_CLASSIFIER, "head_hidden": config["hidden_size"]}
-        told |= {"classes": label_count(config), "head_transform": False, "head_bias": False}
-    return told
+        options |= {**OF_CLASSIFIER, "head_hidden": config["hidden_size"]}
+        options |= {"classes": label_count(config), "head_transform": False, "head_bias": False}
+    return options
 
 
 def _describe(config: ModelConfig) -> dict[str, Any]:
@@ -67,22 +72,23 @@ def _rules(config: ModelConfig) -> list[Rule]:
     rules = encoder_rules(config, KIND)
     for n in range(config.layers):
         theirs = f"longformer.encoder.layer.{n}.attention.self"
-        three = (*(f"{theirs}.{part}_global" for part in PARTS),)
+        three = [f"{theirs}.{part}_global" for part in PARTS]
         ours = f"stack.blocks.{n}.mixer.project_global"
-        rules += heads(ours, three, (config.width,) * 3, bias=True)  # type: ignore[arg-type]
+        rules += heads(ours, three, (config.width,) * 3, bias=True)
     return rules
 
 
-LONGFORMER = Architecture(
+LONGFORMER = HubArchitecture(
     model_type="longformer",
     prefix="longformer.",
     classes={
         "mlm": "LongformerForMaskedLM",
         "classify-text": "LongformerForSequenceClassification",
     },
+    names=TEXT_NAMES,
     options=_options,
     describe=_describe,
     rules=_rules,
-    fields=ENCODER_FIELDS | {"attention_window": Even | tuple[Even, ...]},
+    further=ENCODER_FIELDS | {"attention_window": Even | tuple[Even, ...]},
     ignored=r"position_ids$|token_type_ids$|\.decoder\.(weight|bias)$|\.pooler\.",
 )

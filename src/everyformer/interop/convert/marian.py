@@ -4,40 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from everyformer.core.bounds import Count, Layers, Rate, Whole
-from everyformer.interop.convert.architecture import (
-    ALL_BIASES,
-    Architecture,
-    activation,
-    refuse,
-    their_activation,
-)
+from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, refuse, written
 from everyformer.interop.convert.rules import Rule, heads, same
 from everyformer.models.config import ModelConfig
 
 PARTS = ("q_proj", "k_proj", "v_proj")
+NAMES = {
+    "width": "d_model",
+    "layers": "encoder_layers",
+    "decoder_layers": "decoder_layers",
+    "heads": "encoder_attention_heads",
+    "expansion": "encoder_ffn_dim",
+    "max_length": "max_position_embeddings",
+    "vocabulary": "vocab_size",
+    "start_token": "decoder_start_token_id",
+    "end_token": "eos_token_id",
+    "feedforward": "activation_function",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+}
+AGAIN = {
+    "heads": "decoder_attention_heads",
+    "expansion": "decoder_ffn_dim",
+    "vocabulary": "decoder_vocab_size",
+    "start_token": "pad_token_id",
+    "end_token": "forced_eos_token_id",
+}
+"""what their config says twice"""
 
 
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
-    width, count = config["d_model"], config["encoder_attention_heads"]
-    refuse(config, decoder_attention_heads=count, decoder_ffn_dim=config["encoder_ffn_dim"])
+    refuse(config, decoder_attention_heads=config["encoder_attention_heads"])
+    refuse(config, decoder_ffn_dim=config["encoder_ffn_dim"])
     refuse(config, share_encoder_decoder_embeddings=True, tie_word_embeddings=True)
     return {
         "member": "transformer",
-        "width": width,
-        "layers": config["encoder_layers"],
-        "decoder_layers": config["decoder_layers"],
-        "heads": count,
-        "max_length": config["max_position_embeddings"],
-        "vocabulary": config["vocab_size"],
-        "start_token": config["decoder_start_token_id"],
-        "end_token": config["eos_token_id"],
-        "expansion": config["encoder_ffn_dim"] / width,
-        "feedforward": activation(config["activation_function"]),
         "norm_eps": 1e-5,
-        "dropout": config["dropout"],
         "embedding_dropout": config["dropout"],
-        "attention_dropout": config["attention_dropout"],
         "scale_embedding": bool(config["scale_embedding"]),
         "layout": "halves",
         "head_bias": True,
@@ -50,26 +53,9 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
 
 
 def _describe(config: ModelConfig) -> dict[str, Any]:
-    hidden = round(config.width * config.block.expansion)
     return {
         "is_encoder_decoder": True,
-        "d_model": config.width,
-        "encoder_layers": config.layers,
-        "decoder_layers": config.decoder_layers or config.layers,
-        "encoder_attention_heads": config.heads,
-        "decoder_attention_heads": config.heads,
-        "encoder_ffn_dim": hidden,
-        "decoder_ffn_dim": hidden,
-        "max_position_embeddings": config.tokens,
-        "vocab_size": config.vocabulary,
-        "decoder_vocab_size": config.vocabulary,
-        "decoder_start_token_id": config.start_token,
-        "pad_token_id": config.start_token,
-        "eos_token_id": config.end_token,
-        "forced_eos_token_id": config.end_token,
-        "activation_function": their_activation(config.block.feedforward),
-        "dropout": config.block.dropout,
-        "attention_dropout": config.genes["mixer"].get("attention_dropout", 0.0),
+        **written(AGAIN, config),
         "activation_dropout": 0.0,
         "scale_embedding": config.scale_embedding is not False,
         "share_encoder_decoder_embeddings": True,
@@ -84,18 +70,16 @@ def _rules(config: ModelConfig) -> list[Rule]:
     ]
     sizes = (config.width,) * 3
     decoders = config.decoder_layers or config.layers
-    for side, stack, count in (
-        ("encoder", "encoder", config.layers),
-        ("decoder", "stack", decoders),
+    own_words, cross = {"mixer": "self_attn"}, {"cross": "encoder_attn"}
+    for side, stack, count, pairs in (
+        ("encoder", "encoder", config.layers, own_words),
+        ("decoder", "stack", decoders, own_words | cross),
     ):
         for n in range(count):
             ours, theirs = f"{stack}.blocks.{n}", f"model.{side}.layers.{n}"
-            pairs = {"mixer": "self_attn"} | (
-                {"cross": "encoder_attn"} if side == "decoder" else {}
-            )
             for own, other in pairs.items():
-                three = tuple(f"{theirs}.{other}.{part}" for part in PARTS)
-                rules += heads(f"{ours}.{own}.project", three, sizes, bias=True)  # type: ignore[arg-type]
+                three = [f"{theirs}.{other}.{part}" for part in PARTS]
+                rules += heads(f"{ours}.{own}.project", three, sizes, bias=True)
                 rules += same(f"{ours}.{own}.out", f"{theirs}.{other}.out_proj")
                 rules += same(f"{ours}.{own}_norm", f"{theirs}.{other}_layer_norm")
             rules += same(f"{ours}.feedforward.up", f"{theirs}.fc1")
@@ -104,21 +88,14 @@ def _rules(config: ModelConfig) -> list[Rule]:
     return rules
 
 
-MARIAN = Architecture(
+MARIAN = HubArchitecture(
     model_type="marian",
     prefix="model.",
     classes={"seq2seq": "MarianMTModel"},
+    names=NAMES,
     options=_options,
     describe=_describe,
     rules=_rules,
-    fields={
-        **dict.fromkeys(("d_model", "encoder_attention_heads", "encoder_ffn_dim"), Count),
-        **dict.fromkeys(("max_position_embeddings", "vocab_size"), Count),
-        **dict.fromkeys(("encoder_layers", "decoder_layers"), Layers),
-        **dict.fromkeys(("decoder_start_token_id", "eos_token_id"), Whole),
-        **dict.fromkeys(("dropout", "attention_dropout"), Rate),
-        "activation_function": str,
-        "scale_embedding": bool,
-    },
+    further={"scale_embedding": bool},
     ignored=r"embed_positions\.weight$|embed_tokens\.weight$|^lm_head\.weight$",
 )

@@ -8,7 +8,7 @@ RoBERTa's positions begin at row 2.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -33,7 +33,7 @@ class Rule:
     """theirs have a first dimension of 1"""
 
     def take(self, theirs: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> list[Tensor]:
-        """Our tensors made of theirs.
+        """Our tensors, from theirs.
 
         Raises:
             CheckpointError: sizes that do not agree; names both sides.
@@ -50,15 +50,15 @@ class Rule:
         except (RuntimeError, IndexError):  # not even a matrix, or not as wide as each other
             fits = False
         if not fits:
-            shown = ", ".join(f"{name} {tuple(theirs[name].shape)}" for name in self.theirs)
+            there = ", ".join(f"{name} {tuple(theirs[name].shape)}" for name in self.theirs)
             here = ", ".join(f"{name} {tuple(shapes[name])}" for name in self.ours)
             raise CheckpointError(
-                f"the checkpoint's {shown} does not fit {here}: its config.json says other sizes"
+                f"the checkpoint's {there} does not fit {here}: its config.json says other sizes"
             )
         return [part.clone() for part in joined.split(rows)]
 
     def give(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their tensors made of ours."""
+        """Their tensors, from ours."""
         joined = torch.cat([ours[name] for name in self.ours])
         if self.skip:
             joined = torch.cat((joined.new_zeros(self.skip, *joined.shape[1:]), joined))
@@ -75,17 +75,24 @@ def same(ours: str, theirs: str) -> list[Rule]:
     return [Rule((f"{ours}.{part}",), (f"{theirs}.{part}",)) for part in ("weight", "bias")]
 
 
-def heads(
-    ours: str, theirs: tuple[str, str, str], sizes: tuple[int, ...], bias: bool
-) -> list[Rule]:
+def in_layers(count: int, theirs: str, pairs: Mapping[str, str]) -> list[Rule]:
+    """What is the `same` in each of ``count`` layers; ``pairs`` are names in ours and in theirs."""
+    return [
+        rule
+        for n in range(count)
+        for own, other in pairs.items()
+        for rule in same(f"stack.blocks.{n}.{own}", f"{theirs}.{n}.{other}")
+    ]
+
+
+def heads(ours: str, theirs: Sequence[str], sizes: tuple[int, ...], bias: bool) -> list[Rule]:
     """`HeadProjections` of one source against three linear layers: queries, keys, values.
 
     ``sizes`` are the rows of each.
     """
-    weights = tuple(f"{name}.weight" for name in theirs)
-    rules = [Rule((f"{ours}.weights.0",), weights, sizes)]
-    parts = zip(("query", "key", "value"), theirs, strict=True)
+    rules = [Rule((f"{ours}.weights.0",), tuple(f"{name}.weight" for name in theirs), sizes)]
     if bias:
+        parts = zip(("query", "key", "value"), theirs, strict=True)
         rules += [Rule((f"{ours}.biases.{part}",), (f"{name}.bias",)) for part, name in parts]
     return rules
 
@@ -122,7 +129,7 @@ def take_all(
 ) -> tuple[dict[str, Tensor], Report]:
     """Our tensors as far as the rules give them, and the account.
 
-    A rule of tensors that our model does not have (another mixer stands there) is passed over.
+    A rule of tensors that our model does not have (it has another mixer) is passed over.
 
     Args:
         ignored: pattern of their buffers that hold nothing learned.
@@ -130,7 +137,7 @@ def take_all(
     Raises:
         CheckpointError: a tensor that our model has by a rule is missing in the checkpoint.
     """
-    made: dict[str, Tensor] = {}
+    ours: dict[str, Tensor] = {}
     used: set[str] = set()
     missing: list[str] = []
     for rule in rules:
@@ -140,7 +147,7 @@ def take_all(
         if absent:
             missing += absent
             continue
-        made |= dict(zip(rule.ours, rule.take(theirs, shapes), strict=True))
+        ours |= dict(zip(rule.ours, rule.take(theirs, shapes), strict=True))
         used |= set(rule.theirs)
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
@@ -150,5 +157,5 @@ def take_all(
         )
     left = [name for name in theirs if name not in used]
     left = [name for name in left if not (ignored and re.search(ignored, name))]
-    fresh = [name for name in shapes if name not in made]
-    return made, Report(list(made), fresh, left)
+    fresh = [name for name in shapes if name not in ours]
+    return ours, Report(list(ours), fresh, left)

@@ -28,11 +28,10 @@ from everyformer.training.warmstart import read_start
 OURS = {RUN_FORMAT: "a run of everyformer", MODEL_FORMAT: "a saved model of everyformer"}
 WRAPPED = "everyformer"
 """transformers' ``model_type`` of our models in its clothes"""
-"""tasks whose models read text"""
 
 
-class Source(NamedTuple):
-    """Something that a model can be read from."""
+class ModelSource(NamedTuple):
+    """A folder that a model can be read from."""
 
     folder: Path
     what: str
@@ -42,7 +41,7 @@ class Source(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What a source holds."""
+    """An opened source: its model, its tokenizer, the account of its tensors."""
 
     model: Model
     report: Report | None
@@ -52,13 +51,13 @@ class Opened(NamedTuple):
     """what the tokenizer is, or why there is none; empty for models that read no text"""
 
 
-def find_source(place: str) -> Source:
-    """What lies in a folder, or under a name on the Hugging Face hub, by its config.json.
+def find_source(name: str) -> ModelSource:
+    """The source in a folder, or under a name on the Hugging Face hub, by its config.json.
 
     Raises:
         CheckpointError: nothing is there, or nothing that is known.
     """
-    folder = find_folder(place)
+    folder = find_folder(name)
     for path in folder.iterdir():
         if not path.is_dir():
             require_regular(path)
@@ -70,19 +69,21 @@ def find_source(place: str) -> Source:
     values = read_config(folder)
     form = values.get("format")
     if isinstance(form, str) and form in OURS:
-        return Source(folder, OURS[form], ours=True)
+        return ModelSource(folder, OURS[form], ours=True)
     if is_timm(folder):
-        return Source(folder, f"a checkpoint of timm ({values['architecture']})", ours=False)
+        return ModelSource(folder, f"a checkpoint of timm ({values['architecture']})", ours=False)
     if "model_type" not in values:
         raise CheckpointError(
             f"{folder / 'config.json'} names no model_type, so it is no checkpoint of "
             "transformers, and it was not written by everyformer"
         )
-    return Source(folder, f"a checkpoint of transformers ({values['model_type']})", ours=False)
+    return ModelSource(folder, f"a checkpoint of transformers ({values['model_type']})", ours=False)
 
 
-def open_source(source: Source, *, mixer: str | None = None, average: int | None = None) -> Opened:
-    """Its model in evaluation mode, and its tokenizer.
+def open_source(
+    source: ModelSource, *, mixer: str | None = None, average: int | None = None
+) -> Opened:
+    """A source's model in evaluation mode, and its tokenizer.
 
     Args:
         mixer: takes the place of attention in an imported checkpoint.
@@ -136,9 +137,9 @@ def _unwrapped(folder: Path) -> Imported:
         )
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {str(error).splitlines()[0]}") from error
-    wrapped, told = loaded
-    if told["missing_keys"]:
-        missing = sorted(told["missing_keys"])
+    wrapped, loading = loaded
+    if loading["missing_keys"]:
+        missing = sorted(loading["missing_keys"])
         raise CheckpointError(f"the checkpoint lacks {', '.join(missing[:5])}: it is cut short")
-    report = Report(list(wrapped.model.state_dict()), left=sorted(told["unexpected_keys"]))
+    report = Report(list(wrapped.model.state_dict()), left=sorted(loading["unexpected_keys"]))
     return Imported(wrapped.model.eval(), report)

@@ -18,12 +18,25 @@ from torch import Tensor, nn
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.core.files import expanded
 from everyformer.interop.convert.checkpoint import Imported, fill, read_config, read_folder
-from everyformer.interop.convert.rules import Rule, same, take_all
+from everyformer.interop.convert.rules import Rule, in_layers, same, take_all
 from everyformer.models.build import build_model, configure
 
 HEAD_DIM = 64
 """channels of a head in all released ViTs of timm"""
 BIASES = ("query", "key", "value")
+VIT_LAYER = {
+    "mixer.out": "attn.proj",
+    "mixer_norm": "norm1",
+    "feedforward.up": "mlp.fc1",
+    "feedforward.down": "mlp.fc2",
+    "feedforward_norm": "norm2",
+}
+GMLP_LAYER = {
+    "mixer_norm": "norm",
+    "mixer.up": "mlp_channels.fc1",
+    "mixer.norm": "mlp_channels.gate.norm",
+    "mixer.out": "mlp_channels.fc2",
+}
 
 
 def import_timm(
@@ -59,20 +72,20 @@ def import_timm(
         )
     model = build_model(configure(options.pop("member"), "classify-image", **options))
     shapes = {name: value.shape for name, value in model.state_dict().items()}
-    made, report = take_all(rules, tensors, shapes)
+    filled, report = take_all(rules, tensors, shapes)
     if report.left:
         raise UnsupportedError(
             f"timm's {', '.join(report.left[:5])} have no counterpart here, so the model would "
             "give other outputs"
         )
-    fill(model, made)
+    fill(model, filled)
     return Imported(model.eval(), report)
 
 
 def is_timm(folder: Path) -> bool:
     """Whether a folder's config.json was written by timm."""
-    held = read_config(folder)
-    return "architecture" in held and "model_type" not in held
+    values = read_config(folder)
+    return "architecture" in values and "model_type" not in values
 
 
 def _shape(tensors: dict[str, Tensor], name: str, dims: int) -> torch.Size:
@@ -128,21 +141,14 @@ def _vit(tensors: dict[str, Tensor], heads: int | None) -> tuple[dict[str, Any],
         Rule(("pool.token",), ("cls_token",)),
         *same("stack.norm", "norm"),
         *same("pool.head", "head"),
+        *in_layers(options["layers"], "blocks", VIT_LAYER),
     ]
     for n in range(options["layers"]):
-        ours, theirs = f"stack.blocks.{n}", f"blocks.{n}"
-        project = f"{ours}.mixer.project"
-        rules += [
-            Rule((f"{project}.weights.0",), (f"{theirs}.attn.qkv.weight",)),
-            *same(f"{ours}.mixer.out", f"{theirs}.attn.proj"),
-            *same(f"{ours}.mixer_norm", f"{theirs}.norm1"),
-            *same(f"{ours}.feedforward.up", f"{theirs}.mlp.fc1"),
-            *same(f"{ours}.feedforward.down", f"{theirs}.mlp.fc2"),
-            *same(f"{ours}.feedforward_norm", f"{theirs}.norm2"),
-        ]
+        project, theirs = f"stack.blocks.{n}.mixer.project", f"blocks.{n}.attn.qkv"
+        rules.append(Rule((f"{project}.weights.0",), (f"{theirs}.weight",)))
         if biases:
             names = tuple(f"{project}.biases.{part}" for part in BIASES)
-            rules.append(Rule(names, (f"{theirs}.attn.qkv.bias",)))
+            rules.append(Rule(names, (f"{theirs}.bias",)))
     return options, rules
 
 
@@ -158,15 +164,10 @@ def _gmlp(tensors: dict[str, Tensor]) -> tuple[dict[str, Any], list[Rule]]:
         *same("patches", "stem.proj"),
         *same("stack.norm", "norm"),
         *same("pool.head", "head"),
+        *in_layers(options["layers"], "blocks", GMLP_LAYER),
     ]
     for n in range(options["layers"]):
-        ours, theirs = f"stack.blocks.{n}", f"blocks.{n}"
-        rules += [
-            *same(f"{ours}.mixer_norm", f"{theirs}.norm"),
-            *same(f"{ours}.mixer.up", f"{theirs}.mlp_channels.fc1"),
-            *same(f"{ours}.mixer.norm", f"{theirs}.mlp_channels.gate.norm"),
-            *same(f"{ours}.mixer.out", f"{theirs}.mlp_channels.fc2"),
-            Rule((f"{ours}.mixer.spatial",), (f"{theirs}.mlp_channels.gate.proj.weight",)),
-            Rule((f"{ours}.mixer.bias",), (f"{theirs}.mlp_channels.gate.proj.bias",)),
-        ]
+        mixer, gate = f"stack.blocks.{n}.mixer", f"blocks.{n}.mlp_channels.gate.proj"
+        rules.append(Rule((f"{mixer}.spatial",), (f"{gate}.weight",)))
+        rules.append(Rule((f"{mixer}.bias",), (f"{gate}.bias",)))
     return options, rules

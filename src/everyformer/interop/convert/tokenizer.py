@@ -63,17 +63,17 @@ def import_tokenizer(folder: Path, vocabulary: int) -> Found:
     else:
         older = [p.name for p in (*folder.glob("vocab.*"), *folder.glob("*.spm"))]
         older += [p.name for p in folder.glob("*.model")]
-        held = f" ({', '.join(sorted(older))} alone cannot be read)" if older else ""
+        others = f" ({', '.join(sorted(older))} alone cannot be read)" if older else ""
         return Found(
             None,
-            f"no tokenizer.json was found{held}: the model reads tokens, no text. transformers "
+            f"no tokenizer.json was found{others}: the model reads tokens, no text. transformers "
             "writes one with AutoTokenizer.from_pretrained(...).save_pretrained(...)",
         )
     try:
         plain = HubTokenizer(model, vocabulary, None, None)
     except DataError as error:
         raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
-    ids = {name: _id(model, marks.get(f"{name}_token")) for name in ("eos", "sep", "mask")}
+    ids = {name: plain.number(marks.get(f"{name}_token")) for name in ("eos", "sep", "mask")}
     number = config.get("eos_token_id")
     number = number[0] if isinstance(number, list) and number else number
     named = number if isinstance(number, int) and 0 <= number < vocabulary else None
@@ -108,29 +108,29 @@ def _marian(folder: Path, vocabulary: int, marks: dict[str, str]) -> Found:
     added |= _table(folder / ADDED) | _added(folder, options)
     try:
         models = {side: (folder / name).read_bytes() for side, name in SPM.items()}
-        made = MarianTokenizer(
+        tokenizer = MarianTokenizer(
             models, pieces, vocabulary, marks["eos_token"], marks["unk_token"], added
         )
     except (OSError, DataError) as error:
         raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
-    lacking = [f"{made.lacking[side]:,} of {name}" for side, name in SPM.items()]
-    few = f"; pieces without a number, read as {made.unknown}: {', '.join(lacking)}"
-    note = f"Marian's, {_counted(made.known, vocabulary)}"
-    return Found(made, note + (few if any(made.lacking.values()) else ""))
+    lacking = [f"{tokenizer.lacking[side]:,} of {name}" for side, name in SPM.items()]
+    few = f"; pieces without a number, read as {tokenizer.unknown}: {', '.join(lacking)}"
+    note = f"Marian's, {_counted(tokenizer.known, vocabulary)}"
+    return Found(tokenizer, note + (few if any(tokenizer.lacking.values()) else ""))
 
 
 def _added(folder: Path, options: dict[str, Any]) -> dict[str, int]:
     """Tokens that a tokenizer_config.json adds to those of the table, with their numbers."""
     name, file = "added_tokens_decoder", folder / MARKS[1]
     try:
-        held = converted(dict[str, dict[str, Any]], options.get(name, {}), name)
-        found = {str(token["content"]): int(number) for number, token in held.items()}
+        tokens = converted(dict[str, dict[str, Any]], options.get(name, {}), name)
+        found = {str(token["content"]): int(number) for number, token in tokens.items()}
     except (ConfigError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{file} is damaged: '{name}' must give tokens, each a table with its 'content', under "
             "their numbers"
         ) from error
-    for token in held.values():
+    for token in tokens.values():
         if any(token.get(taken) for taken in STRIPS):
             raise UnsupportedError(
                 f"{file} has the added token '{token['content']}' with {' or '.join(STRIPS)}, "
@@ -140,7 +140,7 @@ def _added(folder: Path, options: dict[str, Any]) -> dict[str, int]:
 
 
 def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
-    """Write it as transformers reads it, if `exportable`.
+    """Write a tokenizer as transformers reads it, if `exportable`.
 
     Args:
         tokens: the longest text that the model takes.
@@ -180,7 +180,7 @@ def _export_marian(tokenizer: MarianTokenizer, folder: Path, tokens: int) -> Non
 
 
 def exportable(tokenizer: Tokenizer | None) -> bool:
-    """Whether transformers has a form for it: bytes and characters have none there."""
+    """Whether transformers has a form for a tokenizer: bytes and characters have none there."""
     return isinstance(tokenizer, BPETokenizer | HubTokenizer | MarianTokenizer)
 
 
@@ -209,13 +209,6 @@ def _joined(folder: Path, marks: dict[str, str]) -> str:
     inner.decoder = package.decoders.ByteLevel()
     inner.add_special_tokens(sorted({*marks.values()} or {"<|endoftext|>"}))
     return str(inner.to_str())
-
-
-def _id(model: str, mark: str | None) -> int | None:
-    number: int | None = (
-        None if mark is None else tokenizers_package().Tokenizer.from_str(model).token_to_id(mark)
-    )
-    return number
 
 
 def _marks(folder: Path) -> dict[str, str]:
