@@ -80,6 +80,12 @@ class Mixer(nn.Module):
         """
         raise NotImplementedError
 
+    @property
+    def continues(self) -> bool:
+        """Whether there is an exact state."""
+        return self.causal
+
+    @final
     def init_state(
         self,
         batch_size: int,
@@ -88,11 +94,18 @@ class Mixer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> State:
         """The state before the first token. Raises `UnsupportedError` if there is no exact one."""
-        raise UnsupportedError(
-            f"{self.name} has no exact streaming form"
-            + ("" if self.causal else " when it is bidirectional")
-            + "; recompute the whole sequence instead (generate() does so by itself)"
-        )
+        if not self.continues:
+            raise UnsupportedError(
+                f"{self.name} has no exact streaming form"
+                + ("" if self.causal else " when it is bidirectional")
+                + "; recompute the whole sequence instead (generate() does so by itself)"
+            )
+        own = next(self.parameters(), torch.empty(0))
+        return self.empty_state(batch_size, device=device or own.device, dtype=dtype or own.dtype)
+
+    def empty_state(self, batch: int, **like: Any) -> State:
+        """`init_state` where there is one; ``like``: device and dtype."""
+        raise NotImplementedError
 
     @final
     def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:

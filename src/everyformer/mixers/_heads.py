@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, heads_divide, set_options
-from everyformer.core.state import State
 from everyformer.engines.projections import HeadProjections
 from everyformer.memory.base import Memory
 from everyformer.mixers.base import RowMixer
@@ -66,27 +65,6 @@ class BuiltMixer(Mixer):
         """Make the parameters, by the sizes and options that are attributes by now."""
         raise NotImplementedError
 
-    @property
-    def continues(self) -> bool:
-        """Whether there is an exact state."""
-        return self.causal
-
-    def empty_state(self, batch: int, **like: Any) -> State:
-        """`init_state` where there is one; ``like``: device and dtype."""
-        raise NotImplementedError
-
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> State:
-        if not self.continues:
-            super().init_state(batch_size)
-        own = self.out.weight
-        return self.empty_state(batch_size, device=device or own.device, dtype=dtype or own.dtype)
-
 
 class StreamingMixer(RowMixer, BuiltMixer):
     """Base of row mixers that continue a text."""
@@ -105,12 +83,13 @@ class HeadMixer(StreamingMixer):
     def build(self, max_length: int | None) -> None:
         self.head_dim = heads_divide(self.channels, self.heads, self.name)
 
-    def add_projections(self, bias: tuple[str, ...]) -> None:
-        """Projections of x to queries, keys and values, and of all heads to the output."""
-        size = self.head_dim
-        self.project = HeadProjections(
-            (self.width,) * 3, (self.heads, self.heads), (size, size), bias
-        )
+    def add_projections(self, bias: tuple[str, ...], key_dim: int | None = None) -> None:
+        """Projections of x to queries, keys and values, and of all heads to the output.
+
+        ``key_dim``: channels of a head's queries and keys (default: those of its values).
+        """
+        sizes = (key_dim or self.head_dim, self.head_dim)
+        self.project = HeadProjections((self.width,) * 3, (self.heads, self.heads), sizes, bias)
         self.out = nn.Linear(self.channels, self.width, bias="output" in bias)
         if self.out.bias is not None:
             nn.init.zeros_(self.out.bias)

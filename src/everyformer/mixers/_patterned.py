@@ -18,16 +18,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from everyformer.core.bounds import Affects, Dropout
 from everyformer.core.config import Options
-from everyformer.core.mixer import Mixer, heads_divide, set_options
+from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Panels, Pictures
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
@@ -41,8 +40,9 @@ from everyformer.engines.sparse.panels import (
     telling_size,
 )
 from everyformer.engines.sparse.plan import SparsePlan, Union
+from everyformer.mixers._heads import HeadMixer
 from everyformer.mixers.attention.reference import attention_reference
-from everyformer.mixers.base import RowMixer, Rows
+from everyformer.mixers.base import Rows
 from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position
 
@@ -66,51 +66,28 @@ class PatternOptions(Options):
     """how it is computed: auto, dense, blocked or flex"""
 
 
-class PatternAttention(RowMixer):
+class PatternAttention(HeadMixer):
     """Base of the members, which say what their heads read in (B, L, width), with the projections.
-
-    Args:
-        width: channels of x.
-        heads: H.
-        causal: whether later tokens are hidden.
-        max_length: longest text, where the pattern depends on it (see the member).
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        position: one that turns queries and keys, or changes scores.
-        options: the member's options or a dictionary.
 
     Raises:
         GeneError: options that do not go with each other, with causal or with max_length.
     """
 
     states: tuple[type[State], ...] = (KeyValueState,)
-    honours = frozenset({"keep", "documents"})
     accepts_positions = True
     shares_heads = True
+    position: Position | None
     examples: ClassVar[tuple[tuple[str, dict[str, Any]], ...]] = ()
     """titles and options of what is drawn where its own windows show every pair of so few tokens"""
 
-    Options: ClassVar[type[PatternOptions]]
-
     @final
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, position: Position | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.options = o = set_options(self.Options, self.name, options)
-        self.width, self.heads, self.causal = width, heads, causal
-        self.size = heads_divide(channels or width, heads, self.name)
-        self.key_size = self.key_channels(self.size)
-        if position is not None:
-            position.check_mixer(self.name, heads, causal)
-            position.check_sizes(self.name, self.key_size, self.size)
-        self.position = position
-        self.project = HeadProjections(
-            (width,) * 3, (heads, heads), (self.key_size, self.size), o.bias
-        )
-        self.out = nn.Linear(heads * self.size, width, bias="output" in o.bias)
-        if self.out.bias is not None:
-            nn.init.zeros_(self.out.bias)
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        self.key_dim = self.key_channels(self.head_dim)
+        if self.position is not None:
+            self.position.check_mixer(self.name, self.heads, self.causal)
+            self.position.check_sizes(self.name, self.key_dim, self.head_dim)
+        self.add_projections(self.options.bias, self.key_dim)
         self.prepare(max_length)
 
     def prepare(self, longest: int | None) -> None:
@@ -165,11 +142,11 @@ class PatternAttention(RowMixer):
     @final
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         heads, new = self.heads_of(rows, state)
-        return MixerOutput(self.out(heads.transpose(1, 2).flatten(2)), new, {})
+        return MixerOutput(self.merge(heads), new, {})
 
     @final
     def text_reference(self, text: Rows) -> Tensor:
-        return self.out(self.literal(text).transpose(1, 2).flatten(2))
+        return self.merge(self.literal(text))
 
     def _literal(self, text: Rows) -> Tensor:
         """`literal` by the plan alone."""
@@ -187,17 +164,10 @@ class PatternAttention(RowMixer):
             position=position, distance=positions[:, :, None] - positions[:, None],
         )  # fmt: skip
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> State:  # fmt: skip
-        if not self.causal:
-            super().init_state(batch_size)
+    def empty_state(self, batch: int, **like: Any) -> State:
         if self.position is not None:
             self.position.check_streaming()
-        own = self.out.weight
-        like: dict[str, Any] = {"device": device or own.device, "dtype": dtype or own.dtype}
-        return KeyValueState.empty((batch_size, self.heads), self.key_size, self.size, **like)
+        return KeyValueState.empty((batch, self.heads), self.key_dim, self.head_dim, **like)
 
     def _by_plan(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
         """`heads_of` by the plan alone."""
@@ -311,8 +281,7 @@ class PatternAttention(RowMixer):
     def scores(self) -> Scores:
         """How scores of queries and keys become weights."""
         position = self.position if isinstance(self.position, ScorePosition) else None
-        dropout = self.options.attention_dropout if self.training else 0.0
-        return Scores(1 / math.sqrt(self.key_size), position=position, dropout=dropout)
+        return Scores(1 / math.sqrt(self.key_dim), position=position, dropout=self.dropout)
 
     def _rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         if self.position is None or self.position.acts_on != "queries-keys":

@@ -160,16 +160,12 @@ class ByHead(Mixer):
         parts = [part.reference(x, context=context, mask=mask) for part in self._parts()]
         return torch.stack(parts).sum(0)
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> ByHeadState:
-        parts = tuple(
-            part.init_state(batch_size, device=device, dtype=dtype) for part in self._parts()
-        )
+    @property
+    def continues(self) -> bool:
+        return all(part.continues for part in self._parts())
+
+    def empty_state(self, batch: int, **like: Any) -> ByHeadState:
+        parts = tuple(part.init_state(batch, **like) for part in self._parts())
         return ByHeadState(parts[0].seen, parts)
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:

@@ -129,7 +129,7 @@ class Longformer(PatternAttention):
             separate = not causal or bool(self.tokens)
         self.project_global: HeadProjections | None = None
         if separate:
-            sizes = (heads, heads), (self.size, self.size)
+            sizes = (heads, heads), (self.head_dim, self.head_dim)
             self.project_global = HeadProjections((self.width,) * 3, *sizes, o.bias)
         self.narrow(1)
 
@@ -282,11 +282,8 @@ class Longformer(PatternAttention):
         heads = torch.cat((torch.where(flags, own, heads[:, :, :count]), heads[:, :, count:]), 2)
         return heads, LongformerState(local.seen, local, whole.last(last + 1))
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> State:  # fmt: skip
-        local = super().init_state(batch_size, device=device, dtype=dtype)
+    def empty_state(self, batch: int, **like: Any) -> State:
+        local = super().empty_state(batch, **like)
         if self.project_global is None or not self.tokens:
             return local
         assert isinstance(local, KeyValueState)

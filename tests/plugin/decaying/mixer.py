@@ -106,11 +106,6 @@ class Decay(RowMixer):
             outputs.append(self.out(h))
         return torch.stack(outputs, 1)
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> DecayState:  # fmt: skip
-        device, dtype = device or self.logit.device, dtype or self.logit.dtype
-        seen = torch.zeros(batch_size, dtype=torch.long, device=device)
-        mean = torch.zeros(batch_size, self.heads, self.size, device=device, dtype=dtype)
-        return DecayState(seen, mean)
+    def empty_state(self, batch: int, **like: Any) -> DecayState:
+        seen = torch.zeros(batch, dtype=torch.long, device=like["device"])
+        return DecayState(seen, torch.zeros(batch, self.heads, self.size, **like))

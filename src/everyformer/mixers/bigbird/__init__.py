@@ -230,10 +230,10 @@ class BigBird(PatternAttention):
             return self.attend(*heads, plan, lengths)
         q, k, v = heads
         q, k = self._repeated(q, k, torch.tensor([count], device=q.device))
-        v = F.pad(v, (0, q.shape[-1] - self.size))
-        scores = Scores(1 / math.sqrt(self.size), dropout=self.scores.dropout)
+        v = F.pad(v, (0, q.shape[-1] - self.head_dim))
+        scores = Scores(1 / math.sqrt(self.head_dim), dropout=self.scores.dropout)
         y = self.attend(q, k, v, plan, lengths, scores)
-        return y[..., : self.size]
+        return y[..., : self.head_dim]
 
     def _repeated(self, q: Tensor, k: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys with a channel by which block 0 counts 1 + r times."""
@@ -241,9 +241,9 @@ class BigBird(PatternAttention):
         block = self._block(at)
         marked = ~self._always(block, blocks) & (blocks > self.options.dense_blocks)[:, None]
         marked = marked & (at >= self.lead)
-        more = math.log(1 + self.options.random_blocks) * math.sqrt(self.size)
+        more = math.log(1 + self.options.random_blocks) * math.sqrt(self.head_dim)
         counts = more * ((block == 0) & (at >= self.lead)).to(k.dtype)
-        width = -(-(self.size + 1) // 8) * 8 - self.size
+        width = -(-(self.head_dim + 1) // 8) * 8 - self.head_dim
         marked, counts = (F.pad(t[..., None].to(q.dtype), (0, width - 1)) for t in (marked, counts))
         batch, many = q.shape[:2]
         q = torch.cat((q, marked[:, None].expand(batch, many, -1, -1)), -1)

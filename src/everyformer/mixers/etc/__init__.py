@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +36,7 @@ from everyformer.core.bounds import Count, Dropout, Whole
 from everyformer.core.config import Options
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
-from everyformer.core.mixer import Mixer, heads_divide, set_options
+from everyformer.core.mixer import Mixer, heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Pictures
 from everyformer.core.state import State
@@ -44,6 +44,7 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.sparse.layouts import Windows
 from everyformer.mixers import MIXERS
+from everyformer.mixers._heads import BuiltMixer
 from everyformer.mixers.base import RowMixer, Rows
 from everyformer.mixers.etc.kinds import (
     Labels,
@@ -95,19 +96,8 @@ class ETCOptions(Options):
 
 
 @MIXERS.register("etc")
-class ETC(RowMixer):
-    """Global-local attention over (B, L, width), with its projections.
-
-    Args:
-        width: channels of x.
-        heads: H.
-        causal: refused: there is no causal form.
-        max_length: not needed.
-        options: `ETCOptions` or a dictionary.
-
-    Raises:
-        GeneError: a causal form, a radius or clip that cannot be.
-    """
+class ETC(BuiltMixer, RowMixer):
+    """Global-local attention over (B, L, width), with its projections; it has no causal form."""
 
     name = "etc"
     trials = TRIALS
@@ -115,26 +105,22 @@ class ETC(RowMixer):
     honours = frozenset({"keep", "documents", "global_tokens", "sentences"})
     global_rows = True
     Options = ETCOptions
+    options: ETCOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        options: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        o: ETCOptions = set_options(ETCOptions, self.name, options)
-        if causal:
+    def build(self, max_length: int | None) -> None:
+        o, width, heads = self.options, self.width, self.heads
+        if self.causal:
             raise GeneError(
                 "etc has no causal form: a global token, which all read, would show later tokens "
                 "to earlier ones; use it for tasks mlm and classify-text"
             )
-        self.width, self.heads, self.causal, self.options = width, heads, False, o
-        self.size = heads_divide(width, heads, self.name)
+        self.head_dim = heads_divide(width, heads, self.name)
         self.distances = 2 * o.clip + 1 if o.direction else o.clip + 1
         apart = o.sharing == "none"
         self.long = Side(width, o.bias, apart)
         self.summary = self.long if o.sharing == "all" else Side(width, o.bias, apart)
-        self.long_labels = Labels(self.distances + 2, heads, self.size)
-        self.summary_labels = Labels(self.distances + 2 + (not o.ordered), heads, self.size)
+        self.long_labels = Labels(self.distances + 2, heads, self.head_dim)
+        self.summary_labels = Labels(self.distances + 2 + (not o.ordered), heads, self.head_dim)
         self.out = nn.Linear(width, width, bias="output" in o.bias)
         self.summary_out = self.out
         if not o.share_output:
@@ -190,11 +176,11 @@ class ETC(RowMixer):
         )
 
     def _heads(self, t: Tensor) -> Tensor:
-        return t.unflatten(-1, (self.heads, self.size))
+        return t.unflatten(-1, (self.heads, self.head_dim))
 
     def _queries(self, side: Side, x: Tensor) -> Tensor:
         """Scaled queries (B, N, H, D)."""
-        return wide(self._heads(side.query(x))) / math.sqrt(self.size)
+        return wide(self._heads(side.query(x))) / math.sqrt(self.head_dim)
 
     def _local(self, long: Row, summary: Row) -> Tensor | None:
         """Outputs (B, N, width) of long tokens: a band of long keys beside all global ones."""
