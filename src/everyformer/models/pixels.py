@@ -136,6 +136,9 @@ class PixelModel(Model):
         loss, losses = with_terms(each.sum(), targets, out.losses)
         return ModelOutput(logits, loss, losses, out.state, each)
 
+    def inspect(self, inputs: Tensor) -> None:
+        self(inputs, labels=self.every_class(len(inputs)))
+
     def every_class(self, count: int) -> Tensor | None:
         """Labels (count,) in which the classes take turns; None where none are told."""
         if self.classes is None:

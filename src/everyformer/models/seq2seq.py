@@ -95,6 +95,9 @@ class EncoderDecoder(Model):
         made = predict(self.head, out.y, targets, terms, self.config, self.training)
         return ModelOutput(*made, out.state)
 
+    def inspect(self, inputs: Tensor) -> None:
+        self.encode(inputs)
+
     def encode(self, source: Tensor, mask: Mask | None = None) -> Encoded:
         """Read the source (B, S) once, for all steps of `decode`."""
         if mask is not None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
-from everyformer.core.panels import Pictures
+from everyformer.core.panels import Pictures, Recorded
 from everyformer.core.trials import Trials
 
 
@@ -28,6 +28,8 @@ class Position(nn.Module):
     name: ClassVar[str]
     trials: ClassVar[Trials] = Trials()
     """what the laws try it on"""
+    recorded: ClassVar[Recorded] = {}
+    """how what it records as it runs is drawn, where that is no kind that all know"""
     acts_on: ClassVar[Literal["embeddings", "layers", "queries-keys", "scores"]]
     adds_to_values: ClassVar[bool] = False
     """whether it adds to the outputs of heads; its constructor then takes ``value_dim`` too"""
