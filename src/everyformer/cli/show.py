@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
     from everyformer.models.base import Model
 
-WHAT = (
-    "all", "weights", "features", "sort", "position-bias", "spatial", "buckets", "clusters",
-    "terms", "encodings", "rotary", "distances", "masks",
-)  # fmt: skip
 FRESH = {"width": 128, "layers": 2, "heads": 4}
 """size of a member that is shown untrained: positions look as in Vaswani et al.'s figure"""
 LENGTH = 64
@@ -41,8 +37,8 @@ class ShowOptions(Options):
     """directory of a trained run or folder of a saved model, or a member's name to see what it
     starts from"""
     what: tyro.conf.Positional[str] = "all"
-    """weights, features, sort, position-bias, spatial, buckets, clusters, terms, encodings, rotary,
-    distances, masks, or all that applies"""
+    """one picture: weights, masks, encodings, ... (a name that there is not lists all that the
+    model knows), or all that applies"""
     task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
     """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""
     out: str | None = None
@@ -79,14 +75,13 @@ def run(words: Sequence[str]) -> int:
             "everyformer show attention encodings --format svg --out pictures",
         ),
     )
-    if options.what not in WHAT:
-        raise ConfigError(f"unknown picture '{options.what}'; {nearest(options.what, WHAT)}")
     if options.out is not None:
         require_no_file(expanded(options.out))
-    from everyformer.report.pictures import applicable, draw_pictures
+    from everyformer.report.pictures import applicable, draw_pictures, require_picture
     from everyformer.report.style import save_figure
 
     subject = _open(options)
+    require_picture(subject.model, options.what)
     kinds = [options.what]
     if options.what == "all":
         kinds = applicable(subject.model, subject.inputs)

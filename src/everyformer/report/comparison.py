@@ -223,7 +223,8 @@ def _learned(results: Results, folder: Path) -> str:
             caption = str(figure.get_label())
             kind = next((k for k in PICTURE_TITLES if name.startswith(k)), name)
             rest = name.removeprefix(kind).replace("-", " ")
-            title = PICTURE_TITLES.get(kind, kind) + (f",{rest}" if rest else "")
+            title = PICTURE_TITLES.get(kind, kind.replace("-", " ").capitalize())
+            title += f",{rest}" if rest else ""
             svg = inline_svg(figure, f"p{n}-{name}", caption)
             full = "full" if figure.get_figwidth() > ROOMY else ""
             made.append(_figure(title, svg, caption, full))
