@@ -136,17 +136,17 @@ def work(folder: Path, tasks: Sequence[str], seeds: int) -> None:
 
 def fill(folder: Path, task: str, setting: Setting, members: Sequence[str], seed: int) -> None:
     """Train those of ``members`` that are missing with this seed and so many steps."""
-    asked = (task, seed, setting.steps)
-    held = {r["member"] for r in read(folder) if (r["task"], r["seed"], r["steps"]) == asked}
-    missing = set(members) - held
+    wanted = (task, seed, setting.steps)
+    recorded = {r["member"] for r in read(folder) if (r["task"], r["seed"], r["steps"]) == wanted}
+    missing = set(members) - recorded
     if not missing:
         return
     data, found = ready(task, setting)
     for entrant in (e for e in found if e.member in missing):
         row = one(task, setting, data, entrant, seed)
         keep(folder, row)
-        told = f"{task}, seed {seed}, {setting.steps} steps"
-        print(f"{told}: {entrant.member} {row.get('loss', row)}", flush=True)
+        which = f"{task}, seed {seed}, {setting.steps} steps"
+        print(f"{which}: {entrant.member} {row.get('loss', row)}", flush=True)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -174,8 +174,8 @@ def keep(folder: Path, row: dict[str, Any]) -> None:
             (f"{NAME}.json", json.dumps(record, indent=1) + "\n"),
             (f"{NAME}.md", "\n".join(page(rows)) + "\n"),
         ):
-            with file_written_whole(folder / name) as made:
-                made.write_text(text, encoding="utf-8")
+            with file_written_whole(folder / name) as new:
+                new.write_text(text, encoding="utf-8")
 
 
 def _losses(rows: list[dict[str, Any]], task: str, times: int = 1) -> dict[str, list[float]]:
@@ -229,12 +229,12 @@ def _table(own: list[dict[str, Any]], task: str) -> Iterator[str]:
     yield "| member | loss | 95% interval | seeds | its preset changes besides its gene |"
     yield "|---|---|---|---|---|"
     for name in sorted(changes, key=lambda n: means.get(n, float("inf"))):
-        values, told = losses.get(name, []), changes[name]
-        if isinstance(told, dict):
-            told = ", ".join(f"{key} {value}" for key, value in told.items())
-        shown = f"{means[name]:.3f}" if values else "failed"
+        values, change = losses.get(name, []), changes[name]
+        if isinstance(change, dict):
+            change = ", ".join(f"{key} {value}" for key, value in change.items())
+        loss = f"{means[name]:.3f}" if values else "failed"
         behind = " (behind)" if values and means[name] > BEHIND * middle else ""
-        yield f"| {name} | {shown}{behind} | {_span(values)} | {len(values)} | {told or '-'} |"
+        yield f"| {name} | {loss}{behind} | {_span(values)} | {len(values)} | {change or '-'} |"
 
 
 def _caught_up(rows: list[dict[str, Any]], task: str) -> Iterator[str]:

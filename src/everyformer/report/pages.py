@@ -9,7 +9,6 @@ of their alternatives.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import json
 import sys
@@ -23,13 +22,13 @@ from everyformer.core.files import write_text
 from everyformer.core.member import Member
 from everyformer.core.tasks import LM, TASKS
 from everyformer.experiments import defaults
-from everyformer.experiments.base import FILES, Experiment
+from everyformer.experiments.base import Experiment, experiments
 from everyformer.family import list_members
 from everyformer.genes import GENES, named_genes
 from everyformer.mixers import MIXERS
 from everyformer.models.build import create_model
 from everyformer.report.heatmaps import draw_offered
-from everyformer.report.places import offered
+from everyformer.report.positions import offered
 from everyformer.report.style import save_figure
 from everyformer.verification.verify import LAWS, OF_LAYERS, exemption
 
@@ -67,14 +66,6 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     return {result["experiment"]: result for result in found}
 
 
-def experiments() -> list[Experiment]:
-    """All experiments, in the order of the files."""
-    every: list[Experiment] = []
-    for file in FILES:
-        every += importlib.import_module(f"everyformer.experiments.{file}").EXPERIMENTS
-    return every
-
-
 def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict[str, Any]]) -> str:
     """The page of one member; ``trained`` are the rows of `everyformer.experiments.defaults`."""
     source = f"arXiv [{member.arxiv}](https://arxiv.org/abs/{member.arxiv})" if member.arxiv else ""
@@ -97,15 +88,15 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
         lines += _options(gene, GENES[gene].typed(choice))
     if drawn_for(member) is not None:
         lines += ["## Who reads whom", "", f"![{member.name}](../patterns/{member.name}.svg)", ""]
-        shown = f"everyformer show {member.name} masks --task {drawn_for(member)}"
-        lines += [f"{pattern(member).get_label()} `{shown}` draws it.", ""]
+        command = f"everyformer show {member.name} masks --task {drawn_for(member)}"
+        lines += [f"{pattern(member).get_label()} `{command}` draws it.", ""]
     lines += ["## Laws", "", "Checked by `everyformer verify " + member.name + "`:", ""]
     for law, check in LAWS.items():
         reason = exemption(member, law)
         lines.append(f"- *{law}*: " + (f"does not apply ({reason})" if reason else _first(check)))
     lines += ["", "## At its defaults", ""]
-    told = "Nats on held-out data after a short training, mean over seeds"
-    lines.append(f"{told} ([all members](../results/defaults.md)):")
+    about = "Nats on held-out data after a short training, mean over seeds"
+    lines.append(f"{about} ([all members](../results/defaults.md)):")
     lines += ["", *defaults.of_member(member.name, trained)]
     lines += ["", "## Experiments", ""]
     own = [e for e in experiments() if member.name in e.members]
