@@ -23,7 +23,7 @@ from everyformer.data import DataConfig, load_dataset
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure, create_model
 from everyformer.report.inside import toeplitz_share
-from everyformer.report.learned import look_inside, rebuilt
+from everyformer.report.learned import learned_of_all, rebuilt
 from everyformer.report.pictures import (
     PICTURES,
     applicable,
@@ -347,12 +347,12 @@ def test_the_start_is_rebuilt_from_the_seed(run: Path) -> None:
 def test_report_looks_into_trained_runs(run: Path) -> None:
     results = made_up(("gmlp", "attention"))
     results["config"]["data"] |= {"source": "copy", "length": 33, "symbols": 8}
-    gmlp, attention = look_inside(results, run.parents[2])
+    gmlp, attention = learned_of_all(results, run.parents[2])
     assert list(gmlp.pictures) == ["spatial"]
     assert attention.pictures == {}
     assert "could not be shown" in attention.why
     results["config"]["data"]["source"] = "/nowhere/at/all.txt"
-    assert all("no example" in one.why for one in look_inside(results, run.parents[2]))
+    assert all("no example" in one.why for one in learned_of_all(results, run.parents[2]))
 
 
 def test_show_draws_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

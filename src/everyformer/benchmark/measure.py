@@ -29,33 +29,33 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DECODE_STEPS, DECODE_WARM_UP, DECODE_CHUNK = 30, 5, 4096
 
 
-def fill(send: Any, asked: Point, setting: Setting, options: dict[str, Any]) -> None:
+def fill(send: Any, point: Point, setting: Setting, options: dict[str, Any]) -> None:
     """Measure and send the point back; every way to fail is a point too."""
     try:
         if setting.threads is not None:
             torch.set_num_threads(setting.threads)
-        work = {"pass": _pass, "decode": _decode}[asked.work]
-        point = work(asked, setting, options)
+        work = {"pass": _pass, "decode": _decode}[point.work]
+        result = work(point, setting, options)
     except (MemoryError, torch.OutOfMemoryError) as error:
-        point = dataclasses.replace(asked, status="out of memory", detail=str(error))
+        result = dataclasses.replace(point, status="out of memory", detail=str(error))
     except (EveryformerError, ImportError) as error:
-        point = dataclasses.replace(asked, status="refused", detail=str(error))
+        result = dataclasses.replace(point, status="refused", detail=str(error))
     except KeyboardInterrupt:
         return
     except Exception as error:  # a peer may fail in any way; the others go on
         if is_out_of_memory(error):
-            short = str(out_of_memory(f"{asked.member} at {asked.length} tokens", error))
-            point = dataclasses.replace(asked, status="out of memory", detail=short)
+            short = str(out_of_memory(f"{point.member} at {point.length} tokens", error))
+            result = dataclasses.replace(point, status="out of memory", detail=short)
         else:
             short = f"{type(error).__name__}: {error}".splitlines()[0]
-            point = dataclasses.replace(asked, status="failed", detail=short)
-    send.send(point)
+            result = dataclasses.replace(point, status="failed", detail=short)
+    send.send(result)
     send.close()
 
 
-def _pass(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
-    module = _build(asked, setting, options)
-    size = (setting.batch, asked.length, setting.width)
+def _pass(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
+    module = _build(point, setting, options)
+    size = (setting.batch, point.length, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
     x.requires_grad_(setting.backward)
     call = _call(module, x, setting.backward)
@@ -68,29 +68,29 @@ def _pass(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
     times = torch.tensor(timed.times, dtype=torch.float64)
     low, high = (float(times.quantile(q)) for q in (0.25, 0.75))
     return dataclasses.replace(
-        asked,
+        point,
         seconds=timed.median,
         quartiles=(low, high),
         peak_bytes=peak,
-        flops=count_flops(call) if asked.source == "everyformer" else None,
+        flops=count_flops(call) if point.source == "everyformer" else None,
     )
 
 
-def _decode(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
+def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     steps = DECODE_WARM_UP + DECODE_STEPS
-    longest = dataclasses.replace(asked, length=asked.length + steps)
+    longest = dataclasses.replace(point, length=point.length + steps)
     mixer = _build(longest, setting, options)
     assert isinstance(mixer, Mixer)
     mixer.eval()
     keep_freed_memory()
-    size = (setting.batch, asked.length + steps, setting.width)
+    size = (setting.batch, point.length + steps, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
     times = []
     with torch.inference_mode():
         state: Any = mixer.init_state(setting.batch)
-        for start in range(0, asked.length, DECODE_CHUNK):
-            state = mixer(x[:, start : min(start + DECODE_CHUNK, asked.length)], state=state).state
-        for step in range(asked.length, asked.length + steps):
+        for start in range(0, point.length, DECODE_CHUNK):
+            state = mixer(x[:, start : min(start + DECODE_CHUNK, point.length)], state=state).state
+        for step in range(point.length, point.length + steps):
             start_time = time.perf_counter()
             state = mixer(x[:, step : step + 1], state=state).state
             _synchronise(setting.device)
@@ -98,22 +98,22 @@ def _decode(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
     kept = sorted(times[DECODE_WARM_UP:])
     low, _, high = statistics.quantiles(kept, n=4)
     return dataclasses.replace(
-        asked,
+        point,
         seconds=statistics.median(kept),
         quartiles=(low, high),
         state_bytes=state.nbytes,
     )
 
 
-def _build(asked: Point, setting: Setting, options: dict[str, Any]) -> nn.Module:
-    member = info(asked.member)
+def _build(point: Point, setting: Setting, options: dict[str, Any]) -> nn.Module:
+    member = info(point.member)
     causal = setting.causal if member.can("causal") else False
     causal = causal or not member.can("bidirectional")
-    if asked.source != "everyformer":
-        built = build_peer(asked, setting.width, setting.heads, causal)
+    if point.source != "everyformer":
+        built = build_peer(point, setting.width, setting.heads, causal)
     else:
         sizes: dict[str, Any] = {"width": setting.width, "heads": setting.heads, "layers": 1}
-        config = configure_layers(member.name, causal, asked.length, **sizes, **options)
+        config = configure_layers(member.name, causal, point.length, **sizes, **options)
         built = build_mixers(config)[0]
     return built.to(setting.device, DTYPES[setting.precision])
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import parse
+from everyformer.cli.parsing import verb
 from everyformer.core.config import Options
 
 EXTRAS = {
@@ -30,15 +29,13 @@ class DoctorOptions(Options):
     """machine output"""
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    DoctorOptions,
+    about="What is installed and what this machine can do.",
+    examples=("everyformer doctor", "everyformer doctor --json"),
+)
+def run(options: DoctorOptions) -> int:
     """Print versions, devices and extras."""
-    options = parse(
-        DoctorOptions,
-        words,
-        verb="doctor",
-        about="What is installed and what this machine can do.",
-        examples=("everyformer doctor", "everyformer doctor --json"),
-    )
     found = examine()
     if options.json:
         emit(found)

@@ -68,15 +68,15 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
 
 
 def _completed(
-    trained: TrainedRun, model: PixelModel, options: GenerateOptions, place: str, out: Path
+    trained: TrainedRun, model: PixelModel, options: GenerateOptions, source: str, out: Path
 ) -> Path:
     """Rows of: the given half, its completions, the original."""
     assert model.config.image is not None
     count = 6 if options.images is None else options.images
-    if place == HELD_OUT:
+    if source == HELD_OUT:
         images, labels = _held_out(trained, count)
     else:
-        images, labels = read_images(place, [model.config.image], count), None
+        images, labels = read_images(source, [model.config.image], count), None
     labels = _labels(model, options.class_name, len(images), labels)
     rules = _repeated(options.draws, given=images, labels=labels)
     drawn = draw_images(model, len(images) * options.draws, options.sampling, **rules)
@@ -95,11 +95,11 @@ def _enlarged(
     assert image is not None
     assert source is not None
     count = 6 if options.images is None else options.images
-    place, labels, true = options.enlarge or HELD_OUT, None, None
-    if place == HELD_OUT:
+    path, labels, true = options.enlarge or HELD_OUT, None, None
+    if path == HELD_OUT:
         true, labels = _held_out(trained, count)
     else:
-        read = read_images(place, [source, image], count)
+        read = read_images(path, [source, image], count)
         small, true = (read, None) if read.shape[1:] == source else (None, read)
     if true is not None:
         small = shrunk(true, source[1:])
@@ -107,8 +107,8 @@ def _enlarged(
     labels = _labels(model, options.class_name, len(small), labels)
     rules = _repeated(options.draws, labels=labels)
     drawn = draw_images(model, len(small) * options.draws, options.sampling, small=small, **rules)
-    shown = torch.nn.functional.interpolate(small, image[1:], mode="nearest")
-    return _rows(options.draws, [shown], drawn, [] if true is None else [true], out)
+    seen = torch.nn.functional.interpolate(small, image[1:], mode="nearest")
+    return _rows(options.draws, [seen], drawn, [] if true is None else [true], out)
 
 
 def _rows(draws: int, before: list[Tensor], drawn: Tensor, after: list[Tensor], out: Path) -> Path:
@@ -138,23 +138,23 @@ def _held_out(trained: TrainedRun, count: int) -> tuple[Tensor, Tensor | None]:
 
 
 def _labels(
-    model: PixelModel, asked: tuple[str, ...], count: int, known: Tensor | None = None
+    model: PixelModel, requested: tuple[str, ...], count: int, known: Tensor | None = None
 ) -> Tensor | None:
     """The class of each image: as asked for, in turn; else its own, or all in turn."""
     names = model.config.class_names
     if not names:
-        if asked:
+        if requested:
             raise ConfigError(
-                f"--class {asked[0]}: the run was trained without classes (--data.labels): leave "
-                "it out"
+                f"--class {requested[0]}: the run was trained without classes (--data.labels): "
+                "leave it out"
             )
         return None
-    for name in asked:
+    for name in requested:
         if name not in names:
             raise unknown("class", name, names)
-    if not asked and known is not None:
+    if not requested and known is not None:
         return known
-    chosen = [names.index(name) for name in asked] or list(range(len(names)))
-    if not asked:
+    chosen = [names.index(name) for name in requested] or list(range(len(names)))
+    if not requested:
         say(facts({"classes, in turn": ", ".join(names)}))
     return torch.tensor([chosen[n % len(chosen)] for n in range(count)])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import parse
+from everyformer.cli.parsing import verb
 from everyformer.core.config import Options
 from everyformer.core.errors import unknown
 from everyformer.core.member import Member
@@ -38,15 +37,13 @@ class ListOptions(Options):
     """machine output"""
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    ListOptions,
+    about="See what exists: one line a member.",
+    examples=("everyformer list --streaming", "everyformer list --task classify-image --json"),
+)
+def run(options: ListOptions) -> int:
     """Print the family table."""
-    options = parse(
-        ListOptions,
-        words,
-        verb="list",
-        about="See what exists: one line a member.",
-        examples=("everyformer list --streaming", "everyformer list --task classify-image --json"),
-    )
     if options.task is not None and options.task not in TASKS:
         raise unknown("task", options.task, TASKS)
     wanted = tuple(name for name in ABILITIES if getattr(options, name))

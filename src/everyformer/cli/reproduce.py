@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import tyro
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import parse, say
+from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
@@ -34,15 +33,13 @@ class ReproduceOptions(Options):
     """machine output"""
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    ReproduceOptions,
+    about="Put a member's claim to the test: numbers over seeds, and a figure.",
+    examples=("everyformer reproduce gmlp", "everyformer reproduce saturation --seeds 5"),
+)
+def run(options: ReproduceOptions) -> int:
     """Run the experiments; exit code 1 if a claim was not seen."""
-    options = parse(
-        ReproduceOptions,
-        words,
-        verb="reproduce",
-        about="Put a member's claim to the test: numbers over seeds, and a figure.",
-        examples=("everyformer reproduce gmlp", "everyformer reproduce saturation --seeds 5"),
-    )
     from everyformer.experiments.base import Setting, find, perform
 
     require_no_file(expanded(options.out))

@@ -3,14 +3,13 @@ member."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import tyro
 
-from everyformer.cli.parsing import parse, say
+from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Bounds
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
@@ -63,18 +62,16 @@ class Subject(NamedTuple):
     folder: Path
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    ShowOptions,
+    about="Draw what a run has learned, or what a member starts from.",
+    examples=(
+        "everyformer show runs/gmlp spatial",
+        "everyformer show attention encodings --format svg --out pictures",
+    ),
+)
+def run(options: ShowOptions) -> int:
     """Draw, and print each file with what it shows."""
-    options = parse(
-        ShowOptions,
-        words,
-        verb="show",
-        about="Draw what a run has learned, or what a member starts from.",
-        examples=(
-            "everyformer show runs/gmlp spatial",
-            "everyformer show attention encodings --format svg --out pictures",
-        ),
-    )
     if options.out is not None:
         require_no_file(expanded(options.out))
     from everyformer.report.pictures import applicable, draw_pictures, require_picture
@@ -101,12 +98,12 @@ def run(words: Sequence[str]) -> int:
 
 
 def _open(options: ShowOptions) -> Subject:
-    place = expanded(options.target)
-    if place.is_dir() and options.task is not None:
-        raise ConfigError(f"{place} has the task that it was trained for: leave --task out")
+    folder = expanded(options.target)
+    if folder.is_dir() and options.task is not None:
+        raise ConfigError(f"{folder} has the task that it was trained for: leave --task out")
     names = [member.name for member in list_members()]
-    if place.is_dir():
-        subject = _trained(place, options)
+    if folder.is_dir():
+        subject = _trained(folder, options)
     elif options.target in names:
         subject = _fresh(options)
     else:
@@ -117,11 +114,11 @@ def _open(options: ShowOptions) -> Subject:
     return subject if options.out is None else subject._replace(folder=expanded(options.out))
 
 
-def _trained(place: Path, options: ShowOptions) -> Subject:
+def _trained(folder: Path, options: ShowOptions) -> Subject:
     from everyformer.cli.trained import open_run
     from everyformer.report.learned import rebuilt
 
-    trained = open_run(str(place))
+    trained = open_run(str(folder))
     inputs, labels = _run_inputs(trained, options)
     start = None if trained.saved else rebuilt(trained.values)
     return Subject(trained.model(), start, inputs, labels, trained.path / "pictures")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import parse, say
+from everyformer.cli.parsing import say, verb
 from everyformer.core.config import Options
 from everyformer.family import info, list_members
 
@@ -35,17 +34,15 @@ class VerifyOptions(Options):
     """machine output"""
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    VerifyOptions,
+    about="Check every law of the members on this machine.",
+    examples=("everyformer verify", "everyformer verify aft-local gmlp --dtype float32"),
+    default=VerifyOptions(),
+    names=[member.name for member in list_members()],
+)
+def run(options: VerifyOptions) -> int:
     """Check the laws; exit code 1 if one is broken."""
-    options = parse(
-        VerifyOptions,
-        words,
-        verb="verify",
-        about="Check every law of the members on this machine.",
-        examples=("everyformer verify", "everyformer verify aft-local gmlp --dtype float32"),
-        default=VerifyOptions(),
-        names=[member.name for member in list_members()],
-    )
     for name in options.members:
         info(name)
     from everyformer.verification.verify import verify

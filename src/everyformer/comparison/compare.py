@@ -122,10 +122,10 @@ def collect(
         else:
             error = next((f["error"] for _, f in own if f["status"] != "done"), entrant.error)
             rows.append({"member": entrant.member, "status": "failed", "error": error})
-        for made, found in own:
+        for job, found in own:
             kept = {key: value for key, value in found.items() if key != "config"}
-            lines = curve(folder / made.folder / "run")
-            which = {"member": made.member, "seed": made.seed, "lr": made.lr, "folder": made.folder}
+            lines = curve(folder / job.folder / "run")
+            which = {"member": job.member, "seed": job.seed, "lr": job.lr, "folder": job.folder}
             runs.append(cast(Run, {**which, **kept, **lines}))
     ranked = rank(rows, metric)
     qualities = [row["quality"] for row in ranked if row["status"] == "done"]

@@ -50,8 +50,8 @@ def main(folder: Path) -> int:
             trace = folder / "error.txt"
             write_text(trace, traceback.format_exc())
             short = (str(error).splitlines() or [""])[0]
-            told = f"{type(error).__name__}: {short} (traceback in {trace})"
-            result = {"status": "failed", "error": told}
+            sentence = f"{type(error).__name__}: {short} (traceback in {trace})"
+            result = {"status": "failed", "error": sentence}
         if result is None:
             return 143
         write_result(folder, result)

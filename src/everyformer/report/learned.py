@@ -32,7 +32,7 @@ class Learned:
     why: str = ""
 
 
-def look_inside(results: Results, folder: Path) -> list[Learned]:
+def learned_of_all(results: Results, folder: Path) -> list[Learned]:
     """The pictures of every finished member, best first; a failure is a reason, never an error."""
     rows = finished(results)
     if not rows:
@@ -78,10 +78,10 @@ def _one(
     from everyformer.training.upgrades import RUN_FORMAT, read_saved
 
     run = next(r for r in results["runs"] if r["member"] == member)
-    place = folder / run.get("folder", f"runs/{member}-seed{run['seed']}") / "run"
+    saved = folder / run.get("folder", f"runs/{member}-seed{run['seed']}") / "run"
     try:
-        model: Any = load_model(place)
-        start = rebuilt(read_saved(place / "config.json", RUN_FORMAT))
+        model: Any = load_model(saved)
+        start = rebuilt(read_saved(saved / "config.json", RUN_FORMAT))
         found = learned_pictures(model, inputs, start=start, labels=labels, most=MOST)
         if TASKS[model.config.task].draws and model.config.tokens <= MOST_PIXELS:
             small = None if model.config.source_image is None else inputs

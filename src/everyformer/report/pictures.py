@@ -30,7 +30,7 @@ from everyformer.models.pixels import PixelModel
 from everyformer.positions.base import Position
 from everyformer.report.heatmaps import draw_offered
 from everyformer.report.inside import KINDS, View
-from everyformer.report.places import draw_distances, offered, positions_of
+from everyformer.report.positions import draw_distances, offered, positions_of
 from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
 
@@ -190,8 +190,8 @@ def save_images(images: Tensor, path: str | Path, columns: int | None = None) ->
             f"{tuple(images.shape)} {str(images.dtype).removeprefix('torch.')}"
         )
     path = picture_path(path)
-    with file_written_whole(path, parents=True) as made:
-        imsave(made, _grid(images, columns))
+    with file_written_whole(path, parents=True) as new:
+        imsave(new, _grid(images, columns))
     return path
 
 

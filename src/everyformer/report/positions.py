@@ -54,14 +54,14 @@ def draw_distances(model: Model, length: int | None) -> dict[str, Figure]:
     if not found:
         return {}
     figure = Figure(figsize=(WIDE, HIGH * len(found)), layout="constrained")
-    places = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
-    for place, (path, name, curves) in zip(places, found, strict=True):
+    axes = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (path, name, curves) in zip(axes, found, strict=True):
         for head, curve in enumerate(curves):
-            place.plot(distance, curve.cpu(), label=f"head {head + 1}")
+            axis.plot(distance, curve.cpu(), label=f"head {head + 1}")
         title = layer_title(path, "") if len(found) > 1 else ""
-        place.set(ylabel=name, title=title)
-    places[0].legend(fontsize=7, ncols=2)
-    places[-1].set_xlabel("distance (positive: to the past)")
+        axis.set(ylabel=name, title=title)
+    axes[0].legend(fontsize=7, ncols=2)
+    axes[-1].set_xlabel("distance (positive: to the past)")
     figure.set_label(
         f"What the distance alone does to scores, head by head, up to {count - 1} tokens."
     )
@@ -82,10 +82,10 @@ def _masks(mixers: Sequence[Mixer], size: int) -> Panels:
         for title, mask in cases:
             keep = None if mask is None else mask.keep
             seen = visibility(mask, here, here, causal=causal, windows=(window,), keep=keep).mask
-            shown = torch.ones(size, size)
+            visible = torch.ones(size, size)
             if seen is not None:
-                shown = seen[0, 0].float().expand(size, size)
-            panels.append(Panel(name + title, shown.numpy(), ("is read", "reads")))
+                visible = seen[0, 0].float().expand(size, size)
+            panels.append(Panel(name + title, visible.numpy(), ("is read", "reads")))
     caption = f"Dark: the token of the row may read that of the column; {size} tokens."
     return Panels(wrapped(panels, max(2, len(cases))), caption, None)
 

@@ -64,25 +64,25 @@ styled = matplotlib.rc_context(_RC)
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     """How one member is drawn."""
 
     colour: str
     marker: str
 
 
-class Looks:
+class Styles:
     """The look of each member of a comparison, the same in all of its figures."""
 
     def __init__(self, members: Iterable[str]) -> None:
-        self._looks = {
-            member: Look(_COLOURS[i % 8], _MARKERS[(i + i // 8) % 8])
+        self._styles = {
+            member: Style(_COLOURS[i % 8], _MARKERS[(i + i // 8) % 8])
             for i, member in enumerate(dict.fromkeys(members))
         }
 
-    def __getitem__(self, member: str) -> Look:
+    def __getitem__(self, member: str) -> Style:
         """Grey for a baseline that does not take part itself."""
-        return self._looks.get(member, Look(_OUTSIDER, "x"))
+        return self._styles.get(member, Style(_OUTSIDER, "x"))
 
 
 def new_figure(height: float = HIGH) -> tuple[Figure, Axes]:
@@ -102,9 +102,9 @@ def name_members(figure: Figure, axes: Axes) -> None:
 @styled
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write as PNG or SVG, by the name's end, on white."""
-    with file_written_whole(path, parents=True) as made:
+    with file_written_whole(path, parents=True) as new:
         _settle(figure)
-        figure.savefig(made, dpi=160, facecolor="white", metadata=_no_date(path.suffix))
+        figure.savefig(new, dpi=160, facecolor="white", metadata=_no_date(path.suffix))
     return path
 
 
