@@ -24,7 +24,7 @@ def test_every_member_has_an_experiment_and_every_experiment_a_member():
 @pytest.mark.parametrize("name", ["saturation", "waves", "rotation", "reversible", "paths"])
 def test_quick_claims_are_seen(name, tmp_path):
     (experiment,) = base.find(name)
-    result = base.perform(experiment, base.Setting(seeds=2, say=lambda text: None), tmp_path)
+    result = base.perform(experiment, base.StudySetting(seeds=2, say=lambda text: None), tmp_path)
     assert result["holds"], result["sentence"]
     written = json.loads((tmp_path / f"{name}.json").read_text())
     assert written["numbers"] == json.loads(json.dumps(result["numbers"]))
@@ -42,7 +42,7 @@ TRAINED = (
 @pytest.mark.parametrize("name", TRAINED)
 def test_trained_experiments_run_from_end_to_end(name, tmp_path):
     (experiment,) = base.find(name)
-    setting = base.Setting(seeds=1, scale=0.002, say=lambda text: None)
+    setting = base.StudySetting(seeds=1, scale=0.002, say=lambda text: None)
     result = base.perform(experiment, setting, tmp_path)
     assert all(math.isfinite(v) for n in result["numbers"].values() for v in n["values"])
     assert not result["holds"], "two steps of training cannot show the claim"
@@ -50,7 +50,7 @@ def test_trained_experiments_run_from_end_to_end(name, tmp_path):
 
 def test_arms_of_a_seed_start_from_the_same_random_numbers():
     told = []
-    study = base.Study(base.Setting(seeds=2, say=told.append), "tried")
+    study = base.Study(base.StudySetting(seeds=2, say=told.append), "tried")
     study.order(["b"])
     drawn = []
     for arm in study.each(("a", "b")):
@@ -86,7 +86,7 @@ def test_estimates_are_measured_against_attention_itself():
 def test_an_experiment_without_its_data_says_what_it_wants(tmp_path):
     (experiment,) = base.find("cifar-gmlp")
     with pytest.raises(ConfigError, match=r"CIFAR-10.*--data"):
-        base.perform(experiment, base.Setting(), tmp_path)
+        base.perform(experiment, base.StudySetting(), tmp_path)
     with pytest.raises(ConfigError, match="did you mean 'toeplitz'"):
         base.find("toeplits")
 

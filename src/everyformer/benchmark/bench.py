@@ -50,25 +50,10 @@ def bench(
 
         for name in members:
             sources[name] += [peer for peer, able in PEERS.items() if name in able]
-    return _points(members, sources, lengths, decode, options or {}, shared)
-
-
-def _points(
-    members: list[str],
-    sources: dict[str, list[str]],
-    lengths: Sequence[int],
-    decode: Sequence[int],
-    options: dict[str, dict[str, Any]],
-    shared: Setting,
-) -> Iterator[Point]:
-    for length in lengths:
-        for name in members:
-            for source in sources[name]:
-                yield measure(Point(name, length, source), shared, options.get(name, {}))
-    for context in decode:
-        for name in members:
-            point = Point(name, context, work="decode")
-            yield measure(point, shared, options.get(name, {}))
+    points = [Point(m, length, s) for length in lengths for m in members for s in sources[m]]
+    points += [Point(m, context, work="decode") for context in decode for m in members]
+    own = options or {}
+    return (measure(point, shared, own.get(point.member, {})) for point in points)
 
 
 def measure(point: Point, setting: Setting, options: dict[str, Any]) -> Point:

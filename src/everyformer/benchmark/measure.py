@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,8 +36,7 @@ def fill(send: Any, point: Point, setting: Setting, options: dict[str, Any]) -> 
     try:
         if setting.threads is not None:
             torch.set_num_threads(setting.threads)
-        work = {"pass": _pass, "decode": _decode}[point.work]
-        result = work(point, setting, options)
+        result = {"pass": _pass, "decode": _decode}[point.work](point, setting, options)
     except (MemoryError, torch.OutOfMemoryError) as error:
         result = dataclasses.replace(point, status="out of memory", detail=str(error))
     except (EveryformerError, ImportError) as error:
@@ -43,12 +44,11 @@ def fill(send: Any, point: Point, setting: Setting, options: dict[str, Any]) -> 
     except KeyboardInterrupt:
         return
     except Exception as error:  # a peer may fail in any way; the others go on
+        short = f"{type(error).__name__}: {error}".splitlines()[0]
+        result = dataclasses.replace(point, status="failed", detail=short)
         if is_out_of_memory(error):
-            short = str(out_of_memory(f"{point.member} at {point.length} tokens", error))
-            result = dataclasses.replace(point, status="out of memory", detail=short)
-        else:
-            short = f"{type(error).__name__}: {error}".splitlines()[0]
-            result = dataclasses.replace(point, status="failed", detail=short)
+            what = str(out_of_memory(f"{point.member} at {point.length} tokens", error))
+            result = dataclasses.replace(point, status="out of memory", detail=what)
     send.send(result)
     send.close()
 
@@ -98,10 +98,7 @@ def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     kept = sorted(times[DECODE_WARM_UP:])
     low, _, high = statistics.quantiles(kept, n=4)
     return dataclasses.replace(
-        point,
-        seconds=statistics.median(kept),
-        quartiles=(low, high),
-        state_bytes=state.nbytes,
+        point, seconds=statistics.median(kept), quartiles=(low, high), state_bytes=state.nbytes
     )
 
 
@@ -143,7 +140,7 @@ def _peak(call: Callable[[], None], device: str) -> int | None:
         return torch.cuda.max_memory_allocated() - before
     before_bytes = _reset_peak()
     call()
-    after = _status("VmHWM") or peak_rss()
+    after = memory_peak()
     return None if after is None or before_bytes is None else max(0, after - before_bytes)
 
 
@@ -154,18 +151,20 @@ def _reset_peak() -> int | None:
             file.write("5")
     except OSError:
         return peak_rss()
-    return _status("VmHWM")
+    return memory_peak()
 
 
-def _status(name: str) -> int | None:
+def memory_peak() -> int | None:
+    """Largest resident memory of this process in bytes.
+
+    On Linux not as getrusage has it, whose peak is inherited from the process that started this.
+    """
     try:
-        with open("/proc/self/status", encoding="ascii") as file:
-            for line in file:
-                if line.startswith(f"{name}:"):
-                    return 1024 * int(line.split()[1])
+        status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
-        return None
-    return None
+        return peak_rss()
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return 1024 * int(found[1]) if found else peak_rss()
 
 
 def _synchronise(device: str) -> None:

@@ -7,8 +7,10 @@ is not installed, or that lacks what is asked for, says so; nothing else takes i
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,21 +41,19 @@ PEERS: dict[str, tuple[str, ...]] = {
 """package -> the members that it is a peer of"""
 
 
-class BareAttention(nn.Module):
-    """A fused projection, torch's attention, a projection: the least that attention can cost."""
+class Projected(nn.Module):
+    """A fused projection, what ``inner`` does with queries, keys and values, a projection."""
 
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
+    def __init__(self, width: int, heads: int, inner: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.heads, self.causal = heads, causal
+        self.heads, self.inner = heads, inner
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        heads = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        return self.out(y.transpose(1, 2).reshape(batch, length, width))
+        heads = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = self.inner(*heads.unbind(0))
+        return self.out(y.transpose(1, 2).flatten(2))
 
 
 class TorchMultihead(nn.Module):
@@ -90,7 +90,9 @@ def build_peer(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
         UnsupportedError: it has no causal (or no bidirectional) form.
     """
     if point.source == "torch sdpa":
-        return BareAttention(width, heads, causal)
+        # the least that attention can cost
+        attend = functools.partial(F.scaled_dot_product_attention, is_causal=causal)
+        return Projected(width, heads, attend)
     if point.source == "torch nn.MultiheadAttention":
         return TorchMultihead(width, heads, causal, point.length)
     try:
@@ -125,10 +127,8 @@ def _aft_pytorch(point: Point, width: int, heads: int, causal: bool) -> nn.Modul
 def _g_mlp_pytorch(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     from g_mlp_pytorch import gMLPBlock
 
-    tiny = 64 if point.member == "amlp" else None
-    return gMLPBlock(
-        dim=width, dim_ff=4 * width, seq_len=point.length, causal=causal, attn_dim=tiny
-    )
+    sizes = {"dim_ff": 4 * width, "attn_dim": 64 if point.member == "amlp" else None}
+    return gMLPBlock(dim=width, seq_len=point.length, causal=causal, **sizes)
 
 
 def _performer_pytorch(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
@@ -144,11 +144,8 @@ def _reformer_pytorch(point: Point, width: int, heads: int, causal: bool) -> nn.
     from reformer_pytorch import Autopadder, LSHSelfAttention
 
     # our chunks and rounds; without the threshold it is dense attention up to 64 tokens
-    return Autopadder(
-        LSHSelfAttention(
-            width, heads=heads, bucket_size=64, n_hashes=4, causal=causal, full_attn_thres=0
-        )
-    )
+    sizes = {"heads": heads, "bucket_size": 64, "n_hashes": 4, "full_attn_thres": 0}
+    return Autopadder(LSHSelfAttention(width, causal=causal, **sizes))
 
 
 def _routing_transformer(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
@@ -228,21 +225,6 @@ def _transformers(point: Point, width: int, heads: int, causal: bool) -> nn.Modu
     return TransformersSparse(inner, width, given, spare)
 
 
-class LocalBlocks(nn.Module):
-    """Projections around `local_attention.LocalAttention`, which has none."""
-
-    def __init__(self, width: int, heads: int, inner: nn.Module) -> None:
-        super().__init__()
-        self.heads, self.inner = heads, inner
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        heads = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        y: Tensor = self.inner(*heads.unbind(0))
-        return self.out(y.transpose(1, 2).flatten(2))
-
-
 def _local_attention(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     from local_attention import LocalAttention
 
@@ -252,14 +234,11 @@ def _local_attention(point: Point, width: int, heads: int, causal: bool) -> nn.M
         )
     # our default blocks and memory
     size = 256
-    return LocalBlocks(
-        width,
-        heads,
-        LocalAttention(
-            window_size=size, causal=True, look_backward=1, look_forward=0, autopad=True,
-            exact_windowsize=False, use_rotary_pos_emb=False,
-        ),
+    inner = LocalAttention(
+        window_size=size, causal=True, look_backward=1, look_forward=0, autopad=True,
+        exact_windowsize=False, use_rotary_pos_emb=False,
     )  # fmt: skip
+    return Projected(width, heads, inner)
 
 
 _PACKAGES = {

@@ -19,6 +19,8 @@ from everyformer.family import list_members
 
 @dataclass(frozen=True)
 class BenchOptions(Setting):
+    """The words of `everyformer bench`."""
+
     members: tyro.conf.Positional[tuple[str, ...]] = (BASELINE, "aft-local")
     """members to measure"""
     lengths: tuple[Count, ...] = (256, 1024, 4096)
@@ -46,11 +48,7 @@ def run(options: BenchOptions) -> int:
     shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
     points: list[Point] = []
     for point in bench(
-        options.members,
-        options.lengths,
-        decode=options.decode,
-        peers=options.peers,
-        **shared,
+        options.members, options.lengths, decode=options.decode, peers=options.peers, **shared
     ):
         points.append(point)
         done = f"{1000 * point.seconds:.2f} ms" if point.seconds is not None else point.status

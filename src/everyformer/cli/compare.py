@@ -28,6 +28,8 @@ NAMES = [member.name for member in list_members()]
 
 @dataclasses.dataclass(frozen=True)
 class CompareOptions(CompareConfig):
+    """The words of `everyformer compare`."""
+
     members: tyro.conf.Positional[tuple[str, ...]] = ("attention", "aft-local", "gmlp")
     """members to compare (`everyformer list`)"""
     json: bool = False

@@ -41,6 +41,8 @@ SAVED = ("ours", *LONG, "etc")
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions(Options):
+    """The words of `everyformer convert`."""
+
     missing: ClassVar[Any] = tyro.MISSING
 
     source: tyro.conf.Positional[str]

@@ -7,7 +7,7 @@ enlargements: the small picture, what was drawn, the original where it is known.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -19,13 +19,12 @@ from everyformer.core.errors import ConfigError, unknown
 from everyformer.data.images import ImageDataset, read_images, shrunk
 from everyformer.generation.pixels import draw_images
 from everyformer.generation.sampling import initial_state
-from everyformer.models.enlarging import SuperResolution
-from everyformer.models.pixels import PixelModel
 from everyformer.report.pictures import picture_path, save_images
 
 if TYPE_CHECKING:
     from everyformer.cli.generate_options import GenerateOptions
     from everyformer.cli.trained import TrainedRun
+    from everyformer.models.pixels import PixelModel
 
 HELD_OUT = "held-out"
 """instead of a path: pictures that the run was not trained on"""
@@ -40,8 +39,7 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
         ConfigError: options that do not fit the run, unknown classes.
         DataError: pictures of another size than the run's.
     """
-    model = trained.model(options.average)
-    assert isinstance(model, PixelModel)
+    model = cast("PixelModel", trained.model(options.average))
     enlarges = model.config.source_image is not None
     if enlarges and options.complete is not None:
         raise ConfigError("the run enlarges pictures: say which with --enlarge, not --complete")
@@ -56,7 +54,7 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
     exact = initial_state(model, 1) is not None
     how = "a state" if exact else "recomputing (the member has no exact state)"
     say(f"{model.sequence.steps:,} tokens an image, with {how}")
-    if isinstance(model, SuperResolution):
+    if enlarges:
         return _enlarged(trained, model, options, out)
     if options.complete is not None:
         return _completed(trained, model, options, options.complete, out)
@@ -87,9 +85,7 @@ def _completed(
     return _rows(options.draws, [given], drawn, [images], out)
 
 
-def _enlarged(
-    trained: TrainedRun, model: SuperResolution, options: GenerateOptions, out: Path
-) -> Path:
+def _enlarged(trained: TrainedRun, model: PixelModel, options: GenerateOptions, out: Path) -> Path:
     """Rows of: the small picture, what was drawn from it, the original where there is one."""
     image, source = model.config.image, model.config.source_image
     assert image is not None

@@ -32,6 +32,8 @@ UNSAID = "to be said"
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(BeamConfig):
+    """The words of `everyformer eval`."""
+
     missing: ClassVar[Any] = tyro.MISSING
 
     run: tyro.conf.Positional[str]
@@ -106,17 +108,14 @@ def run(words: Sequence[str]) -> int:
         set_memory(model, options.memory)
     if leak := leak_of(model):
         say(f"the loss is {NOT_WRITING}: {leak}")
+    rules: dict[str, Any] = {"batch": options.batch, "limit": options.sequences}
+    rules["precision"] = options.precision
     if options.lengths:
-        return _lengths(trained, model, options)
+        return _lengths(trained, model, options, rules)
     windowed = options.mode is not None or options.stride is not None or options.streams != 1
     if options.out is not None and not windowed:
         raise ConfigError("--out is where the picture of --lengths or --mode goes: leave it out")
     translations = _translations(model, dataset, options)
-    rules: dict[str, Any] = {
-        "batch": options.batch,
-        "limit": options.sequences,
-        "precision": options.precision,
-    }
     found = _in_windows(trained, model, dataset, options, rules) if windowed else None
     if found is None:
         found = evaluate(model, dataset, **rules)
@@ -153,11 +152,7 @@ def set_memory(model: Model, slots: int) -> None:
 
 
 def _in_windows(
-    trained: TrainedRun,
-    model: Model,
-    dataset: Dataset,
-    options: EvalOptions,
-    rules: dict[str, Any],
+    trained: TrainedRun, model: Model, dataset: Dataset, options: EvalOptions, rules: dict[str, Any]
 ) -> dict[str, Any]:
     """Evaluate with the windows laid as asked, and draw where the loss falls."""
     from everyformer.report.lengths import draw_positions
@@ -175,7 +170,7 @@ def _in_windows(
     return found
 
 
-def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
+def _lengths(trained: TrainedRun, model: Model, options: EvalOptions, rules: dict[str, Any]) -> int:
     """Evaluate at every length, print the table, draw the curve."""
     from everyformer.report.lengths import draw_lengths
     from everyformer.training.long_evaluation import evaluate_long
@@ -189,8 +184,7 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
         dataset = trained.dataset(dataclasses.replace(options.data, length=length))
         one = evaluate_long(
             model, dataset, mode=options.mode or "nonoverlapping", stride=options.stride,
-            streams=options.streams, batch=options.batch,
-            limit=options.sequences, precision=options.precision,
+            streams=options.streams, **rules,
         )  # fmt: skip
         assert one is not None
         _require_finite(one, options.run)

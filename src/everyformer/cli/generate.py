@@ -171,21 +171,19 @@ def _images(trained: TrainedRun, options: GenerateOptions) -> int:
     """Draw, and say where the picture is."""
     from everyformer.cli.draw import draw
 
-    of_text = ("prompt", "prompts", "tokens", "state")
-    for name in of_text:
-        if getattr(options, name) != getattr(GenerateOptions, name):
-            raise ConfigError(
-                f"--{name} is for texts, but the run draws images: leave it out (--images says how "
-                "many)"
-            )
+    why = "is for texts, but the run draws images: leave it out (--images says how many)"
+    _refuse(options, ("prompt", "prompts", "tokens", "state"), why)
     print(draw(trained, options))
     return 0
 
 
 def _refuse_images(trained: TrainedRun, options: GenerateOptions) -> None:
-    for name in ("images", "complete", "enlarge", "draws", "class_name", "out"):
+    why = "is for runs that draw images, and this one has the task"
+    names = ("images", "complete", "enlarge", "draws", "class_name", "out")
+    _refuse(options, names, f"{why} {trained.task}: leave it out")
+
+
+def _refuse(options: GenerateOptions, names: Sequence[str], why: str) -> None:
+    for name in names:
         if getattr(options, name) != getattr(GenerateOptions, name):
-            raise ConfigError(
-                f"--{name.removesuffix('_name')} is for runs that draw images, and this one has "
-                f"the task {trained.task}: leave it out"
-            )
+            raise ConfigError(f"--{name.removesuffix('_name')} {why}")

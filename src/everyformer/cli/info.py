@@ -20,6 +20,8 @@ from everyformer.genes import GENES, named_genes
 
 @dataclass(frozen=True)
 class InfoOptions(Options):
+    """The words of `everyformer info`."""
+
     missing: ClassVar[Any] = tyro.MISSING
 
     member: tyro.conf.Positional[str]

@@ -18,6 +18,8 @@ ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
 
 @dataclass(frozen=True)
 class ListOptions(Options):
+    """The words of `everyformer list`."""
+
     task: str | None = None
     """only members that have this task: lm, mlm, classify-text, classify-image, seq2seq, pixels,
     super-resolution"""
@@ -52,27 +54,16 @@ def run(options: ListOptions) -> int:
     if options.json:
         emit([describe(m) for m in members])
         return 0
-    rows = [
-        (
-            m.name,
-            m.title,
-            str(m.year),
-            "yes" if m.is_mixer else "-",
-            *_marks(m),
-            f"L^{m.cost.time:g}",
-        )
-        for m in members
-    ]
+    rows = []
+    for m in members:
+        marks = ["yes" if able else "-" for able in (m.is_mixer, *map(m.can, ABILITIES))]
+        rows.append((m.name, m.title, str(m.year), *marks, f"L^{m.cost.time:g}"))
     print(table(("member", "title", "year", "mixer", *ABILITIES, "time"), rows))
     return 0
 
 
 def describe(member: Member) -> dict[str, object]:
-    """The row as plain values."""
+    """A member's row as plain values."""
     values = dataclasses.asdict(member)
     derived = {"mixer": member.is_mixer, "strictly_causal": member.strictly_causal}
     return {**values, **derived}
-
-
-def _marks(member: Member) -> list[str]:
-    return ["yes" if member.can(ability) else "-" for ability in ABILITIES]

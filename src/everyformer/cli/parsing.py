@@ -15,14 +15,7 @@ from typing import Any, TypeVar
 
 import tyro
 
-from everyformer.cli.flags import (
-    Refused,
-    arrange,
-    flags_of,
-    full_name,
-    nearest_flags,
-    registry,
-)
+from everyformer.cli.flags import Refused, arrange, flags_of, full_name, nearest_flags, registry
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded

@@ -17,6 +17,8 @@ from everyformer.core.files import expanded, require_no_file
 
 @dataclass(frozen=True)
 class ReproduceOptions(Options):
+    """The words of `everyformer reproduce`."""
+
     missing: ClassVar[Any] = tyro.MISSING
 
     name: tyro.conf.Positional[str]
@@ -40,7 +42,7 @@ class ReproduceOptions(Options):
 )
 def run(options: ReproduceOptions) -> int:
     """Run the experiments; exit code 1 if a claim was not seen."""
-    from everyformer.experiments.base import Setting, find, perform
+    from everyformer.experiments.base import StudySetting, find, perform
 
     require_no_file(expanded(options.out))
     found = find(options.name)
@@ -55,7 +57,7 @@ def run(options: ReproduceOptions) -> int:
     results = []
     for experiment in ready:
         say(f"{experiment.name}: about {experiment.minutes:g} minutes; {experiment.claim}")
-        setting = Setting(options.seeds, options.scale, options.data, say)
+        setting = StudySetting(options.seeds, options.scale, options.data, say)
         results.append(perform(experiment, setting, expanded(options.out)))
     if options.json:
         emit(results)

@@ -137,7 +137,7 @@ def _nothing() -> TrainOptions:
 
 
 def inherited(folder: str, member: str | None = None) -> RunSpec:
-    """The member, sizes and options of the run or saved model in ``place``, to start from it.
+    """The member, sizes and options of the run or saved model in ``folder``, to start from it.
 
     Raises:
         ConfigError: it is of another member than ``member``.

@@ -30,6 +30,8 @@ EXAMPLE = "def mean(values):\n    return sum(values) / len(values)\n"
 
 @dataclass(frozen=True)
 class ShowOptions(Options):
+    """The words of `everyformer show`."""
+
     missing: ClassVar[Any] = tyro.MISSING
 
     target: tyro.conf.Positional[str]

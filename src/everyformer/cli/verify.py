@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VerifyOptions(Options):
+    """The words of `everyformer verify`."""
+
     members: tyro.conf.Positional[tuple[str, ...]] = ()
     """members to check (default: all)"""
     laws: tuple[str, ...] = ()
@@ -47,14 +49,9 @@ def run(options: VerifyOptions) -> int:
         info(name)
     from everyformer.verification.verify import verify
 
+    where = {"device": options.device, "dtype": options.dtype}
     results = []
-    for result in verify(
-        options.members,
-        laws=options.laws,
-        device=options.device,
-        dtype=options.dtype,
-        full=options.full,
-    ):
+    for result in verify(options.members, laws=options.laws, full=options.full, **where):
         results.append(result)
         say(f"{result.member:<12} {result.law:<13} {result.status:<7} {result.detail}")
     failed = [r for r in results if r.status == "failed"]

@@ -19,14 +19,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.folder import check_folder, opened
 from everyformer.comparison.plan import Entrant, entrants, own_options, preset_changes
 from everyformer.comparison.results import FailedRow, Results, Row, Run
-from everyformer.comparison.summary import (
-    BETTER,
-    curve,
-    member_row,
-    quality_metric,
-    rank,
-    time_to,
-)
+from everyformer.comparison.summary import BETTER, curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished, Say, Trainings
 from everyformer.core.config import to_dict
 from everyformer.core.files import write_text

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import math
 import pkgutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,7 +40,7 @@ Arm = TypeVar("Arm")
 
 
 @dataclass(frozen=True)
-class Setting(Options):
+class StudySetting(Options):
     """How an experiment is run."""
 
     seeds: Repeats = 3
@@ -83,7 +82,7 @@ class Experiment:
     """what should be seen, and by what margin"""
     minutes: float
     """on two CPU cores with three seeds"""
-    run: Callable[[Setting], Outcome]
+    run: Callable[[StudySetting], Outcome]
     data: str | None = None
     """what real data it wants, in words; None needs none"""
 
@@ -95,9 +94,10 @@ class Study:
         title: how what is said of them begins.
     """
 
-    def __init__(self, setting: Setting, title: str) -> None:
+    def __init__(self, setting: StudySetting, title: str) -> None:
         self.setting, self.title = setting, title
         self.numbers: dict[str, list[float]] = {}
+        self.losses: dict[str, list[float]] = {}
 
     def order(self, names: Iterable[str]) -> None:
         """Numbers that come first, in another order than that in which they are kept."""
@@ -131,13 +131,72 @@ class Study:
             yield from self.arms(arms)
 
     def fit(
-        self, model: nn.Module, batches: Batches | tuple[Dataset, int], steps: int, **options: Any
+        self,
+        model: nn.Module,
+        batches: Batches | tuple[Dataset, int],
+        steps: int,
+        *,
+        lr: float = 3e-3,
+        weight_decay: float = 0.01,
+        loss_of: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None,
     ) -> list[float]:
-        """`fit` on batches of the seed, or on so many rows of a dataset, for ``steps``, scaled."""
-        if isinstance(batches, tuple):
-            batches = dataset_batches(*batches, self.seed)
-        scaled = self.setting.steps(steps)
-        return fit(model, batches, steps=scaled, seed=self.seed, **options)
+        """Train by AdamW with warm-up and cosine for ``steps``, scaled; the losses of all.
+
+        Args:
+            batches: fresh ones, or a dataset and how many of its rows a step reads.
+        """
+        steps, losses = self.steps(steps), []
+        generator = torch.Generator().manual_seed(1000 + self.seed)
+        optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
+        warm = max(1, steps // 20)
+        model.train()
+        tell: Callable[[float], None] = getattr(model, "set_progress", lambda done: None)
+        for step in range(steps):
+            tell(step / steps)
+            rate = min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
+            for group in optimiser.param_groups:
+                group["lr"] = lr * rate
+            if isinstance(batches, tuple):
+                data, size = batches
+                batch = data.train_batch(step, size, self.seed)
+                inputs, targets = batch.inputs, batch.targets
+            else:
+                inputs, targets = batches(generator)
+            if loss_of is None:
+                loss = model(inputs, targets=targets).loss
+            else:
+                loss = loss_of(model, inputs, targets)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            losses.append(loss.item())
+        model.eval()
+        return losses
+
+    def models(
+        self,
+        arms: Mapping[str, Any],
+        data: Dataset,
+        batch: int,
+        steps: int,
+        *,
+        lr: float = 3e-3,
+        **options: Any,
+    ) -> Iterator[tuple[str, Model]]:
+        """A model of every arm that was trained on the data, with every seed.
+
+        Its losses are ``losses[arm]`` from then on.
+
+        Args:
+            arms: name -> member and its own options, or those of the member of that name.
+            batch: rows a step. options: those that all have.
+        """
+        for name, arm in self.each(arms.items()):
+            member, own = arm if isinstance(arm, tuple) else (name, arm)
+            model = fitting(data, member, **options, **own)
+            self.losses[name] = self.fit(model, (data, batch), steps, lr=lr)
+            yield name, model
 
     def train(self, model: Model, data: Dataset, steps: int, **options: Any) -> Model:
         """`train` for so many ``steps``, scaled, evaluating at the end alone.
@@ -162,11 +221,11 @@ class Study:
         self.setting.say(f"{self.title}, seed {self.seed}: {text}")
 
     def mean(self, name: str) -> float:
-        """Over the seeds."""
+        """The mean of a number over the seeds."""
         return mean(self.numbers[name])
 
     def means(self) -> dict[str, float]:
-        """That of every number."""
+        """The mean of every number, by name."""
         return {name: mean(values) for name, values in self.numbers.items()}
 
     def latest(self, form: str) -> str:
@@ -222,7 +281,7 @@ def find(name: str) -> list[Experiment]:
     return found
 
 
-def perform(experiment: Experiment, setting: Setting, folder: Path) -> dict[str, Any]:
+def perform(experiment: Experiment, setting: StudySetting, folder: Path) -> dict[str, Any]:
     """Run, write result.json and figures below ``folder``, and return the result.
 
     Raises:
@@ -280,50 +339,6 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": sum(values) / len(values), "interval": interval, "values": list(values)}
 
 
-def fit(
-    model: nn.Module,
-    batches: Batches,
-    *,
-    steps: int,
-    lr: float = 3e-3,
-    weight_decay: float = 0.01,
-    seed: int = 0,
-    loss_of: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None,
-) -> list[float]:
-    """Train by AdamW with warm-up and cosine on fresh batches; the losses of all steps."""
-    generator = torch.Generator().manual_seed(1000 + seed)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
-    warm = max(1, steps // 20)
-    losses = []
-    model.train()
-    tell: Callable[[float], None] = getattr(model, "set_progress", lambda done: None)
-    for step in range(steps):
-        tell(step / steps)
-        rate = min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
-        for group in optimiser.param_groups:
-            group["lr"] = lr * rate
-        inputs, targets = batches(generator)
-        loss = (loss_of or task_loss)(model, inputs, targets)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        losses.append(loss.item())
-    model.eval()
-    return losses
-
-
-def dataset_batches(data: Dataset, size: int, seed: int) -> Batches:
-    """The dataset's own training batches of ``size`` rows, step after step."""
-    steps = itertools.count()
-
-    def batches(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        batch = data.train_batch(next(steps), size, seed)
-        return batch.inputs, batch.targets
-
-    return batches
-
-
 def load(task: str = "lm", **options: Any) -> Dataset:
     """Data of a task, by the fields of `DataConfig`."""
     return load_dataset(DataConfig(**options), task)
@@ -337,12 +352,6 @@ def fitting(data: Dataset, member: str, **options: Any) -> Model:
     if TASKS[data.task].classifies:
         sizes["classes"] = len(data.classes)
     return create_model(member, data.task, **sizes, **options)
-
-
-def task_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The loss that the model itself gives."""
-    loss: Tensor = model(inputs, targets=targets).loss
-    return loss
 
 
 @torch.no_grad()
@@ -367,5 +376,5 @@ def held_out(model: nn.Module, data: Dataset, what: str, **options: Any) -> floa
 
 
 def mean(values: Sequence[float]) -> float:
-    """Of at least one value."""
+    """The mean of at least one value."""
     return sum(values) / len(values)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.engines.sparse.plan import reached
@@ -79,9 +78,11 @@ def needle(study: Study) -> Outcome:
     mixed = [name for name in ARMS if name.startswith("window, ")]
     better = all(shares[name] > shares["window"] + MARGIN for name in mixed)
     shorter = all(1.5 * lengths[name] < lengths["window"] for name in mixed)
-    return Outcome(
-        study.numbers, better and shorter, sentence, {"needle": _figure(shares, lengths)}
-    )
+    figure, [left, right] = panels(2, (8, 3))
+    plot_bars(left, shares, ylabel="needles found", ylim=(0, 1))
+    left.axhline(1 / VALUES, color="grey", linestyle=":")
+    plot_bars(right, lengths, ylabel="layers between two blocks, mean")
+    return Outcome(study.numbers, better and shorter, sentence, {"needle": figure})
 
 
 def hidden(generator: torch.Generator, rows: int = 32) -> tuple[Tensor, Tensor]:
@@ -105,11 +106,3 @@ def answered(model: Model, inputs: Tensor, targets: Tensor) -> tuple[float, floa
     row, position = (targets != -100).nonzero(as_tuple=True)
     right = (model(inputs).logits.argmax(-1) == targets)[row, position]
     return float(right.float().mean()), float(reach[position, needles[row]].float().mean())
-
-
-def _figure(shares: dict[str, float], lengths: dict[str, float]) -> Figure:
-    figure, [left, right] = panels(2, (8, 3))
-    plot_bars(left, shares, ylabel="needles found", ylim=(0, 1))
-    left.axhline(1 / VALUES, color="grey", linestyle=":")
-    plot_bars(right, lengths, ylabel="layers between two blocks, mean")
-    return figure

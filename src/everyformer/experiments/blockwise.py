@@ -5,18 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 
 from everyformer.engines.flops import count_flops
-from everyformer.experiments.base import (
-    Outcome,
-    Study,
-    experiment,
-    fitting,
-    held_out,
-    load,
-    scored_accuracy,
-)
+from everyformer.experiments.base import Outcome, Study, experiment, held_out, load, scored_accuracy
 from everyformer.experiments.figures import panels, plot, plot_bars
 from everyformer.experiments.sinkhorn import DISTANCE, SYMBOLS, gaps
 from everyformer.mixers._patterned import PatternAttention
@@ -45,14 +36,11 @@ def blocks(study: Study) -> Outcome:
     """Scores and operations of a layer; masked models of n blocks; copying across blocks."""
     scores = {n: scores_of(n) for n in COUNTS}
     data = load("mlm", source="stdlib", length=TEXT)
+    arms = {f"masked text, n={n}": ("blockwise", {"blocks": n}) for n in (1, 2, 3)}
+    sizes = {"width": 96, "layers": 3, "heads": 6}
+    for name, model in study.models(arms, data, 16, 500, position="learned", **sizes):
+        study.keep(name, held_out(model, data, "loss", limit=256), "{:.3f} nats a hidden byte")
     for seed in study.seeds():
-        for blocks in study.arms((1, 2, 3)):
-            sizes = {"width": 96, "layers": 3, "heads": 6}
-            model = fitting(data, "blockwise", position="learned", blocks=blocks, **sizes)
-            study.fit(model, (data, 16), 500)
-            loss = held_out(model, data, "loss", limit=256)
-            study.keep(f"masked text, n={blocks}", loss)
-            study.say(f"n={blocks} {loss:.3f} nats a hidden byte")
         inputs, targets = gaps(torch.Generator().manual_seed(1000 + seed))
         for name, options in study.arms(COPIERS.items()):
             model = create_model(
@@ -81,7 +69,21 @@ def blocks(study: Study) -> Outcome:
     close = max(two, three) < whole * (1 + NEAR)
     apart = min(numbers["copied, 3 heads stay, 1 shifts"]) > stayed + MARGIN
     holds = inverse and close and apart
-    return Outcome(numbers, holds, sentence, {"cost": _figure(scores, study.means())})
+    figure, [cost, text, copy] = panels(3, (10, 3))
+    part: dict[str, list[float]] = {
+        what: [scores[count][n] / scores[1][n] for count in COUNTS]
+        for n, what in enumerate(("scores", "operations"))
+    }
+    part["1 / n"] = [1 / n for n in COUNTS]
+    plot(cost, part, COUNTS, xlabel="blocks n", ylabel="share of attention's", ylim=(0, 1.05))
+    cost.set_xticks(COUNTS)
+    for axis, kind, label in (
+        (text, "masked text", "nats a hidden byte"), (copy, "copied", "share copied"),
+    ):  # fmt: skip
+        of_kind = {n: value for n, value in study.means().items() if n.startswith(kind)}
+        plot_bars(axis, {n[len(kind) + 2 :]: value for n, value in of_kind.items()}, ylabel=label)
+    text.set_ylim(bottom=0.9 * whole)
+    return Outcome(numbers, holds, sentence, {"cost": figure})
 
 
 def scores_of(blocks: int) -> tuple[int, int]:
@@ -94,19 +96,3 @@ def scores_of(blocks: int) -> tuple[int, int]:
     with torch.no_grad():
         operations = count_flops(lambda: mixer(x))
     return mixer.plan(LENGTH).pairs(LENGTH, HEADS), operations
-
-
-def _figure(scores: dict[int, tuple[int, int]], means: dict[str, float]) -> Figure:
-    figure, [cost, text, copy] = panels(3, (10, 3))
-    shares: dict[str, list[float]] = {
-        what: [scores[count][n] / scores[1][n] for count in COUNTS]
-        for n, what in enumerate(("scores", "operations"))
-    }
-    shares["1 / n"] = [1 / n for n in COUNTS]
-    plot(cost, shares, COUNTS, xlabel="blocks n", ylabel="share of attention's", ylim=(0, 1.05))
-    cost.set_xticks(COUNTS)
-    losses = {name[13:]: value for name, value in means.items() if name.startswith("masked")}
-    plot_bars(text, losses, ylabel="nats a hidden byte", ylim=(0.9 * min(losses.values()), None))
-    copied = {name[8:]: value for name, value in means.items() if name.startswith("copied")}
-    plot_bars(copy, copied, ylabel="share copied")
-    return figure

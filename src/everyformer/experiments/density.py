@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everyformer.experiments.base import Outcome, Study, experiment, fitting, held_out, load
+from everyformer.experiments.base import Outcome, Study, experiment, held_out, load
 from everyformer.experiments.figures import lines
 
 MEMBERS: dict[str, dict] = {
@@ -21,10 +21,7 @@ MEMBERS: dict[str, dict] = {
 def density(study: Study) -> Outcome:
     """Equal width, depth and steps; 784 pixels an image (or 64 of the built-in digits)."""
     data = load("pixels", source=study.source or "digits")
-    curves: dict[str, list[float]] = {}
-    for name, options in study.each(MEMBERS.items()):
-        model = fitting(data, name, width=64, layers=3, heads=4, **options)
-        curves[name] = study.fit(model, (data, 8), 250, lr=3e-3)
+    for name, model in study.models(MEMBERS, data, 8, 250, width=64, layers=3, heads=4):
         found = held_out(model, data, "bits_per_dim", batch=8, limit=200)
         study.keep(name, found, "{:.3f} bits/dim")
     means = study.means()
@@ -34,6 +31,6 @@ def density(study: Study) -> Outcome:
         + ", ".join(f"{name} {value:.3f}" for name, value in means.items())
         + f"; the best AFT is {best_aft}."
     )
-    figure = lines(curves, smooth=10, ylabel="training loss (nats a pixel)")
+    figure = lines(study.losses, smooth=10, ylabel="training loss (nats a pixel)")
     holds = means[best_aft] < 1.05 * means["attention"] and means[best_aft] < means["aft-simple"]
     return Outcome(study.numbers, holds, sentence, {"loss": figure})

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from matplotlib.figure import Figure
-from torch import Tensor
 
 from everyformer.engines.flops import count_flops
 from everyformer.experiments.base import Outcome, Study, experiment, fitting, held_out, load
 from everyformer.experiments.figures import panels, plot
-from everyformer.experiments.pictures import COLUMNS, ROWS, bits, columns, least_bits
+from everyformer.experiments.pictures import COLUMNS, ROWS, bits, columns, drawn, least_bits
 from everyformer.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.build import create_model
 
@@ -38,11 +36,6 @@ def factorised(study: Study) -> Outcome:
     """
     text = load("lm", source="stdlib", length=LENGTH)
     test = columns(200, torch.Generator().manual_seed(99))
-
-    def drawn(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        images = columns(8, generator)
-        return images, images.flatten(1).long()
-
     curves: dict[str, list[float]] = {}
     for _ in study.seeds():
         for pattern in study.arms(PATTERNS):
@@ -78,7 +71,11 @@ def factorised(study: Study) -> Outcome:
     )
     near = all(abs(means[f"exponent, {pattern}"] - 1.5) < 0.1 for pattern in PATTERNS)
     holds = pictures > PICTURES_AHEAD and words > TEXT_AHEAD and near
-    return Outcome(numbers, holds, sentence, {"loss": _figure(curves)})
+    figure, axes = panels(2, (8, 3))
+    for axis, what in zip(axes, ("pictures", "text"), strict=True):
+        bits_of = {p: [loss / math.log(2) for loss in curves[f"{what}, {p}"]] for p in PATTERNS}
+        plot(axis, bits_of, smooth=20, title=what, ylabel="bits")
+    return Outcome(numbers, holds, sentence, {"loss": figure})
 
 
 def summaries(pattern: str, columns: int) -> dict[str, int]:
@@ -87,7 +84,7 @@ def summaries(pattern: str, columns: int) -> dict[str, int]:
 
 
 def exponent(pattern: str) -> float:
-    """By which power of the length the operations between queries, keys and values grow."""
+    """The power of the length by which operations between queries, keys and values grow."""
 
     def operations(length: int) -> int:
         options = {"pattern": pattern, "backend": "blocked"}
@@ -97,11 +94,3 @@ def exponent(pattern: str) -> float:
         return count_flops(lambda: mixer(x)) - projections
 
     return math.log(operations(LONG) / operations(SHORT)) / math.log(LONG / SHORT)
-
-
-def _figure(curves: dict[str, list[float]]) -> Figure:
-    figure, axes = panels(2, (8, 3))
-    for axis, what in zip(axes, ("pictures", "text"), strict=True):
-        bits = {p: [loss / math.log(2) for loss in curves[f"{what}, {p}"]] for p in PATTERNS}
-        plot(axis, bits, smooth=20, title=what, ylabel="bits")
-    return figure

@@ -42,7 +42,7 @@ def plot(
         options: of the axes.
     """
     for n, (name, values) in enumerate(curves.items()):
-        for seed, run in enumerate(np.atleast_2d(np.array(values))):
+        for seed, run in enumerate(values if np.ndim(values[0]) else [values]):
             width = min(smooth, len(run))
             curve = np.convolve(run, np.ones(width) / width, "valid")
             at = range(len(curve)) if x is None else x
@@ -81,7 +81,7 @@ def bars(
 def plot_bars(
     axis: Axes, heights: Mapping[str, float], colours: Sequence[str] | None = None, **options: Any
 ) -> None:
-    """The same on given axes."""
+    """A bar a name, on given axes."""
     names = [name.replace(", ", ",\n") for name in heights]
     axis.bar(names, list(heights.values()), color=colours)
     axis.tick_params(axis="x", labelsize=8)

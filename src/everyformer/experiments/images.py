@@ -112,12 +112,11 @@ def _top(model: nn.Module, data: Dataset, part: str) -> list[float]:
 
 def _matrices(model: nn.Module, title: str) -> Figure:
     """W of every layer: each head, and their mean (a picture, not an equivalent model)."""
-    blocks = list(model.stack.blocks)  # type: ignore[union-attr, arg-type]
-    heads = blocks[0].mixer.matrix(17).shape[0]
-    figure = Figure(figsize=(1.6 * (heads + 1), 1.7 * len(blocks)), layout="tight")
-    axes = figure.subplots(len(blocks), heads + 1, squeeze=False)
-    for row, block in zip(axes, blocks, strict=True):
-        matrices = block.mixer.matrix(17).detach()
+    layers = [block.mixer.matrix(17).detach() for block in model.stack.blocks]  # type: ignore[union-attr]
+    heads = len(layers[0])
+    figure = Figure(figsize=(1.6 * (heads + 1), 1.7 * len(layers)), layout="tight")
+    axes = figure.subplots(len(layers), heads + 1, squeeze=False)
+    for row, matrices in zip(axes, layers, strict=True):
         for n, (axis, matrix) in enumerate(zip(row, [*matrices, matrices.mean(0)], strict=True)):
             plot_matrix(axis, matrix, xticks=[], yticks=[])
             axis.set_title("mean" if n == heads else f"head {n + 1}", fontsize=7)

@@ -18,16 +18,7 @@ from everyformer.engines.kernel.features import (
     stable_exponentials,
     trigonometric_level,
 )
-from everyformer.experiments.base import (
-    Outcome,
-    Study,
-    accuracy,
-    experiment,
-    fitting,
-    held_out,
-    load,
-    mean,
-)
+from everyformer.experiments.base import Outcome, Study, accuracy, experiment, held_out, load, mean
 from everyformer.experiments.figures import lines, panels, plot
 from everyformer.models.build import create_mixer
 
@@ -172,10 +163,7 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
 def gates(study: Study) -> Outcome:
     """Bits per byte of three small language models that differ in their features and the gate."""
     data = load(length=256)
-    curves: dict[str, list[float]] = {}
-    for name, (member, options) in study.each(ARMS.items()):
-        model = fitting(data, member, width=64, layers=2, heads=4, **options)
-        curves[name] = study.fit(model, (data, 8), 400, lr=3e-3)
+    for name, model in study.models(ARMS, data, 8, 400, width=64, layers=2, heads=4):
         found = held_out(model, data, "bits_per_byte", limit=128)
         study.keep(name, found, "{:.3f} bits per byte")
     numbers = study.numbers
@@ -194,7 +182,7 @@ def gates(study: Study) -> Outcome:
         f"paper's large models are better with Fourier features than with elu also without gates: "
         f"here they are {'better' if means[1] < means[2] else 'not'}."
     )
-    figure = lines(curves, smooth=20, ylabel="training loss (nats)")
+    figure = lines(study.losses, smooth=20, ylabel="training loss (nats)")
     holds = flat and means[0] < 0.98 * min(means[1:])
     return Outcome(numbers, holds, sentence, {"loss": figure})
 
@@ -221,13 +209,12 @@ def step_cost(member: str, options: dict[str, Any]) -> dict[int, tuple[int, int]
 def constant_state(study: Study) -> Outcome:
     """Copying what was read: linear attention has it in a state of one size."""
     data = load("lm", source="copy", length=32, symbols=16)
-    curves: dict[str, list[float]] = {}
-    for name in study.each(("linear", "attention")):
-        model = fitting(data, name, width=64, layers=2, heads=2, position="learned")
-        curves[name] = study.fit(model, (data, 64), 600, lr=3e-3)
+    sizes = {"width": 64, "layers": 2, "heads": 2}
+    arms: dict[str, Any] = {"linear": {}, "attention": {}}
+    for name, model in study.models(arms, data, 64, 600, position="learned", **sizes):
         study.keep(name, accuracy(model, data), "{:.1%}")
     numbers = study.numbers
-    cost = {name: step_cost(name, {}) for name in ("linear", "attention")}
+    cost = {name: step_cost(name, {}) for name in arms}
     flat = len(set(cost["linear"].values())) == 1
     ours, theirs = (cost[name][4096] for name in ("linear", "attention"))
     sentence = (
@@ -237,5 +224,5 @@ def constant_state(study: Study) -> Outcome:
         f"{', after 64 tokens as after 4,096' if flat else ''}; softmax attention takes "
         f"{theirs[1]:,} bytes and {theirs[0]:,} operations after 4,096."
     )
-    figure = lines(curves, yscale="log")
+    figure = lines(study.losses, yscale="log")
     return Outcome(numbers, flat and min(numbers["linear"]) > 0.99, sentence, {"loss": figure})

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.experiments.base import Outcome, Study, experiment, mean
-from everyformer.experiments.figures import panels, plot
+from everyformer.experiments.figures import bars, panels, plot
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 
@@ -34,9 +34,11 @@ LENGTH, SLOTS, COMPRESSED, RATE = 32, 32, 32, 4
 """tokens of a segment, rows of either memory, tokens to a compressed row"""
 REACH = 10
 """facts back that a question asks for at most, all of different keys"""
-NEAR, FAR = 32, 96
-"""lags in tokens: up to ``NEAR`` the segment and every memory reach, from ``FAR`` on plain memories
-do not (64 rows and a segment of 32)"""
+REACHED, LOST = 32, 96
+"""lags in tokens: up to ``REACHED`` the segment and every memory reach, from ``LOST`` on plain
+memories do not (64 rows and a segment of 32)"""
+NEAR, FAR = slice(REACHED // PERIOD), slice(LOST // PERIOD, None)
+"""the same in facts"""
 ROWS = 16
 COMPRESSORS: dict[str, dict[str, Any]] = {
     "conv": {},
@@ -78,21 +80,27 @@ def lags(study: Study) -> Outcome:
                 fallen = mean(terms[-ends:]) / mean(terms[ends : 2 * ends])
                 study.keep(f"{name}, loss of the compression", fallen)
             curves[name].append(answered(model, study.steps(120), seed))
-        listed = ", ".join(f"{name} {far(curves[name][-1]):.2f}" for name in arms)
+        listed = ", ".join(f"{name} {share(curves[name][-1], FAR):.2f}" for name in arms)
         study.say(f"far questions answered: {listed}")
-    numbers = {f"{name}, far": [far(curve) for curve in found] for name, found in curves.items()}
-    numbers |= {f"{name}, near": [near(curve) for curve in found] for name, found in curves.items()}
+    numbers = {
+        f"{name}, {where}": [share(curve, part) for curve in found]
+        for where, part in (("far", FAR), ("near", NEAR))
+        for name, found in curves.items()
+    }
     numbers |= study.numbers
     shares = {name: mean(numbers[f"{name}, far"]) for name in arms}
     ours, plain = shares["conv"], shares["transformer-xl"]
     listed = ", ".join(f"{name} {shares[name]:.0%}" for name in COMPRESSORS)
     sentence = (
-        f"Of questions about facts {FAR} to {REACH * PERIOD} tokens back, Transformer-XL with "
+        f"Of questions about facts {LOST} to {REACH * PERIOD} tokens back, Transformer-XL with "
         f"{SLOTS + COMPRESSED} rows answers {plain:.0%} (chance {1 / VALUES:.0%}), with as many "
-        f"rows, half of them compressed: {listed}. Up to {NEAR} tokens back Transformer-XL answers "
-        f"{mean(numbers['transformer-xl, near']):.0%} and conv {mean(numbers['conv, near']):.0%}."
+        f"rows, half of them compressed: {listed}. Up to {REACHED} tokens back Transformer-XL "
+        f"answers {mean(numbers['transformer-xl, near']):.0%} and conv "
+        f"{mean(numbers['conv, near']):.0%}."
     )
-    figures = {"lag": curve_figure(curves), "compressors": bars_figure(shares)}
+    label = f"questions answered, {LOST} tokens back and more"
+    figures = {"lag": curve_figure(curves), "compressors": bars(shares, (10, 3), ylabel=label)}
+    figures["compressors"].axes[0].axhline(1 / VALUES, color="grey", linestyle=":")
     return Outcome(numbers, ours > plain + MARGIN, sentence, figures)
 
 
@@ -168,19 +176,9 @@ def answered(model: Model, count: int, seed: int) -> np.ndarray:
     return np.stack((hits, questions))[:, :REACH]
 
 
-def near(curve: np.ndarray) -> float:
-    """Of questions up to `NEAR` tokens back."""
-    return share(curve[:, : NEAR // PERIOD])
-
-
-def far(curve: np.ndarray) -> float:
-    """Of questions from `FAR` tokens back on."""
-    return share(curve[:, FAR // PERIOD :])
-
-
-def share(counts: np.ndarray) -> float:
-    """Of questions asked, those answered."""
-    hits, questions = counts.sum(-1)
+def share(curve: np.ndarray, part: slice) -> float:
+    """The share of questions that is answered, of those at these lags in facts."""
+    hits, questions = curve[:, part].sum(-1)
     return float(hits / max(questions, 1))
 
 
@@ -192,15 +190,5 @@ def curve_figure(curves: dict[str, list[np.ndarray]]) -> Figure:
     shares = {name: hits / np.maximum(count, 1) for name, (hits, count) in counts.items()}
     labels: dict[str, Any] = {"xlabel": "tokens from fact to question", "ylabel": "share answered"}
     plot(axis, shares, where.tolist(), ".-", level=1 / VALUES, ylim=(0, 1.02), **labels)
-    axis.axvspan(FAR, where[-1], color="grey", alpha=0.12, lw=0)
-    return figure
-
-
-def bars_figure(shares: dict[str, float]) -> Figure:
-    """Share of far questions answered, a bar each."""
-    figure, [axis] = panels(size=(8, 3))
-    axis.barh(list(shares), list(shares.values()))
-    axis.axvline(1 / VALUES, color="grey", linestyle=":")
-    axis.invert_yaxis()
-    axis.set(xlabel=f"share of questions answered, {FAR} tokens back and more", xlim=(0, 1))
+    axis.axvspan(LOST, where[-1], color="grey", alpha=0.12, lw=0)
     return figure

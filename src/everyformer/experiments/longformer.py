@@ -8,6 +8,7 @@ a RoBERTa on 4,096 tokens: fresh positions 10.3, repeated ones 1.96, trained on 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -52,13 +53,11 @@ ones at least"""
 def windows(study: Study) -> Outcome:
     """Loss of language models that differ in the order of their windows alone."""
     data = load("lm", source=study.source or "stdlib", length=TEXT)
-    for _ in study.seeds():
-        for name, sizes in study.arms(ARMS.items()):
-            how = {"position": "rope", "window": by_layer(*sizes)}
-            model = fitting(data, "longformer", width=64, layers=len(sizes), heads=4, **how)
-            study.fit(model, (data, 8), 500, lr=3e-3)
-            study.keep(name, held_out(model, data, "loss", limit=256) / math.log(2))
-        study.say(f"bits a byte: {study.latest('.3f')}")
+    arms = {name: ("longformer", {"window": by_layer(*sizes)}) for name, sizes in ARMS.items()}
+    how: dict[str, Any] = {"width": 64, "layers": len(GROWING), "heads": 4, "position": "rope"}
+    for name, model in study.models(arms, data, 8, 500, **how):
+        bits = held_out(model, data, "loss", limit=256) / math.log(2)
+        study.keep(name, bits, "{:.3f} bits a byte")
     numbers = study.numbers
     grown, equal, shrunk = study.means().values()
     sentence = (

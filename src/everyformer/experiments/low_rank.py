@@ -13,16 +13,7 @@ from torch import Tensor
 from everyformer.core.trace import trace
 from everyformer.data.dataset import Dataset
 from everyformer.engines.flops import count_flops
-from everyformer.experiments.base import (
-    Outcome,
-    Study,
-    accuracy,
-    experiment,
-    fitting,
-    held_out,
-    load,
-    mean,
-)
+from everyformer.experiments.base import Outcome, Study, accuracy, experiment, held_out, load, mean
 from everyformer.experiments.figures import lines, panels, plot
 from everyformer.models.base import Model
 from everyformer.models.build import create_mixer
@@ -54,12 +45,9 @@ def low_rank(study: Study) -> Outcome:
     spectra: list[Tensor] = []
     arms: dict[str, tuple[str, dict[str, Any]]] = {"attention": ("attention", {})}
     arms |= {f"k={k}": ("linformer", {"k": k}) for k in SLOTS}
-    for name, (member, options) in study.each(arms.items()):
-        model = fitting(data, member, width=64, layers=2, heads=4, **options)
-        study.fit(model, (data, BATCH), STEPS)
+    for name, model in study.models(arms, data, BATCH, STEPS, width=64, layers=2, heads=4):
         loss = held_out(model, data, "loss", limit=256)
-        study.keep(f"nats a hidden byte, {name}", loss)
-        study.say(f"{name} {loss:.3f} nats")
+        study.keep(f"nats a hidden byte, {name}", loss, "{:.3f}")
         if name == "attention":
             spectra.append(spectrum(model, data))
     numbers = study.numbers
@@ -146,11 +134,8 @@ SLOT_MARGIN = 0.3
 def far_slots(study: Study) -> Outcome:
     """Copying 32 symbols: what lies two segments back is in slots, or out of reach."""
     data = load("lm", source="copy", length=4 * CHUNK, symbols=16)
-    curves: dict[str, list[float]] = {}
-    for name, (member, options) in study.each(READERS.items()):
-        sizes = {"width": 64, "layers": 2, "heads": 4}
-        model = fitting(data, member, position="learned", **sizes, **options)
-        curves[name] = study.fit(model, (data, 32), 600)
+    sizes = {"width": 64, "layers": 2, "heads": 4}
+    for name, model in study.models(READERS, data, 32, 600, position="learned", **sizes):
         study.keep(name, accuracy(model, data), "{:.1%}")
     numbers = study.numbers
     slots, window = study.means().values()
@@ -160,4 +145,4 @@ def far_slots(study: Study) -> Outcome:
         f"copies {window:.1%}."
     )
     worst = min(numbers["linformer-chunked"])
-    return Outcome(numbers, worst > window + SLOT_MARGIN, sentence, {"loss": lines(curves)})
+    return Outcome(numbers, worst > window + SLOT_MARGIN, sentence, {"loss": lines(study.losses)})

@@ -49,7 +49,6 @@ DEPTHS = (2, 4, 8, 16)
 STARTS = 4
 """models a seed whose gradients are averaged"""
 WIRINGS = ("post", "pre")
-COLOURS = {"post": "C1", "pre": "C0"}
 
 
 @experiment(
@@ -81,9 +80,8 @@ def norms(study: Study) -> Outcome:
     numbers = {f"loss {arm}, lr {rate:g}": values for (arm, rate), values in losses.items()}
     for wiring in WIRINGS:
         deepest = gradients[wiring, DEPTHS[-1]]
-        numbers[f"gradient {wiring}, last layer over first, L={DEPTHS[-1]}"] = [
-            layers[-1] / layers[0] for layers in deepest
-        ]
+        ratio = [layers[-1] / layers[0] for layers in deepest]
+        numbers[f"gradient {wiring}, last layer over first, L={DEPTHS[-1]}"] = ratio
         numbers[f"gradient {wiring}, last layer, exponent of L"] = [
             exponent([gradients[wiring, depth][seed][-1] for depth in DEPTHS])
             for seed in range(study.setting.seeds)
@@ -109,10 +107,8 @@ def norms(study: Study) -> Outcome:
     )
     spread = ratios["post"] > 2 and ratios["pre"] < 1
     fades = slopes["pre"] < -0.3 and slopes["post"] > -0.1
-    figures = {
-        "training": training_figure(losses, curves, at, guess),
-        "gradients": gradient_figure(gradients),
-    }
+    figures = {"training": training_figure(losses, curves, at, guess)}
+    figures["gradients"] = gradient_figure(gradients)
     return Outcome(numbers, alone and spread and fades, sentence, figures)
 
 
@@ -159,7 +155,7 @@ def stalling_rate(losses: dict[tuple[str, float], list[float]], guess: float) ->
 
 
 def gradient_norms(data: Dataset, wiring: str, layers: int, seed: int) -> list[float]:
-    """Of each decoder layer, the norm of the gradient to the feed-forward's second matrix.
+    """Norms of the gradients to the second feed-forward matrix, one a decoder layer.
 
     Mean over `STARTS` untrained models, each with a batch of its own.
     """
@@ -193,25 +189,13 @@ def training_figure(
     guess: float,
 ) -> Figure:
     """Loss by step at the rate ``at``, and held-out loss by learning rate."""
-    figure = Figure(figsize=(7.5, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for arm, (wiring, warm_up) in ARMS.items():
-        style: dict[str, Any] = {"color": COLOURS[wiring], "linestyle": "-" if warm_up else "--"}
-        for curve in curves[arm, at]:
-            window = min(10, len(curve))
-            left.plot(np.convolve(curve, np.ones(window) / window, "valid"), alpha=0.7, **style)
-        right.plot(RATES, [mean(losses[arm, r]) for r in RATES], marker="o", label=arm, **style)
-        for rate in RATES:
-            values = losses[arm, rate]
-            right.plot([rate] * len(values), values, ".", color=COLOURS[wiring], alpha=0.4)
-    for axis in (left, right):
-        axis.axhline(guess, color="grey", linestyle=":")
-        axis.set(ylim=(0, 1.4 * guess))
-    left.set(xlabel="step", ylabel="loss (nats)", title=f"learning rate {at:g}")
-    right.set(xscale="log", xlabel="learning rate", ylabel="held-out loss (nats)")
-    right.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
-    right.minorticks_off()
-    figure.legend(loc="outside upper center", ncols=len(ARMS), frameon=False)
+    figure, [left, right] = panels(2, (7.5, 3.4))
+    both: dict[str, Any] = {"level": guess, "ylim": (0, 1.4 * guess)}
+    training = {arm: curves[arm, at] for arm in ARMS}
+    plot(left, training, smooth=10, title=f"learning rate {at:g}", **both)
+    final = {arm: [mean(losses[arm, rate]) for rate in RATES] for arm in ARMS}
+    labels: dict[str, Any] = {"xlabel": "learning rate", "ylabel": "held-out loss (nats)"}
+    plot(right, final, RATES, ticks=True, xscale="log", **labels, **both)
     return figure
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from everyformer.engines.sparse.plan import SparsePlan, distances, reached
 from everyformer.experiments.base import Outcome, Study, experiment
 from everyformer.experiments.figures import lines
@@ -52,7 +50,8 @@ def paths(study: Study) -> Outcome:
                 block_size=BLOCK, seed=study.seed, **options,
             )  # fmt: skip
             far = distances([_plan(mixer, length)], length)
-            study.keep(f"{name}, {length} tokens", _between(far))
+            # a token is no step from itself
+            study.keep(f"{name}, {length} tokens", float(far.sum()) / (length * (length - 1)))
             if name == "near and global":
                 longest = max(longest, float(far.max()))
     numbers = study.numbers
@@ -132,8 +131,3 @@ def _windows() -> SparsePlan:
 def _plan(mixer: Any, length: int) -> SparsePlan:
     assert isinstance(mixer, PatternAttention)
     return mixer.plan(length)
-
-
-def _between(far: torch.Tensor) -> float:
-    """Mean over pairs of two different tokens."""
-    return float(far.sum()) / (len(far) * (len(far) - 1))

@@ -37,6 +37,12 @@ def columns(count: int, generator: torch.Generator) -> Tensor:
     return (fresh * (255 // (LEVELS - 1)))[:, None].to(torch.uint8)
 
 
+def drawn(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Eight of `columns`, and the values of their pixels."""
+    images = columns(8, generator)
+    return images, images.flatten(1).long()
+
+
 def least_bits() -> float:
     """Bits/dim of `columns` for who knows how they are made."""
     same, other = KEPT + (1 - KEPT) / LEVELS, (1 - KEPT) / LEVELS
@@ -57,11 +63,6 @@ def picture_memory(study: Study) -> Outcome:
     assert digits.image is not None
     validation = next(iter(digits.validation_batches(180))).inputs
     test = columns(200, torch.Generator().manual_seed(99))
-
-    def drawn(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        images = columns(8, generator)
-        return images, images.flatten(1).long()
-
     arms: dict[str, tuple[dict[str, Any], Tensor]] = {
         f"digits, l_m = {size}": ({"block_size": 8, "memory_size": size}, validation)
         for size in MEMORIES

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from everyformer.experiments.base import Outcome, Study, experiment, fitting, held_out, load
+from everyformer.experiments.base import Outcome, Study, experiment, held_out, load
 from everyformer.experiments.figures import bars, boxes, panels
 from everyformer.models.build import create_model
 from everyformer.positions.sinusoidal import sinusoid
@@ -60,7 +62,8 @@ def rotation(study: Study) -> Outcome:
         tokens = torch.randint(0, 256, (4, 48))
         start = model(tokens).logits.detach()
         state = model.init_state(4, dtype=torch.float64)
-        moved = _moved(state, 100)
+        # an empty state whose next token has the position 100
+        moved = state.map(lambda t, _: t + 100 if t.dtype == torch.long and t.dim() == 1 else t)
         with torch.no_grad():
             shifted = model(tokens, state=moved).logits
         study.keep(name, float((shifted - start).abs().max() / start.abs().max()))
@@ -74,13 +77,6 @@ def rotation(study: Study) -> Outcome:
     return Outcome(study.numbers, rotated < 1e-9 and fixed > 1e-2, sentence, {"shift": figure})
 
 
-def _moved(state: object, by: int) -> object:
-    """An empty state whose next token stands at position ``by``."""
-    return state.map(  # type: ignore[attr-defined]
-        lambda t, _: t + by if t.dtype == torch.long and t.dim() == 1 else t
-    )
-
-
 @experiment(
     "a learned table is within 5% of fixed waves in bits per byte inside its length",
     members=("learned",),
@@ -89,9 +85,9 @@ def _moved(state: object, by: int) -> object:
 def learned_table(study: Study) -> Outcome:
     """Bits per byte of the same model with a learned table and with fixed waves."""
     data = load(length=128)
-    for name in study.each(("learned", "sinusoidal")):
-        model = fitting(data, name, width=96, layers=3, heads=4)
-        study.fit(model, (data, 16), 500, lr=2e-3)
+    arms: dict[str, Any] = {"learned": {}, "sinusoidal": {}}
+    sizes = {"width": 96, "layers": 3, "heads": 4}
+    for name, model in study.models(arms, data, 16, 500, lr=2e-3, **sizes):
         study.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
     table, fixed = study.means().values()
     sentence = (

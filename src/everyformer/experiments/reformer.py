@@ -14,16 +14,7 @@ from everyformer.blocks.wirings.base import Layer, Pass
 from everyformer.core.config import Choice
 from everyformer.engines.content.chunk_lists import Pattern
 from everyformer.engines.content.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
-from everyformer.experiments.base import (
-    Outcome,
-    Study,
-    experiment,
-    fit,
-    fitting,
-    held_out,
-    load,
-    mean,
-)
+from everyformer.experiments.base import Outcome, Study, experiment, held_out, load, mean
 from everyformer.experiments.figures import boxes, lines, panels, plot
 from everyformer.functional import lsh_attention
 from everyformer.mixers.reformer.function import dense_attention
@@ -57,7 +48,7 @@ def rounds(study: Study) -> Outcome:
         for kind in ("hashed", "random"):
             for count in ROUNDS:
                 errors.setdefault((kind, count), []).append(output_error(kind, count, seed))
-        model = copying_model(study.steps(300), seed)
+        model = copying_model(study)
         for count in EVALUATED:
             copies.setdefault(count, []).append(copied(model, count, seed))
         listed = ", ".join(f"{values[-1]:.1%} by {count}" for count, values in copies.items())
@@ -77,8 +68,13 @@ def rounds(study: Study) -> Outcome:
     )
     rises = all(a <= b + 1e-3 for a, b in itertools.pairwise(shares))
     holds = last < 0.5 * min(first, chance) and rises and shares[0] < 0.97 < shares[-1]
-    figures = {"error": _error_figure(errors, copies), "sorted": sorted_figure()}
-    return Outcome(numbers, holds, sentence, figures)
+    figure, [left, right] = panels(2, (7, 3))
+    off = {f"{k} buckets": [mean(errors[k, n]) for n in ROUNDS] for k in ("hashed", "random")}
+    labels: dict[str, Any] = {"xlabel": "rounds", "ylabel": "error against dense attention"}
+    plot(left, off, ROUNDS, ticks=True, xscale="log", **labels)
+    labels = {"xlabel": "rounds in evaluation", "ylabel": "symbols copied"}
+    plot(right, {"copied": shares}, EVALUATED, ticks=True, xscale="log", **labels)
+    return Outcome(numbers, holds, sentence, {"error": figure, "sorted": sorted_figure()})
 
 
 def vectors(seed: int, length: int = LENGTH) -> tuple[Tensor, Tensor]:
@@ -114,14 +110,14 @@ def copy_batch(generator: torch.Generator, rows: int = 32) -> tuple[Tensor, Tens
     return text[:, :-1], targets
 
 
-def copying_model(steps: int, seed: int) -> Model:
+def copying_model(study: Study) -> Model:
     """One layer that has learned to copy."""
-    torch.manual_seed(seed)
+    torch.manual_seed(study.seed)
     model = create_model(
         "reformer", width=64, layers=1, heads=4, vocabulary=SYMBOLS, max_length=2 * HALF,
         position="learned", std=1.0, chunk=8, rounds=TRAINED, buckets=8,
     )  # fmt: skip
-    fit(model, copy_batch, steps=steps, lr=3e-3, seed=seed)
+    study.fit(model, copy_batch, 300)
     return model
 
 
@@ -135,19 +131,6 @@ def copied(model: Model, count: int, seed: int) -> float:
     inputs, targets = copy_batch(torch.Generator().manual_seed(10**6 + seed), 512)
     found = same(inputs).logits.argmax(-1)
     return float((found == targets)[targets != -100].float().mean())
-
-
-def _error_figure(
-    errors: dict[tuple[str, int], list[float]], copies: dict[int, list[float]]
-) -> Figure:
-    figure, [left, right] = panels(2, (7, 3))
-    off = {f"{k} buckets": [mean(errors[k, n]) for n in ROUNDS] for k in ("hashed", "random")}
-    labels: dict[str, Any] = {"xlabel": "rounds", "ylabel": "error against dense attention"}
-    plot(left, off, ROUNDS, ticks=True, xscale="log", **labels)
-    shares = {"copied": [mean(copies[n]) for n in EVALUATED]}
-    labels = {"xlabel": "rounds in evaluation", "ylabel": "symbols copied"}
-    plot(right, shares, EVALUATED, ticks=True, xscale="log", **labels)
-    return figure
 
 
 def sorted_figure(length: int = 64) -> Figure:
@@ -202,7 +185,7 @@ def reversible(study: Study) -> Outcome:
 
 
 def kept_bytes(wiring: str, depth: int, seed: int) -> float:
-    """Of all tensors that autograd or the reversible stack itself holds, weights aside."""
+    """Bytes of the tensors that autograd or the reversible stack keeps, weights aside."""
     torch.manual_seed(seed)
     model = create_model(
         "reformer", width=128, layers=depth, heads=4, max_length=1024, wiring=wiring, rounds=2
@@ -238,12 +221,11 @@ def kept_bytes(wiring: str, depth: int, seed: int) -> float:
 def axes(study: Study) -> Outcome:
     """Bits per byte of the same model with a table of two axes and with a whole one."""
     data = load(length=128)
-    sizes = {}
-    for name in study.each(("axial", "learned")):
-        model = fitting(data, name, width=96, layers=2, heads=4, std=0.02)
+    arms: dict[str, Any] = {"axial": {}, "learned": {}}
+    sizes, how = {}, {"width": 96, "layers": 2, "heads": 4, "std": 0.02}
+    for name, model in study.models(arms, data, 16, 300, lr=2e-3, **how):
         assert model.position is not None
         sizes[name] = sum(len(table.flatten()) for table in model.position.parameters())
-        study.fit(model, (data, 16), 300, lr=2e-3)
         study.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
     two, whole = study.means().values()
     sentence = (

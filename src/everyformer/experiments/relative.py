@@ -275,14 +275,10 @@ LOSSES: dict[str, dict[str, Any]] = {
 def inner_losses(study: Study) -> Outcome:
     """Bits per byte of a deep, narrow model after equal steps, with auxiliary losses or without."""
     data = load(length=64)
-    for _ in study.seeds():
-        for name, options in study.arms(LOSSES.items()):
-            sizes = {"width": 64, "layers": DEPTH, "heads": 2}
-            model = fitting(data, "learned-per-layer", **sizes, **options)
-            study.fit(model, (data, 16), 600, lr=2e-3)
-            limit = max(8, study.steps(128))
-            study.keep(name, held_out(model, data, "bits_per_byte", limit=limit))
-        study.say(study.latest(".3f"))
+    arms = {name: ("learned-per-layer", options) for name, options in LOSSES.items()}
+    sizes, limit = {"width": 64, "layers": DEPTH, "heads": 2}, max(8, study.steps(128))
+    for name, model in study.models(arms, data, 16, 600, lr=2e-3, **sizes):
+        study.keep(name, held_out(model, data, "bits_per_byte", limit=limit), "{:.3f}")
     numbers = study.numbers
     helped, plain = study.mean("both"), study.mean("neither")
     sentence = (

@@ -11,7 +11,7 @@ from torch import nn
 
 from everyformer.core.trace import trace
 from everyformer.engines.flops import count_flops
-from everyformer.experiments.base import Outcome, Study, accuracy, experiment, fitting, load, mean
+from everyformer.experiments.base import Outcome, Study, accuracy, experiment, load, mean
 from everyformer.experiments.figures import panels, plot
 from everyformer.models.base import Model
 from everyformer.models.build import create_mixer
@@ -37,16 +37,14 @@ def routed_copy(study: Study) -> Outcome:
     arms: dict[str, tuple[str, dict[str, Any]]] = {
         "local heads": ("attention", {"window": WINDOW}),
         "dense heads": ("attention", {}),
-        f"hashed, K={MAIN}": ("routing", _sizes(MAIN) | {"update": "none"}),
-        **{f"routed, K={k}": ("routing", _sizes(k)) for k in CLUSTERS},
+        f"hashed, K={MAIN}": ("routing", {"clusters": MAIN, "window": WINDOW, "update": "none"}),
+        **{f"routed, K={k}": ("routing", {"clusters": k, "window": WINDOW}) for k in CLUSTERS},
     }
     losses: dict[str, list[float]] = {}
-    for name, (member, options) in study.each(arms.items()):
-        sizes = {"width": 64, "layers": 2, "heads": 4}
-        model = fitting(data, member, position="learned", **sizes, **options)
-        curve = study.fit(model, (data, 32), 600)
+    sizes = {"width": 64, "layers": 2, "heads": 4}
+    for name, model in study.models(arms, data, 32, 600, position="learned", **sizes):
         study.keep(name, accuracy(model, data), "{:.1%}")
-        losses.setdefault(name, []).append(mean(curve[-20:]))
+        losses.setdefault(name, []).append(mean(study.losses[name][-20:]))
         if name == f"routed, K={MAIN}":
             figure = clusters_figure(model, next(iter(data.validation_batches(256, 256))).inputs)
     counted = {length: mixing_operations(length) for length in LENGTHS}
@@ -65,12 +63,17 @@ def routed_copy(study: Study) -> Outcome:
         "tokens."
     )
     holds = main > 0.8 and local < 0.2 and abs(power - 1.5) < 0.1
-    figures = {"clusters": figure, "loss": _loss_figure(losses, counted)}
-    return Outcome(study.numbers, holds, sentence, figures)
-
-
-def _sizes(clusters: int) -> dict[str, int]:
-    return {"clusters": clusters, "window": WINDOW}
+    loss, [left, right] = panels(2, (8, 3))
+    for name, style in (("local heads", "--"), ("dense heads", ":")):
+        left.axhline(mean(losses[name]), linestyle=style, color="grey", label=name)
+    routed = {"routed": [mean(losses[f"routed, K={k}"]) for k in CLUSTERS]}
+    labels: dict[str, Any] = {"xlabel": f"clusters K, {WINDOW} members seen", "xscale": "log"}
+    plot(left, routed, CLUSTERS, ticks=True, ylabel="loss (nats)", **labels)
+    growth = {f"L^{p}": [counted[first] * (n / first) ** p for n in LENGTHS] for p in (1, 1.5, 2)}
+    growth["routing, K = w = sqrt(L)"] = list(map(float, counted.values()))
+    labels = {"xlabel": "tokens", "ylabel": "operations of the mixing", "yscale": "log"}
+    plot(right, growth, LENGTHS, xscale="log", **labels)
+    return Outcome(study.numbers, holds, sentence, {"clusters": figure, "loss": loss})
 
 
 def mixing_operations(length: int) -> int:
@@ -95,23 +98,4 @@ def clusters_figure(model: Model, inputs: torch.Tensor) -> Figure:
         axis.imshow(clusters[:, number].numpy(), cmap="tab10", vmin=0, vmax=9, interpolation="none")
         axis.axvline(inputs.shape[1] / 2 - 0.5, color="black", linewidth=1)
         axis.set(xlabel="token", ylabel="text", title=f"routed head {number + 1}", aspect="auto")
-    return figure
-
-
-def _loss_figure(losses: dict[str, list[float]], counted: dict[int, int]) -> Figure:
-    figure, [left, right] = panels(2, (8, 3))
-    for name, style in (("local heads", "--"), ("dense heads", ":")):
-        left.axhline(mean(losses[name]), linestyle=style, color="grey", label=name)
-    routed = {"routed": [mean(losses[f"routed, K={k}"]) for k in CLUSTERS]}
-    labels: dict[str, Any] = {
-        "xlabel": f"clusters K, {WINDOW} members seen",
-        "ylabel": "loss (nats)",
-    }
-    plot(left, routed, CLUSTERS, ticks=True, xscale="log", **labels)
-    for power in (1, 1.5, 2):
-        curve = [counted[LENGTHS[0]] * (n / LENGTHS[0]) ** power for n in LENGTHS]
-        right.plot(LENGTHS, curve, ":", color="grey", linewidth=0.5 + power / 2, label=f"L^{power}")
-    labels = {"xlabel": "tokens", "ylabel": "operations of the mixing", "yscale": "log"}
-    operations = {"routing, K = w = sqrt(L)": list(counted.values())}
-    plot(right, operations, LENGTHS, xscale="log", **labels)
     return figure

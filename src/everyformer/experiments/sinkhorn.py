@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.core.trace import trace
@@ -68,7 +68,13 @@ def far_block(study: Study) -> Outcome:
     entropies = (numbers[f"entropy of P{when}, nats"] for when in (" at the start", ""))
     sharper = all(a > b for a, b in zip(*entropies, strict=True))
     holds = sharper and min(numbers["sinkhorn"]) > local + MARGIN
-    return Outcome(numbers, holds, sentence, {"sorting": _figure(curves, matrices)})
+    figure, [losses, *axes] = panels(1 + 2 * len(matrices), (10, 3))
+    plot(losses, curves)
+    drawn = itertools.product(zip(("start", "trained"), matrices, strict=True), range(2))
+    for axis, ((when, p), head) in zip(axes, drawn, strict=True):
+        axis.imshow(p[head].numpy(), vmin=0, vmax=1, cmap="viridis")
+        axis.set(title=f"P, {when}, head {head + 1}", xlabel="block sorted in")
+    return Outcome(numbers, holds, sentence, {"sorting": figure})
 
 
 @torch.no_grad()
@@ -83,14 +89,3 @@ def sort_matrices(model: nn.Module, inputs: Tensor) -> Tensor:
 def entropy(p: Tensor) -> float:
     """Mean entropy in nats of the rows of ``p``."""
     return float(-torch.special.xlogy(p, p).sum(-1).mean())
-
-
-def _figure(curves: dict[str, list[float]], matrices: list[Tensor]) -> Figure:
-    figure, [losses, *axes] = panels(1 + 2 * len(matrices), (10, 3))
-    plot(losses, curves)
-    drawn = [(when, p, head) for when, p in zip(("start", "trained"), matrices, strict=True)
-             for head in range(2)]  # fmt: skip
-    for axis, (when, p, head) in zip(axes, drawn, strict=True):
-        axis.imshow(p[head].numpy(), vmin=0, vmax=1, cmap="viridis")
-        axis.set(title=f"P, {when}, head {head + 1}", xlabel="block sorted in")
-    return figure

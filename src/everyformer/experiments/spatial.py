@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.experiments.base import Outcome, Study, accuracy, experiment, fitting, load
+from everyformer.experiments.base import Outcome, Study, accuracy, experiment, load
 from everyformer.experiments.figures import bars, panels, plot_matrix
 from everyformer.models.build import create_model
 
@@ -76,17 +76,13 @@ def diagonal_means(matrix: Tensor) -> dict[int, float]:
 
 
 @experiment(
-    "aMLP recalls at least 20 points more associations than gMLP",
-    members=("amlp",),
-    minutes=6,
+    "aMLP recalls at least 20 points more associations than gMLP", members=("amlp",), minutes=6
 )
 def alignment(study: Study) -> Outcome:
     """Associative recall: pairs stand elsewhere in every text, so a static matrix cannot align."""
     data = load(source="recall", length=32, symbols=32, pairs=8)
-    for name in study.each(("gmlp", "amlp")):
-        options: dict[str, Any] = {"attention_dim": 32} if name == "amlp" else {}
-        model = fitting(data, name, width=64, layers=3, **options)
-        study.fit(model, (data, 64), 1500, lr=2e-3)
+    arms = {"gmlp": {}, "amlp": {"attention_dim": 32}}
+    for name, model in study.models(arms, data, 64, 1500, lr=2e-3, width=64, layers=3):
         study.keep(name, accuracy(model, data), "{:.1%}")
     static, tiny = study.means().values()
     sentence = (

@@ -41,17 +41,13 @@ ROOMY = 6.5
 """inches from which a picture takes the whole width of the page"""
 PICTURE_TITLES = {
     "samples": "Drawn images",
-    "weights": "Weights",
     "features-weights": "Weights by features, and exact",
     "features": "Features of keys",
     "sort": "Blocks sorted in",
     "position-bias": "Position biases",
     "spatial": "Spatial gate",
-    "buckets": "Buckets",
-    "clusters": "Clusters",
     "terms": "Terms of the scores",
     "encodings": "Learned positions",
-    "distances": "Distances",
 }
 
 
@@ -101,7 +97,7 @@ def safe(value: Any) -> str:
 def _table(results: Results, styles: Styles) -> str:
     columns = _columns(results)
     rows = finished(results)
-    marked = [_winners([cell(row) for row in rows], better) for _, cell, _, better in columns]
+    best = [_winners(rows, cell, better) for _, cell, _, better in columns]
     lines = []
     for row in results["rows"]:
         colour = styles[row["member"]].colour
@@ -112,10 +108,10 @@ def _table(results: Results, styles: Styles) -> str:
             lines.append(f'<tr><th scope="row">{name}</th>{what}</tr>')
             continue
         cells = []
-        for (_, cell, written, _), winners in zip(columns, marked, strict=True):
+        for (_, cell, written, _), winners in zip(columns, best, strict=True):
             value = cell(row)
-            best = ' class="best"' if row["member"] in _named(rows, winners) else ""
-            cells.append(f"<td{best}>{safe('-' if value is None else written(value))}</td>")
+            mark = ' class="best"' if row["member"] in winners else ""
+            cells.append(f"<td{mark}>{safe('-' if value is None else written(value))}</td>")
         lines.append(f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>')
     head = "".join(f'<th scope="col">{safe(title)}</th>' for title, *_ in columns)
     return (
@@ -140,12 +136,7 @@ def _columns(results: Results) -> list[Column]:
         ("ratio to first", lambda r: r["parameter_ratio"], "{:.2f}".format, None),
         ("training tokens/s", lambda r: r["tokens_per_second"], "{:,.0f}".format, "higher"),
         ("peak memory", lambda r: r["peak_bytes"], size, "lower"),
-        (
-            "s to quality of the slowest",
-            lambda r: r["seconds_to_slowest"],
-            brief,
-            "lower",
-        ),
+        ("s to quality of the slowest", lambda r: r["seconds_to_slowest"], brief, "lower"),
     ]
     for context in sorted({c for row in rows for c in row["decode_ms"]}, key=int):
         columns.append((f"ms/token after {context}", _decoding(context), brief, "lower"))
@@ -171,17 +162,13 @@ def _beats(row: Row, results: Results) -> str:
     return f"{start:,} tokens" if start else f"not up to {longest:,}"
 
 
-def _winners(values: list[Any], better: str | None) -> list[int]:
-    """Places of the best values of a column, when there is a choice."""
-    known = [value for value in values if value is not None]
+def _winners(rows: list[Row], cell: Callable[[Row], Any], better: str | None) -> set[str]:
+    """Members with the best value of a column, when there is a choice."""
+    known = [value for value in map(cell, rows) if value is not None]
     if better is None or len(known) < 2 or min(known) == max(known):
-        return []
+        return set()
     best = min(known) if better == "lower" else max(known)
-    return [index for index, value in enumerate(values) if value == best]
-
-
-def _named(rows: list[Row], indices: list[int]) -> set[str]:
-    return {rows[index]["member"] for index in indices}
+    return {row["member"] for row in rows if cell(row) == best}
 
 
 def _figures(results: Results, folder: Path) -> str:
@@ -196,19 +183,16 @@ def _figures(results: Results, folder: Path) -> str:
 
 
 def _samples(results: Results) -> str:
-    samples = [(row["member"], row["sample"]) for row in finished(results)]
     parts = [
-        f'<div><h3 class="member">{safe(member)}</h3><pre class="wrap">'
-        f'<span class="prompt">{safe(sample["prompt"])}</span>'
-        f"{safe(sample['text'])}</pre></div>"
-        for member, sample in samples
-        if sample
+        f'<div><h3 class="member">{safe(row["member"])}</h3><pre class="wrap">'
+        f'<span class="prompt">{safe(sample["prompt"])}</span>{safe(sample["text"])}</pre></div>'
+        for row in finished(results)
+        if (sample := row["sample"])
     ]
-    if not parts:
-        return ""
     about = "<p>The grey prompt is from the validation data; what follows is the member's own "
     about += "(temperature 0.8, first seed).</p>"
-    return _section("samples", "Samples", f'{about}<div class="samples">{"".join(parts)}</div>')
+    inner = f'{about}<div class="samples">{"".join(parts)}</div>' if parts else ""
+    return _section("samples", "Samples", inner)
 
 
 def _learned(results: Results, folder: Path) -> str:
@@ -253,16 +237,11 @@ def _data(results: Results) -> str:
         rows.append(("images", " x ".join(map(str, data["image"])) + " (channels, rows, columns)"))
     rows.append(("sequence", f"{data['length']:,} tokens"))
     rows.append(("budget", f"{budget(results['config'])} for each training"))
-    rows += [("used", _used(row)) for row in finished(results)]
+    for row in finished(results):
+        spent = f"{row['steps']:,.0f} steps, {count(row['tokens'])} tokens"
+        rows.append(("used", f"{row['member']}: {spent}, {row['flops']:.3g} FLOPs"))
     rows.append(("fingerprint", data["fingerprint"]))
     return _section("data", "Data and budget", _facts(rows))
-
-
-def _used(row: Row) -> str:
-    return (
-        f"{row['member']}: {row['steps']:,.0f} steps, {count(row['tokens'])} tokens, "
-        f"{row['flops']:.3g} FLOPs"
-    )
 
 
 def _environment(results: Results) -> str:

@@ -10,22 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from everyformer.benchmark.points import Point
-from everyformer.comparison.results import Axis, Results, TrainedRun, finished, points
+from everyformer.benchmark.points import BASELINE, Point, crossover
+from everyformer.comparison.results import Axis, CompletedRun, Results, finished, points
 from everyformer.core.tasks import TASKS
 from everyformer.core.words import size as bytes_in_words
-from everyformer.report.style import Styles, name_members, new_figure, styled
-from everyformer.report.words import (
-    UNITS,
-    brief,
-    count,
-    interval,
-    listed,
-    overlap,
-    quality,
-)
+from everyformer.report.style import Styles, name_members, new_figure, ranked_figure, styled
+from everyformer.report.words import UNITS, brief, count, interval, listed, overlap, quality
 
-BASELINE = "attention"
 NARROW = 12
 """times the smallest value: a log axis that reaches no further gets more labels"""
 EARLY = 1.25
@@ -65,29 +56,17 @@ def draw_quality(results: Results, styles: Styles) -> Drawing | None:
     rows, metric = finished(results), results["metric"]
     if not rows:
         return None
-    figure, axes = new_figure(height=1.1 + 0.34 * len(rows))
+    figure, axes = ranked_figure([row["member"] for row in rows], 1.1)
     scale = 100 if metric == "accuracy" else 1
     for line, row in enumerate(rows):
         style, value = styles[row["member"]], scale * row["quality"]
         low, high = (scale * bound for bound in row["interval"] or [row["quality"]] * 2)
         reach = [[value - low], [high - value]]
-        axes.errorbar(
-            value,
-            line,
-            xerr=reach,
-            color=style.colour,
-            marker=style.marker,
-            capsize=4,
-            markersize=6,
-        )
+        axes.errorbar(value, line, xerr=reach, capsize=4, markersize=6, **style.line)
         if len(row["values"]) > 1:
             every = [scale * one for one in row["values"]]
-            axes.plot(
-                every, [line + 0.22] * len(every), "|", color=style.colour, alpha=0.7, markersize=5
-            )
-    axes.set_yticks(range(len(rows)), [row["member"] for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.6)
-    axes.grid(axis="y", visible=False)
+            at = [line + 0.22] * len(every)
+            axes.plot(every, at, "|", color=style.colour, alpha=0.7, markersize=5)
     unit = "accuracy (%" if metric == "accuracy" else f"{UNITS[metric]} ("
     axes.set_xlabel(f"{unit}{', ' if scale > 1 else ''}{results['better']} is better)")
     best, of = rows[0], rows[0]["interval_of"]
@@ -121,13 +100,9 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
         losses = [scale * row["loss"] for row in run["training"]]
         axes.plot(spent, losses, color=style.colour, linewidth=0.8, alpha=0.45)
         validation = [scale * row["evaluation"]["loss"] for row in run["evaluations"]]
-        axes.plot(
-            [row[axis] for row in run["evaluations"]],
-            validation,
-            color=style.colour,
-            marker=style.marker,
-            label=None if member in named else member,
-        )
+        reached = [row[axis] for row in run["evaluations"]]
+        label = None if member in named else member
+        axes.plot(reached, validation, label=label, **style.line)
         named.add(member)
         # the fall from chance in the first steps would press all else to the floor
         seen += [*losses[len(losses) // 8 :], *validation]
@@ -144,7 +119,7 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
     return Drawing(f"loss-{axis}", f"Loss against {_AXES[axis].split(' (')[0]}", figure, caption)
 
 
-def _at_equal(runs: list[TrainedRun], axis: Axis, scale: float, unit: str) -> str:
+def _at_equal(runs: list[CompletedRun], axis: Axis, scale: float, unit: str) -> str:
     """Who leads where all have spent the same, by the first seed of each."""
     firsts = {run["member"]: run for run in reversed(runs)}
     shared = min(run["evaluations"][-1][axis] for run in firsts.values())
@@ -192,8 +167,7 @@ def draw_positions(results: Results, styles: Styles) -> Drawing | None:
         starts = [start for start, _ in by_start]
         middles = [(a + b) / 2 for a, b in zip(starts, [*starts[1:], length], strict=True)]
         losses = [scale * loss for _, loss in by_start]
-        style = styles[member]
-        axes.plot(middles, losses, color=style.colour, marker=style.marker, label=member)
+        axes.plot(middles, losses, label=member, **styles[member].line)
         half = len(losses) // 2
         early, late = losses[0], sum(losses[half:]) / len(losses[half:])
         gains.append((early - late, member, early, late))
@@ -229,7 +203,7 @@ def draw_scaling(results: Results, styles: Styles, what: str) -> Drawing | None:
     for member, kept in measured.items():
         style = styles[member]
         values = [factor * getattr(p, key) for p in kept.values()]
-        axes.plot(list(kept), values, color=style.colour, marker=style.marker, label=member)
+        axes.plot(list(kept), values, label=member, **style.line)
         if what == "time":
             around = [p.quartiles for p in kept.values() if p.quartiles is not None]
             low, high = ([factor * ends[n] for ends in around] for n in (0, 1))
@@ -238,30 +212,17 @@ def draw_scaling(results: Results, styles: Styles, what: str) -> Drawing | None:
     _logarithmic(axes, lengths, what)
     crossings = []
     for member in measured:
-        start = _crossover(measured, member, key)
+        start = crossover(timed, member, what=key)
         if start is not None and member != BASELINE:
             crossings.append(f"{member} from {start:,} tokens on")
             axes.axvline(start, color=styles[member].colour, linestyle=":", linewidth=1)
-            ring: dict[str, Any] = {
-                "markersize": 11,
-                "markerfacecolor": "none",
-                "color": styles[member].colour,
-            }
-            axes.plot(start, factor * getattr(measured[member][start], key), "o", **ring)
+            height = factor * getattr(measured[member][start], key)
+            ring: dict[str, Any] = {"markersize": 11, "markerfacecolor": "none"}
+            axes.plot(start, height, "o", color=styles[member].colour, **ring)
     name_members(figure, axes)
     title = "Time per call" if what == "time" else "Memory per call"
     caption = _scaling_caption(measured, crossings, lengths, what)
     return Drawing(what, f"{title} against length", figure, caption + _missing(timed, key))
-
-
-def _crossover(measured: dict[str, dict[int, Point]], member: str, key: str) -> int | None:
-    """The shortest length from which ``member`` stays under plain attention."""
-    own, base, start = measured[member], measured.get(BASELINE, {}), None
-    for length in sorted(own.keys() & base.keys(), reverse=True):
-        if getattr(own[length], key) >= getattr(base[length], key):
-            break
-        start = length
-    return start
 
 
 def _scaling_caption(
@@ -301,7 +262,7 @@ def draw_decoding(results: Results, styles: Styles) -> Drawing | None:
     contexts = sorted({c for row in rows for c in row["decode_ms"]}, key=int)
     short, long = contexts[0], contexts[-1]
     rows.sort(key=lambda row: row["decode_ms"].get(long, math.inf))
-    figure, axes = new_figure(height=1.3 + 0.34 * len(rows))
+    figure, axes = ranked_figure([row["member"] for row in rows], 1.3)
     for line, row in enumerate(rows):
         style, spent = styles[row["member"]], row["decode_ms"]
         ends = [spent[c] for c in (short, long) if c in spent]
@@ -315,9 +276,6 @@ def draw_decoding(results: Results, styles: Styles) -> Drawing | None:
     values = [value for row in rows for value in row["decode_ms"].values()]
     axes.set_xlim(min(values) / 1.4, max(values) * 1.4)
     _label_decades(axes.xaxis, lambda value: f"{value:g}")
-    axes.set_yticks(range(len(rows)), [row["member"] for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel("time per token (ms, lower is better)")
     figure.legend(loc="outside upper right", ncols=2)
     best, worst = rows[0], rows[-1]
@@ -327,11 +285,10 @@ def draw_decoding(results: Results, styles: Styles) -> Drawing | None:
     caption += " per token"
     if worst is not best and long in worst["decode_ms"]:
         caption += f", {worst['member']} {brief(worst['decode_ms'][long])} ms"
-    growth = max(rows, key=lambda row: row["decode_ms"].get(long, 0) / row["decode_ms"][short])
-    ratio = growth["decode_ms"].get(long, 0) / growth["decode_ms"][short]
-    caption += (
-        f". From {int(short):,} tokens on it grows most in {growth['member']}: {brief(ratio)}x."
-    )
+    ratios = [row["decode_ms"].get(long, 0) / row["decode_ms"][short] for row in rows]
+    ratio = max(ratios)
+    member = rows[ratios.index(ratio)]["member"]
+    caption += f". From {int(short):,} tokens on it grows most in {member}: {brief(ratio)}x."
     return Drawing("decoding", "Decoding", figure, caption)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ def draw_panels(
     figure.set_label(caption)
     axes = figure.subplots(len(rows), columns, squeeze=False)
     ends = "both" if signed else "max"
+    bar = functools.partial(figure.colorbar, label=scale, shrink=0.8, extend=ends)
     everything = [panel.values for row in rows for panel in row]
     for row, row_axes in zip(rows, axes, strict=True):
         shared = [panel.values for panel in row] if by_row else everything
@@ -61,17 +63,13 @@ def draw_panels(
             norm = _norm([panel.values] if apart else shared, signed)
             image = _draw(axis, panel, norm, signed, wide, labels)
             if apart and scale is not None:
-                figure.colorbar(
-                    image, ax=axis, location="bottom", label=scale, shrink=0.8, extend=ends
-                )
+                bar(image, ax=axis, location="bottom")
         for axis in row_axes[len(row) :]:
             axis.set_visible(False)
         if by_row and scale is not None:
-            figure.colorbar(image, ax=list(row_axes), label=scale, shrink=0.8, extend=ends)
+            bar(image, ax=list(row_axes))
     if scale is not None and not (by_row or apart):
-        figure.colorbar(
-            image, ax=axes.ravel().tolist(), label=scale, shrink=0.8, aspect=30, extend=ends
-        )
+        bar(image, ax=axes.ravel().tolist(), aspect=30)
     return figure
 
 

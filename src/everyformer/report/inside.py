@@ -49,7 +49,7 @@ class View:
 
     @property
     def layers(self) -> list[tuple[str, Tensor]]:
-        """Those layers that are drawn."""
+        """The layers that are drawn, with their module paths."""
         return list(self.found.items())[: self.most]
 
     @property

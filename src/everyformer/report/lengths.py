@@ -13,7 +13,7 @@ from everyformer.report.style import new_figure, save_figure, styled
 
 @styled
 def draw_lengths(found: Sequence[dict[str, Any]], trained: int | None, path: Path) -> Path:
-    """The curve with its 95% intervals as a picture.
+    """A picture of the loss against the length of the window, with 95% intervals.
 
     Args:
         found: evaluations with ``window``, ``loss`` and ``loss_interval``, in nats a token.

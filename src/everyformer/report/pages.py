@@ -163,13 +163,8 @@ def overview(recorded: dict[str, dict[str, Any]]) -> str:
     for gene, name in around_layers():
         about = _first(sys.modules[GENES[gene].alternatives.get(name).__module__])
         lines.append(f"| {gene} | [{name}]({gene}-{name}.md): {about} |")
-    lines += [
-        "",
-        "# Experiments",
-        "",
-        "| experiment | seen here | what was found |",
-        "|---|---|---|",
-    ]
+    columns = "| experiment | seen here | what was found |"
+    lines += ["", "# Experiments", "", columns, "|---|---|---|"]
     for experiment in experiments():
         result = recorded.get(experiment.name)
         seen = "not recorded" if result is None else "yes" if result["holds"] else "**no**"

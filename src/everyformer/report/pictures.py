@@ -58,7 +58,7 @@ class Inside:
 
     @cached_property
     def before(self) -> Trace | None:
-        """The same before training."""
+        """What they offer before training, where that is known."""
         return None if self.start is None else _traced(self.start, self.inputs)
 
     @cached_property

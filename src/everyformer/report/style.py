@@ -1,4 +1,4 @@
-"""One look for every figure: colours, sizes, and the ways to files and into a page.
+"""One style for every figure: colours, sizes, and the ways to files and into a page.
 
 No pyplot, so no state: figures are made by `styled` functions and die with their last reference.
 Colours are those of Okabe and Ito, told apart by colour-blind readers too; markers differ as well.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,9 +70,14 @@ class Style:
     colour: str
     marker: str
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """What `Axes.plot` takes."""
+        return {"color": self.colour, "marker": self.marker}
+
 
 class Styles:
-    """The look of each member of a comparison, the same in all of its figures."""
+    """The style of each member of a comparison, the same in all of its figures."""
 
     def __init__(self, members: Iterable[str]) -> None:
         self._styles = {
@@ -89,6 +94,15 @@ def new_figure(height: float = HIGH) -> tuple[Figure, Axes]:
     """A figure with one pair of axes."""
     figure = Figure(figsize=(WIDE, height), layout="constrained")
     return figure, figure.subplots()
+
+
+def ranked_figure(names: Sequence[str], height: float) -> tuple[Figure, Axes]:
+    """A figure with a line for each of ``names``, the first on top."""
+    figure, axes = new_figure(height + 0.34 * len(names))
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.6)
+    axes.grid(axis="y", visible=False)
+    return figure, axes
 
 
 def name_members(figure: Figure, axes: Axes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from everyformer.comparison.results import Metric, Results, Row, finished, interval_of, quality_of
@@ -126,20 +126,19 @@ def _fastest(rows: list[Row]) -> str:
 def notes(results: Results) -> list[str]:
     """What a reader must know before deciding from the table."""
     rows, config = finished(results), results["config"]
-    notes = [*_leak_notes(rows), *_interval_notes(rows), *_fairness_notes(rows, config)]
-    notes += _preset_notes(rows)
-    unfinished = _still_learning(results)
-    if unfinished:
-        notes.append(
+    found = [*_leak_notes(rows), *_interval_notes(rows), *_fairness_notes(rows, config)]
+    found += _preset_notes(rows)
+    if unfinished := _still_learning(results):
+        found.append(
             f"{listed(unfinished)} still improved over the last third of training by more than the "
             "measurement is unsure: a longer budget can change the order."
         )
     if results["bench"]:
-        notes.append(
+        found.append(
             "“Beats attention from” is measured on one layer with a batch of one row, forward and "
             "backward, on the machine below; the other columns are of the whole model."
         )
-    return notes
+    return found
 
 
 def _leak_notes(rows: list[Row]) -> list[str]:
@@ -151,56 +150,49 @@ def _leak_notes(rows: list[Row]) -> list[str]:
     ]
 
 
-def _interval_notes(rows: list[Row]) -> list[str]:
-    notes = []
+def _interval_notes(rows: list[Row]) -> Iterator[str]:
     if rows and rows[0]["interval_of"] != "seeds":
-        notes.append(
+        yield (
             "One seed only: the interval is over validation sequences. It says how sure the "
             "measurement of this one trained model is, not how another training would turn out. "
             "Repeat with --seeds 3 before you rely on a small difference."
         )
     elif rows:
-        notes.append(
+        yield (
             f"The interval is of the mean over {rows[0]['seeds']} seeds (Student's t): how much "
             "another set of trainings would differ."
         )
-    pairs = [
-        f"{a['member']} and {b['member']}"
-        for a, b in itertools.combinations(rows, 2)
-        if overlap(a, b)
-    ]
+    pairs = [(a, b) for a, b in itertools.combinations(rows, 2) if overlap(a, b)]
     if pairs:
-        notes.append(f"Overlapping intervals, so the order is not settled: {'; '.join(pairs)}.")
-    return notes
+        names = "; ".join(f"{a['member']} and {b['member']}" for a, b in pairs)
+        yield f"Overlapping intervals, so the order is not settled: {names}."
 
 
-def _fairness_notes(rows: list[Row], config: dict[str, Any]) -> list[str]:
-    notes = []
+def _fairness_notes(rows: list[Row], config: dict[str, Any]) -> Iterator[str]:
     uneven = [
         f"{row['member']} {row['parameter_ratio']:.2f}"
         for row in rows
         if row["parameter_ratio"] and abs(row["parameter_ratio"] - 1) > CLOSE
     ]
     if uneven:
-        notes.append(
+        yield (
             f"Not of equal size: parameters over those of the first member are {listed(uneven)}. "
             "With --match parameters the width is chosen to make them equal."
         )
     if config["training"]["budget_seconds"] is not None and len(rows) > 1:
         steps = [f"{row['member']} {row['steps']:,.0f}" for row in rows]
-        notes.append(
+        yield (
             f"Equal seconds are not equal steps ({', '.join(steps)}): on another machine the order "
             "can differ. With --budget-tokens every member sees the same tokens."
         )
     if not config["lr_grid"] and len(rows) > 1:
-        notes.append(
+        yield (
             f"All were trained with one learning rate, {config['training']['lr']:g}; a member may "
             "do better with its own (--lr-grid)."
         )
-    return notes
 
 
-def _preset_notes(rows: list[Row]) -> list[str]:
+def _preset_notes(rows: list[Row]) -> Iterator[str]:
     """What presets change besides their genes, where not all of them do."""
     own = {row["member"]: row.get("preset", {}) for row in rows}
     names = {name for preset in own.values() for name in preset}
@@ -210,13 +202,12 @@ def _preset_notes(rows: list[Row]) -> list[str]:
         for member, preset in own.items()
     }
     differing = [f"{member} ({listed(what)})" for member, what in changes.items() if what]
-    if not differing:
-        return []
-    return [
-        f"Published presets differ in more than their gene: {'; '.join(differing)}. Give such an "
-        "option for all (--block.dropout 0), or for one member with --options, to compare genes "
-        "alone."
-    ]
+    if differing:
+        yield (
+            f"Published presets differ in more than their gene: {'; '.join(differing)}. Give such "
+            "an option for all (--block.dropout 0), or for one member with --options, to compare "
+            "genes alone."
+        )
 
 
 def _still_learning(results: Results) -> list[str]:
