@@ -41,14 +41,14 @@ def build(wiring: str, dropout: float = 0.0, places: bool = True) -> Stack:
 @pytest.mark.parametrize("wiring", ["pre", "post"])
 def test_blocks_are_applied_in_the_order_that_depth_gives(wiring: str) -> None:
     stack, x = build(wiring).eval(), draw(2, 7, WIDTH)
-    out = stack(x, hidden=(1, 3, 5))
+    out = stack(x, taps=("block-output:1", "block-output:3", "block-output:5"))
     h, steps = x, []
     for n in ORDER:
         table: Any = stack.before[n]
         h = stack.blocks[n](h + table.table[:7]).y
         steps.append(h)
     torch.testing.assert_close(out.y, stack.norm(h), rtol=0, atol=1e-12)
-    for got, expected in zip(out.hidden, (steps[0], steps[2], steps[4]), strict=True):
+    for got, expected in zip(out.taps.values(), (steps[0], steps[2], steps[4]), strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
@@ -74,8 +74,8 @@ def test_a_block_that_is_applied_often_gets_the_sum_of_its_gradients(
 
     def gradients() -> tuple[Tensor, ...]:
         torch.manual_seed(4)
-        out = stack(x, hidden=(2,))
-        total = out.y.square().sum() + out.hidden[0].sum()
+        out = stack(x, taps=("block-output:2",))
+        total = out.y.square().sum() + out.taps["block-output:2"].sum()
         return torch.autograd.grad(total, weights, allow_unused=True)
 
     got = gradients()

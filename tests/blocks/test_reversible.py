@@ -9,7 +9,7 @@ from torch import nn
 import everyformer as ef
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.stack import Stack
-from everyformer.blocks.wirings.base import Pass
+from everyformer.blocks.wirings.base import Forward
 from everyformer.blocks.wirings.reversible import Recorded, Reversible, ReversibleOptions
 from everyformer.core.choices import choose
 from everyformer.core.errors import EveryformerError, GeneError
@@ -172,7 +172,7 @@ def test_the_inverse_rebuilds_the_input_of_24_layers(dtype, bound):
     stack = make_stack("attention", depth=24).to(dtype)
     x = draw(2, 9, WIDTH).to(dtype)
     with torch.no_grad():
-        run = Recorded.of(Pass(), list(stack.blocks), dtype)
+        run = Recorded.of(Forward(), list(stack.blocks), dtype)
         a, b, _ = run.run(run.blocks, stack.wiring.open(x))
         for step in reversed(run.steps):
             weights = step.block.weights_of(step.part).values()
@@ -227,7 +227,7 @@ def test_choices_that_are_kept_are_small_numbers(mixer, heads, size):
     kept = []
     for depth in (1, 3):
         stack = make_stack(mixer, depth=depth).train()
-        run = Recorded.of(Pass(), list(stack.blocks), x.dtype)
+        run = Recorded.of(Forward(), list(stack.blocks), x.dtype)
         run.run(run.blocks, stack.wiring.open(x))
         kept.append(sum(c.nbytes for one in run.steps for c in one.choices))
     assert (kept[1] - kept[0]) / (2 * 2 * 16 * heads) == size
@@ -304,16 +304,17 @@ def test_pieces_with_a_state_are_one_pass(mixer):
     assert state.seen.tolist() == [11, 11]
 
 
-def test_hidden_layers_are_offered_and_have_gradients():
+def test_outputs_of_layers_are_offered_and_have_gradients():
     stack, x = make_stack("attention", output="mean"), draw(2, 6, WIDTH).requires_grad_()
-    out = stack(x, hidden=(0, 1, 3))
-    torch.testing.assert_close(out.hidden[0], x)
-    torch.testing.assert_close(stack.norm(out.hidden[2]), out.y)
+    out = stack(x, taps=[f"block-output:{n}" for n in (0, 1, 3)])
+    start, inner, end = out.taps.values()
+    torch.testing.assert_close(start, x)
+    torch.testing.assert_close(stack.norm(end), out.y)
     first = Stack([stack.blocks[0].mixer], WIDTH, BlockOptions(), wiring=Reversible()).double()
     first.blocks[0] = stack.blocks[0]
-    halves = Pass().run([stack.blocks[0]], stack.wiring.open(x))
-    torch.testing.assert_close(out.hidden[1], (halves.a + halves.b) / 2)
-    assert torch.autograd.grad(out.hidden[1].sum(), x)[0].abs().max() > 0
+    halves = Forward().run([stack.blocks[0]], stack.wiring.open(x))
+    torch.testing.assert_close(inner, (halves.a + halves.b) / 2)
+    assert torch.autograd.grad(inner.sum(), x)[0].abs().max() > 0
 
 
 class Nearest(Mixer):

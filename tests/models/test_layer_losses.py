@@ -25,10 +25,11 @@ def test_layer_l_of_n_predicts_until_l_over_2n_of_the_training(done, layers):
     made = model(layer_losses=True).train()
     made.set_progress(done)
     losses = made(TOKENS, targets=TARGETS).losses
-    hidden = made.stack(made.add_positions(made.embedding(TOKENS), None, None), hidden=layers)
+    taps = [f"block-output:{n}" for n in layers]
+    out = made.stack(made.add_positions(made.embedding(TOKENS), None, None), taps=taps)
     expected = [
         F.cross_entropy(made.head(made.stack.norm(h)).flatten(0, 1), TARGETS.flatten())
-        for h in hidden.hidden
+        for h in out.taps.values()
     ]
     if layers:
         torch.testing.assert_close(losses["layers"], torch.stack(expected).sum())

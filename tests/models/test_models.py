@@ -87,31 +87,6 @@ def test_options_differ_by_layer():
         ef.create_model("attention", layers=3, window=ef.by_layer(1, 2))
 
 
-def test_hidden_layers_can_be_kept():
-    model = ef.create_model("attention", width=16, heads=2, layers=3)
-    out = model.stack(torch.randn(1, 4, 16), hidden=(0, 3))
-    assert len(out.hidden) == 2
-    torch.testing.assert_close(model.stack.norm(out.hidden[1]), out.y)
-
-
-@pytest.mark.parametrize(("member", "task"), [("learned-per-layer", "lm"), ("bert", "mlm")])
-def test_outputs_of_layers_that_are_asked_for_come_out_of_a_model(member, task):
-    model = ef.create_model(member, task, width=16, heads=2, layers=3, vocabulary=11)
-    tokens = torch.randint(0, 11, (2, 9))
-    for mode in (model.eval(), model.train()):
-        torch.manual_seed(0)
-        plain = mode(tokens, targets=tokens)
-        torch.manual_seed(0)
-        out = mode(tokens, targets=tokens, hidden=(3, 1))
-        torch.testing.assert_close(out.loss, plain.loss)
-        assert [tuple(h.shape) for h in out.hidden] == [(2, 9, 16)] * 2
-        assert plain.hidden == ()
-    last = model.eval()(tokens, hidden=(3, 0)).hidden[0]
-    if task == "lm":
-        logits = model.head(model.stack.norm(last))
-        torch.testing.assert_close(logits, model(tokens).logits)
-
-
 def test_predictions_after_the_last_tokens_are_those_of_the_whole_and_scored_alone():
     model = ef.create_model("gpt", task="lm", width=16, layers=2, heads=2, vocabulary=11).eval()
     tokens, targets = torch.randint(0, 11, (2, 2, 9)).unbind()

@@ -69,9 +69,9 @@ def crossover(
     ``what``: the field of `Point` that is compared.
     """
     kept = [p for p in points if p.source == "everyformer" and p.work == "pass"]
+    known = [(p, value) for p in kept if (value := getattr(p, what)) is not None]
     own, other = (
-        {p.length: value for p in kept if p.member == name and (value := getattr(p, what))}
-        for name in (member, base)
+        {p.length: value for p, value in known if p.member == name} for name in (member, base)
     )
     start = None
     for length in sorted(own.keys() & other.keys(), reverse=True):

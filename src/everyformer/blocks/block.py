@@ -5,7 +5,7 @@ f = drop(mixer(.)),  then f = drop(ffn(.));     a decoder's reads an encoder's o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import cast
 
@@ -19,7 +19,7 @@ from everyformer.blocks.wirings.pre import PreNorm
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
-from everyformer.core.outputs import MixerOutput
+from everyformer.core.outputs import LayerOutput, Losses
 from everyformer.core.state import State
 
 
@@ -67,20 +67,24 @@ class Block(nn.Module):
         context: State | None = None,
         mask: Mask | None = None,
         state: State | None = None,
-    ) -> MixerOutput:
+        taps: Collection[str] = (),
+    ) -> LayerOutput:
         """The stream, (batch, length, width) or what the wiring makes of it, through the layer.
 
-        State and losses are the mixer's. ``context`` is what ``cross.read_context`` made. It may
-        have fewer rows than the stream: then each is read by as many rows of it as stand together
-        (the beams of one sentence).
+        State and losses are the mixer's; ``taps`` names what else is wanted. ``context`` is what
+        ``cross.read_context`` gave. It may have fewer rows than the stream: then each is read by
+        as many rows of it as stand together (the beams of one sentence).
         """
-        after, losses = None, {}
+        after: State | None = None
+        losses: Losses = {}
+        wanted: dict[str, Tensor] = {}
         for part in self.parts:
             f = partial(self.branch, part, context=context, mask=mask, state=state)
             stream, out = self.wiring.step(stream, self.norm_of(part), f)
+            wanted |= {name: inside for name, inside in out.taps.items() if name in taps}
             if part == "mixer":
                 after, losses = out.state, out.losses
-        return MixerOutput(stream, after, losses)
+        return LayerOutput(stream, after, losses, wanted)
 
     def branch(
         self,
@@ -90,15 +94,15 @@ class Block(nn.Module):
         context: State | None = None,
         mask: Mask | None = None,
         state: State | None = None,
-    ) -> MixerOutput:
+    ) -> LayerOutput:
         """What one sub-layer makes of what it reads, (batch, length, width), dropped out."""
         if part == "mixer":
-            mixed = self.mixer(x, mask=mask, state=state)
-            return MixerOutput(self._thin(mixed.y), mixed.state, mixed.losses)
+            y, after, losses = self.mixer(x, mask=mask, state=state)
+            return LayerOutput(self._thin(y), after, losses, {"attention-output": y})
         if part == "cross":
-            return MixerOutput(self._thin(self._read(x, context)), None, {})
+            return LayerOutput(self._thin(self._read(x, context)), None, {}, {})
         assert self.feedforward is not None
-        return MixerOutput(self._thin(self.feedforward(x)), None, {})
+        return LayerOutput(self._thin(self.feedforward(x)), None, {}, {"ffn-input": x})
 
     def norm_of(self, part: Part) -> Norm:
         """The norm of a sub-layer."""

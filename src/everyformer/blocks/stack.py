@@ -1,8 +1,8 @@
-"""A stack of layers: passes states and losses through, and can offer any layer's output.
+"""A stack of layers: passes states and losses through, and offers what lies inside.
 
-The loop over the layers is `Pass` in `everyformer.blocks.wirings.base`. Mixers may want learned
-tokens in front (`Mixer.lead`): they go through all layers with the text, without positions, and are
-left out of what comes out.
+What it offers is named by `everyformer.core.taps`; the loop over the layers is `Pass` in
+`everyformer.blocks.wirings.base`. Mixers may want learned tokens in front (`Leads`): they go
+through all layers with the text, without positions, and are left out of what comes out.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from torch import Tensor, nn
 from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
-from everyformer.blocks.wirings.base import Layer, Pass, Wiring
+from everyformer.blocks.wirings.base import Forward, Layer, Pass, Wiring
 from everyformer.blocks.wirings.pre import PreNorm
-from everyformer.core.errors import GeneError
+from everyformer.core.abilities import Leads
+from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import StackOutput
 from everyformer.core.state import StackState, State
+from everyformer.core.taps import Tap
 from everyformer.depth.base import Depth
 from everyformer.positions.base import Position
 
@@ -67,7 +69,7 @@ class Stack(nn.Module):
         self.norm = last_norm if self.wiring.last_norm else nn.Identity()
         self.before = None if position is None else nn.ModuleList(position)
         self.checkpointing = False
-        leads = sorted({mixer.lead for mixer in mixers})
+        leads = sorted({mixer.lead if isinstance(mixer, Leads) else 0 for mixer in mixers})
         if len(leads) > 1:
             raise GeneError(
                 f"layers want {' and '.join(map(str, leads))} learned tokens in front, but all "
@@ -85,21 +87,22 @@ class Stack(nn.Module):
         context: Sequence[State] | None = None,
         mask: Mask | None = None,
         state: StackState | None = None,
-        hidden: Sequence[int] = (),
+        taps: Sequence[str] = (),
     ) -> StackOutput:
         """`x` (batch, length, width) through all layers: (batch, length, out_width).
 
         Args:
             context: of a decoder, what `read_context` made of the encoder's output.
-            hidden: layers whose outputs are wanted, counted from 1; 0 is the input.
+            taps: what is wanted of the inside (`everyformer.core.taps`).
         """
-        given = Pass(
+        wanted = {text: self._tap(text) for text in taps}
+        given = Forward(
             self._positions(x, mask, state),
             context,
             mask,
             None if state is None else state.layers,
             self.order,
-            hidden,
+            frozenset(wanted.values()),
             self.checkpointing and self.training and not self.wiring.recomputes,
         )
         front = 0
@@ -113,8 +116,23 @@ class Stack(nn.Module):
             seen = state.seen + _real(x, given.mask)
             after = StackState(seen=seen, layers=tuple(given.states))
         y = self.norm(self.wiring.close(stream))
-        kept = tuple(self.wiring.close(given.found[n])[:, front:] for n in hidden)
-        return StackOutput(y[:, front:] if front else y, after, given.losses, kept)
+        inside = {text: self._found(given, tap)[:, front:] for text, tap in wanted.items()}
+        return StackOutput(y[:, front:] if front else y, after, given.losses, inside)
+
+    def _tap(self, text: str) -> Tap:
+        tap = Tap.of(text, len(self.order))
+        if tap.name == "ffn-input":
+            block = self.blocks[self.order[tap.layer - 1]]
+            if "feedforward" not in cast(Layer, block).parts:
+                raise ConfigError(
+                    f"tap '{text}': this layer has no feed-forward, its mixer holds one; "
+                    f"'attention-output:{tap.layer}' is what that mixer gives"
+                )
+        return tap
+
+    def _found(self, given: Pass, tap: Tap) -> Tensor:
+        found = given.found[tap]
+        return self.wiring.close(found) if tap.name == "block-output" else found
 
     def _led(self, lead: Tensor, x: Tensor, given: Pass) -> Tensor:
         """``x`` with the learned tokens in front, which stand in every row of ``given`` too."""

@@ -1,4 +1,4 @@
-"""`everyformer doctor`: what is installed, and what this machine can do."""
+"""`everyformer doctor`: what is installed, what this machine can do, how it computes a member."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+import tyro
+
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import verb
+from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 
 EXTRAS = {
@@ -25,6 +28,12 @@ CORE = ("torch", "einops", "numpy", "safetensors", "tqdm", "tyro", "matplotlib",
 
 @dataclass(frozen=True)
 class DoctorOptions(Options):
+    """The words of `everyformer doctor`."""
+
+    member: tyro.conf.Positional[str | None] = None
+    """show how this member's mixer is computed here, instead of what is installed"""
+    length: Count = 2048
+    """tokens of the text that a member is shown on"""
     json: bool = False
     """machine output"""
 
@@ -32,19 +41,34 @@ class DoctorOptions(Options):
 @verb(
     DoctorOptions,
     about="What is installed and what this machine can do.",
-    examples=("everyformer doctor", "everyformer doctor --json"),
+    examples=("everyformer doctor", "everyformer doctor longformer --length 4096"),
 )
 def run(options: DoctorOptions) -> int:
-    """Print versions, devices and extras."""
+    """Print versions, devices and extras, or the ways a member's calls take."""
+    if options.member is not None:
+        return _ways(options.member, options.length, options.json)
     found = examine()
     if options.json:
         emit(found)
         return 0
     for name, value in found["machine"].items():
         print(f"{name:<12}{value}")
-    rows = [(name, held or "missing", why) for name, held, why in found["packages"]]
+    rows = [(name, known or "missing", why) for name, known, why in found["packages"]]
     print("\n" + table(("package", "version", "for"), rows))
-    return 0 if all(held for _, held, why in found["packages"] if why == "core") else 1
+    return 0 if all(known for _, known, why in found["packages"] if why == "core") else 1
+
+
+def _ways(member: str, length: int, machine: bool) -> int:
+    from everyformer.verification.ways import ways_of
+
+    calls = ways_of(member, length)
+    if machine:
+        emit({call: [way._asdict() for way in ways] for call, ways in calls.items()})
+        return 0
+    rows = [(call, *way) for call, ways in calls.items() for way in ways]
+    print(f"{member}, a text of {length} tokens\n")
+    print(table(("call", "engine", "way", "since"), rows))
+    return 0
 
 
 def examine() -> dict:

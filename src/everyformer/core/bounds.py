@@ -52,8 +52,8 @@ class Bounds:
 
 
 @dataclass(frozen=True, init=False)
-class When:
-    """Beside a type: the option is read only where another one, ``name``, has one of ``values``."""
+class Condition:
+    """Beside a type: whether the option is read depends on another one, ``name``."""
 
     name: str
     values: tuple[Any, ...]
@@ -64,6 +64,13 @@ class When:
 
     def reads(self, value: Any) -> bool:
         """Whether the option is read where the other one has ``value``."""
+        raise NotImplementedError
+
+
+class When(Condition):
+    """Beside a type: the option is read only where another one, ``name``, has one of ``values``."""
+
+    def reads(self, value: Any) -> bool:
         return value in self.values
 
     def __str__(self) -> str:
@@ -71,7 +78,7 @@ class When:
         return f"{self.name}={' or '.join(map(repr, self.values))}"
 
 
-class Unless(When):
+class Unless(Condition):
     """Beside a type: the option is read only where another one has none of ``values``."""
 
     def reads(self, value: Any) -> bool:

@@ -30,7 +30,7 @@ from typing import (
     get_type_hints,
 )
 
-from everyformer.core.bounds import Affects, Bounds, When
+from everyformer.core.bounds import Affects, Bounds, Condition
 from everyformer.core.errors import ConfigError, nearest
 
 C = TypeVar("C")
@@ -89,14 +89,14 @@ class Choice:
         return getattr(self.options, option)
 
 
-def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, When]]:
+def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, Condition]]:
     """Which of an options class's ``values`` their form does not read, each with what reads it.
 
     Those that are not among ``values``, or have their default, are not given.
     """
     kinds, defaults = field_types(options), field_defaults(options)
     for name in filter(values.__contains__, kinds):
-        whens = [mark for mark in get_args(kinds[name]) if isinstance(mark, When)]
+        whens = [mark for mark in get_args(kinds[name]) if isinstance(mark, Condition)]
         if whens and to_dict(values[name]) != to_dict(defaults[name]):
             for when in whens:
                 if not when.reads(values.get(when.name, defaults[when.name])):

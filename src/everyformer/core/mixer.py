@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.abilities import TakesIn
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
@@ -20,17 +21,6 @@ DROPOUT = "attention_dropout"
 """the option of mixers that have weights to drop from"""
 Context = Tensor | tuple[Tensor, Tensor]
 """Where keys and values are read from in cross form: one tensor for both, or one each."""
-
-
-class Picture(NamedTuple):
-    """How the tokens of a model that draws or reads pictures lie in them."""
-
-    grid: tuple[int, int]
-    """rows and columns; a column is a channel of a pixel where these are tokens of their own"""
-    tile: tuple[int, int] | None
-    """rows and columns of the blocks that are made one after the other; None: raster order"""
-    causal: bool
-    """whether the mixer sees earlier tokens alone"""
 
 
 class Mixer(nn.Module):
@@ -73,8 +63,6 @@ class Mixer(nn.Module):
     max_length: int | None = None
     packs_with_state: bool = False
     """whether packed documents may be given beside a state"""
-    lead: int = 0
-    """learned tokens that a stack puts in front of every text, for this mixer and all the others"""
     leaks: str | None = None
     """what outputs of a causal mixer take from later tokens in evaluation, in words; None: nothing.
     Losses of a model that leaks are not those of one that writes"""
@@ -108,11 +96,14 @@ class Mixer(nn.Module):
             + "; recompute the whole sequence instead (generate() does so by itself)"
         )
 
+    @final
     def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
-        """Take ``x`` into the state without computing an output (early exit needs it).
+        """Take ``x`` into the state without giving an output (early exit needs it).
 
-        The default computes and drops the output; mixers that can do less override it.
+        The output is computed and dropped, unless the mixer is one that `TakesIn`.
         """
+        if isinstance(self, TakesIn):
+            return self.take_in(x, mask, state)
         extended = self(x, mask=mask, state=state).state
         assert extended is not None
         return extended
@@ -132,21 +123,6 @@ class Mixer(nn.Module):
 
         A mixer that has such parts also finds out by itself, since not every loop tells.
         """
-
-    def narrow(self, by: int) -> None:
-        """See only a ``by``-th of what the windows show, until told otherwise; 1 is all of it.
-
-        Stages of a training begin with narrow windows. Mixers without any see what they always do.
-        """
-
-    @classmethod
-    def for_pictures(cls, options: Any, picture: Picture) -> Any:
-        """``options`` as they are in a model of such pictures: what they leave open is filled in.
-
-        Raises:
-            GeneError: options that are for other pictures.
-        """
-        return options
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -232,6 +208,7 @@ class Mixer(nn.Module):
                 "many, or pick its rows with reorder()"
             )
 
+    @final
     def check_length(self, longest: int) -> None:
         """Refuse positions beyond this mixer's table."""
         if self.max_length is not None and longest > self.max_length:

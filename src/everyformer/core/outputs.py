@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ Losses = dict[str, Tensor]
 
 
 class MixerOutput(NamedTuple):
-    """Output of a mixer, and of a block."""
+    """Output of a mixer."""
 
     y: Tensor
     """(batch, length, width)"""
@@ -21,6 +21,18 @@ class MixerOutput(NamedTuple):
     """given back only when a state was given"""
     losses: Losses
     """this mixer's own terms: span penalty, commitment, ponder ..."""
+
+
+class LayerOutput(NamedTuple):
+    """Output of a layer, and of one of its sub-layers."""
+
+    y: Any
+    """the residual stream, or what is added to it"""
+    state: State | None
+    """of its mixer"""
+    losses: Losses
+    taps: dict[str, Tensor]
+    """what lies inside, by the names of `everyformer.core.taps`"""
 
 
 class StackOutput(NamedTuple):
@@ -31,8 +43,8 @@ class StackOutput(NamedTuple):
     state: StackState | None
     losses: Losses
     """the layers' terms, summed by name"""
-    hidden: tuple[Tensor, ...]
-    """outputs of the layers asked for (``hidden=`` of the call), else empty"""
+    taps: dict[str, Tensor]
+    """(batch, length, channels) by the names given as ``taps=`` of the call"""
 
 
 class ModelOutput(NamedTuple):
@@ -48,8 +60,8 @@ class ModelOutput(NamedTuple):
     each: Tensor | None = None
     """(batch, targets) nats of every target, 0 where it is not scored; None where they are the
     cross-entropies of ``logits``"""
-    hidden: tuple[Tensor, ...] = ()
-    """(batch, length, width) outputs of the layers asked for (``hidden=`` of the call)"""
+    taps: dict[str, Tensor] = {}  # noqa: RUF012 (nobody writes to it)
+    """(batch, length, channels) by the names given as ``taps=`` of the call"""
 
 
 def add_losses(into: Losses, more: Losses) -> None:

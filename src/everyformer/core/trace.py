@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
+from everyformer.core.dispatch import Way, watched
+
 _open: list[Trace] = []
 
 
@@ -20,6 +22,8 @@ class Trace:
     def __init__(self, model: nn.Module) -> None:
         self._paths = {id(module): path for path, module in model.named_modules()}
         self.records: dict[str, dict[str, list[Tensor]]] = {}
+        self.ways: list[Way] = []
+        """how what ran was computed, in order (`everyformer.core.dispatch`)"""
 
     def __getitem__(self, path: str) -> dict[str, list[Tensor]]:
         return self.records[path]
@@ -40,21 +44,22 @@ def trace(model: nn.Module) -> Iterator[Trace]:
     """Record what the modules of ``model`` offer while the block runs."""
     opened = Trace(model)
     _open.append(opened)
-    try:
-        yield opened
-    finally:
-        _open.remove(opened)
+    with watched() as opened.ways:
+        try:
+            yield opened
+        finally:
+            _open.remove(opened)
 
 
 @contextmanager
 def untraced() -> Iterator[None]:
     """Nothing is recorded inside: what runs here has run before (recomputation)."""
-    held = _open.copy()
+    paused = _open.copy()
     _open.clear()
     try:
         yield
     finally:
-        _open.extend(held)
+        _open.extend(paused)
 
 
 def tracing() -> bool:

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.config import to_dict
+from everyformer.core.dispatch import take
 from everyformer.core.errors import (
     ConfigError,
     EveryformerError,
@@ -323,6 +324,7 @@ def _literal(model: Model) -> Iterator[None]:
     """Mixers that are exported literally compute by their reference while the block runs."""
     changed = [m for m in model.modules() if isinstance(m, Mixer) and m.exports_literally]
     for mixer in changed:
+        take(mixer.name, "by its definition", "exported programs have no operators of ours", True)
         mixer.forward = _Reference(mixer)  # type: ignore[method-assign]
     try:
         yield

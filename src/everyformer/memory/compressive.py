@@ -107,9 +107,6 @@ class Rows(State):
         x = gather_rows(self.x, index).masked_fill(~keep[..., None], 0)
         return Rows(self.seen, x, keep, self.times.gather(1, index))
 
-    def detach(self) -> Rows:
-        return Rows(self.seen, self.x.detach(), self.keep, self.times)
-
 
 @state
 class CompressiveState(State):

@@ -317,9 +317,11 @@ class Attention(Mixer):
         seen = torch.zeros(k.shape[0], dtype=torch.long, device=k.device)
         return ContextState(seen=seen, keys=k, values=v, keep=keep)
 
-    def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
+    def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
         if self.memory is not None:
-            return super().extend(x, mask=mask, state=state)
+            after = self(x, mask=mask, state=state).state
+            assert after is not None
+            return after
         self.check_input(x, None, mask, state)
         assert isinstance(state, KeyValueState)
         positions = self._positions(x, mask, state.seen)

@@ -7,7 +7,7 @@ over blocks of ``block_size`` tokens, whole blocks each: w = ``window_blocks``, 
 ``global_blocks`` of the text itself: the first and the last one that hold real tokens. Padding does
 not move them (in the released code the last block of the padded text is global). With ``etc`` the
 first ``extra_tokens`` tokens are global and in no block; a model learns them and puts them in front
-(`Mixer.lead`), so that they carry what they read from layer to layer.
+(`Leads`), so that they carry what they read from layer to layer.
 
 R_h[a] are drawn once, for every head and layer by ``seed``, without replacement from what is
 neither near nor global, and kept in the buffer ``order``: training, evaluation and a saved model
@@ -36,6 +36,7 @@ from torch import Tensor
 
 from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Index, Odd, When, Whole
 from everyformer.core.config import Options
+from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.state import State
@@ -301,6 +302,7 @@ class BigBird(PatternAttention):
         if tracing():
             record(self, "weights", lambda: self._pairs(heads, keep, self._weights))
         if torch.compiler.is_compiling() or torch.compiler.is_exporting():
+            take(self.name, "dense", "a graph serves texts of any number of blocks", True)
             return self._pairs(heads, keep, self._outputs)
         if keep is None:
             return self._sparse(heads, None, length)

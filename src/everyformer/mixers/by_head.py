@@ -22,10 +22,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.abilities import FitsPictures, Picture
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer, Picture, heads_divide, set_options
+from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State, state
 from everyformer.mixers import MIXERS
@@ -133,7 +134,9 @@ class ByHead(Mixer):
         for name in dict.fromkeys(options.mixers):
             mixer: Any = MIXERS.get(name)
             given = set_options(mixer.Options, name, options.own.get(name))
-            own[name] = dataclasses.asdict(mixer.for_pictures(given, picture))
+            if isinstance(mixer, FitsPictures):
+                given = mixer.for_pictures(given, picture)
+            own[name] = dataclasses.asdict(given)
         return dataclasses.replace(options, own=options.own | own)
 
     def forward(
@@ -176,7 +179,7 @@ class ByHead(Mixer):
         )
         return ByHeadState(parts[0].seen, parts)
 
-    def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
+    def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
         held = cast(ByHeadState, state).parts
         after = tuple(
             part.extend(x, mask=mask, state=own)

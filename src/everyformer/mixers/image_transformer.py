@@ -29,15 +29,17 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
+from everyformer.core.abilities import Picture
 from everyformer.core.bounds import Affects, Count, Dropout, When, Whole
 from everyformer.core.config import Options
+from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
-from everyformer.core.mixer import Picture, set_options
+from everyformer.core.mixer import set_options
 from everyformer.core.state import State
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
-from everyformer.engines.sparse.attention import Backend, sparse_attention
+from everyformer.engines.sparse.attention import SHORT, Backend, sparse_attention
 from everyformer.engines.sparse.patterns import Blocks
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
@@ -179,7 +181,7 @@ class ImageTransformer(PatternAttention):
             )
         return dataclasses.replace(options, tile=tile, grid=picture.grid)
 
-    def check_length(self, longest: int) -> None:
+    def _check_cells(self, longest: int) -> None:
         grid = self.options.grid
         if self.max_length is not None and longest > self.max_length:
             raise ShapeError(
@@ -193,14 +195,14 @@ class ImageTransformer(PatternAttention):
                 "image-transformer with dims=2 needs the picture's shape: give "
                 "Mask(grid=(rows, columns)), or build it with grid=(rows, columns)"
             )
-        self.check_length(length)
+        self._check_cells(length)
         return self._plan
 
     def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
         if rows.grid is None:
             bounded = self.max_length is not None and not torch.compiler.is_compiling()
             if state is not None and bounded:
-                self.check_length(int((state.seen + rows.lengths).max()))
+                self._check_cells(int((state.seen + rows.lengths).max()))
             return self._by_plan(rows, state)
         plan, keep = self._of_grid(rows), rows.keep
         q, k, v = self.project(rows.x)
@@ -209,7 +211,8 @@ class ImageTransformer(PatternAttention):
         if keep is None:
             y = sparse_attention(q, k, v, plan, scores=self.scores, backend=self.backend)
             return y, None
-        # hidden cells of a picture keep their positions, which units of whole rows cannot do
+        why = "hidden cells of a picture keep their positions, which units of whole rows cannot"
+        take(self.name, "dense", why, rows.x.shape[1] > SHORT)
         shown = plan.visible(positions, positions, self.heads) & keep[:, None, None]
         pairs = Pairs.of(positions[None], positions[None], regular=True, causal=False)
         return self.scores.attend(q, k, v, Visibility(mask=shown), pairs), None

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Even, Whole
 from everyformer.core.config import Options
+from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mixer import set_options
 from everyformer.core.state import State, state
@@ -213,6 +214,8 @@ class Longformer(PatternAttention):
         graph = torch.compiler.is_compiling()
         by_pairs = marked is not None and (graph or self._dense(heads[0]))
         if by_pairs or torch.compiler.is_exporting():
+            if graph:
+                take(self.name, "dense", "a graph knows no numbers of global tokens", True)
             return self._pairs(rows, heads, self._outputs), None
         if marked is None:
             return self._with_tokens(rows, heads, self.tokens), None

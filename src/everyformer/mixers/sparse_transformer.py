@@ -30,10 +30,11 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from everyformer.core.abilities import Picture
 from everyformer.core.bounds import Affects, Count, Dropout, When
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import Mixer, Picture, set_options
+from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.sparse.attention import Backend
 from everyformer.engines.sparse.panels import Titled

@@ -57,8 +57,13 @@ class Model(nn.Module):
         targets: Tensor | None = None,
         mask: Mask | None = None,
         state: StackState | None = None,
+        taps: Sequence[str] = (),
     ) -> ModelOutput:
-        """See the concrete model for the shapes of ``inputs``, ``targets`` and the logits."""
+        """See the concrete model for the shapes of ``inputs``, ``targets`` and the logits.
+
+        ``taps`` names what is wanted of the inside (`everyformer.core.taps`): datastores, exits and
+        pictures read it from `ModelOutput.taps`.
+        """
         raise NotImplementedError
 
     def init_state(
@@ -147,7 +152,7 @@ class Model(nn.Module):
         tokens: Tensor,
         mask: Mask | None,
         *,
-        hidden: Sequence[int] = (),
+        taps: Sequence[str] = (),
         parts: Parts | None = None,
     ) -> tuple[StackOutput, Summarised | None]:
         """Embeddings ``x`` (B, L, width) of ``tokens`` (B, L) through all layers.
@@ -155,19 +160,19 @@ class Model(nn.Module):
         With summaries their global tokens go the same way, and what came of them comes beside.
 
         Args:
-            hidden: layers whose outputs are kept (see `Stack`), of the text alone.
+            taps: what is wanted of the inside (`everyformer.core.taps`), of the text alone.
             parts: how the text is divided (default: as ``tokens`` say).
         """
         if self.summaries is None:
-            return self.stack(x, mask=mask, hidden=hidden), None
+            return self.stack(x, mask=mask, taps=taps), None
         parts = self.summaries.divide(tokens, mask) if parts is None else parts
         first = self.summaries.vector.weight[0] * self.embedding_scale
         first = drop(first.expand(*parts.keep.shape, -1), self.dropout, self.training)
         opened = self.summaries.open(x, first, parts, mask)
-        out: StackOutput = self.stack(opened.x, mask=opened.mask, hidden=hidden)
+        out: StackOutput = self.stack(opened.x, mask=opened.mask, taps=taps)
         text, made = self.summaries.close(out.y, opened, parts)
-        kept = tuple(self.summaries.close(h, opened, parts)[0] for h in out.hidden)
-        return out._replace(y=text, hidden=kept), made
+        inside = {tap: self.summaries.close(t, opened, parts)[0] for tap, t in out.taps.items()}
+        return out._replace(y=text, taps=inside), made
 
     def start_weights(self, embeddings: Sequence[nn.Module]) -> None:
         """Apply ``config.init``; called by concrete models when all their parts stand.

@@ -124,18 +124,19 @@ class TextClassifier(Model):
         mask: Mask | None = None,
         state: StackState | None = None,
         types: Tensor | None = None,
+        taps: Sequence[str] = (),
     ) -> ModelOutput:
         """Classify every row; ``types`` (B, L) are the tokens' segments (see `Model.embed`)."""
         refuse_state(self, state)
         x = self.embed(self.embedding, inputs, types)
         x, mask = self.pool.open(x, mask)
-        out, made = self.read_text(self.add_positions(x, mask, None), inputs, mask)
+        out, made = self.read_text(self.add_positions(x, mask, None), inputs, mask, taps=taps)
         if made is not None and self.config.pooling == "globals":
             logits = self.pool(made.y, Mask(keep=made.keep))
         else:
             logits = self.pool(out.y, mask)
         loss, losses = total_loss(logits, targets, out.losses, self.config)
-        return ModelOutput(logits, loss, losses, None)
+        return ModelOutput(logits, loss, losses, None, taps=out.taps)
 
 
 class ImageClassifier(Model):
@@ -168,6 +169,7 @@ class ImageClassifier(Model):
         targets: Tensor | None = None,
         mask: Mask | None = None,
         state: StackState | None = None,
+        taps: Sequence[str] = (),
     ) -> ModelOutput:
         refuse_state(self, state)
         if inputs.dim() != 4 or tuple(inputs.shape[1:]) != self.config.image:
@@ -182,7 +184,7 @@ class ImageClassifier(Model):
         if mask is None and self.gridded:
             mask = Mask(grid=self.grid)
         x, mask = self.pool.open(x, mask)
-        out = self.stack(self.add_positions(x, mask, None), mask=mask)
+        out = self.stack(self.add_positions(x, mask, None), mask=mask, taps=taps)
         logits = self.pool(out.y, mask)
         loss, losses = total_loss(logits, targets, out.losses, self.config)
-        return ModelOutput(logits, loss, losses, None)
+        return ModelOutput(logits, loss, losses, None, taps=out.taps)

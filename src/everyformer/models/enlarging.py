@@ -12,6 +12,8 @@ Source: Parmar et al. 2018, arXiv 1802.05751, section 5.3 (8x8 to 32x32).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -62,8 +64,9 @@ class SuperResolution(PixelModel):
         mask: Mask | None = None,
         state: StackState | None = None,
         labels: Tensor | None = None,
+        taps: Sequence[str] = (),
     ) -> ModelOutput:
-        """Predict every value of the large images.
+        """Predict every value of the large images; ``taps`` are the decoder's.
 
         Raises:
             ShapeError: no targets, or images or targets of another size than the model's.
@@ -79,7 +82,7 @@ class SuperResolution(PixelModel):
         encoded = self.encode(inputs)
         values = targets.long().clamp(min=0)
         tokens = self.sequence.shifted(self.sequence.tokens(values))
-        out = self.read(tokens, labels=labels, context=encoded.context)
+        out = self.read(tokens, labels=labels, context=encoded.context, taps=taps)
         add_losses(out.losses, encoded.losses)
         return self.scored(out, values, targets)
 

@@ -69,31 +69,30 @@ class LanguageModel(Model):
         mask: Mask | None = None,
         state: StackState | None = None,
         embeddings: Tensor | None = None,
-        hidden: Sequence[int] = (),
+        taps: Sequence[str] = (),
         last: int | None = None,
     ) -> ModelOutput:
         """Predict each next token.
 
         Args:
             embeddings: (B, L, width) read instead of the tokens' embeddings.
-            hidden: layers whose outputs `Stack` keeps (see there); for datastores.
             last: predict after so many last real tokens of each row alone, as reading a long prompt
                 needs it; rows with fewer have padding in front.
         """
         x = self.embed(self.embedding, inputs) if embeddings is None else embeddings
         x = self.add_positions(x, mask, state)
         taught = self.training and targets is not None and last is None
-        early = self.predicting if taught else ()
-        out = self.stack(x, mask=mask, state=state, hidden=(*hidden, *early))
+        early = [f"block-output:{n}" for n in self.predicting] if taught else []
+        out = self.stack(x, mask=mask, state=state, taps=(*taps, *early))
         y = out.y
         if last is not None:
             at = _last_of(inputs if embeddings is None else embeddings, last, mask)
             y, targets = gather_rows(y, at), None if targets is None else targets.gather(1, at)
         if taught and targets is not None:
-            layers = [self.stack.norm(h) for h in out.hidden[len(hidden) :]]
+            layers = [self.stack.norm(out.taps[tap]) for tap in early]
             add_losses(out.losses, self._auxiliary(y, layers, targets, mask))
         made = predict(self.head, y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, out.state, hidden=out.hidden[: len(hidden)])
+        return ModelOutput(*made, out.state, taps={tap: out.taps[tap] for tap in taps})
 
     def _auxiliary(
         self, y: Tensor, layers: Sequence[Tensor], targets: Tensor, mask: Mask | None

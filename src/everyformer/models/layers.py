@@ -6,9 +6,10 @@ import dataclasses
 from typing import Any
 
 from everyformer.blocks.stack import Stack
+from everyformer.core.abilities import FitsPictures, Picture
 from everyformer.core.config import Choice
 from everyformer.core.gene import layer_choice
-from everyformer.core.mixer import Mixer, Picture, set_options
+from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.tasks import TASKS
 from everyformer.genes import GENES
 from everyformer.mixers import MIXER, MIXERS
@@ -112,7 +113,7 @@ def _build_mixer(
     if "mixer" in config.schedule:
         options = {key: value for key, value in options.items() if key in known}
     checked = set_options(cls.Options, name, options)
-    if TASKS[config.task].draws:
+    if TASKS[config.task].draws and isinstance(cls, FitsPictures):
         checked = cls.for_pictures(checked, _picture(config))
     found = {n: g.inside(config, cls, checked, first.get(n)) for n, g in GENES.items()}
     inside = {name: part for name, part in found.items() if part is not None}

@@ -56,25 +56,25 @@ class MaskedLanguageModel(Model):
         mask: Mask | None = None,
         state: StackState | None = None,
         types: Tensor | None = None,
-        hidden: Sequence[int] = (),
+        taps: Sequence[str] = (),
     ) -> ModelOutput:
         """Guess the tokens at the scored positions.
 
         Args:
             types: (B, L) segment of each token (default: all 0); needs ``token_types``.
-            hidden: layers whose outputs `Stack` keeps (see there).
         """
         refuse_state(self, state)
         if self.summaries is not None and self.config.summaries.cpc and self.training:
-            return self._foretell(inputs, targets, mask, types)
+            return self._foretell(inputs, targets, mask, types, taps)
         x = self.add_positions(self.embed(self.embedding, inputs, types), mask, None)
-        out, _ = self.read_text(x, inputs, mask, hidden=hidden)
+        out, _ = self.read_text(x, inputs, mask, taps=taps)
         made = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, None, hidden=out.hidden)
+        return ModelOutput(*made, None, taps=out.taps)
 
     def _foretell(
-        self, inputs: Tensor, targets: Tensor | None, mask: Mask | None, types: Tensor | None
-    ) -> ModelOutput:
+        self, inputs: Tensor, targets: Tensor | None, mask: Mask | None, types: Tensor | None,
+        taps: Sequence[str],
+    ) -> ModelOutput:  # fmt: skip
         """Guess tokens, and from the rest of the text the global tokens of hidden sentences."""
         summaries = self.summaries
         assert summaries is not None
@@ -87,13 +87,13 @@ class MaskedLanguageModel(Model):
         outs = []
         for tokens in (shown, whole):
             x = self.add_positions(self.embed(self.embedding, tokens, types), mask, None)
-            outs.append(self.read_text(x, tokens, mask, parts=parts))
+            outs.append(self.read_text(x, tokens, mask, taps=taps, parts=parts))
         (out, guess), (_, full) = outs
         assert guess is not None
         assert full is not None
         out.losses["cpc"] = summaries.contrast(guess.y, full, chosen)
         made = predict(self.logits, out.y, targets, out.losses, self.config, self.training)
-        return ModelOutput(*made, None)
+        return ModelOutput(*made, None, taps=out.taps)
 
     def logits(self, y: Tensor) -> Tensor:
         """From the last layer's output (..., width) to scores (..., vocabulary)."""

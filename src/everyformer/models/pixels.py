@@ -73,8 +73,9 @@ class PixelModel(Model):
         mask: Mask | None = None,
         state: StackState | None = None,
         labels: Tensor | None = None,
+        taps: Sequence[str] = (),
     ) -> ModelOutput:
-        """Predict every value.
+        """Predict every value; what ``taps`` give is in the order in which values are drawn.
 
         Args:
             targets: (B, H*W*C) the values in raster order, -100 where one is not scored.
@@ -89,7 +90,7 @@ class PixelModel(Model):
         values = self.sequence.flatten(inputs)
         self.check_targets(targets, len(values))
         tokens = self.sequence.shifted(self.sequence.tokens(values))
-        return self.scored(self.read(tokens, labels=labels, mask=mask), values, targets)
+        return self.scored(self.read(tokens, labels=labels, mask=mask, taps=taps), values, targets)
 
     def decode(
         self,
@@ -112,6 +113,7 @@ class PixelModel(Model):
         context: Sequence[State] | None = None,
         mask: Mask | None = None,
         state: StackState | None = None,
+        taps: Sequence[str] = (),
     ) -> StackOutput:
         """What the stack makes of ``tokens``, in the order made."""
         count = tokens.shape[1]
@@ -120,7 +122,7 @@ class PixelModel(Model):
             steps = state.seen[:, None] + steps
         x = self.embedding(tokens, steps, self.embedding_scale) + self._told(labels, len(tokens))
         x = self.add_positions(x, mask, state)
-        out: StackOutput = self.stack(x, context=context, mask=mask, state=state)
+        out: StackOutput = self.stack(x, context=context, mask=mask, state=state, taps=taps)
         return out
 
     def scored(self, out: StackOutput, values: Tensor, targets: Tensor | None) -> ModelOutput:
@@ -128,13 +130,13 @@ class PixelModel(Model):
         y = self.sequence.in_raster(out.y)
         if not self.sequence.whole or targets is None:
             made = predict(self._logits, y, targets, out.losses, self.config, self.training)
-            return ModelOutput(*made, out.state)
+            return ModelOutput(*made, out.state, taps=out.taps)
         logits, scored = self._logits(y), targets != -100
         goals = torch.where(scored, targets.long(), values)
         each = mixture_losses(logits, goals.unflatten(1, (-1, self.sequence.channels)))
         each = each.flatten(1).masked_fill(~scored, 0.0)
         loss, losses = with_terms(each.sum(), targets, out.losses)
-        return ModelOutput(logits, loss, losses, out.state, each)
+        return ModelOutput(logits, loss, losses, out.state, each, out.taps)
 
     def inspect(self, inputs: Tensor) -> None:
         self(inputs, labels=self.every_class(len(inputs)))

@@ -14,6 +14,7 @@ the embeddings by a zero vector.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -76,8 +77,9 @@ class EncoderDecoder(Model):
         mask: Mask | None = None,
         state: StackState | None = None,
         prefix: Tensor | None = None,
+        taps: Sequence[str] = (),
     ) -> ModelOutput:
-        """Predict every target token.
+        """Predict every target token; ``taps`` are the decoder's.
 
         Args:
             mask: ``keep`` of the source.
@@ -89,11 +91,11 @@ class EncoderDecoder(Model):
                 raise ShapeError("an encoder-decoder needs targets to score, or a prefix to read")
             prefix = self.shifted(targets)
         encoded = self.encode(inputs, mask)
-        out = self._read_prefix(prefix, encoded.context, state)
+        out = self._read_prefix(prefix, encoded.context, state, taps)
         add_losses(encoded.losses, out.losses)
         terms = encoded.losses
         made = predict(self.head, out.y, targets, terms, self.config, self.training)
-        return ModelOutput(*made, out.state)
+        return ModelOutput(*made, out.state, taps=out.taps)
 
     def inspect(self, inputs: Tensor) -> None:
         self.encode(inputs)
@@ -119,10 +121,14 @@ class EncoderDecoder(Model):
         return ModelOutput(self.head(out.y), None, out.losses, out.state)
 
     def _read_prefix(
-        self, prefix: Tensor, context: tuple[State, ...], state: StackState | None
+        self,
+        prefix: Tensor,
+        context: tuple[State, ...],
+        state: StackState | None,
+        taps: Sequence[str] = (),
     ) -> StackOutput:
         x = self.add_positions(self.embed(self.embedding, prefix), None, state)
-        out: StackOutput = self.stack(x, context=context, state=state)
+        out: StackOutput = self.stack(x, context=context, state=state, taps=taps)
         return out
 
     def shifted(self, targets: Tensor) -> Tensor:

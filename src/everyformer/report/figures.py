@@ -212,7 +212,7 @@ def draw_scaling(results: Results, styles: Styles, what: str) -> Drawing | None:
     _logarithmic(axes, lengths, what)
     crossings = []
     for member in measured:
-        start = crossover(timed, member, what=key)
+        start = crossover([p for p in timed if getattr(p, key)], member, what=key)
         if start is not None and member != BASELINE:
             crossings.append(f"{member} from {start:,} tokens on")
             axes.axvline(start, color=styles[member].colour, linestyle=":", linewidth=1)

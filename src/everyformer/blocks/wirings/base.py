@@ -10,7 +10,7 @@ how one layer is called, `Pass.through`, not the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, final
 
@@ -21,8 +21,9 @@ from torch.utils.checkpoint import checkpoint
 from everyformer.core.choices import made_again
 from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask
-from everyformer.core.outputs import Losses, MixerOutput, add_losses
+from everyformer.core.outputs import LayerOutput, Losses, add_losses
 from everyformer.core.state import State
+from everyformer.core.taps import Tap
 from everyformer.core.trials import Trials
 
 Part = Literal["mixer", "cross", "feedforward"]
@@ -40,10 +41,10 @@ class Layer(Protocol):
     def parts(self) -> list[Part]:
         """Its sub-layers, in order."""
 
-    def __call__(self, stream: Stream, **given: Any) -> MixerOutput:
+    def __call__(self, stream: Stream, **given: Any) -> LayerOutput:
         """The stream through all sub-layers."""
 
-    def branch(self, part: Part, x: Tensor, **given: Any) -> MixerOutput:
+    def branch(self, part: Part, x: Tensor, **given: Any) -> LayerOutput:
         """One sub-layer without its norm."""
 
     def norm_of(self, part: Part) -> Norm:
@@ -98,8 +99,8 @@ class Wiring:
 
     @final
     def step(
-        self, stream: Stream, norm: Norm, f: Callable[[Tensor], MixerOutput]
-    ) -> tuple[Stream, MixerOutput]:
+        self, stream: Stream, norm: Norm, f: Callable[[Tensor], LayerOutput]
+    ) -> tuple[Stream, LayerOutput]:
         """One sub-layer."""
         out = f(self.read(stream, norm))
         return self.join(stream, out.y, norm), out
@@ -143,21 +144,18 @@ class Pass:
     """of each layer's mixer"""
     order: Sequence[int] | None = None
     """which block is applied at each step (default: each once); layers below are steps"""
-    hidden: Sequence[int] = ()
-    """layers behind which the stream is wanted, counted from 1; 0 is the input"""
-    checkpointing: bool = False
-    """whether of a layer its input alone is kept for the backward pass"""
+    taps: Collection[Tap] = ()
+    """what is wanted of the inside"""
     losses: Losses = field(default_factory=dict, init=False)
     """the layers' terms, summed by name"""
     states: list[State] = field(default_factory=list, init=False)
     """of the mixers, after this pass"""
-    found: dict[int, Stream] = field(default_factory=dict, init=False)
-    """the streams that were wanted"""
+    found: dict[Tap, Any] = field(default_factory=dict, init=False)
+    """it: streams, and tensors (B, L, width) from inside the layers"""
 
     def run(self, blocks: Sequence[Layer], stream: Stream) -> Stream:
         """The stream behind all ``blocks``."""
-        if 0 in self.hidden:
-            self.found[0] = stream
+        self.collect(0, {"block-output": stream})
         for layer, n in enumerate(range(len(blocks)) if self.order is None else self.order):
             block = blocks[n]
             if self.added is not None:
@@ -167,24 +165,45 @@ class Pass:
             if out.state is not None:
                 self.states.append(out.state)
             add_losses(self.losses, out.losses)
-            if layer + 1 in self.hidden:
-                self.found[layer + 1] = stream
+            self.collect(layer + 1, {"block-output": stream, **out.taps})
         return stream
 
-    def through(self, block: Layer, n: int, layer: int, stream: Stream) -> MixerOutput:
+    def collect(self, layer: int, inside: dict[str, Any]) -> None:
+        """Keep what is wanted of the ``inside`` of a layer, counted from 1."""
+        named = {Tap(name, layer): value for name, value in inside.items()}
+        self.found |= {tap: value for tap, value in named.items() if tap in self.taps}
+
+    def through(self, block: Layer, n: int, layer: int, stream: Stream) -> LayerOutput:
         """One layer: block ``n`` at the step ``layer``."""
-        given = self.given(n, layer)
-        if not self.checkpointing:
-            out: MixerOutput = block(stream, **given)
-            return out
-        # the compiler repeats by itself and takes no such contexts
-        if not torch.compiler.is_compiling():
-            given["context_fn"] = made_again
-        again: MixerOutput = checkpoint(block, stream, use_reentrant=False, **given)
-        return again
+        raise NotImplementedError
 
     def given(self, n: int, layer: int) -> dict[str, Any]:
         """What one layer reads beside the stream."""
         context = None if self.context is None else self.context[n]
         state = None if self.state is None else self.state[layer]
         return {"context": context, "mask": self.mask, "state": state}
+
+    def inside(self, layer: int | None = None) -> list[str]:
+        """Names of what is wanted from inside a layer, counted from 1 (default: of any)."""
+        taps = (t for t in self.taps if t.name != "block-output")
+        return [t.name for t in taps if layer in (None, t.layer)]
+
+
+@dataclass(eq=False)
+class Forward(Pass):
+    """A pass whose gradients are autograd's."""
+
+    checkpointing: bool = False
+    """whether of a layer its input alone is kept for the backward pass"""
+
+    def through(self, block: Layer, n: int, layer: int, stream: Stream) -> LayerOutput:
+        given = self.given(n, layer)
+        given["taps"] = self.inside(layer + 1)
+        if not self.checkpointing:
+            out: LayerOutput = block(stream, **given)
+            return out
+        # the compiler repeats by itself and takes no such contexts
+        if not torch.compiler.is_compiling():
+            given["context_fn"] = made_again
+        again: LayerOutput = checkpoint(block, stream, use_reentrant=False, **given)
+        return again

@@ -46,8 +46,9 @@ from everyformer.core.config import Options
 from everyformer.core.errors import EveryformerError
 from everyformer.core.fingerprint import fingerprint, unchanged
 from everyformer.core.mask import Mask
-from everyformer.core.outputs import MixerOutput, add_losses
+from everyformer.core.outputs import LayerOutput, add_losses
 from everyformer.core.state import State
+from everyformer.core.taps import Tap
 from everyformer.core.trace import untraced
 from everyformer.core.trials import Trials
 from everyformer.engines.once import once_differentiable
@@ -99,19 +100,20 @@ class Reversible(Wiring):
         return Halves(stream.b, stream.a + y, stream.dtype)
 
     def run(self, blocks: Sequence[Layer], x: Tensor, given: Pass) -> Halves:
-        """The equations as they stand, or, where gradients are wanted, without activations."""
+        """The equations as they stand, or, where gradients are wanted, without activations.
+
+        Taps inside layers keep activations.
+        """
         stream = self.open(x)
-        plain = torch.compiler.is_compiling() or not torch.is_grad_enabled()
+        plain = torch.compiler.is_compiling() or not torch.is_grad_enabled() or given.inside()
         if plain or not all(layer.cut for layer in given.state or ()):
             return cast(Halves, given.run(blocks, stream))
         run = Recorded.of(given, blocks, x.dtype)
-        inner = run.hidden
         a, b, *rest = _Reversible.apply(run, stream.a, stream.b, *run.tensors)
-        for i, n in enumerate(inner):
-            given.found[n] = Halves(rest[2 * i], rest[2 * i + 1], x.dtype)
-        if 0 in given.hidden:
-            given.found[0] = stream
-        for name, term in zip(run.names, rest[2 * len(inner) :], strict=True):
+        for i, tap in enumerate(run.taps):
+            given.found[tap] = Halves(rest[2 * i], rest[2 * i + 1], x.dtype)
+        given.collect(0, {"block-output": stream})
+        for name, term in zip(run.names, rest[2 * len(run.taps) :], strict=True):
             add_losses(given.losses, {name: term})
         given.states += run.states
         return Halves(a, b, x.dtype)
@@ -158,8 +160,7 @@ class Recorded(Pass):
     @classmethod
     def of(cls, given: Pass, blocks: Sequence[Layer], dtype: torch.dtype) -> Recorded:
         """A pass with what ``given`` has for these layers."""
-        steps = len(blocks if given.order is None else given.order)
-        inner = [n for n in range(1, steps + 1) if n in given.hidden]
+        inner = sorted(tap for tap in given.taps if tap.layer)
         run = cls(
             given.added, given.context, given.mask, given.state, given.order, inner, dtype=dtype
         )
@@ -178,7 +179,7 @@ class Recorded(Pass):
         run.tensors += read
         return run
 
-    def through(self, block: Layer, n: int, layer: int, stream: Halves) -> MixerOutput:
+    def through(self, block: Layer, n: int, layer: int, stream: Halves) -> LayerOutput:
         given, after, losses = self.given(n, layer), None, {}
         for part in block.parts:
             random = _random_states(stream.a)
@@ -192,11 +193,11 @@ class Recorded(Pass):
             self.terms += out.losses.values()
             if part == "mixer":
                 after, losses = out.state, out.losses
-        return MixerOutput(cast(Any, stream), after, losses)
+        return LayerOutput(stream, after, losses, {})
 
     def again(
         self, step: Step, b: Tensor, weights: Sequence[Tensor], read: Iterable[Tensor]
-    ) -> MixerOutput:
+    ) -> LayerOutput:
         """One step from its ``b`` with these weights, and ``read`` for context and mask."""
         context, mask = self.around(read)
         given = self.given(step.n, step.layer)
@@ -204,7 +205,7 @@ class Recorded(Pass):
         names = step.block.weights_of(step.part)
         named = {f"block.{name}": w for name, w in zip(names, weights, strict=True)}
         branch = _Branch(cast(nn.Module, step.block), step.part)
-        out: MixerOutput = functional_call(branch, named, (b.to(self.dtype),), given)
+        out: LayerOutput = functional_call(branch, named, (b.to(self.dtype),), given)
         return out
 
     def around(self, read: Iterable[Tensor]) -> tuple[list[State] | None, Mask | None]:
@@ -225,13 +226,13 @@ class _Branch(nn.Module):
         super().__init__()
         self.block, self.part = block, part
 
-    def forward(self, x: Tensor, **given: Any) -> MixerOutput:
+    def forward(self, x: Tensor, **given: Any) -> LayerOutput:
         block = cast(Layer, self.block)
         return block.branch(self.part, block.norm_of(self.part)(x), **given)
 
 
 class _Reversible(torch.autograd.Function):
-    """All steps at once: (run, a, b, *run.tensors) to the last (a, b), those of ``run.hidden`` and
+    """All steps at once: (run, a, b, *run.tensors) to the last (a, b), those of ``run.taps`` and
     the steps' losses."""
 
     @staticmethod
@@ -251,7 +252,7 @@ class _Reversible(torch.autograd.Function):
             a, b, _ = run.run(run.blocks, Halves(a, b, run.dtype))
         ctx.save_for_backward(a, b)
         # outputs of their own, even where they are halves of later layers too
-        found = [half.clone() for n in run.hidden for half in run.found[n][:2]]
+        found = [half.clone() for tap in run.taps for half in run.found[tap][:2]]
         return a, b, *found, *run.terms
 
     @staticmethod
@@ -265,7 +266,7 @@ class _Reversible(torch.autograd.Function):
                 "backward pass, which computes the layers again: step the optimiser afterwards"
             )
         (a, b), (da, db, *rest) = ctx.saved_tensors, gradients
-        inner, terms = rest[: 2 * len(run.hidden)], rest[2 * len(run.hidden) :]
+        inner, terms = rest[: 2 * len(run.taps)], rest[2 * len(run.taps) :]
         wanted = ctx.needs_input_grad[3:]
         # copies, since hooks of the weights themselves are for the finished gradient alone
         inputs = [
@@ -278,7 +279,7 @@ class _Reversible(torch.autograd.Function):
         with _same_random_numbers_after(a), torch.autocast(**ctx.autocast), untraced():
             for step in reversed(run.steps):
                 own, ends_layer = run.weights[step.n, step.part], step.block.parts[-1]
-                if step.part == ends_layer and step.layer + 1 in run.hidden:
+                if step.part == ends_layer and Tap("block-output", step.layer + 1) in run.taps:
                     *inner, first, second = inner
                     da, db = da + first, db + second
                 _restore(step.random, a)

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.choices import choose
+from everyformer.core.dispatch import take
 from everyformer.core.state import State, state
 from everyformer.engines.once import named_once
 
@@ -75,6 +76,7 @@ def latest(
         both: see those ahead too, fewer than ``window`` away.
     """
     if torch.compiler.is_exporting():
+        take("routing", "dense", "tokens are not put in order in an exported program", True)
         return _latest_dense(heads, labels, window, clusters, both, bias)
     batch, _, length, _ = heads.q.shape
     # a window longer than the row shows all of it; a graph has to serve longer rows too

@@ -23,11 +23,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.dispatch import take
 from everyformer.core.mask import Mask
 from everyformer.engines.once import named_once
 from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax.slopes import able, sloped_attention
 from everyformer.engines.softmax.visibility import Visibility, causal_mask, visibility
+
+ENGINE = "softmax attention"
 
 
 def attention(
@@ -81,8 +84,11 @@ def softmax_attention(
     if softcap is None and sink is None and k.shape[2] > 0:
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         size = v.shape[-1]
-        if slopes is not None:
+        if slopes is None:
+            take(ENGINE, "fused")
+        else:
             kind = sloped(q, k, visible, slopes, dropout)
+            take(ENGINE, f"fused, slopes in {kind}")
             if kind == "squares":
                 return sloped_attention(q, k, v, slopes, scale)
             if kind == "channels" and scale != 0:
@@ -109,6 +115,7 @@ def softmax_attention(
         )
         y = named_once(y)
         return y if v.shape[-1] == size else y[..., :size]
+    take(ENGINE, "matrix", "torch's kernels know no softcap, no sink and no empty text")
     weights = attention_weights(
         q, k, visible, scale=scale, softcap=softcap, sink=sink, slopes=slopes
     )

@@ -22,8 +22,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.dispatch import take
 from everyformer.engines.once import once_differentiable
-from everyformer.engines.softmax.attention import attention_weights, sloped, softmax_attention
+from everyformer.engines.softmax.attention import (
+    ENGINE,
+    attention_weights,
+    sloped,
+    softmax_attention,
+)
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
 
@@ -172,8 +178,10 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> Tensor:
     parts, sink = call.prepared(q), call.scores.sink
     tensors = (q, k, v, *parts) if sink is None else (q, k, v, *parts, sink)
     if _sizes(q, k) == q.shape[::2]:
+        take(ENGINE, "matrix", "a position changes the scores")
         whole = _weigh(call, len(parts), _whole(q, k), tensors)
         return _output(whole)
+    take(ENGINE, "blocks of queries", "a position changes the scores")
     output: Tensor = _Blocks.apply(call, len(parts), torch.is_grad_enabled(), *tensors)
     return output
 

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.dispatch import Against, dispatch, take
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax.attention import with_slopes_in
@@ -38,6 +39,7 @@ WORTH = 0.6
 1,024 tokens (0.33 of the pairs, 0.7 of the time) and of 512 to both sides (1.0, 1.1)"""
 SHORT = 256
 """tokens up to which all pairs are computed: there calls cost more than scores"""
+EXPORTED = "an exported program serves texts of any length"
 
 
 def sparse_attention(
@@ -120,38 +122,48 @@ def choose(plan: SparsePlan, q: Tensor, scores: Scores, backend: str) -> str:
     """The executor of a call, by name."""
     if backend not in BACKENDS:
         raise ConfigError(f"backend='{backend}' is none of {', '.join(BACKENDS)}")
-    flexible = scores.position is None and not scores.dropout
-    if backend == "flex" and not (flexible and flex.able(q)):
-        raise UnsupportedError(
-            "backend 'flex' computes plain scores under torch.compile on a GPU; here "
-            + ("a position or dropout changes them" if not flexible else f"it is {q.device}")
-            + ": use backend='auto' or 'blocked'"
+    against = {"flex": _against_flex, "blocked": _against_units}
+    if backend == "auto":
+        graph = torch.compiler.is_exporting()
+        short = not graph and q.shape[2] <= SHORT
+        ways: tuple[tuple[str, Against], ...] = (
+            ("flex", lambda: "texts are short" if short else _against_flex(plan, q, scores)),
+            ("dense", lambda: None if short or _as_many(plan, q) else "few pairs are visible"),
+            ("blocked", lambda: EXPORTED if graph else _against_units(plan, q, scores)),
         )
-    length, heads = q.shape[2], q.shape[1]
-    mixed = scores.position is not None and not scores.position.additive
-    if backend == "blocked":
-        if mixed and _has_tables(plan, length, heads):
-            raise UnsupportedError(
-                "this position changes scores by more than their distance, and the plan's heads "
-                "read different blocks: use backend='auto' or 'dense'"
-            )
-        return "blocked"
-    if backend != "auto":
-        return backend
-    if torch.compiler.is_exporting() or length <= SHORT:
-        return "dense"
-    if flexible and flex.able(q):
-        return "flex"
-    traced = torch.compiler.is_compiling()
-    plain = scores.position is None or _slopes(plan, q, scores) is not None
-    if traced and not (plain and not scores.dropout and q.device.type == "cpu"):
-        # units are made of Python's own objects, which a compiler cannot follow
-        return "dense"
-    if traced:
-        return "blocked"
-    if mixed and _has_tables(plan, length, heads):
-        return "dense"
-    return "blocked" if plan.pairs(length, heads) < WORTH * heads * length**2 else "dense"
+        return dispatch("sparse attention", ways, last="dense")
+    if backend in against and (why := against[backend](plan, q, scores)) is not None:
+        raise UnsupportedError(f"backend '{backend}' cannot run here, since {why}: use 'auto'")
+    take("sparse attention", backend)
+    return backend
+
+
+def _against_flex(plan: SparsePlan, q: Tensor, scores: Scores) -> str | None:
+    if scores.position is not None or scores.dropout:
+        return "a position or dropout changes the scores"
+    if not flex.able(q):
+        return f"FlexAttention is for GPUs, not {q.device.type} in {q.dtype}"
+    return EXPORTED if torch.compiler.is_exporting() else None
+
+
+def _against_units(plan: SparsePlan, q: Tensor, scores: Scores) -> str | None:
+    position, (heads, length) = scores.position, q.shape[1:3]
+    if torch.compiler.is_compiling():
+        plain = position is None or _slopes(plan, q, scores) is not None
+        if plain and not scores.dropout and q.device.type == "cpu":
+            return None
+        return "a compiler cannot follow units under dropout, positions on scores or on a GPU"
+    if position is not None and not position.additive and _has_tables(plan, length, heads):
+        return "the position changes scores by more than distance, and heads read different blocks"
+    return None
+
+
+def _as_many(plan: SparsePlan, q: Tensor) -> bool:
+    """Whether units would compute as many scores, or nearly."""
+    heads, length = q.shape[1:3]
+    if torch.compiler.is_compiling():
+        return plan.complete
+    return plan.pairs(length, heads) >= WORTH * heads * length**2
 
 
 def _slopes(plan: SparsePlan, q: Tensor, scores: Scores) -> Tensor | None:

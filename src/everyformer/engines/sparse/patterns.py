@@ -47,7 +47,7 @@ class Pattern:
 
     def needed(self, j: Tensor, now: Tensor) -> Tensor:
         """Which keys j < ``now`` some query i >= ``now`` may still see."""
-        return torch.ones_like(j, dtype=torch.bool)
+        raise NotImplementedError
 
     def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         raise NotImplementedError
@@ -106,7 +106,7 @@ class Near(Pattern):
 
     def needed(self, j: Tensor, now: Tensor) -> Tensor:
         if self.before is None:
-            return super().needed(j, now)
+            return torch.ones_like(j, dtype=torch.bool)
         return j >= now - self.before * self.dilation
 
 

@@ -50,3 +50,6 @@ class PastBlocks(Pattern):
     @property
     def span(self) -> int | None:
         return (self.shift + 1) * self.size - 1
+
+    def needed(self, j: Tensor, now: Tensor) -> Tensor:
+        return torch.ones_like(j, dtype=torch.bool)

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Count, Dropout, Whole
 from everyformer.core.config import Options
+from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mixer import Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
@@ -157,7 +158,7 @@ class ETC(RowMixer):
             record(self, "weights", lambda: self._weights(rows))
         given = rows.global_tokens is not None
         if torch.compiler.is_compiling() and given and rows.front is None:
-            # how many tokens are global is known only when they are looked at
+            take(self.name, "dense", "a graph knows no numbers of global tokens", True)
             return MixerOutput(self._literal(rows), None, {})
         long, summary = kinds_of(rows)
         made = (summary, self._all(summary, long)), (long, self._local(long, summary))

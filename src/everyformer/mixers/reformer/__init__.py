@@ -207,7 +207,7 @@ class Reformer(RowMixer):
         buckets = self._hash(held.keys, self._rotations(fixed=True, like=held.keys))
         return ReformerState(held.seen, held, buckets)
 
-    def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
+    def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
         self.check_input(x, None, mask, state)
         assert isinstance(state, ReformerState)
         rows = laid(x, mask)[0]

@@ -1,0 +1,59 @@
+"""What few mixers can do: a protocol each, which callers ask for with ``isinstance``.
+
+All other mixers know nothing of it; `everyformer.core.mixer.Mixer` is what all can do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from everyformer.core.mask import Mask
+from everyformer.core.state import State
+
+
+class Picture(NamedTuple):
+    """How the tokens of a model that draws or reads pictures lie in them."""
+
+    grid: tuple[int, int]
+    """rows and columns; a column is a channel of a pixel where these are tokens of their own"""
+    tile: tuple[int, int] | None
+    """rows and columns of the blocks that are drawn one after the other; None: raster order"""
+    causal: bool
+    """whether the mixer sees earlier tokens alone"""
+
+
+@runtime_checkable
+class FitsPictures(Protocol):
+    """Classes of mixers whose options depend on the shape of pictures."""
+
+    def for_pictures(self, options: Any, picture: Picture) -> Any:
+        """``options`` as they are in a model of such pictures: what they leave open is filled in.
+
+        A class method. Raises `GeneError` for options that are for other pictures.
+        """
+
+
+@runtime_checkable
+class Narrows(Protocol):
+    """Mixers whose windows stages of a training begin narrow."""
+
+    def narrow(self, by: int) -> None:
+        """See only a ``by``-th of what the windows show, until told otherwise; 1 is all of it."""
+
+
+@runtime_checkable
+class Leads(Protocol):
+    """Mixers that want learned tokens in front of every text, for all layers of a stack."""
+
+    lead: int
+    """how many"""
+
+
+@runtime_checkable
+class TakesIn(Protocol):
+    """Mixers that extend a state with less work than computing outputs."""
+
+    def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
+        """The state behind ``x`` (batch, length, width); see `Mixer.extend`."""

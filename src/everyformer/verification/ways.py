@@ -1,0 +1,50 @@
+"""How a member's mixer is computed on this machine: the ways that its calls take."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everyformer.core.dispatch import AllPairsWarning, Way, watched
+from everyformer.core.mixer import DROPOUT, Mixer
+from everyformer.family import info
+from everyformer.mixers import MIXERS
+from everyformer.models.build import configure_layers
+from everyformer.models.layers import build_mixers
+
+SIZES = {"width": 32, "heads": 2, "layers": 1}
+
+
+def ways_of(name: str, length: int) -> dict[str, list[Way]]:
+    """Of one text of ``length`` tokens: evaluated, trained with dropout on weights, compiled.
+
+    Mixers without weights to drop have no second row. Nothing is timed.
+
+    Raises:
+        UnknownNameError: no such member.
+    """
+    found = {"evaluated": _ways(_build(name, length).eval(), length)}
+    mixer: Any = MIXERS.get(str(info(name).genes.choices["mixer"].name))
+    if hasattr(mixer.Options, DROPOUT):
+        found["with dropout"] = _ways(_build(name, length, **{DROPOUT: 0.1}).train(), length)
+    torch.compiler.reset()
+    with torch.no_grad():
+        compiled: Any = torch.compile(_build(name, length).eval(), backend="eager")
+        found["compiled"] = _ways(compiled, length)
+    return found
+
+
+def _build(name: str, length: int, **options: float) -> Mixer:
+    causal = bool(info(name).can("causal"))
+    return build_mixers(configure_layers(name, causal, length, **SIZES, **options))[0]
+
+
+def _ways(mixer: Callable[[Tensor], Any], length: int) -> list[Way]:
+    with warnings.catch_warnings(), watched() as ways:
+        warnings.simplefilter("ignore", AllPairsWarning)
+        mixer(torch.zeros(1, length, int(SIZES["width"])))
+    return list(dict.fromkeys(ways)) or [Way("mixer", "its own", "there is one way alone")]
