@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +14,11 @@ from everyformer.core.tasks import LM
 from everyformer.models.base import Model
 
 Module = TypeVar("Module", bound=nn.Module)
+
+graphs_take_all_pairs = pytest.mark.filterwarnings(
+    "ignore::everyformer.core.dispatch.AllPairsWarning"
+)
+"""of tests that ask for the results of graphs alone, in which a pattern may become a mask"""
 
 
 def draw(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:

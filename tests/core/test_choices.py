@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from everyformer.core.choices import choose, keep_choices, made_again, repeat_choices
+from everyformer.core.choices import choose, keep_choices, recomputed, repeat_choices
 
 
 def test_choices_are_kept_in_order_and_repeated_without_being_made():
@@ -28,7 +28,7 @@ def test_a_repetition_inside_another_ends_where_it_ends():
 
 
 def test_what_is_made_again_is_repeated_as_often_as_it_is():
-    first, later = made_again()
+    first, later = recomputed()
     with first:
         kept = [choose(lambda n=n: torch.tensor(n)) for n in range(2)]
     for _ in range(2):

@@ -10,7 +10,7 @@ from test_bounds import OPTIONS
 
 import everyformer as ef
 from everyformer.cli.run_options import read_run
-from everyformer.core.bounds import When
+from everyformer.core.bounds import Condition
 from everyformer.core.config import field_types, from_dict
 from everyformer.core.errors import ConfigError
 from everyformer.memory import MEMORIES
@@ -124,7 +124,7 @@ def test_every_option_of_one_form_has_its_case() -> None:
         (cls.__name__, name)
         for cls in OPTIONS
         for name, kind in field_types(cls).items()
-        if any(isinstance(mark, When) for mark in get_args(kind))
+        if any(isinstance(mark, Condition) for mark in get_args(kind))
     }
     tried = {(options.__name__, said.split("'")[1]) for options, _, said, _ in CASES}
     assert tried == marked

@@ -41,7 +41,7 @@ def test_blocks_as_wide_as_the_grid_give_raster_order(block):
 
 def test_the_published_formula_where_blocks_tile_the_grid():
     height, width, (q_h, q_w) = 6, 12, (2, 4)
-    places = block_order(height, width, (q_h, q_w)).places.view(height, width)
+    places = block_order(height, width, (q_h, q_w)).steps.view(height, width)
     for r in range(height):
         for c in range(width):
             up, left = r // q_h, c // q_w

@@ -13,6 +13,7 @@ from everyformer.engines.averages.factors import band_product
 from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
 from everyformer.mixers import MIXERS
+from helpers import graphs_take_all_pairs
 
 AFTS = ("aft-full", "aft-local", "aft-simple", "aft-conv")
 KERNELS = ("linear", "performer", "rfa")
@@ -75,6 +76,7 @@ def assert_same(run, model):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@graphs_take_all_pairs
 def test_program_of_torch_equals_the_model(tmp_path, name):
     member, task, options = MODELS[name]
     model = model_of(member, task, **options).train()
@@ -88,6 +90,7 @@ def test_program_of_torch_equals_the_model(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@graphs_take_all_pairs
 def test_onnxruntime_equals_the_model(tmp_path, name):
     onnxruntime = pytest.importorskip("onnxruntime")
     member, task, options = MODELS[name]

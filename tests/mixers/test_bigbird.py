@@ -21,7 +21,7 @@ from everyformer.engines.sparse.random_blocks import (
     released_order,
     uniform_order,
 )
-from helpers import draw, shifted
+from helpers import draw, graphs_take_all_pairs, shifted
 
 WIDTH, HEADS = 12, 3
 
@@ -224,6 +224,7 @@ CASES = [(o, c) for o in OPTIONS for c in (True, False)] + [(o, False) for o in 
 
 
 @pytest.mark.parametrize(("options", "causal"), CASES)
+@graphs_take_all_pairs
 def test_units_and_graphs_are_the_definition(options, causal):
     """Rows of other lengths, one with holes, lengths that no block divides, gradients."""
     mixer = build(causal=causal, block_size=4, backend="blocked", **options)
@@ -247,6 +248,7 @@ def test_units_and_graphs_are_the_definition(options, causal):
 
 
 @pytest.mark.parametrize("options", [{}, {"form": "etc", "extra_tokens": 3}, {"random": "zeros"}])
+@graphs_take_all_pairs
 def test_an_exported_one_serves_any_length(options):
     mixer = build(block_size=4, random_blocks=1, **options)
     length = torch.export.Dim("length", min=4, max=128)

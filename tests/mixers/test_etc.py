@@ -10,6 +10,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.mixers import etc
+from helpers import graphs_take_all_pairs
 
 WIDTH, HEADS, SIZE = 12, 3, 4
 OPEN = {"hard_g2l": False}
@@ -335,6 +336,7 @@ def test_what_stands_in_the_padding_never_matters(front):
         assert_close(run(filled), run(x))
 
 
+@graphs_take_all_pairs
 def test_a_compiler_that_knows_how_many_are_in_front_makes_no_square():
     mixer = make(radius=2)
     largest = 0

@@ -102,7 +102,7 @@ def test_the_mask_of_tiles_is_causal_in_their_order_but_not_in_raster_order():
     shape = {"grid": (6, 6), "tile": (2, 3), "flange": (1, 2)}
     mask = SparsePlan.of(Rectangles(**shape)).mask(36)[0]
     assert not mask.triu(1).any()
-    places = block_order(*shape["grid"], shape["tile"]).places
+    places = block_order(*shape["grid"], shape["tile"]).steps
     assert mask[places][:, places].triu(1).any()
 
 

@@ -12,7 +12,7 @@ from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.engines.sparse.plan import reached
-from helpers import build_mixer, draw, shifted
+from helpers import build_mixer, draw, graphs_take_all_pairs, shifted
 
 WIDTH, HEADS = 12, 3
 ALL = ("query", "key", "value", "output")
@@ -175,6 +175,7 @@ def test_packed_texts_have_their_own_global_tokens():
 
 
 @pytest.mark.parametrize("length", [11, 300])
+@graphs_take_all_pairs
 def test_compiled_with_flags_it_is_the_same(length):
     torch._dynamo.reset()
     mixer, x = build(window=4), draw(2, length, WIDTH)
@@ -183,6 +184,7 @@ def test_compiled_with_flags_it_is_the_same(length):
     close(compiled(x, mask=mask).y, mixer(x, mask=mask).y)
 
 
+@graphs_take_all_pairs
 def test_an_exported_one_serves_any_length():
     mixer = build(window=4, global_tokens=(0, 9))
     length = torch.export.Dim("length", min=4, max=128)

@@ -7,7 +7,7 @@ import torch
 
 from everyformer.core.mask import Mask
 from everyformer.mixers import MIXERS
-from everyformer.mixers.base import RowMixer, laid
+from everyformer.mixers.base import RowMixer, rows_of
 
 NAMES = [name for name in MIXERS.names() if issubclass(MIXERS.get(name), RowMixer)]
 KEEPS = {"right": [0, 1, 2, 3, 4], "left": [3, 4, 5, 6, 7], "between": [0, 2, 3, 5, 7]}
@@ -44,7 +44,7 @@ def test_what_is_told_of_tokens_moves_with_them():
     keep = padded(KEEPS["between"])
     tokens = torch.arange(16).view(2, 8)
     mask = Mask(keep=keep, global_tokens=tokens % 3 == 0, sentences=10 * tokens)
-    rows, restore = laid(tokens[..., None].double(), mask)
+    rows, restore = rows_of(tokens[..., None].double(), mask)
     assert rows.x[0, :5, 0].tolist() == KEEPS["between"]
     assert rows.lengths.tolist() == [5, 8]
     assert torch.equal(rows.global_tokens[rows.keep], rows.x[rows.keep][:, 0] % 3 == 0)
@@ -54,5 +54,5 @@ def test_what_is_told_of_tokens_moves_with_them():
 
 def test_rows_that_are_right_padded_are_not_gathered(monkeypatch):
     monkeypatch.setattr("everyformer.mixers.base.compact", None)
-    rows, _ = laid(torch.randn(2, 8, 3), Mask(keep=padded(KEEPS["right"])))
+    rows, _ = rows_of(torch.randn(2, 8, 3), Mask(keep=padded(KEEPS["right"])))
     assert torch.equal(rows.keep, padded(KEEPS["right"]))

@@ -123,8 +123,8 @@ class Block(nn.Module):
         assert self.cross is not None
         if context is None:
             raise ShapeError("a decoder's layer needs the encoder's output as its context")
-        asked = x.reshape(context.seen.shape[0], -1, x.shape[-1])
-        y: Tensor = self.cross(asked, state=context).y
+        rows = x.reshape(context.seen.shape[0], -1, x.shape[-1])
+        y: Tensor = self.cross(rows, state=context).y
         return y.view_as(x)
 
     def _thin(self, y: Tensor) -> Tensor:

@@ -28,10 +28,10 @@ def choose(make: Callable[[], Tensor]) -> Tensor:
     if torch.compiler.is_compiling():
         return make()
     given, kept = _given.get(), _kept.get()
-    made = make() if given is None else next(given)
+    choice = make() if given is None else next(given)
     if kept is not None:
-        kept.append(made)
-    return made
+        kept.append(choice)
+    return choice
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def repeat_choices(choices: Sequence[Tensor]) -> Repetition:
     return Repetition(choices)
 
 
-def made_again() -> tuple[AbstractContextManager[list[Tensor]], Repetition]:
+def recomputed() -> tuple[AbstractContextManager[list[Tensor]], Repetition]:
     """Around a first computation, and around each that repeats it: what torch's checkpoints ask."""
     kept: list[Tensor] = []
     return keep_choices(kept), repeat_choices(kept)

@@ -82,24 +82,24 @@ class DivergedError(EveryformerError, ArithmeticError):
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """reasons of a system that lie in the disk"""
-_WRONG_PLACE = (
+_WRONG_PATH = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
     *(errno.EACCES, errno.EPERM, errno.EROFS),
 )
 """reasons that lie in what was asked for"""
 
 
-def unwritable(place: object, error: Exception) -> UnsavedError:
-    """What to tell of a system that refused to write at ``place``."""
+def unwritable(path: object, error: Exception) -> UnsavedError:
+    """What to tell of a system that refused to write at ``path``."""
     reason = getattr(error, "strerror", None) or str(error)
     if "No space left" in str(error):
         reason = "the disk is full"
-    if getattr(error, "errno", None) in _WRONG_PLACE:
-        made = UnsavedError(f"cannot write {place}: {reason}; choose another place")
-        made.exit_code = 2
-        return made
+    if getattr(error, "errno", None) in _WRONG_PATH:
+        refused = UnsavedError(f"cannot write {path}: {reason}; choose another place")
+        refused.exit_code = 2
+        return refused
     return UnsavedError(
-        f"cannot write {place}: {reason}; what was there before is untouched. Free some space or "
+        f"cannot write {path}: {reason}; what was there before is untouched. Free some space or "
         "choose another place"
     )
 

@@ -40,11 +40,11 @@ def written_whole(final: Path) -> Iterator[Path]:
     """
     with _translated(final):
         final.parent.mkdir(parents=True, exist_ok=True)
-        with workspace(final.parent) as place:
-            made = place / _NEW / final.name
-            made.mkdir()
-            yield made
-            settle(place, final.parent)
+        with workspace(final.parent) as work:
+            written = work / _NEW / final.name
+            written.mkdir()
+            yield written
+            settle(work, final.parent)
 
 
 @contextmanager
@@ -61,14 +61,14 @@ def file_written_whole(final: Path, *, parents: bool = False) -> Iterator[Path]:
         if final.exists() and not final.is_file() and not final.is_dir():
             with tempfile.TemporaryDirectory() as folder:
                 yield Path(folder) / final.name
-                with (Path(folder) / final.name).open("rb") as made, final.open("wb") as out:
-                    shutil.copyfileobj(made, out)
+                with (Path(folder) / final.name).open("rb") as written, final.open("wb") as out:
+                    shutil.copyfileobj(written, out)
             return
         if parents:
             final.parent.mkdir(parents=True, exist_ok=True)
-        with workspace(final.parent) as place:
-            yield place / _NEW / final.name
-            settle(place, final.parent)
+        with workspace(final.parent) as work:
+            yield work / _NEW / final.name
+            settle(work, final.parent)
 
 
 def write_text(final: Path, text: str, *, parents: bool = False) -> None:
@@ -82,30 +82,30 @@ def workspace(parent: Path) -> Iterator[Path]:
     """A locked hidden folder in ``parent``, which is gone when the block ends; `settle` moves what
     was made in its part ``new``."""
     sweep(parent)
-    place, handle = _claimed(parent)
-    _open.add(place)
+    work, handle = _claimed(parent)
+    _open.add(work)
     try:
-        (place / _NEW).mkdir()
-        yield place
+        (work / _NEW).mkdir()
+        yield work
     finally:
-        _remove(place)
-        _open.discard(place)
+        _remove(work)
+        _open.discard(work)
         if handle is not None:
             os.close(handle)
 
 
-def settle(place: Path, parent: Path) -> None:
-    """Put on the disk what was made in the workspace ``place``, then rename it into ``parent``."""
-    made = sorted((place / _NEW).iterdir())
-    for path in made:
+def settle(work: Path, parent: Path) -> None:
+    """Put on the disk what was made in the workspace ``work``, then rename it into ``parent``."""
+    written = sorted((work / _NEW).iterdir())
+    for path in written:
         for inner in path.iterdir() if path.is_dir() else ():
             sync(inner)
         sync(path)
-    for path in made:
+    for path in written:
         target = parent / path.name
         if path.is_dir() and target.is_dir():
-            (place / _FORMER).mkdir(exist_ok=True)
-            target.rename(place / _FORMER / path.name)
+            (work / _FORMER).mkdir(exist_ok=True)
+            target.rename(work / _FORMER / path.name)
         path.replace(target)
     sync(parent)
 
@@ -126,8 +126,8 @@ def sweep(parent: Path) -> None:
 
 def abandon() -> None:
     """Remove the unfinished folders of this process, which ends at once."""
-    for place in list(_open):
-        _remove(place)
+    for work in list(_open):
+        _remove(work)
 
 
 def sync(path: Path) -> None:
@@ -199,14 +199,14 @@ def _translated(final: Path) -> Iterator[None]:
 def _claimed(parent: Path) -> tuple[Path, int | None]:
     """A new folder and the open handle that holds its lock."""
     while True:
-        place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        work = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         if fcntl is None:
-            return place, None
+            return work, None
         with suppress(FileNotFoundError):  # swept before it was locked
-            handle = os.open(place, os.O_RDONLY)
+            handle = os.open(work, os.O_RDONLY)
             _lock(handle, wait=True)
-            if place.is_dir():
-                return place, handle
+            if work.is_dir():
+                return work, handle
             os.close(handle)
 
 
@@ -219,13 +219,13 @@ def _lock(handle: int, wait: bool) -> bool:
     return True
 
 
-def _remove(place: Path) -> None:
+def _remove(work: Path) -> None:
     """A workspace goes; a folder that was to be replaced and was not yet goes back."""
-    if not place.is_dir():
-        place.unlink(missing_ok=True)
+    if not work.is_dir():
+        work.unlink(missing_ok=True)
         return
     with suppress(OSError):
-        for former in (place / _FORMER).iterdir():
-            if not (place.parent / former.name).exists():
-                former.rename(place.parent / former.name)
-    shutil.rmtree(place, ignore_errors=True)
+        for former in (work / _FORMER).iterdir():
+            if not (work.parent / former.name).exists():
+                former.rename(work.parent / former.name)
+    shutil.rmtree(work, ignore_errors=True)

@@ -58,8 +58,8 @@ class Mask:
 
     def parts(self) -> list[str]:
         """Names of the parts that are given."""
-        held = (f.name for f in fields(self) if getattr(self, f.name) is not None)
-        return [name for name in held if name != "front"]
+        given = (f.name for f in fields(self) if getattr(self, f.name) is not None)
+        return [name for name in given if name != "front"]
 
     def require(self, member: str, honoured: frozenset[str]) -> None:
         """Raise unless every given part is among ``honoured``."""

@@ -46,9 +46,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def out_of_memory(what: str, error: BaseException) -> ResourceError:
     """What to tell of an allocator that refused ``what``, with both numbers."""
-    asked = re.search(r"allocate ([\d.]+ ?(?:bytes|[KMG]iB))", str(error))
-    claimed = f"{int(asked[1].split()[0]):,} bytes" if asked and "bytes" in asked[1] else ""
-    claimed = claimed or (asked[1] if asked else "more")
+    claim = re.search(r"allocate ([\d.]+ ?(?:bytes|[KMG]iB))", str(error))
+    claimed = f"{int(claim[1].split()[0]):,} bytes" if claim and "bytes" in claim[1] else ""
+    claimed = claimed or (claim[1] if claim else "more")
     return ResourceError(
         f"{what} does not fit into memory: {claimed} at once were asked for, but "
         f"{size(free_memory())} are free: choose smaller sizes"

@@ -97,14 +97,14 @@ class State:
         return self.map(lambda t, _: t.index_select(0, index.to(t.device)))
 
 
-def named_tensors(held: Any, path: str = "") -> dict[str, Tensor]:
+def named_tensors(carried: Any, path: str = "") -> dict[str, Tensor]:
     """Every tensor in a state by its path of field names and places, to be saved."""
-    if isinstance(held, Tensor):
-        return {path[1:]: held}
-    if isinstance(held, State):
-        parts = [(f.name, getattr(held, f.name)) for f in dataclasses.fields(held)]  # type: ignore[arg-type]
-    elif isinstance(held, tuple | list):
-        parts = [(str(n), part) for n, part in enumerate(held)]
+    if isinstance(carried, Tensor):
+        return {path[1:]: carried}
+    if isinstance(carried, State):
+        parts = [(f.name, getattr(carried, f.name)) for f in dataclasses.fields(carried)]  # type: ignore[arg-type]
+    elif isinstance(carried, tuple | list):
+        parts = [(str(n), part) for n, part in enumerate(carried)]
     else:
         return {}
     return {k: v for name, part in parts for k, v in named_tensors(part, f"{path}.{name}").items()}

@@ -40,7 +40,7 @@ class Gentle:
     """
 
     def __init__(self, what: str) -> None:
-        self._told = [f"\n{what}; press Ctrl-C again to stop at once\n"]
+        self._messages = [f"\n{what}; press Ctrl-C again to stop at once\n"]
         self.received: int | None = None
         self.seen: set[str] = set()
         """who has taken note of a signal: handler, thread or both"""
@@ -71,7 +71,7 @@ class Gentle:
         if self.received is None:
             self.received = number
         with suppress(IndexError):  # the other of thread and handler was here before
-            say(self._told.pop())
+            say(self._messages.pop())
 
 
 class Guard:

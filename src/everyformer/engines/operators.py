@@ -47,20 +47,20 @@ def operator(
     """
     given, read = (signature(f, eval_str=True).parameters for f in (forward, gradients))
     optional = {n for n, argument in read.items() if NoneType in get_args(argument.annotation)}
-    held = [n for n in read if n in given or n in results]
-    tensors = [n for n in held if Tensor in (read[n].annotation, *get_args(read[n].annotation))]
-    numbers = [n for n in held if n not in tensors]
+    used = [n for n in read if n in given or n in results]
+    tensors = [n for n in used if Tensor in (read[n].annotation, *get_args(read[n].annotation))]
+    numbers = [n for n in used if n not in tensors]
     arriving = [n for n in results if f"grad_{n}" in read]
     # a call is short: where its values stand is looked up here
     known = [*given, *results]
     restored = [*tensors, *numbers, *(f"grad_{n}" for n in results)]
-    tensors_at, numbers_at = _places(tensors, known), _places(numbers, known)
-    constant_at = _places((n for n in results if n not in arriving), known)
-    read_at, inputs_at = _places(read, restored), _places(inputs, list(given))
+    tensors_at, numbers_at = _indices(tensors, known), _indices(numbers, known)
+    constant_at = _indices((n for n in results if n not in arriving), known)
+    read_at, inputs_at = _indices(read, restored), _indices(inputs, list(given))
     absent_at = [(list(given).index(n), restored.index(n)) for n in inputs if n in optional]
     # of one result alone that has a gradient, it comes
     zero = [n for n in arriving if f"grad_{n}" not in optional and len(arriving) > 1]
-    zero_at = [_places((f"grad_{n}", n), restored) for n in zero]
+    zero_at = [_indices((f"grad_{n}", n), restored) for n in zero]
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         values = (*inputs, *(output if isinstance(output, tuple) else (output,)))
@@ -110,13 +110,13 @@ def _registered(
 
 def _by_name(names: Iterable[str], formula: Formula) -> Formula:
     """``formula`` as a function of all arguments, whose ``names`` these are, in order."""
-    places = _places(signature(formula).parameters, list(names))
+    indices = _indices(signature(formula).parameters, list(names))
 
     def chosen(*values: Any, **_: Any) -> Any:
-        return formula(*(values[n] for n in places))
+        return formula(*(values[n] for n in indices))
 
     return chosen
 
 
-def _places(names: Iterable[str], among: list[str]) -> list[int]:
+def _indices(names: Iterable[str], among: list[str]) -> list[int]:
     return [among.index(n) for n in names]

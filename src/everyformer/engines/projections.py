@@ -81,11 +81,11 @@ class HeadProjections(nn.Module):
         """The biases side by side, as the fused matrix wants them."""
         if not self.biased:
             return None
-        held = self.biases
+        biases = self.biases
         if len(self.biased) == len(PARTS):
-            return torch.cat([held[part] for part in PARTS])
+            return torch.cat([biases[part] for part in PARTS])
         pairs = zip(PARTS, self.sizes, strict=True)
-        return torch.cat([held[p] if p in self.biased else weight.new_zeros(n) for p, n in pairs])
+        return torch.cat([biases[p] if p in self.biased else weight.new_zeros(n) for p, n in pairs])
 
     @staticmethod
     def _normed(heads: Tensor, norm: nn.Module | None) -> Tensor:

@@ -56,9 +56,9 @@ def order_of_real(keep: Tensor) -> Tensor:
     # counted, since ONNX has no stable sort
     real = keep.long()
     behind = real.sum(1, keepdim=True) + (1 - real).cumsum(1)
-    place = torch.where(keep, real.cumsum(1), behind) - 1
-    tokens = torch.arange(keep.shape[1], device=keep.device).expand_as(place)
-    return torch.empty_like(place).scatter(1, place, tokens)
+    index = torch.where(keep, real.cumsum(1), behind) - 1
+    tokens = torch.arange(keep.shape[1], device=keep.device).expand_as(index)
+    return torch.empty_like(index).scatter(1, index, tokens)
 
 
 def spread(y: Tensor, rows: Compacted) -> Tensor:

@@ -25,7 +25,7 @@ from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.averages.running import total_average
 from everyformer.engines.rows import gather_rows
-from everyformer.mixers.base import RowMixer, Rows, laid
+from everyformer.mixers.base import RowMixer, Rows, rows_of
 
 Gate = Literal["sigmoid", "relu", "identity"]
 _GATES: dict[Gate, Callable[[Tensor], Tensor]] = {
@@ -74,7 +74,7 @@ def gated_average(
         return gated(gate, q, average(k, v, None))
     mask.require("this AFT", frozenset({"keep", "documents"}))
     mask.check(q.shape[0], q.shape[1], q.shape[1])
-    rows, restore = laid(torch.cat([q, k, v], -1), mask)
+    rows, restore = rows_of(torch.cat([q, k, v], -1), mask)
     q, k, v = rows.x.split([q.shape[-1], k.shape[-1], v.shape[-1]], -1)
     return restore(gated(gate, q, average(k, v, rows.keep)))
 

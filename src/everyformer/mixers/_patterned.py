@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, final
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.mixer import Mixer, heads_divide
+from everyformer.core.bounds import Affects, Dropout
+from everyformer.core.config import Options
+from everyformer.core.mixer import Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Panels, Pictures
 from everyformer.core.state import State
@@ -46,18 +49,37 @@ from everyformer.positions.base import Position
 Heads = tuple[Tensor, Tensor, Tensor]
 """queries, keys and values (B, H, L, D)"""
 Weigh = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""of queries, keys, values, what is visible, and where queries and keys stand"""
+"""of queries, keys, values, what is visible, and the positions of queries and keys"""
 PIECE = 256
-"""queries of a continued text that look at what was kept in one go"""
+"""queries of a continued text that read the cache in one go"""
+
+
+@dataclass(frozen=True)
+class PatternOptions(Options):
+    """What all these members have beside their patterns."""
+
+    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
+    """which projections have a bias"""
+    attention_dropout: Dropout = 0.0
+    """dropout on the weights in training"""
+    backend: Annotated[Backend, Affects("speed")] = "auto"
+    """how it is computed: auto, dense, blocked or flex"""
 
 
 class PatternAttention(RowMixer):
-    """Base of the members, which say what their heads read.
+    """Base of the members, which say what their heads read in (B, L, width), with the projections.
 
     Args:
-        sizes: width of x, channels of the heads together (by-head), number of heads.
-        bias: which projections have a bias. dropout: on the weights, in training.
-        key_dim: channels of a head's queries and keys (default: those of its values).
+        width: channels of x.
+        heads: H.
+        causal: whether later tokens are hidden.
+        max_length: longest text, where the pattern depends on it (see the member).
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        position: one that turns queries and keys, or changes scores.
+        options: the member's options or a dictionary.
+
+    Raises:
+        GeneError: options that do not go with each other, with causal or with max_length.
     """
 
     states: tuple[type[State], ...] = (KeyValueState,)
@@ -67,31 +89,37 @@ class PatternAttention(RowMixer):
     examples: ClassVar[tuple[tuple[str, dict[str, Any]], ...]] = ()
     """titles and options of what is drawn where its own windows show every pair of so few tokens"""
 
+    Options: ClassVar[type[PatternOptions]]
+
+    @final
     def __init__(
-        self,
-        sizes: tuple[int, int | None, int],
-        causal: bool,
-        position: Position | None,
-        bias: tuple[str, ...] = (),
-        dropout: float = 0.0,
-        backend: Backend = "auto",
-        key_dim: int | None = None,
-    ) -> None:
+        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
+        channels: int | None = None, position: Position | None = None, options: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        width, channels, heads = sizes
+        self.options = o = set_options(self.Options, self.name, options)
         self.width, self.heads, self.causal = width, heads, causal
         self.size = heads_divide(channels or width, heads, self.name)
-        self.key_size = self.size if key_dim is None else key_dim
+        self.key_size = self.key_channels(self.size)
         if position is not None:
             position.check_mixer(self.name, heads, causal)
             position.check_sizes(self.name, self.key_size, self.size)
-        self.position, self.dropout, self.backend = position, dropout, backend
+        self.position = position
         self.project = HeadProjections(
-            (width,) * 3, (heads, heads), (self.key_size, self.size), bias
+            (width,) * 3, (heads, heads), (self.key_size, self.size), o.bias
         )
-        self.out = nn.Linear(heads * self.size, width, bias="output" in bias)
+        self.out = nn.Linear(heads * self.size, width, bias="output" in o.bias)
         if self.out.bias is not None:
             nn.init.zeros_(self.out.bias)
+        self.prepare(max_length)
+
+    def prepare(self, longest: int | None) -> None:
+        """Check ``options`` for texts of ``longest`` tokens at most, and make what plans need."""
+        raise NotImplementedError
+
+    def key_channels(self, size: int) -> int:
+        """Channels of a head's queries and keys, where its values have ``size``."""
+        return size
 
     def plan(self, length: int) -> SparsePlan:
         """What each head sees in a text of ``length`` tokens; causal: of any longer one too."""
@@ -179,8 +207,8 @@ class PatternAttention(RowMixer):
         fresh = state is None or state.keys.shape[2] == 0
         new = None
         if state is not None:
-            held = state.keep is not None or keep is not None
-            new = state.append(k, v, positions if held else None, keep)
+            holes = state.keep is not None or keep is not None
+            new = state.append(k, v, positions if holes else None, keep)
         if fresh:
             heads = self._whole(q, k, v, keep)
         else:
@@ -189,7 +217,7 @@ class PatternAttention(RowMixer):
         return heads, None if new is None else self._trimmed(new)
 
     def _project(self, rows: Rows, state: State | None) -> tuple[Heads, Tensor]:
-        """Queries, keys and values, and where they stand (B or 1, L)."""
+        """Queries, keys and values, and their positions (B or 1, L)."""
         positions = torch.arange(rows.x.shape[1], device=rows.x.device)[None]
         if state is not None:
             positions = positions + state.seen[:, None]
@@ -204,78 +232,86 @@ class PatternAttention(RowMixer):
         plan, scores = self.plan(q.shape[2]), self.scores
         if tracing():
             record(self, "weights", lambda: dense_weights(q, k, plan, lengths, scores))
-        return sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=self.backend)
+        return self.attend(q, k, v, plan, lengths)
 
-    def _continued(self, q: Tensor, positions: Tensor, held: KeyValueState) -> Tensor:
-        """Heads' outputs of queries whose keys stand at the end of what is held."""
-        plan = self.plan(self._longest(held, positions))
-        keep, at = held.slots()
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: SparsePlan, lengths: Tensor | None = None,
+        scores: Scores | None = None,
+    ) -> Tensor:  # fmt: skip
+        """`sparse_attention` with the member's scores, if no others are given, and its backend."""
+        scores, backend = scores or self.scores, self.options.backend
+        return sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=backend)
+
+    def _continued(self, q: Tensor, positions: Tensor, cache: KeyValueState) -> Tensor:
+        """Heads' outputs of queries whose keys stand at the end of the cache."""
+        plan = self.plan(self._longest(cache, positions))
+        keep, at = cache.slots()
         pieces = []
         for first in range(0, q.shape[2], PIECE):
-            asked, here = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
-            visible = plan.visible(here, at, self.heads) & keep[:, None, None]
-            keys, values, stand = held.keys, held.values, at
+            queries, i = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
+            visible = plan.visible(i, at, self.heads) & keep[:, None, None]
+            keys, values, j = cache.keys, cache.values, at
             if not torch.compiler.is_compiling():
                 seen = visible.any((0, 1, 2)).nonzero().squeeze(1)
                 if len(seen) < visible.shape[-1]:
-                    visible, stand = visible[..., seen], stand[:, seen]
+                    visible, j = visible[..., seen], j[:, seen]
                     keys, values = keys.index_select(2, seen), values.index_select(2, seen)
-            pieces.append(self._weighed(asked, keys, values, visible, here, stand))
+            pieces.append(self._weighed(queries, keys, values, visible, i, j))
         return torch.cat(pieces, 2) if len(pieces) > 1 else pieces[0]
 
     def _weighed(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, here: Tensor, stand: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
     ) -> Tensor:
         scores, pairs = self.scores, None
         if scores.position is not None:
-            farthest = stand.shape[1] - 1
-            if not torch.compiler.is_compiling() and stand.shape[1]:
-                farthest = int((here.amax(1) - stand.amin(1)).max())
-            pairs = Pairs.of(here, stand, regular=False, causal=True, farthest=farthest)
+            farthest = j.shape[1] - 1
+            if not torch.compiler.is_compiling() and j.shape[1]:
+                farthest = int((i.amax(1) - j.amin(1)).max())
+            pairs = Pairs.of(i, j, regular=False, causal=True, farthest=farthest)
         return scores.attend(q, k, v, Visibility(mask=visible), pairs)
 
     def _outputs(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, here: Tensor, stand: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
     ) -> Tensor:
-        """Heads' outputs by all pairs of queries at ``here`` and keys at ``stand`` in one text."""
-        return self.scores.attend(q, k, v, Visibility(mask=visible), self._by_pairs(here, stand))
+        """Heads' outputs by all pairs of queries at positions i and keys at j of one text."""
+        return self.scores.attend(q, k, v, Visibility(mask=visible), self._by_pairs(i, j))
 
     def _weights(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, here: Tensor, stand: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
     ) -> Tensor:
         """The weights of those pairs."""
-        return self.scores.weights(q, k, Visibility(mask=visible), self._by_pairs(here, stand))
+        return self.scores.weights(q, k, Visibility(mask=visible), self._by_pairs(i, j))
 
-    def _by_pairs(self, here: Tensor, stand: Tensor) -> Pairs:
-        keys = stand.shape[1]
+    def _by_pairs(self, i: Tensor, j: Tensor) -> Pairs:
+        keys = j.shape[1]
         columns = keys if self.causal else 2 * keys - 1
-        return Pairs(here, stand, keys - 1, columns, here.shape[1], False, self.causal)
+        return Pairs(i, j, keys - 1, columns, i.shape[1], False, self.causal)
 
-    def _longest(self, held: KeyValueState, positions: Tensor) -> int:
+    def _longest(self, cache: KeyValueState, positions: Tensor) -> int:
         """A length that holds all positions of this call."""
         if self.max_length is not None or torch.compiler.is_compiling():
             return self.max_length or positions.shape[1]
         return int(positions.max()) + 1
 
-    def _trimmed(self, held: KeyValueState) -> KeyValueState:
+    def _trimmed(self, cache: KeyValueState) -> KeyValueState:
         """Without what no later query sees, but for one: without any key a text would begin."""
         plan = self.plan(self.max_length or 1)
         if plan.span is not None:
-            return held.last(max(plan.span, 1))
+            return cache.last(max(plan.span, 1))
         if torch.compiler.is_compiling():
-            return held
-        keep, at = held.slots()
-        needed = (plan.needed(at, held.seen[:, None]) & keep).any(0)
+            return cache
+        keep, at = cache.slots()
+        needed = (plan.needed(at, cache.seen[:, None]) & keep).any(0)
         needed[-1] = True
         if 2 * int(needed.sum()) > len(needed):
-            return held
-        return held.at(needed.nonzero().squeeze(1))
+            return cache
+        return cache.at(needed.nonzero().squeeze(1))
 
     @property
     def scores(self) -> Scores:
         """How scores of queries and keys become weights."""
         position = self.position if isinstance(self.position, ScorePosition) else None
-        dropout = self.dropout if self.training else 0.0
+        dropout = self.options.attention_dropout if self.training else 0.0
         return Scores(1 / math.sqrt(self.key_size), position=position, dropout=dropout)
 
     def _rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:

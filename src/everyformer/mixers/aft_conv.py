@@ -47,7 +47,7 @@ from everyformer.mixers._aft import (
     split_heads,
 )
 from everyformer.mixers.aft_full import aft_full_reference
-from everyformer.mixers.base import Rows, laid
+from everyformer.mixers.base import Rows, rows_of
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def aft_conv(
     if mask is not None:
         mask.require("AFT-conv on a picture", frozenset({"keep", "grid"}))
     hidden = Mask(keep=checked_keep(v, mask), grid=picture)
-    rows, restore = laid(torch.cat([q, k, v], -1), hidden, planar=True)
+    rows, restore = rows_of(torch.cat([q, k, v], -1), hidden, planar=True)
 
     def over_picture(k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
         return picture_average(k, v, kernel, rows.keep, picture)

@@ -26,7 +26,7 @@ Restore = Callable[[Tensor], Tensor]
 
 
 class Rows(NamedTuple):
-    """Texts, each a row with its real tokens in front, and what is told of them (None: nothing)."""
+    """Texts, each a row with its real tokens in front, and what is known of them."""
 
     x: Tensor
     """(B, L, width), zeros where no token is real"""
@@ -39,7 +39,7 @@ class Rows(NamedTuple):
     grid: tuple[int, int] | None = None
     """(lines, columns) of pictures, whose tokens all keep their cells, also the padding"""
     front: int | None = None
-    """where it is known that the global tokens are the first so many, it is told here; real tokens
+    """where it is known that the global tokens are the first so many: how many; real tokens
     then stand first among these, and among the others"""
 
     @property
@@ -63,7 +63,7 @@ class Rows(NamedTuple):
             yield Rows(self.x[:, here], keep, flags, sentences)
 
 
-def laid(
+def rows_of(
     x: Tensor, mask: Mask | None, planar: bool = False, front: int | None = None
 ) -> tuple[Rows, Restore]:
     """The texts of ``x`` (B, L, ...) as rows, and the way back.
@@ -80,19 +80,19 @@ def laid(
         packed = unpack(x, mask.documents, keep)
         flags, sentences = _moved(mask, packed.lay)
         own = Mask(keep=packed.keep, global_tokens=flags, sentences=sentences)
-        rows, restore = laid(packed.x, own)
+        rows, restore = rows_of(packed.x, own)
         return rows, lambda y: repack(restore(y), packed)
     grid = mask.grid if planar else None
-    told = Rows(x, keep, mask.global_tokens, mask.sentences, grid, front)
+    given = Rows(x, keep, mask.global_tokens, mask.sentences, grid, front)
     if keep is None:
-        return told, lambda y: y
+        return given, lambda y: y
     parts = (keep[:, :front], keep[:, front:]) if front else (keep,)
     if grid is not None or all(_first(part) for part in parts):
-        return told._replace(x=_cleared(x, keep)), lambda y: _cleared(y, keep)
-    made = compact(x, keep, front or 0)
-    flags, sentences = _moved(mask, lambda t: t.gather(1, made.order))
-    rows = Rows(_cleared(made.x, made.keep), made.keep, flags, sentences, None, front)
-    return rows, lambda y: spread(y, made)
+        return given._replace(x=_cleared(x, keep)), lambda y: _cleared(y, keep)
+    moved = compact(x, keep, front or 0)
+    flags, sentences = _moved(mask, lambda t: t.gather(1, moved.order))
+    rows = Rows(_cleared(moved.x, moved.keep), moved.keep, flags, sentences, None, front)
+    return rows, lambda y: spread(y, moved)
 
 
 def _first(keep: Tensor) -> bool:
@@ -102,9 +102,9 @@ def _first(keep: Tensor) -> bool:
 
 
 def _moved(mask: Mask, move: Callable[[Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None]:
-    """What is told of the tokens, as they are moved: flags of global ones, and sentences."""
-    told = (mask.global_tokens, mask.sentences)
-    flags, sentences = (None if t is None else move(t) for t in told)
+    """What is known of the tokens, as they are moved: flags of global ones, and sentences."""
+    given = (mask.global_tokens, mask.sentences)
+    flags, sentences = (None if t is None else move(t) for t in given)
     return flags, sentences
 
 
@@ -169,7 +169,7 @@ class RowMixer(Mixer):
             )
         mask = self._masked(mask)
         front = mask.front if mask is not None and self.global_rows else None
-        rows, restore = laid(x, mask, self.planar, front)
+        rows, restore = rows_of(x, mask, self.planar, front)
         out = self.mix(rows, state)
         return MixerOutput(restore(out.y), out.state, out.losses)
 
@@ -191,10 +191,10 @@ class RowMixer(Mixer):
             return torch.cat(texts)
         if torch.compiler.is_exporting():
             # a graph has no loop over texts
-            rows, restore = laid(x, mask, self.planar)
+            rows, restore = rows_of(x, mask, self.planar)
             return restore(self.text_reference(rows))
         if self.planar and mask.grid is not None:
-            rows, restore = laid(x, mask, planar=True)
+            rows, restore = rows_of(x, mask, planar=True)
             keeps = [None] * len(x) if rows.keep is None else rows.keep[:, None]
             pictures = (
                 Rows(t[None], k, grid=mask.grid) for t, k in zip(rows.x, keeps, strict=True)
@@ -202,8 +202,8 @@ class RowMixer(Mixer):
             return restore(torch.cat([self.text_reference(picture) for picture in pictures]))
         y = torch.zeros_like(x)
         for row, at in _texts_of(x, mask):
-            told = (mask.global_tokens, mask.sentences)
-            flags, sentences = (None if t is None else t[row, at][None] for t in told)
+            given = (mask.global_tokens, mask.sentences)
+            flags, sentences = (None if t is None else t[row, at][None] for t in given)
             text = Rows(x[row, at][None], None, flags, sentences)
             y[row, at] = self.text_reference(text)[0]
         return y
@@ -217,9 +217,9 @@ class RowMixer(Mixer):
         keys_from, values_from = context if isinstance(context, tuple) else (context, context)
         keep = checked_keep(keys_from, mask)
         hidden = None if keep is None else Mask(keep=keep)
-        keys = laid(keys_from, hidden)[0]
+        keys = rows_of(keys_from, hidden)[0]
         same = values_from is keys_from
-        return self.read(keys, keys.x if same else laid(values_from, hidden)[0].x)
+        return self.read(keys, keys.x if same else rows_of(values_from, hidden)[0].x)
 
     def _check_context(self) -> None:
         if self.no_context is not None:

@@ -19,24 +19,20 @@ and 1-based blocks; hidden pairs get no weight (scores of -inf), they are not mu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from everyformer.core.bounds import Affects, Count, Dropout, Whole
-from everyformer.core.config import Options
+from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import set_options
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
-from everyformer.engines.sparse.attention import Backend
 from everyformer.engines.sparse.patterns import BlockTable, Pattern
 from everyformer.engines.sparse.patterns_blocks import PastBlocks
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
-from everyformer.mixers._patterned import PlanAttention
-from everyformer.positions.base import Position
+from everyformer.mixers._patterned import PatternOptions, PlanAttention
 
 
 @dataclass(frozen=True)
-class BlockwiseOptions(Options):
+class BlockwiseOptions(PatternOptions):
     blocks: Count = 2
     """n, blocks of the longest text"""
     block_size: Count | None = None
@@ -47,12 +43,6 @@ class BlockwiseOptions(Options):
     """instead of groups one permutation of the n blocks for each head, if not causal"""
     wrap: Literal["self", "none"] = "self"
     """causal: what a query reads that has no block so far back, its own block or nothing"""
-    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
-    """which projections have a bias"""
-    attention_dropout: Dropout = 0.0
-    """dropout on the weights in training"""
-    backend: Annotated[Backend, Affects("speed")] = "auto"
-    """how it is computed: auto, dense, blocked or flex"""
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -77,53 +67,35 @@ TRIALS = Trials(
 
 @MIXERS.register("blockwise")
 class Blockwise(PlanAttention):
-    """Blockwise attention over (B, L, width), with its projections.
-
-    Args:
-        width: channels of x.
-        heads: H.
-        causal: whether later tokens are hidden.
-        max_length: the longest text; not needed if ``block_size`` is given and it is causal.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `BlockwiseOptions` or a dictionary.
-
-    Raises:
-        GeneError: what is no permutation, or groups that are not as many as heads.
-    """
+    """Blockwise attention over (B, L, width), with its projections."""
 
     name = "blockwise"
     trials = TRIALS
     drawn_for = "mlm"
     Options = BlockwiseOptions
+    options: BlockwiseOptions
     examples = (
         ("4 blocks, shift 0", {"blocks": 4, "groups": (1,)}),
         ("shift 1", {"blocks": 4, "groups": (0, 1)}),
     )
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, position: Position | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: BlockwiseOptions = set_options(BlockwiseOptions, self.name, options)
-        super().__init__(
-            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
-        )
-        self.options = o
-        if max_length is None and (o.block_size is None or not causal):
+    def prepare(self, longest: int | None) -> None:
+        o, causal = self.options, self.causal
+        if longest is None and (o.block_size is None or not causal):
             raise GeneError(
                 "blockwise cuts the longest text into blocks: give max_length=..., or, with "
                 "causal=True, block_size=..."
             )
-        self.block = o.block_size or -(-(max_length or 1) // o.blocks)
+        self.block = o.block_size or -(-(longest or 1) // o.blocks)
         unions = tuple((pattern,) for pattern in self._patterns())
         self._plan = SparsePlan(unions[:1] if len(set(unions)) == 1 else unions)
         if not causal:
             self.max_length = self.block * o.blocks
-            if max_length is not None and self.max_length < max_length:
+            if longest is not None and self.max_length < longest:
                 raise GeneError(
                     f"blockwise: blocks={o.blocks} of block_size={self.block} hold "
-                    f"{self.max_length} tokens, but max_length={max_length}: give "
-                    f"blocks={-(-max_length // self.block)}, or leave block_size out"
+                    f"{self.max_length} tokens, but max_length={longest}: give "
+                    f"blocks={-(-longest // self.block)}, or leave block_size out"
                 )
 
     def plan(self, length: int) -> SparsePlan:

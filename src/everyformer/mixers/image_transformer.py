@@ -30,30 +30,27 @@ import torch
 from torch import Tensor
 
 from everyformer.core.abilities import Picture
-from everyformer.core.bounds import Affects, Count, Dropout, When, Whole
-from everyformer.core.config import Options
+from everyformer.core.bounds import Count, When, Whole
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
-from everyformer.core.mixer import set_options
 from everyformer.core.state import State
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
-from everyformer.engines.sparse.attention import SHORT, Backend, sparse_attention
+from everyformer.engines.sparse.attention import SHORT
 from everyformer.engines.sparse.patterns import Blocks
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
-from everyformer.mixers._patterned import PatternAttention
+from everyformer.mixers._patterned import PatternAttention, PatternOptions
 from everyformer.mixers.base import Rows
-from everyformer.positions.base import Position
 
 TILE = (4, 12)
 Grid = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class ImageTransformerOptions(Options):
+class ImageTransformerOptions(PatternOptions):
     dims: Literal[1, 2] = 1
     """1: blocks of the row of tokens; 2: tiles of the picture"""
     block_size: Annotated[Count, When("dims", 1)] = 256
@@ -66,12 +63,6 @@ class ImageTransformerOptions(Options):
     """m_h, m_w, rows above a tile and columns on both sides that it sees (2-D)"""
     grid: Annotated[tuple[Count, Count] | None, When("dims", 2)] = None
     """rows and columns of the picture (2-D; default: those of the model's pixels)"""
-    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
-    """which projections have a bias"""
-    attention_dropout: Dropout = 0.0
-    """dropout on the weights in training"""
-    backend: Annotated[Backend, Affects("speed")] = "auto"
-    """how it is computed: auto, dense, blocked or flex"""
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -109,38 +100,20 @@ TRIALS = Trials(
 
 @MIXERS.register("image-transformer")
 class ImageTransformer(PatternAttention):
-    """Local attention over (B, L, width), with its projections.
-
-    Args:
-        width: channels of x.
-        heads: H.
-        causal: whether later tokens are hidden; in 2-D tokens then come in block-raster order.
-        max_length: not needed; a 2-D form takes as many tokens as its grid has cells.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `ImageTransformerOptions` or a dictionary.
-
-    Raises:
-        GeneError: sizes that cannot be, or a causal 2-D form without a grid.
-    """
+    """Local attention over (B, L, width), with its projections."""
 
     name = "image-transformer"
     trials = TRIALS
     drawn_for = "lm"
     Options = ImageTransformerOptions
+    options: ImageTransformerOptions
     examples = (
         ("1-D", {"block_size": 8, "memory_size": 8}),
         ("2-D", {"dims": 2, "grid": (8, 8), "tile": (4, 4), "flange": (2, 2)}),
     )
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, position: Position | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: ImageTransformerOptions = set_options(ImageTransformerOptions, self.name, options)
-        super().__init__(
-            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
-        )
-        self.options = o
+    def prepare(self, longest: int | None) -> None:
+        o, causal = self.options, self.causal
         self._plan: SparsePlan | None = None
         if o.dims == 1:
             back = o.block_size if o.memory_size is None else o.memory_size
@@ -172,12 +145,12 @@ class ImageTransformer(PatternAttention):
                 f"{picture.grid[0]} rows of {picture.grid[1]} tokens: leave it out"
             )
         tile = options.tile or (picture.causal and picture.tile) or TILE
-        made = picture.tile or (1, picture.grid[1])
-        if picture.causal and _in_order(tile, picture.grid) != _in_order(made, picture.grid):
-            order = "raster order" if picture.tile is None else f"blocks of {picture.tile}"
+        order = picture.tile or (1, picture.grid[1])
+        if picture.causal and _in_order(tile, picture.grid) != _in_order(order, picture.grid):
+            named = "raster order" if picture.tile is None else f"blocks of {picture.tile}"
             raise GeneError(
                 f"image-transformer with dims=2 sees tiles of {tile}, but the model makes its "
-                f"pictures in {order}: give pixels={{'order': 'blocks', 'tile': {tile}}}"
+                f"pictures in {named}: give pixels={{'order': 'blocks', 'tile': {tile}}}"
             )
         return dataclasses.replace(options, tile=tile, grid=picture.grid)
 
@@ -209,20 +182,19 @@ class ImageTransformer(PatternAttention):
         positions = torch.arange(rows.x.shape[1], device=rows.x.device)
         q, k = self._rotate(q, positions[None]), self._rotate(k, positions[None])
         if keep is None:
-            y = sparse_attention(q, k, v, plan, scores=self.scores, backend=self.backend)
-            return y, None
+            return self.attend(q, k, v, plan), None
         why = "hidden cells of a picture keep their positions, which units of whole rows cannot"
         take(self.name, "dense", why, rows.x.shape[1] > SHORT)
-        shown = plan.visible(positions, positions, self.heads) & keep[:, None, None]
+        visible = plan.visible(positions, positions, self.heads) & keep[:, None, None]
         pairs = Pairs.of(positions[None], positions[None], regular=True, causal=False)
-        return self.scores.attend(q, k, v, Visibility(mask=shown), pairs), None
+        return self.scores.attend(q, k, v, Visibility(mask=visible), pairs), None
 
     def literal(self, text: Rows) -> Tensor:
         if text.grid is None:
             return self._literal(text)
-        shown = self._of_grid(text).mask(text.x.shape[1], self.heads)
-        shown = shown if text.keep is None else shown & text.keep
-        return self._by_definition(self.project(text.x), shown)
+        visible = self._of_grid(text).mask(text.x.shape[1], self.heads)
+        visible = visible if text.keep is None else visible & text.keep
+        return self._by_definition(self.project(text.x), visible)
 
     def _of_grid(self, rows: Rows) -> SparsePlan:
         """The plan of pictures whose shape a mask tells."""

@@ -24,32 +24,29 @@ texts and wider windows: ``--training.stages 430 50 50 35 5`` (`everyformer.trai
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Even, Whole
-from everyformer.core.config import Options
+from everyformer.core.bounds import Bounds, Count, Even, Whole
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
-from everyformer.core.mixer import set_options
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.engines.sparse.attention import Backend, choose, sparse_attention
+from everyformer.engines.sparse.attention import choose
 from everyformer.engines.sparse.patterns import GlobalKeys, GlobalQueries, Near, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
-from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
+from everyformer.mixers._patterned import Heads, PatternAttention, PatternOptions, Weigh
 from everyformer.mixers.base import Rows
-from everyformer.positions.base import Position
 
 
 @dataclass(frozen=True)
-class LongformerOptions(Options):
+class LongformerOptions(PatternOptions):
     window: Even | tuple[Even, ...] = 512
     """W, even: W/2 tokens are seen on each side of a token (causal: before it); 0: itself alone;
     one number or one a head"""
@@ -61,12 +58,6 @@ class LongformerOptions(Options):
     global_projections: bool | None = None
     """queries, keys and values of global tokens have matrices of their own (default: unless causal
     and without global tokens)"""
-    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
-    """which projections have a bias"""
-    attention_dropout: Dropout = 0.0
-    """dropout on the weights in training"""
-    backend: Annotated[Backend, Affects("speed")] = "auto"
-    """how it is computed: auto, dense, blocked or flex"""
 
 
 @state
@@ -112,19 +103,7 @@ TRIALS = Trials(
 
 @MIXERS.register("longformer")
 class Longformer(PatternAttention):
-    """Windows and global tokens over (B, L, width), with the projections.
-
-    Args:
-        width: channels of x.
-        heads: H.
-        causal: whether later tokens are hidden.
-        max_length: not needed, any length works; global positions beyond it are refused.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `LongformerOptions` or a dictionary.
-
-    Raises:
-        GeneError: windows, dilations or global positions that cannot be.
-    """
+    """Windows and global tokens over (B, L, width), with the projections."""
 
     name = "longformer"
     trials = TRIALS
@@ -132,32 +111,26 @@ class Longformer(PatternAttention):
     states = (KeyValueState, LongformerState)
     honours = frozenset({"keep", "documents", "global_tokens"})
     Options = LongformerOptions
+    options: LongformerOptions
     examples = (
         ("window 8", {"window": 8}),
         ("dilated by 2", {"window": 8, "dilation": 2}),
         ("and global tokens", {"window": 8, "global_tokens": (0, 21, 42)}),
     )
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, position: Position | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: LongformerOptions = set_options(LongformerOptions, self.name, options)
-        super().__init__(
-            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
-        )
-        self.options = o
+    def prepare(self, longest: int | None) -> None:
+        o, heads, causal = self.options, self.heads, self.causal
         windows = _by_head("window", o.window, heads)
         dilations = _by_head("dilation", o.dilation, heads)
         self._halves = tuple((w // 2, b) for w, b in zip(windows, dilations, strict=True))
-        self.tokens = _positions(o.global_tokens, max_length)
+        self.tokens = _positions(o.global_tokens, longest)
         separate = o.global_projections
         if separate is None:
             separate = not causal or bool(self.tokens)
         self.project_global: HeadProjections | None = None
         if separate:
             sizes = (heads, heads), (self.size, self.size)
-            self.project_global = HeadProjections((width,) * 3, *sizes, o.bias)
+            self.project_global = HeadProjections((self.width,) * 3, *sizes, o.bias)
         self.narrow(1)
 
     def narrow(self, by: int) -> None:
@@ -231,81 +204,81 @@ class Longformer(PatternAttention):
 
     def _dense(self, q: Tensor) -> bool:
         """Whether all pairs are computed anyway."""
-        return choose(self._local, q, self.scores, self.backend) == "dense"
+        return choose(self._local, q, self.scores, self.options.backend) == "dense"
 
-    def _flags(self, places: Tensor) -> Tensor:
+    def _flags(self, positions: Tensor) -> Tensor:
         """Which positions (B or 1, L) are global where the mask names none."""
-        tokens = torch.tensor(self.tokens, dtype=torch.long, device=places.device)
-        return (places[..., None] == tokens).any(-1)
+        tokens = torch.tensor(self.tokens, dtype=torch.long, device=positions.device)
+        return (positions[..., None] == tokens).any(-1)
 
     def _with_tokens(self, rows: Rows, heads: Heads, tokens: tuple[int, ...]) -> Tensor:
         """Heads' outputs (B, H, L, D) of rows with the same global tokens."""
         x, keep = rows.x, rows.keep
         shared, length = self.project_global is None, x.shape[1]
         plan = self._local if tokens == self.tokens else self._of(tokens, queries=shared)
-        made = self._local_heads(heads, keep, plan)
+        out = self._local_heads(heads, keep, plan)
         tokens = tuple(token for token in tokens if token < length)
         if shared or not tokens:
-            return made
+            return out
         at, lengths = torch.tensor(tokens, device=x.device), rows.lengths[:, None]
         # causal: nothing behind the last one is seen by any of them
         read = x[:, : max(tokens) + 1] if self.causal else x
-        stand = torch.arange(read.shape[1], device=x.device)[None]
-        shown = self._hidden(at[None], stand, None if keep is None else keep[:, : read.shape[1]])
+        j = torch.arange(read.shape[1], device=x.device)[None]
+        visible = self._hidden(at[None], j, None if keep is None else keep[:, : read.shape[1]])
         q = self._global_queries(x.index_select(1, at), at[None], lengths)
-        keys = self._global_keys(read, stand, lengths)
-        own = self._outputs(q, *keys, shown, at[None], stand)
-        return made.index_copy(2, at, own.to(made.dtype))
+        keys = self._global_keys(read, j, lengths)
+        own = self._outputs(q, *keys, visible, at[None], j)
+        return out.index_copy(2, at, own.to(out.dtype))
 
     def _local_heads(self, heads: Heads, keep: Tensor | None, plan: SparsePlan) -> Tensor:
-        lengths = None if keep is None else keep.sum(1)
-        return sparse_attention(
-            *heads, plan, lengths=lengths, scores=self.scores, backend=self.backend
-        )
+        return self.attend(*heads, plan, None if keep is None else keep.sum(1))
 
     def _pairs(self, rows: Rows, heads: Heads, weigh: Weigh) -> Tensor:
         """All pairs, global tokens by flags: for graphs, short texts and pictures."""
         x, keep, flags = rows[:3]
-        places = torch.arange(x.shape[1], device=x.device)[None]
-        flags = self._flags(places) if flags is None else flags
+        positions = torch.arange(x.shape[1], device=x.device)[None]
+        flags = self._flags(positions) if flags is None else flags
         flags = flags if keep is None else flags & keep
-        seen = self._hidden(places, places, keep)
-        shown = self._windows.visible(places[0], places[0], self.heads)[None] | flags[:, None, None]
+        seen = self._hidden(positions, positions, keep)
+        windows = self._windows.visible(positions[0], positions[0], self.heads)[None]
+        visible = windows | flags[:, None, None]
         if self.project_global is None:
-            return weigh(*heads, seen & (shown | flags[:, None, :, None]), places, places)
-        made = weigh(*heads, seen & shown, places, places)
+            return weigh(*heads, seen & (visible | flags[:, None, :, None]), positions, positions)
+        out = weigh(*heads, seen & visible, positions, positions)
         lengths = rows.lengths[:, None]
-        q, keys = self._global_queries(x, places, lengths), self._global_keys(x, places, lengths)
-        return torch.where(flags[:, None, :, None], weigh(q, *keys, seen, places, places), made)
+        q = self._global_queries(x, positions, lengths)
+        keys = self._global_keys(x, positions, lengths)
+        whole = weigh(q, *keys, seen, positions, positions)
+        return torch.where(flags[:, None, :, None], whole, out)
 
-    def _streamed(self, rows: Rows, held: State) -> tuple[Tensor, State]:
+    def _streamed(self, rows: Rows, state: State) -> tuple[Tensor, State]:
         """New tokens behind those of a state."""
-        if not isinstance(held, LongformerState):
-            heads, local = self._by_plan(rows, held)
+        if not isinstance(state, LongformerState):
+            heads, local = self._by_plan(rows, state)
             assert local is not None
             return heads, local
-        heads, local = self._by_plan(rows, held.local)
+        heads, local = self._by_plan(rows, state.local)
         x, keep = rows.x, rows.keep
         assert isinstance(local, KeyValueState)
-        places = held.seen[:, None] + torch.arange(x.shape[1], device=x.device)
+        positions = state.seen[:, None] + torch.arange(x.shape[1], device=x.device)
         last = self.tokens[-1]
-        early, count = places <= last, x.shape[1]
+        early, count = positions <= last, x.shape[1]
         if not torch.compiler.is_compiling():
             # only these tokens can be global, or be read by one that is
             count = int(early.any(0).sum())
         if not count:
-            return heads, LongformerState(local.seen, local, held.whole)
-        x, places = x[:, :count], places[:, :count]
+            return heads, LongformerState(local.seen, local, state.whole)
+        x, positions = x[:, :count], positions[:, :count]
         keep = None if keep is None else keep[:, :count]
-        holes = keep is not None or held.whole.keep is not None
-        k, v = self._global_keys(x, places)
-        whole = held.whole.append(k, v, places if holes else None, keep)
-        real, stand = whole.slots()
-        shown = self._hidden(places, stand, real)
+        holes = keep is not None or state.whole.keep is not None
+        k, v = self._global_keys(x, positions)
+        whole = state.whole.append(k, v, positions if holes else None, keep)
+        real, j = whole.slots()
+        visible = self._hidden(positions, j, real)
         own = self._weighed(
-            self._global_queries(x, places), whole.keys, whole.values, shown, places, stand
+            self._global_queries(x, positions), whole.keys, whole.values, visible, positions, j
         )
-        flags = self._flags(places)[:, None, :, None]
+        flags = self._flags(positions)[:, None, :, None]
         heads = torch.cat((torch.where(flags, own, heads[:, :, :count]), heads[:, :, count:]), 2)
         return heads, LongformerState(local.seen, local, whole.last(last + 1))
 
@@ -324,32 +297,34 @@ class Longformer(PatternAttention):
         length = x.shape[1]
         if marked is not None:
             tokens = tuple(marked[0].nonzero().squeeze(1).tolist())
-        shown = self._of(tokens, queries=True).mask(length, self.heads)
-        made = self._by_definition(self.project(x), shown)
+        visible = self._of(tokens, queries=True).mask(length, self.heads)
+        out = self._by_definition(self.project(x), visible)
         if self.project_global is None:
-            return made
+            return out
         whole = torch.ones(1, length, length, dtype=torch.bool)
         whole = whole.tril() if self.causal else whole
         rows = self._by_definition(self.project_global(x), whole)
         flags = torch.isin(torch.arange(length), torch.tensor(tokens, dtype=torch.long))
-        return torch.where(flags[:, None], rows, made)
+        return torch.where(flags[:, None], rows, out)
 
-    def _global_queries(self, x: Tensor, places: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def _global_queries(
+        self, x: Tensor, positions: Tensor, lengths: Tensor | None = None
+    ) -> Tensor:
         assert self.project_global is not None
-        return self._rotate(self.project_global.one(x, "query"), places, lengths)
+        return self._rotate(self.project_global.one(x, "query"), positions, lengths)
 
     def _global_keys(
-        self, x: Tensor, places: Tensor, lengths: Tensor | None = None
+        self, x: Tensor, positions: Tensor, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         assert self.project_global is not None
         k, v = self.project_global.one(x, "key"), self.project_global.one(x, "value")
-        return self._rotate(k, places, lengths), v
+        return self._rotate(k, positions, lengths), v
 
-    def _hidden(self, here: Tensor, stand: Tensor, keep: Tensor | None) -> Tensor:
+    def _hidden(self, i: Tensor, j: Tensor, keep: Tensor | None) -> Tensor:
         """bool (B or 1, 1, L, S): real keys at ``stand``, of causal ones none behind ``here``."""
-        shown = torch.ones_like(stand, dtype=torch.bool) if keep is None else keep
-        shown = shown[:, None, None]
-        return shown & (stand[:, None, None] <= here[:, None, :, None]) if self.causal else shown
+        visible = torch.ones_like(j, dtype=torch.bool) if keep is None else keep
+        visible = visible[:, None, None]
+        return visible & (j[:, None, None] <= i[:, None, :, None]) if self.causal else visible
 
 
 def _by_head(name: str, value: int | tuple[int, ...], heads: int) -> tuple[int, ...]:

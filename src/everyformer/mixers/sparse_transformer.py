@@ -28,27 +28,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from everyformer.core.abilities import Picture
-from everyformer.core.bounds import Affects, Count, Dropout, When
-from everyformer.core.config import Options
+from everyformer.core.bounds import Count, When
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import Mixer, set_options
+from everyformer.core.mixer import Mixer
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
-from everyformer.engines.sparse.attention import Backend
 from everyformer.engines.sparse.panels import Titled
 from everyformer.engines.sparse.patterns import Blocks, Columns, Near, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.mixers import MIXERS
-from everyformer.mixers._patterned import PlanAttention
-from everyformer.positions.base import Position
+from everyformer.mixers._patterned import PatternOptions, PlanAttention
 
 Set = Literal["first", "second", "both"]
 
 
 @dataclass(frozen=True)
-class SparseTransformerOptions(Options):
+class SparseTransformerOptions(PatternOptions):
     pattern: Literal["strided", "fixed"] = "strided"
     """which pair of sets"""
     mode: Literal["merged", "heads", "interleave"] = "merged"
@@ -68,12 +65,6 @@ class SparseTransformerOptions(Options):
     key_dim: Count | None = None
     """channels of a head's queries and keys (default: as many as of its values; released networks
     of pictures have half of them)"""
-    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
-    """which projections have a bias"""
-    attention_dropout: Dropout = 0.0
-    """dropout on the weights in training (the paper has none)"""
-    backend: Annotated[Backend, Affects("speed")] = "auto"
-    """how it is computed: auto, dense, blocked or flex"""
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -108,36 +99,20 @@ TRIALS = Trials(
 
 @MIXERS.register("sparse-transformer")
 class SparseTransformer(PlanAttention):
-    """Factorised attention over (B, L, width), with its projections.
-
-    Args:
-        width: channels of x.
-        heads: H.
-        causal: whether later tokens are hidden.
-        max_length: any length works; about its square root is the stride unless one is given.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `SparseTransformerOptions` or a dictionary.
-
-    Raises:
-        GeneError: a stride, columns or groups that cannot be.
-    """
+    """Factorised attention over (B, L, width), with its projections."""
 
     name = "sparse-transformer"
     trials = TRIALS
     drawn_for = "lm"
     Options = SparseTransformerOptions
+    options: SparseTransformerOptions
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, position: Position | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: SparseTransformerOptions = set_options(SparseTransformerOptions, self.name, options)
-        super().__init__(
-            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend,
-            o.key_dim,
-        )  # fmt: skip
-        self.options = o
-        near_root = 64 if max_length is None else math.isqrt(max_length - 1) + 1
+    def key_channels(self, size: int) -> int:
+        return self.options.key_dim or size
+
+    def prepare(self, longest: int | None) -> None:
+        o = self.options
+        near_root = 64 if longest is None else math.isqrt(longest - 1) + 1
         self.stride = near_root if o.stride is None else o.stride
         self.columns = max(1, min(8, self.stride // 4)) if o.columns is None else o.columns
         if o.groups * self.columns > self.stride:
@@ -175,9 +150,9 @@ class SparseTransformer(PlanAttention):
     def _union(self, head: int) -> tuple[Pattern, ...]:
         """What one head sees."""
         first, second = self.sets_of(self.options.pattern, head % self.options.groups)
-        turn = head if self.options.mode == "heads" else self.layer
+        step = head if self.options.mode == "heads" else self.layer
         sets = ("both",) if self.options.mode == "merged" else self.options.sets
-        seen = sets[turn % len(sets)]
+        seen = sets[step % len(sets)]
         return {"first": first, "second": second, "both": (*first, *second)}[seen]
 
     @property

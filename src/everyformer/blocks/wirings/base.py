@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from everyformer.core.choices import made_again
+from everyformer.core.choices import recomputed
 from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import LayerOutput, Losses, add_losses
@@ -204,6 +204,6 @@ class Forward(Pass):
             return out
         # the compiler repeats by itself and takes no such contexts
         if not torch.compiler.is_compiling():
-            given["context_fn"] = made_again
+            given["context_fn"] = recomputed
         again: LayerOutput = checkpoint(block, stream, use_reentrant=False, **given)
         return again

@@ -147,7 +147,7 @@ class Recorded(Pass):
     gradients"""
     weights: dict[tuple[int, Part], range] = field(default_factory=dict)
     """where those of a block's sub-layer stand among the tensors"""
-    places: range = range(0)
+    positions: range = range(0)
     """where ``added`` stands"""
     outside: range = range(0)
     """where context and mask stand"""
@@ -170,7 +170,7 @@ class Recorded(Pass):
                 first = len(run.tensors)
                 run.tensors += block.weights_of(part).values()
                 run.weights[n, part] = range(first, len(run.tensors))
-        run.places = range(len(run.tensors), len(run.tensors) + len(given.added or ()))
+        run.positions = range(len(run.tensors), len(run.tensors) + len(given.added or ()))
         run.tensors += given.added or ()
         read = [t for one in given.context or () for t in one.tensors()]
         if given.mask is not None and given.mask.bias is not None:
@@ -294,21 +294,21 @@ class _Reversible(torch.autograd.Function):
                 )
                 graded = [(y, dy) for y, dy in pairs if y.requires_grad]
                 terms = terms[:cut]
-                places = [i for i in (*own, *run.outside) if wanted[i]]
-                ends, starts = [y for y, _ in graded], [source, *(inputs[i] for i in places)]
+                positions = [i for i in (*own, *run.outside) if wanted[i]]
+                ends, starts = [y for y, _ in graded], [source, *(inputs[i] for i in positions)]
                 source_grad, *others = torch.autograd.grad(
                     ends, starts, [dy for _, dy in graded], allow_unused=True
                 )
                 da, db = db, da if source_grad is None else da + source_grad
-                for i, part in zip(places, others, strict=True):
+                for i, part in zip(positions, others, strict=True):
                     found[i] = _sum(found[i], part)
-                if step.part == step.block.parts[0] and run.places:
-                    place = run.places[step.n]
-                    moved = inputs[place].detach()
+                if step.part == step.block.parts[0] and run.positions:
+                    index = run.positions[step.n]
+                    moved = inputs[index].detach()
                     a, b = a - moved, b - moved
-                    if wanted[place]:
+                    if wanted[index]:
                         gradient = (da + db).sum_to_size(moved.shape).to(moved.dtype)
-                        found[place] = _sum(found[place], gradient)
+                        found[index] = _sum(found[index], gradient)
         return None, da, db, *found
 
 

@@ -141,8 +141,8 @@ class KeyValueState(State):
 
     def reset(self, where: Tensor) -> KeyValueState:
         keep, positions = self.slots()
-        told = KeyValueState(self.seen, self.keys, self.values, keep, positions)
-        return State.reset(told, where)
+        explicit = KeyValueState(self.seen, self.keys, self.values, keep, positions)
+        return State.reset(explicit, where)
 
     def reserve(self, tokens: int) -> KeyValueState:
         """Ready to take in ``tokens`` more without a copy of all that is there each time."""

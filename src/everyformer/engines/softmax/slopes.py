@@ -179,9 +179,9 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float) -> tu
     """o (B, H, L, D) and log-sums (B, H, L)."""
     o, logsum = torch.empty_like(q), q.new_empty(q.shape[:3])
     for row, heads, part, bias, beside in _calls(q, k, slopes, scale):
-        read, held = (part.read(t[row, heads]) for t in (k, v))
-        asked = part.queries(q[row, heads])
-        own, total = _forward(asked, read, held, attn_mask=bias, scale=scale)
+        keys, values = (part.read(t[row, heads]) for t in (k, v))
+        queries = part.queries(q[row, heads])
+        own, total = _forward(queries, keys, values, attn_mask=bias, scale=scale)
         total = total + beside
         merged, sums = part.queries(o[row, heads]), part.queries(logsum[row, heads])
         if part.triangle:
@@ -199,11 +199,11 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dq, dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
     for row, heads, part, bias, beside in _calls(q, k, slopes, scale):
-        above, asked, made = (part.queries(t[row, heads]) for t in (grad_o, q, o))
-        read, held = (part.read(t[row, heads]) for t in (k, v))
+        above, queries, out = (part.queries(t[row, heads]) for t in (grad_o, q, o))
+        keys, values = (part.read(t[row, heads]) for t in (k, v))
         total = (part.queries(logsum[row, heads]) - beside).contiguous()
         found = _backward(
-            above, asked, read, held, made, total, 0.0, False, attn_mask=bias, scale=scale
+            above, queries, keys, values, out, total, 0.0, False, attn_mask=bias, scale=scale
         )
         part.queries(dq[row, heads]).add_(found[0])
         part.read(dk[row, heads]).add_(found[1])

@@ -25,7 +25,7 @@ class BlockOrder(NamedTuple):
 
     order: Tensor
     """(height x width,) int64: the cell that is made at each step"""
-    places: Tensor
+    steps: Tensor
     """(height x width,) int64: the step at which each cell is made"""
 
 

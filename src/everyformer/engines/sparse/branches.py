@@ -70,13 +70,13 @@ def _tasks(q: Tensor, lengths: Tensor | None, text: str) -> Iterator[_Task]:
         alone = len(groups) == len(group.branches) == 1 and group.branches[0].queries.rows is None
         for n, branch in enumerate(group.branches):
             if lengths is not None:
-                made = [_masked(branch, length, int(real), q.dtype) for real in lengths]
-            elif branch.shown is not None and branch.shown.numel() > KEPT:
-                made = [_masked(branch, length, None, q.dtype)] * batch
+                masks = [_masked(branch, length, int(real), q.dtype) for real in lengths]
+            elif branch.mask is not None and branch.mask.numel() > KEPT:
+                masks = [_masked(branch, length, None, q.dtype)] * batch
             else:
-                made = [_kept(text, length, heads, g, n, q.dtype)] * batch
+                masks = [_kept(text, length, heads, g, n, q.dtype)] * batch
             for b in range(batch):
-                yield _Task(slice(b, b + 1), chosen, branch, *made[b], alone)
+                yield _Task(slice(b, b + 1), chosen, branch, *masks[b], alone)
 
 
 @lru_cache(maxsize=16)
@@ -92,16 +92,16 @@ def _masked(
     branch: Branch, length: int, real: int | None, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor | None]:
     """A branch's mask for a kernel, and the queries that see nothing in it."""
-    shown = branch.shown
+    visible = branch.mask
     # a triangle hides what is behind a real query by itself
     if real is not None and real < length and not branch.triangle:
         known = (branch.keys.positions(length) < real)[:, :, None]
-        shown = known if shown is None else shown & known
-    if shown is None:
+        visible = known if visible is None else visible & known
+    if visible is None:
         return None, None
-    seen = shown.any(-1)
-    mask = torch.zeros(shown.shape, dtype=dtype).masked_fill_(~shown, -math.inf)
-    return mask, None if bool(seen.all()) else ~seen
+    empty = ~visible.any(-1)
+    mask = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -math.inf)
+    return mask, empty if bool(empty.any()) else None
 
 
 def _attend(
@@ -156,26 +156,26 @@ def _gradients(
     lengths: Tensor | None, plan: str, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     length = q.shape[1]
-    # a query that sees nothing has no pair whose weight could be asked for
+    # a query that sees nothing has no pair whose weight matters
     logsum = logsum.masked_fill(logsum == -math.inf, 0.0)
     dq, dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
     for task in _tasks(q, lengths, plan):
         queries, keys = task.branch.queries, task.branch.keys
-        g, asked, made, total = (
+        g, q_units, o_units, total = (
             _units(queries, t[task.row][:, :, task.heads])
             for t in (grad_o, q, o, logsum[..., None])
         )
-        read, held = (_units(keys, t[task.row][:, :, task.heads]) for t in (k, v))
+        k_units, v_units = (_units(keys, t[task.row][:, :, task.heads]) for t in (k, v))
         found = _backward(
-            g, asked, read, held, made, total.squeeze(-1).contiguous(), 0.0, task.branch.triangle,
-            attn_mask=task.mask, scale=scale,
+            g, q_units, k_units, v_units, o_units, total.squeeze(-1).contiguous(), 0.0,
+            task.branch.triangle, attn_mask=task.mask, scale=scale,
         )  # fmt: skip
-        asked = _ordered(queries, found[0], length)
+        grad_q = _ordered(queries, found[0], length)
         into = [keys.add(part.transpose(1, 2)[None], length) for part in found[1:]]
         if task.alone:
-            dq[task.row], dk[task.row], dv[task.row] = asked, *into
+            dq[task.row], dk[task.row], dv[task.row] = grad_q, *into
         else:
-            dq[_at(task)] += asked
+            dq[_at(task)] += grad_q
             for total, part in zip((dk, dv), into, strict=True):
                 total[task.row][:, :, task.heads] += part
     return dq, dk, dv

@@ -1,7 +1,7 @@
 """The branches of a plan by torch's own operations: any device, dropout, scores by position.
 
 The same merge of branches as in `everyformer.engines.sparse.branches`, differentiated by autograd.
-What is held for the backward pass are the weights of the units, never L x L.
+What is kept for the backward pass are the weights of the units, never L x L.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def by_parts(
         rule = scores
         if scores.position is not None and len(chosen) < heads:
             rule = replace(scores, position=scores.position.of_heads(group.heads))
-        made = [_branch(of, lengths, branch, rule, plan.causal) for branch in group.branches]
-        if not made:
+        parts = [_branch(of, lengths, branch, rule, plan.causal) for branch in group.branches]
+        if not parts:
             outputs.append(of.v.masked_fill(torch.ones((), dtype=torch.bool, device=v.device), 0))
             continue
-        logsum = torch.stack([own for _, own in made]).logsumexp(0)
+        logsum = torch.stack([own for _, own in parts]).logsumexp(0)
         total = torch.zeros(of.v.shape, dtype=wide, device=q.device)
-        for part, own in made:
+        for part, own in parts:
             alone = own == -math.inf
             apart = torch.where(alone, -math.inf, own - logsum.masked_fill(alone, 0.0))
             total = total + part * apart.exp()[..., None]
@@ -67,60 +67,59 @@ def _branch(
 ) -> tuple[Tensor, Tensor]:
     """One branch's outputs (B, L, H, D) and log-sums (B, L, H), in float32 or wider."""
     length, wide = of.q.shape[1], torch.promote_types(of.q.dtype, torch.float32)
-    asked = laid(branch.queries, of.q).transpose(2, 3).to(wide) * rule.factor(of.q)
-    read = laid(branch.keys, of.k).transpose(2, 3).to(wide)
-    held = laid(branch.keys, of.v).transpose(2, 3)
+    q = in_units(branch.queries, of.q).transpose(2, 3).to(wide) * rule.factor(of.q)
+    k = in_units(branch.keys, of.k).transpose(2, 3).to(wide)
+    v = in_units(branch.keys, of.v).transpose(2, 3)
     added: Added = None
     if rule.position is None:
-        scores = asked @ read.transpose(-1, -2)
+        scores = q @ k.transpose(-1, -2)
     else:
-        asks = rule.position, rule.factor(of.q), causal
-        scores, added = _scored(asked, read, branch, length, *asks)
-    shown = _shown(branch, scores, lengths, length)
-    if shown is not None:
-        scores = scores.masked_fill(~shown, -math.inf)
+        scores, added = _scored(q, k, branch, length, rule.position, rule.factor(of.q), causal)
+    mask = _mask_of(branch, scores, lengths, length)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
     empty = (scores == -math.inf).all(-1, keepdim=True)
     scores = scores.masked_fill(empty, 0.0)
     logsum = scores.logsumexp(-1).masked_fill(empty.squeeze(-1), -math.inf)
-    weights = F.dropout(scores.softmax(-1).masked_fill(empty, 0.0), rule.dropout).to(held.dtype)
-    o = (weights @ held).to(wide)
+    weights = F.dropout(scores.softmax(-1).masked_fill(empty, 0.0), rule.dropout).to(v.dtype)
+    o = (weights @ v).to(wide)
     more = None if added is None else added(weights)
     o = o if more is None else o + more
     o, logsum = (_back(branch.queries, t.transpose(2, 3), length) for t in (o, logsum))
     return o, logsum
 
 
-def _shown(branch: Branch, scores: Tensor, lengths: Tensor | None, length: int) -> Tensor | None:
+def _mask_of(branch: Branch, scores: Tensor, lengths: Tensor | None, length: int) -> Tensor | None:
     """bool (B or 1, U or 1, H or 1, R or 1, S)."""
-    shown = branch.shown
+    mask = branch.mask
     if branch.triangle:
-        shown = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    shown = None if shown is None else shown.to(scores.device)
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    mask = None if mask is None else mask.to(scores.device)
     if lengths is None:
-        return shown
+        return mask
     at = branch.keys.positions(length).to(scores.device)
     known = (at < lengths[:, None, None, None])[:, :, :, None]
-    return known if shown is None else shown & known
+    return known if mask is None else mask & known
 
 
 def _scored(
-    asked: Tensor, read: Tensor, branch: Branch, length: int, position: PositionOnScores,
+    q: Tensor, k: Tensor, branch: Branch, length: int, position: PositionOnScores,
     scale: float, causal: bool,
 ) -> tuple[Tensor, Added]:  # fmt: skip
     """Scores (B, U, H, R, S) by a position, and what it adds to outputs under weights."""
-    batch, units, heads = asked.shape[:3]
+    batch, units, heads = q.shape[:3]
     # padding stands nowhere: any distance that is in range will do
     i, j = (
-        layout.positions(length).clamp(0, length - 1).to(asked.device)
+        layout.positions(length).clamp(0, length - 1).to(q.device)
         for layout in (branch.queries, branch.keys)
     )
     if j.shape[1] > 1:
-        return asked @ read.transpose(-1, -2) + _by_head(position, i, j, heads, asked.dtype), None
+        return q @ k.transpose(-1, -2) + _by_head(position, i, j, heads, q.dtype), None
     columns = length if causal else 2 * length - 1
     i, j = (t[:, 0].repeat(batch, 1) for t in (i, j))
     pairs = Pairs(i, j, length - 1, columns, i.shape[-1], regular=False, causal=causal)
-    part = position.cut(position.prepare(pairs, scale, asked.dtype), pairs)
-    q, k = asked.flatten(0, 1), read.flatten(0, 1)
+    part = position.cut(position.prepare(pairs, scale, q.dtype), pairs)
+    q, k = q.flatten(0, 1), k.flatten(0, 1)
     products = position.content(q, part) @ k.transpose(-1, -2)
     scores = position.score(products, q, k, part, pairs).unflatten(0, (batch, units))
 
@@ -139,7 +138,7 @@ def _by_head(
     return torch.stack([position.by_distance(apart[:, h], dtype)[h] for h in range(heads)], 1)
 
 
-def laid(layout: Layout, t: Tensor) -> Tensor:
+def in_units(layout: Layout, t: Tensor) -> Tensor:
     """Tokens (B, L, H, ...) laid out in units, with a gradient."""
     units: Tensor = _Taken.apply(t, layout)
     return units
@@ -169,7 +168,7 @@ class _Added(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return laid(ctx.layout, grad), None, None
+        return in_units(ctx.layout, grad), None, None
 
 
 def _back(layout: Layout, units: Tensor, length: int) -> Tensor:

@@ -33,19 +33,19 @@ def flex(
         length, length, device=q.device, _compile=q.is_cuda,
     )  # fmt: skip
     attend: Any = _compiled() if q.is_cuda else flex_attention
-    made: Tensor = attend(q, k, v, block_mask=blocks, scale=scale)
-    return made
+    o: Tensor = attend(q, k, v, block_mask=blocks, scale=scale)
+    return o
 
 
 def _visible(plan: SparsePlan, lengths: Tensor | None) -> Any:
     def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        shown = torch.zeros_like(i, dtype=torch.bool)
+        mask = torch.zeros_like(i, dtype=torch.bool)
         for n, union in enumerate(plan.heads):
-            here = torch.zeros_like(shown)
+            here = torch.zeros_like(mask)
             for pattern in union:
                 here = here | pattern.visible(i, j, h)
-            shown = shown | (here if len(plan.heads) == 1 else here & (h == n))
-        return shown if lengths is None else shown & (j < lengths[b])
+            mask = mask | (here if len(plan.heads) == 1 else here & (h == n))
+        return mask if lengths is None else mask & (j < lengths[b])
 
     return visible
 

@@ -32,9 +32,9 @@ def plan_panels(titled: Titled, size: int, row: int | None, small: bool) -> Pane
     for title, union in titled:
         shades = _shades(union, size)
         matrices.append(Panel(title, shades.numpy(), ("is read", "reads")))
-        laid = _in_rows(row, union, shades[query])
-        if laid is not None:
-            pictures.append(Panel(f"read by {query}", laid.numpy(), ("column", "row")))
+        cells = _in_rows(row, union, shades[query])
+        if cells is not None:
+            pictures.append(Panel(f"read by {query}", cells.numpy(), ("column", "row")))
     caption = (
         f"Who may read whom of {size} tokens: a token itself, the first pattern of its heads and, "
         "paler, the second."
@@ -78,8 +78,8 @@ def _shades(union: Union, size: int) -> Tensor:
     """(L, L): which pattern of a union shows each pair first, as a shade."""
     shades = torch.zeros(size, size)
     for n in reversed(range(len(union))):
-        shown = SparsePlan.of(union[n]).mask(size)[0]
-        shades = shades.masked_fill(shown, SHADES[min(n, len(SHADES) - 1)])
+        mask = SparsePlan.of(union[n]).mask(size)[0]
+        shades = shades.masked_fill(mask, SHADES[min(n, len(SHADES) - 1)])
     own = shades.diagonal()
     own[own > 0] = 1.0
     return shades
@@ -94,6 +94,6 @@ def _in_rows(row: int | None, union: Union, seen: Tensor) -> Tensor | None:
         (down, across), columns = union[0].cells(at), union[0].grid[1]
     else:
         return None
-    laid = torch.full((int(down.max()) + 1, columns), torch.nan)
-    laid[down, across] = seen
-    return laid
+    cells = torch.full((int(down.max()) + 1, columns), torch.nan)
+    cells[down, across] = seen
+    return cells

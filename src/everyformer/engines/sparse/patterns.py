@@ -33,8 +33,8 @@ class Pattern:
 
     def visible(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         """bool, of positions (and heads) that broadcast."""
-        shown = self._shown(i, j, head)
-        return shown & (j <= i) if self.causal else shown
+        sees = self._sees(i, j, head)
+        return sees & (j <= i) if self.causal else sees
 
     def parts(self, length: int) -> Iterator[Part]:
         """Where its pairs are, in a row of ``length`` tokens."""
@@ -49,7 +49,7 @@ class Pattern:
         """Which keys j < ``now`` some query i >= ``now`` may still see."""
         raise NotImplementedError
 
-    def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         raise NotImplementedError
 
 
@@ -72,14 +72,14 @@ class Near(Pattern):
                 f"{self.after}, and its dilation is at least 1, not {self.dilation}"
             )
 
-    def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         apart = i - j
-        shown = apart % self.dilation == 0
+        near = apart % self.dilation == 0
         if self.before is not None:
-            shown = shown & (apart <= self.before * self.dilation)
+            near = near & (apart <= self.before * self.dilation)
         if self.causal or self.after is None:
-            return shown
-        return shown & (apart >= -self.after * self.dilation)
+            return near
+        return near & (apart >= -self.after * self.dilation)
 
     def parts(self, length: int) -> Iterator[Part]:
         each = -(-length // self.dilation)
@@ -132,12 +132,12 @@ class Blocks(Pattern):
                 f"and after, not {self.before} and {self.after}"
             )
 
-    def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         first = (i - self.skip) // self.size * self.size + self.skip
-        shown = j >= first - self.before
+        inside = j >= first - self.before
         if self.skip:
-            shown = shown & (i >= self.skip) & (j >= self.skip)
-        return shown if self.causal else shown & (j < first + self.size + self.after)
+            inside = inside & (i >= self.skip) & (j >= self.skip)
+        return inside if self.causal else inside & (j < first + self.size + self.after)
 
     def parts(self, length: int) -> Iterator[Part]:
         rest = length - self.skip
@@ -173,17 +173,17 @@ class Columns(Pattern):
                 f"columns {self.first} to {self.last} do not lie in a period of {self.period}"
             )
 
-    def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         return self._among(j) | torch.zeros_like(i, dtype=torch.bool)
 
     def parts(self, length: int) -> Iterator[Part]:
         tokens = torch.arange(length)
-        shown = tokens[self._among(tokens)]
+        summaries = tokens[self._among(tokens)]
         # causal rows come in stretches, each with the columns that its last row sees
         step = max(512, self.period) if self.causal else length
         for begin in range(0, length, step):
             rows = tokens[begin : begin + step]
-            keys = shown[shown <= int(rows[-1])] if self.causal else shown
+            keys = summaries[summaries <= int(rows[-1])] if self.causal else summaries
             if len(keys):
                 yield Chosen(rows[None]), Chosen(keys[None])
 
@@ -218,7 +218,7 @@ class GlobalKeys(_OfTokens):
 
     kind = "global-keys"
 
-    def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         return self._among(j) | torch.zeros_like(i, dtype=torch.bool)
 
     def parts(self, length: int) -> Iterator[Part]:
@@ -236,7 +236,7 @@ class GlobalQueries(_OfTokens):
 
     kind = "global-queries"
 
-    def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         return self._among(i) | torch.zeros_like(j, dtype=torch.bool)
 
     def parts(self, length: int) -> Iterator[Part]:
@@ -271,7 +271,7 @@ class BlockTable(Pattern):
         at = torch.where((entries < 0) | (entries >= count), count, entries)
         object.__setattr__(self, "seen", seen.scatter(2, at, True)[..., :count].contiguous())
 
-    def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         seen = self.seen.to(i.device)
         last = seen.shape[-1] - 1
         a, b = (i - self.skip) // self.size, (j - self.skip) // self.size

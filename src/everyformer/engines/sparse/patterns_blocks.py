@@ -32,7 +32,7 @@ class PastBlocks(Pattern):
                 f"not {self.shift}"
             )
 
-    def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         here = i // self.size
         read = here - self.shift
         if self.wrap:

@@ -64,13 +64,13 @@ class Rectangles(Pattern):
         broad = (columns - left).clamp(max=wide)
         return top * columns + left * tall + (row - top) * broad + column - left
 
-    def _shown(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         (high, wide), (up, side) = self.tile, self.flange
         (row, column), (other_row, other_column) = self.cells(i), self.cells(j)
         top, left = row // high * high, column // wide * wide
-        shown = (other_row >= top - up) & (other_column >= left - side)
-        shown = shown & (other_column < left + wide + side)
-        return shown if self.causal else shown & (other_row < top + high + up)
+        mask = (other_row >= top - up) & (other_column >= left - side)
+        mask = mask & (other_column < left + wide + side)
+        return mask if self.causal else mask & (other_row < top + high + up)
 
     def parts(self, length: int) -> Iterator[Part]:
         at = torch.arange(length)

@@ -44,7 +44,7 @@ class Branch(NamedTuple):
 
     queries: Layout
     keys: Layout
-    shown: Tensor | None
+    mask: Tensor | None
     """(U or 1, H or 1, R or 1, S) bool; None: all pairs, or row >= column if ``triangle``"""
     triangle: bool
 
@@ -95,8 +95,8 @@ class SparsePlan:
         """The plan that a `text` describes."""
 
         def pattern(fields: dict[str, Any]) -> Pattern:
-            made: Pattern = KINDS[fields.pop("kind")](**{k: _tuples(v) for k, v in fields.items()})
-            return made
+            kind: type[Pattern] = KINDS[fields.pop("kind")]
+            return kind(**{name: _tuples(value) for name, value in fields.items()})
 
         return SparsePlan(tuple(tuple(map(pattern, union)) for union in json.loads(text)))
 
@@ -113,9 +113,9 @@ class SparsePlan:
         i, j = i[..., None, :, None], j[..., None, None, :]
         head = torch.arange(heads, device=i.device)[:, None, None]
         if len(self.heads) == 1:
-            return _shown(self.heads[0], i, j, head)
+            return _visible_in(self.heads[0], i, j, head)
         self.check_heads(heads)
-        rows = [_shown(u, i, j, head[h : h + 1]) for h, u in enumerate(self.heads)]
+        rows = [_visible_in(u, i, j, head[h : h + 1]) for h, u in enumerate(self.heads)]
         return torch.cat(torch.broadcast_tensors(*rows), -3)
 
     def mask(self, length: int, heads: int = 1) -> Tensor:
@@ -125,9 +125,9 @@ class SparsePlan:
 
     def density(self, length: int, heads: int = 1) -> float:
         """Share of all pairs (i, j), j <= i if causal, that are visible."""
-        shown = self.mask(length, heads)
+        mask = self.mask(length, heads)
         pairs = length * (length + 1) // 2 if self.causal else length * length
-        return int(shown.sum()) / (len(shown) * pairs)
+        return int(mask.sum()) / (len(mask) * pairs)
 
     def reach(self, length: int, layers: int, heads: int = 1) -> Tensor:
         """(L, L) bool: of which tokens something may have come to a token after ``layers``."""
@@ -198,11 +198,11 @@ def _sees_all(pattern: Pattern) -> bool:
     return pattern.before is None and (pattern.causal or pattern.after is None)
 
 
-def _shown(union: Union, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
-    shown = torch.zeros_like(i | j, dtype=torch.bool)
+def _visible_in(union: Union, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
+    mask = torch.zeros_like(i | j, dtype=torch.bool)
     for pattern in union:
-        shown = shown | pattern.visible(i, j, head)
-    return shown
+        mask = mask | pattern.visible(i, j, head)
+    return mask
 
 
 @lru_cache(maxsize=64)
@@ -238,37 +238,37 @@ def _branches(union: Union, heads: Sequence[int], length: int) -> tuple[Branch, 
 @lru_cache(maxsize=256)
 def _of_last(union: Union, heads: tuple[int, ...], length: int) -> tuple[Branch, ...]:
     """The parts of a union's last pattern; unions that begin alike make the first ones once."""
-    made = []
+    branches = []
     head, pattern = torch.tensor(heads)[:, None, None], union[-1]
     for queries, keys in pattern.parts(length):
         i = queries.positions(length)[..., None]
         j = keys.positions(length)[..., None, :]
-        shown = pattern.visible(i, j, head) & (j >= 0)
+        mask = pattern.visible(i, j, head) & (j >= 0)
         if not pattern.causal:
-            shown = shown & (j < length)
+            mask = mask & (j < length)
         for earlier in union[:-1]:
-            shown = shown & ~earlier.visible(i, j, head)
-        if bool(shown.any()):
-            made.append(_branch(queries, keys, shown))
-    return tuple(made)
+            mask = mask & ~earlier.visible(i, j, head)
+        if bool(mask.any()):
+            branches.append(_branch(queries, keys, mask))
+    return tuple(branches)
 
 
-def _branch(queries: Layout, keys: Layout, shown: Tensor) -> Branch:
+def _branch(queries: Layout, keys: Layout, mask: Tensor) -> Branch:
     """The mask as small as it can be."""
     for dim in (0, 1):
-        shown = _once(shown, dim)
-    if bool(shown.all()):
+        mask = _once(mask, dim)
+    if bool(mask.all()):
         return Branch(queries, keys, None, False)
-    rows, columns = shown.shape[-2:]
-    if rows == columns and bool((shown == torch.ones(rows, rows, dtype=torch.bool).tril()).all()):
+    rows, columns = mask.shape[-2:]
+    if rows == columns and bool((mask == torch.ones(rows, rows, dtype=torch.bool).tril()).all()):
         return Branch(queries, keys, None, True)
-    return Branch(queries, keys, _once(shown, 2).contiguous(), False)
+    return Branch(queries, keys, _once(mask, 2).contiguous(), False)
 
 
-def _once(shown: Tensor, dim: int) -> Tensor:
+def _once(mask: Tensor, dim: int) -> Tensor:
     """One along ``dim`` where all are the same."""
-    first = shown.narrow(dim, 0, 1)
-    return first if bool((shown == first).all()) else shown
+    first = mask.narrow(dim, 0, 1)
+    return first if bool((mask == first).all()) else mask
 
 
 def _tuples(value: Any) -> Any:

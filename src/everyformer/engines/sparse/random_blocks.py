@@ -53,15 +53,15 @@ def shortlist(order: Tensor, count: int, rules: Rules) -> Tensor:
     near, always = fixed_edges(replace(rules, always=tuple(b for b in rules.always if b >= 0)), n,
                                torch.tensor([n], device=order.device))  # fmt: skip
     never = (near[0] | always[0]).expand_as(order).gather(-1, order.long())
-    # place by place, what is never taken above all others
-    places = order.masked_fill(never, n).permute(2, 0, 1).contiguous()
+    # rank by rank, what is never taken above all others
+    ranks = order.masked_fill(never, n).permute(2, 0, 1).contiguous()
     smallest = order.new_full((most, *order.shape[:2]), n)
     kept = []
-    for block in places:
-        kept.append(block < smallest[-1])
-        # put into its place among the smallest so far, which stand in ascending order
-        before = torch.cat((smallest.new_full((1, *block.shape), -1), smallest[:-1]))
-        smallest = torch.minimum(smallest, torch.maximum(before, block))
+    for rank in ranks:
+        kept.append(rank < smallest[-1])
+        # put among the smallest so far, which stand in ascending order
+        before = torch.cat((smallest.new_full((1, *rank.shape), -1), smallest[:-1]))
+        smallest = torch.minimum(smallest, torch.maximum(before, rank))
     taken = torch.stack(kept, -1)
     first = torch.argsort((~taken).to(torch.uint8), dim=-1, stable=True)[..., :size]
     listed = order.gather(-1, first).masked_fill(~taken.gather(-1, first), -1)

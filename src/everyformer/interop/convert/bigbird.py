@@ -23,7 +23,7 @@ from everyformer.interop.convert.bert import (
 from everyformer.interop.convert.labels import described_labels, label_count
 from everyformer.interop.convert.longformer import OF_BERT
 from everyformer.interop.convert.rules import Rule
-from everyformer.mixers.bigbird import BigBirdOptions
+from everyformer.mixers.bigbird.options import BigBirdOptions
 from everyformer.models.config import ModelConfig
 
 KIND = Encoder("bert", BERT_HEAD, classifier="classifier")

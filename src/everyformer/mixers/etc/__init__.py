@@ -161,8 +161,8 @@ class ETC(RowMixer):
             take(self.name, "dense", "a graph knows no numbers of global tokens", True)
             return MixerOutput(self._literal(rows), None, {})
         long, summary = kinds_of(rows)
-        made = (summary, self._all(summary, long)), (long, self._local(long, summary))
-        return MixerOutput(merged(rows.x, *made), None, {})
+        out = (summary, self._all(summary, long)), (long, self._local(long, summary))
+        return MixerOutput(merged(rows.x, *out), None, {})
 
     def text_reference(self, text: Rows) -> Tensor:
         """All pairs at once: scores by label, one softmax a query."""
@@ -192,7 +192,7 @@ class ETC(RowMixer):
     def _heads(self, t: Tensor) -> Tensor:
         return t.unflatten(-1, (self.heads, self.size))
 
-    def _asked(self, side: Side, x: Tensor) -> Tensor:
+    def _queries(self, side: Side, x: Tensor) -> Tensor:
         """Scaled queries (B, N, H, D)."""
         return wide(self._heads(side.query(x))) / math.sqrt(self.size)
 
@@ -207,19 +207,19 @@ class ETC(RowMixer):
                 size, beside = length, 0
         queries, keys = Windows(size), Windows(size, beside, beside)
         pairs = pairs_of(size, beside, long.x.device)
-        q = self._asked(self.long, long.x)
+        q = self._queries(self.long, long.x)
         near, across = (
             in_units(queries, self.long_labels(q, of))
             for of in (self._near(q.device), self._across)
         )
-        asked = in_units(queries, q)
+        q_units = in_units(queries, q)
         k, v = (in_units(keys, self._heads(t)) for t in self.long.read(long.x, "long"))
         other, more = (self._heads(t).transpose(1, 2) for t in self.long.read(summary.x, "global"))
         own, seen = (pairs_in_units(queries, t) for t in (own_of(long, summary), seen_of(summary)))
         close, hard = pairs.distances().abs() <= self.options.radius, self.options.hard_l2g
-        products = (asked.flatten(2, 3) @ wide(other).mT).unflatten(2, (-1, size))
+        products = (q_units.flatten(2, 3) @ wide(other).mT).unflatten(2, (-1, size))
         weights = self._softmax(
-            (asked @ wide(k).mT).add_(self._by_distance(near, pairs)),
+            (q_units @ wide(k).mT).add_(self._by_distance(near, pairs)),
             products.add_(self._by_sentence(across, own, hard)),
             (seen_in_units(long, keys) & close, both(seen, own) if hard else seen),
         )
@@ -232,8 +232,8 @@ class ETC(RowMixer):
         count, hard = summary.x.shape[1], self.options.hard_g2l
         if count == 0:
             return None
-        q = self._asked(self.summary, summary.x)
-        asked = q.transpose(1, 2)
+        q = self._queries(self.summary, summary.x)
+        q_units = q.transpose(1, 2)
         (k, v), (other, more) = (
             [self._heads(t).transpose(1, 2) for t in self.summary.read(row.x, kind)]
             for row, kind in ((summary, "global"), (long, "long"))
@@ -249,15 +249,15 @@ class ETC(RowMixer):
         across = self.summary_labels(q, self._across).transpose(1, 2)
         own, seen = own_of(summary, long), seen_of(long)
         weights = self._softmax(
-            (asked @ wide(k).mT).add_(among),
-            (asked @ wide(other).mT).add_(self._by_sentence(across, own, hard)),
+            (q_units @ wide(k).mT).add_(among),
+            (q_units @ wide(other).mT).add_(self._by_sentence(across, own, hard)),
             (seen_of(summary), both(seen, own) if hard else seen),
         )
         here, there = (part.to(v.dtype) for part in weights)
         return self.summary_out((here @ v + there @ more).transpose(1, 2).flatten(2))
 
     def _softmax(
-        self, near: Tensor, across: Tensor, shown: tuple[Tensor | None, Tensor | None]
+        self, near: Tensor, across: Tensor, visible: tuple[Tensor | None, Tensor | None]
     ) -> tuple[Tensor, ...]:
         """One softmax over keys of a query's kind and the other kind, whose scores it overwrites.
 
@@ -265,7 +265,7 @@ class ETC(RowMixer):
         """
         # what is hidden gets a weight and a gradient of zero, so autograd need not know of it
         with torch.no_grad():
-            for scores, seen in zip((near, across), shown, strict=True):
+            for scores, seen in zip((near, across), visible, strict=True):
                 if seen is not None:
                     scores.masked_fill_(~seen, torch.finfo(scores.dtype).min)
         weights = torch.cat((near, across), -1).softmax(-1)
@@ -308,16 +308,16 @@ class ETC(RowMixer):
         chosen, x = self._facts(rows)[0], rows.x
         weights = self._weights(rows)
         y = torch.zeros_like(x)
-        for kind, side, out in self._sides():
+        for kind, side, merge in self._sides():
             parts = []
             for other in ("long", "global"):
                 _, v = side.read(x, other)
                 there = chosen if other == "global" else ~chosen
                 part = weights * there[:, None, None].to(weights)
                 parts.append(part @ wide(self._heads(v).transpose(1, 2)))
-            made = out((parts[0] + parts[1]).to(x.dtype).transpose(1, 2).flatten(2))
+            out = merge((parts[0] + parts[1]).to(x.dtype).transpose(1, 2).flatten(2))
             here = chosen if kind == "global" else ~chosen
-            y = torch.where(here[..., None], made, y)
+            y = torch.where(here[..., None], out, y)
         return y
 
     def _weights(self, rows: Rows) -> Tensor:
@@ -327,10 +327,10 @@ class ETC(RowMixer):
         seen = keep[:, None]
         own = (sentences[:, :, None] == sentences[:, None]) & (sentences >= 0)[:, None]
         # a token's place among its kind
-        place = torch.where(
+        index = torch.where(
             chosen, (chosen & keep).long().cumsum(1), (~chosen & keep).long().cumsum(1)
         )
-        apart = place[:, None] - place[:, :, None]
+        apart = index[:, None] - index[:, :, None]
         alike = chosen[:, :, None] == chosen[:, None]
         across = self.distances + own.long()
         near = apart.abs() <= o.radius
@@ -342,7 +342,7 @@ class ETC(RowMixer):
         total = wide(x).new_zeros(x.shape[0], self.heads, x.shape[1], x.shape[1])
         for kind, side, _ in self._sides():
             labels = self.long_labels if kind == "long" else self.summary_labels
-            q = self._asked(side, x)
+            q = self._queries(side, x)
             by_label = labels(q).transpose(1, 2)
             products = []
             for other in ("long", "global"):

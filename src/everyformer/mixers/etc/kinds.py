@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from everyformer.engines.rows import gather_rows, order_of_real
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import surely
-from everyformer.engines.sparse.by_torch import laid
+from everyformer.engines.sparse.by_torch import in_units as tokens_in_units
 from everyformer.engines.sparse.layouts import Windows
 from everyformer.mixers.base import Rows
 
@@ -47,8 +47,8 @@ def kinds_of(rows: Rows) -> tuple[Row, Row]:
         order = order_of_real(chosen)[:, : int(chosen.sum(1).max())]
         real = chosen.gather(1, order)
         own = gather_rows(x, order).masked_fill(~real[..., None], 0.0)
-        told = None if sentences is None else sentences.gather(1, order)
-        kinds.append(Row(own, order, real, told))
+        own_sentences = None if sentences is None else sentences.gather(1, order)
+        kinds.append(Row(own, order, real, own_sentences))
     return kinds[0], kinds[1]
 
 
@@ -143,7 +143,7 @@ def pairs_of(size: int, beside: int, device: torch.device, regular: bool = True)
 
 def in_units(layout: Windows, t: Tensor) -> Tensor:
     """Tokens (B, L, H, ...) to (B, H, U, R, ...)."""
-    return laid(layout, t).movedim(3, 1)
+    return tokens_in_units(layout, t).movedim(3, 1)
 
 
 def pairs_in_units(layout: Windows, pairs: Tensor | None) -> Tensor | None:

@@ -63,7 +63,7 @@ from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.mixers import MIXERS
-from everyformer.mixers.base import RowMixer, Rows, laid
+from everyformer.mixers.base import RowMixer, Rows, rows_of
 from everyformer.mixers.reformer.function import (
     dense_attention,
     keys_of,
@@ -210,7 +210,7 @@ class Reformer(RowMixer):
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
         self.check_input(x, None, mask, state)
         assert isinstance(state, ReformerState)
-        rows = laid(x, mask)[0]
+        rows = rows_of(x, mask)[0]
         return self._append(*self._project(rows.x), rows, state)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,22 +27,17 @@ Source: Zaheer et al. 2020, arXiv 2007.14062, section 2 and appendix D.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Index, Odd, When, Whole
-from everyformer.core.config import Options
 from everyformer.core.dispatch import take
-from everyformer.core.errors import GeneError
-from everyformer.core.mixer import Mixer, set_options
+from everyformer.core.mixer import Mixer
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.scored import Scores
-from everyformer.engines.sparse.attention import Backend, sparse_attention
 from everyformer.engines.sparse.patterns import (
     Blocks,
     BlockTable,
@@ -61,69 +56,25 @@ from everyformer.engines.sparse.random_blocks import (
     uniform_order,
 )
 from everyformer.mixers import MIXERS
-from everyformer.mixers._bigbird_trials import TRIALS
 from everyformer.mixers._patterned import Heads, PatternAttention, Weigh
 from everyformer.mixers.attention import attention_reference
 from everyformer.mixers.base import Rows
-from everyformer.positions.base import Position
+from everyformer.mixers.bigbird.options import BigBirdOptions, check_together
+from everyformer.mixers.bigbird.trials import TRIALS
 
-MOST_GLOBAL = 1 << 20
-"""global tokens, which plans list one by one"""
-SEEDS = 2**31
-"""how many there are: a layer's number is added, and NumPy takes 32 bits"""
 SMALL = {"block_size": 4, "random_blocks": 2}
 """blocks of pictures"""
 
 
-@dataclass(frozen=True)
-class BigBirdOptions(Options):
-    block_size: Count = 64
-    """tokens of a block"""
-    window_blocks: Odd = 3
-    """w, odd: the own block and as many to each side (causal: before it)"""
-    random_blocks: Whole = 3
-    """r, random blocks of each block and head; fewer where there are not as many"""
-    global_blocks: tuple[Index, ...] | None = None
-    """blocks of the text that see all and are seen by all; negative: from the end of the real text
-    (default: the first and the last, causal the first, with form etc none)"""
-    form: Literal["itc", "etc"] = "itc"
-    """whether global tokens are of the text, or learned and in front of it"""
-    extra_tokens: Annotated[Whole, When("form", "etc")] = 64
-    """global tokens in front (form etc)"""
-    random: Literal["uniform", "release", "zeros"] = "uniform"
-    """evenly; the released tables for max_length; r times block 0 (transformers in evaluation)"""
-    seed: Annotated[int, Bounds(0, SEEDS - 1)] = 0
-    """of the random blocks; layers and heads draw their own"""
-    dense_blocks: Whole = 0
-    """texts of at most so many blocks see everything (transformers: 5 + 2 r)"""
-    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
-    """which projections have a bias"""
-    attention_dropout: Dropout = 0.0
-    """dropout on the weights in training (the released code has none)"""
-    backend: Annotated[Backend, Affects("speed")] = "auto"
-    """how it is computed: auto, dense, blocked or flex"""
-
-
 @MIXERS.register("bigbird")
 class BigBird(PatternAttention):
-    """Windows of blocks, random and global blocks over (B, L, width), with the projections.
-
-    Args:
-        width: channels of x.
-        heads: H.
-        causal: whether later tokens are hidden.
-        max_length: longest text, which the random blocks are drawn for; not needed without.
-        channels: of the heads together, where other mixers hold the rest (default: width).
-        options: `BigBirdOptions` or a dictionary.
-
-    Raises:
-        GeneError: options that do not go with each other or with causal.
-    """
+    """Windows of blocks, random and global blocks over (B, L, width), with the projections."""
 
     name = "bigbird"
     trials = TRIALS
     drawn_for = "mlm"
     Options = BigBirdOptions
+    options: BigBirdOptions
     examples = (
         ("at random", {**SMALL, "window_blocks": 1, "global_blocks": ()}),
         ("near", {**SMALL, "random_blocks": 0, "global_blocks": ()}),
@@ -131,15 +82,9 @@ class BigBird(PatternAttention):
         ("all three", SMALL),
     )
 
-    def __init__(
-        self, *, width: int, heads: int = 1, causal: bool = False, max_length: int | None = None,
-        channels: int | None = None, position: Position | None = None, options: Any = None,
-    ) -> None:  # fmt: skip
-        o: BigBirdOptions = set_options(BigBirdOptions, self.name, options)
-        super().__init__(
-            (width, channels, heads), causal, position, o.bias, o.attention_dropout, o.backend
-        )
-        self.options, self.layer, self.layers = o, 0, 0
+    def prepare(self, longest: int | None) -> None:
+        o, causal = self.options, self.causal
+        self.layer = self.layers = 0
         self.lead = o.extra_tokens if o.form == "etc" else 0
         always = o.global_blocks
         if always is None:
@@ -147,58 +92,14 @@ class BigBird(PatternAttention):
         self.rules = Rules(o.window_blocks // 2, tuple(dict.fromkeys(always)), causal)
         drawn = o.random_blocks > 0 and o.random != "zeros"
         # of a block that is longer than any text, no more than that is in plans
-        self._size = min(o.block_size, max_length) if drawn and max_length else o.block_size
-        self.max_length = max_length if drawn else None
-        self._check(max_length, drawn)
+        self._size = min(o.block_size, longest) if drawn and longest else o.block_size
+        self.max_length = longest if drawn else None
+        check_together(o, self.rules, self._size, longest, self.position)
         self.order: Tensor | None
         self.register_buffer("order", self._drawn() if drawn else None)
         self._known: dict[int, SparsePlan] = {}
         self._known_of = (0, 0)
         self._newest = self.plan(1)
-
-    def _check(self, longest: int | None, drawn: bool) -> None:
-        """Refuse what cannot be together."""
-        o, causal = self.options, self.causal
-        if drawn and longest is None:
-            raise GeneError(
-                "bigbird draws its random blocks once, for the longest text, so it needs "
-                "max_length: give it, or random_blocks=0"
-            )
-        blocks = math.inf if longest is None else -(-longest // o.block_size)
-        for block in self.rules.always:
-            if block >= blocks or block < -blocks:
-                raise GeneError(
-                    f"global_blocks={self.rules.always} names block {block}, but max_length="
-                    f"{longest} has {blocks} blocks of block_size={o.block_size}"
-                )
-        if (tokens := len(self.rules.always) * self._size) > MOST_GLOBAL:
-            raise GeneError(
-                f"bigbird lists its global tokens, {tokens:,} in global_blocks={self.rules.always} "
-                f"of block_size={o.block_size}, and {MOST_GLOBAL:,} at most: choose a smaller "
-                "block_size, or global_blocks=()"
-            )
-        if o.random == "release" and longest is not None and longest % o.block_size:
-            raise GeneError(
-                f"random='release' has tables for whole blocks: max_length={longest} is no "
-                f"multiple of block_size={o.block_size}"
-            )
-        wrong = {
-            "form='etc'": o.form == "etc",
-            "random='zeros'": o.random == "zeros",
-            f"dense_blocks={o.dense_blocks}": o.dense_blocks > 0,
-            f"global_blocks={self.rules.always}": min(self.rules.always, default=0) < 0,
-        }
-        if causal and any(wrong.values()):
-            named = next(name for name, given in wrong.items() if given)
-            raise GeneError(
-                f"{named} depends on the end of the text, or lets all tokens read later ones: use "
-                "it with causal=False"
-            )
-        if o.random == "zeros" and self.position is not None:
-            raise GeneError(
-                "random='zeros' is for checkpoints of transformers, which have no position inside: "
-                f"use random='uniform' with position '{self.position.name}'"
-            )
 
     def join(self, first: Mixer) -> None:
         """Counts the layers of a stack, each of which draws its own random blocks."""
@@ -209,8 +110,8 @@ class BigBird(PatternAttention):
             self.order = self._drawn()
         self._newest = self.plan(1)
 
-    def _load_from_state_dict(self, *held: Any) -> None:
-        super()._load_from_state_dict(*held)
+    def _load_from_state_dict(self, *loaded: Any) -> None:
+        super()._load_from_state_dict(*loaded)
         self._newest = self.plan(1)
 
     def _drawn(self) -> Tensor:
@@ -239,9 +140,9 @@ class BigBird(PatternAttention):
             # windows and global blocks go on for ever
             count = 1 + max(self.rules.always, default=0)
         order = self.order
-        held = 0 if order is None or order.is_inference() else order._version
-        if self._known_of != (id(order), held):
-            self._known, self._known_of = {}, (id(order), held)
+        version = 0 if order is None or order.is_inference() else order._version
+        if self._known_of != (id(order), version):
+            self._known, self._known_of = {}, (id(order), version)
         if count not in self._known:
             # models are also built where nothing is computed, on no device
             with torch.device("cpu"):
@@ -312,42 +213,40 @@ class BigBird(PatternAttention):
             return self._sparse(heads, lengths, int(lengths.max()))
         found, rows = [], []
         for count in sorted(set(counts)):
-            own = [row for row, held in enumerate(counts) if held == count]
+            own = [row for row, own_count in enumerate(counts) if own_count == count]
             at = torch.tensor(own, device=device)
             upto = min(length, self.lead + count * self.options.block_size)
             q, k, v = (t.index_select(0, at)[:, :, :upto] for t in heads)
-            made = self._sparse((q, k, v), lengths.index_select(0, at), upto)
-            found.append(F.pad(made, (0, 0, 0, length - upto)))
+            out = self._sparse((q, k, v), lengths.index_select(0, at), upto)
+            found.append(F.pad(out, (0, 0, 0, length - upto)))
             rows += own
         order = torch.tensor(rows, device=device).argsort()
         return torch.cat(found).index_select(0, order)
 
     def _sparse(self, heads: Heads, lengths: Tensor | None, longest: int) -> Tensor:
         """Of texts with as many blocks as one of ``longest`` tokens."""
-        count, plan, scores = self.blocks(longest), self.plan(longest), self.scores
+        count, plan = self.blocks(longest), self.plan(longest)
         if self._counts_once(count):
-            return sparse_attention(
-                *heads, plan, lengths=lengths, scores=scores, backend=self.backend
-            )
+            return self.attend(*heads, plan, lengths)
         q, k, v = heads
         q, k = self._repeated(q, k, torch.tensor([count], device=q.device))
         v = F.pad(v, (0, q.shape[-1] - self.size))
-        scores = Scores(1 / math.sqrt(self.size), dropout=scores.dropout)
-        y = sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=self.backend)
+        scores = Scores(1 / math.sqrt(self.size), dropout=self.scores.dropout)
+        y = self.attend(q, k, v, plan, lengths, scores)
         return y[..., : self.size]
 
     def _repeated(self, q: Tensor, k: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys with a channel by which block 0 counts 1 + r times."""
         at = torch.arange(q.shape[2], device=q.device)
         block = self._block(at)
-        asks = ~self._always(block, blocks) & (blocks > self.options.dense_blocks)[:, None]
-        asks = asks & (at >= self.lead)
+        marked = ~self._always(block, blocks) & (blocks > self.options.dense_blocks)[:, None]
+        marked = marked & (at >= self.lead)
         more = math.log(1 + self.options.random_blocks) * math.sqrt(self.size)
         counts = more * ((block == 0) & (at >= self.lead)).to(k.dtype)
         width = -(-(self.size + 1) // 8) * 8 - self.size
-        asks, counts = (F.pad(t[..., None].to(q.dtype), (0, width - 1)) for t in (asks, counts))
+        marked, counts = (F.pad(t[..., None].to(q.dtype), (0, width - 1)) for t in (marked, counts))
         batch, many = q.shape[:2]
-        q = torch.cat((q, asks[:, None].expand(batch, many, -1, -1)), -1)
+        q = torch.cat((q, marked[:, None].expand(batch, many, -1, -1)), -1)
         k = torch.cat((k, counts.expand(batch, many, -1, -1)), -1)
         return q, k
 
@@ -360,19 +259,19 @@ class BigBird(PatternAttention):
         count = ((lengths - self.lead + o.block_size - 1) // o.block_size).clamp(min=1)
         always = self._always(block, count) | front
         near = (block[:, None] - block).abs() <= self.rules.half
-        shown = (near | always[:, None] | always[:, :, None])[:, None]
+        visible = (near | always[:, None] | always[:, :, None])[:, None]
         if self.order is not None:
             # of as many blocks as can be, since graphs serve any length
             most = self.order.shape[1]
             drawn = random_edges(self.order, o.random_blocks, self.rules, most, count)
-            shown = shown | drawn.index_select(2, block).index_select(3, block)
-        shown = shown | (count <= o.dense_blocks)[:, None, None, None]
+            visible = visible | drawn.index_select(2, block).index_select(3, block)
+        visible = visible | (count <= o.dense_blocks)[:, None, None, None]
         if keep is not None:
-            shown = shown & keep[:, None, None]
+            visible = visible & keep[:, None, None]
         if o.random != "zeros" or not o.random_blocks:
-            return weigh(*heads, shown, at[None], at[None])
+            return weigh(*heads, visible, at[None], at[None])
         q, k = self._repeated(heads[0], heads[1], count)
-        return weigh(q, k, heads[2], shown, at[None], at[None])
+        return weigh(q, k, heads[2], visible, at[None], at[None])
 
     def literal(self, text: Rows) -> Tensor:
         length, count = text.x.shape[1], self.blocks(text.x.shape[1])
@@ -384,8 +283,8 @@ class BigBird(PatternAttention):
         front = torch.arange(length) < self.lead
         twice = twice & ~front & ~front[:, None]
         more = math.log(1 + self.options.random_blocks) * twice.to(text.x.dtype)
-        shown = self.plan(length).mask(length, self.heads)
-        return attention_reference(*self.project(text.x), mask=shown[None], bias=more[None, None])
+        visible = self.plan(length).mask(length, self.heads)
+        return attention_reference(*self.project(text.x), mask=visible[None], bias=more[None, None])
 
     def _always(self, block: Tensor, counts: Tensor) -> Tensor:
         """Which blocks (L,) of texts of ``counts`` (B,) blocks are global: (B, L) bool."""
