@@ -33,6 +33,8 @@ VERBS = [
     (["generate", "run", "--tokens", "5"], ""),
     (["show", "run", "weights"], "weights.png"),
     (["show", "decay", "weights"], "weights.png"),
+    (["show", "decay", "kernels"], "How far each head looks back"),
+    (["show", "decay", "all"], "kernels.png"),
     (["convert", "run", "--to", "ours", "--out", "saved"], "saved"),
     (["bench", "decay", "--lengths", "32", "64"], "decay"),
     (["compare", "decay", "attention", *SIZES, "--steps", "2", "--bench-lengths", "32",
@@ -78,6 +80,24 @@ def test_every_verb_knows_it(installed: dict[str, str], tmp_path: Path) -> None:
     said = python(code, environment, tmp_path).split(">>> ")[1:]
     for (words, expected), out in zip(VERBS, said, strict=True):
         assert expected in out.split("\n", 1)[1], words
+
+
+def test_its_picture_is_among_those_that_show_names(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    code = (
+        "import contextlib, sys; from everyformer.cli import main\n"
+        "with contextlib.redirect_stderr(sys.stdout):\n"
+        "    for what in ('zzz', 'kernel', 'sort'):\n"
+        "        assert main(['show', 'decay', what]) == 2\n"
+    )
+    environment = {**installed, "EVERYFORMER_CACHE": str(tmp_path / "cache")}
+    unknown, close, lacking = python(code, environment, tmp_path).splitlines()
+    assert "known: " in unknown
+    assert "kernels" in unknown
+    assert "did you mean 'kernels'" in close
+    assert "decay has no sort to show" in lacking
+    assert lacking.endswith("and kernels")
 
 
 def test_listing_it_needs_no_torch(installed: dict[str, str], tmp_path: Path) -> None:

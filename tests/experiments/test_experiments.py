@@ -16,17 +16,15 @@ from everyformer.experiments.spatial import diagonal_means, toeplitz_share
 def test_every_member_has_an_experiment_and_every_experiment_a_member():
     for member in ef.list_members():
         assert base.find(member.name), member.name
-    for titles in base.FILES.values():
-        for title in titles:
-            (experiment,) = base.find(title)
-            assert experiment.name == title
-            assert experiment.members
+    for experiment in base.experiments():
+        assert base.find(experiment.name) == [experiment]
+        assert experiment.members
 
 
 @pytest.mark.parametrize("name", ["saturation", "waves", "rotation", "reversible", "paths"])
 def test_quick_claims_are_seen(name, tmp_path):
     (experiment,) = base.find(name)
-    result = base.perform(experiment, base.Setting(seeds=2, say=lambda text: None), tmp_path)
+    result = base.perform(experiment, base.StudySetting(seeds=2, say=lambda text: None), tmp_path)
     assert result["holds"], result["sentence"]
     written = json.loads((tmp_path / f"{name}.json").read_text())
     assert written["numbers"] == json.loads(json.dumps(result["numbers"]))
@@ -44,7 +42,7 @@ TRAINED = (
 @pytest.mark.parametrize("name", TRAINED)
 def test_trained_experiments_run_from_end_to_end(name, tmp_path):
     (experiment,) = base.find(name)
-    setting = base.Setting(seeds=1, scale=0.002, say=lambda text: None)
+    setting = base.StudySetting(seeds=1, scale=0.002, say=lambda text: None)
     result = base.perform(experiment, setting, tmp_path)
     assert all(math.isfinite(v) for n in result["numbers"].values() for v in n["values"])
     assert not result["holds"], "two steps of training cannot show the claim"
@@ -52,16 +50,17 @@ def test_trained_experiments_run_from_end_to_end(name, tmp_path):
 
 def test_arms_of_a_seed_start_from_the_same_random_numbers():
     told = []
-    trials = base.Trials(base.Setting(seeds=2, say=told.append), "tried", ["b"])
+    study = base.Study(base.StudySetting(seeds=2, say=told.append), "tried")
+    study.order(["b"])
     drawn = []
-    for arm in trials.each(("a", "b")):
-        drawn.append((trials.seed, arm, float(torch.rand(()))))
-        trials.keep(arm, trials.seed + 0.5, "{:.1f} found")
+    for arm in study.each(("a", "b")):
+        drawn.append((study.seed, arm, float(torch.rand(()))))
+        study.keep(arm, study.seed + 0.5, "{:.1f} found")
     starts = [float(torch.rand((), generator=torch.Generator().manual_seed(n))) for n in (0, 1)]
     assert drawn == [(seed, arm, starts[seed]) for seed in (0, 1) for arm in ("a", "b")]
-    assert list(trials.numbers.items()) == [("b", [0.5, 1.5]), ("a", [0.5, 1.5])]
+    assert list(study.numbers.items()) == [("b", [0.5, 1.5]), ("a", [0.5, 1.5])]
     assert told[0] == "tried, seed 0: a 0.5 found"
-    assert trials.latest(".2f") == "b 1.50, a 1.50"
+    assert study.latest(".2f") == "b 1.50, a 1.50"
 
 
 def test_estimates_are_measured_against_attention_itself():
@@ -87,7 +86,7 @@ def test_estimates_are_measured_against_attention_itself():
 def test_an_experiment_without_its_data_says_what_it_wants(tmp_path):
     (experiment,) = base.find("cifar-gmlp")
     with pytest.raises(ConfigError, match=r"CIFAR-10.*--data"):
-        base.perform(experiment, base.Setting(), tmp_path)
+        base.perform(experiment, base.StudySetting(), tmp_path)
     with pytest.raises(ConfigError, match="did you mean 'toeplitz'"):
         base.find("toeplits")
 

@@ -109,6 +109,6 @@ def test_the_verdict_follows_from_the_numbers(losses, powers, rises, holds, monk
     monkeypatch.setattr(norms, "gradient_norms", measured)
     monkeypatch.setattr(norms, "trained", planted)
     (experiment,) = base.find("norms")
-    outcome = experiment.run(base.Setting(seeds=2, say=lambda text: None))
+    outcome = experiment.run(base.StudySetting(seeds=2, say=lambda text: None))
     assert outcome.holds is holds
     assert set(outcome.figures) == {"training", "gradients"}

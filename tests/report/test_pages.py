@@ -21,6 +21,22 @@ def test_every_member_has_a_page_with_its_options_laws_and_experiments(tmp_path)
             assert f"`{option}`" in text
 
 
+def test_genes_that_are_no_members_subject_have_a_page_for_each_alternative():
+    index = pages.overview({})
+    for gene, name in (("depth", "repeat"), ("wiring", "reversible"), ("wiring", "pre")):
+        assert f"[{name}]({gene}-{name}.md)" in index
+        text = pages.gene_page(gene, name)
+        assert f"--{gene} {name}" in text
+        assert "## Laws" in text
+        call = next(line for line in text.split("\n") if line.startswith("model = "))
+        found: dict = {}
+        exec(f"import everyformer as ef\n{call}", found)
+        choice = found["model"].config.genes[gene]
+        assert choice.name == name
+        assert all(f"| `{option}` |" in text for option in choice.options)
+    assert "step t N + n of T N applies block n" in pages.gene_page("depth", "repeat")
+
+
 def test_the_pages_in_the_repository_are_up_to_date():
     recorded = pages.results(DOCS / "results")
     trained = defaults.read(DOCS / "results")
@@ -29,6 +45,9 @@ def test_the_pages_in_the_repository_are_up_to_date():
         assert path.read_text() == pages.page(member, recorded, trained), (
             f"run `make docs` ({path.name})"
         )
+    for gene, name in pages.around_layers():
+        path = DOCS / "members" / f"{gene}-{name}.md"
+        assert path.read_text() == pages.gene_page(gene, name), f"run `make docs` ({path.name})"
     assert (DOCS / "members" / "README.md").read_text() == pages.overview(recorded)
 
 

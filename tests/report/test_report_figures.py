@@ -12,7 +12,7 @@ from report_results import made_up
 
 from everyformer.core.errors import UnsavedError
 from everyformer.report.figures import draw_all
-from everyformer.report.style import Looks, inline_svg, new_figure, save_figure, styled
+from everyformer.report.style import Styles, inline_svg, new_figure, save_figure, styled
 
 
 def test_every_figure_is_drawn_with_units() -> None:
@@ -61,12 +61,12 @@ def test_a_member_evaluated_too_late_is_not_compared() -> None:
 
 
 def test_members_differ_in_colour_or_marker() -> None:
-    looks = Looks([str(n) for n in range(20)])
+    looks = Styles([str(n) for n in range(20)])
     assert len({looks[str(n)] for n in range(20)}) == 20
 
 
 def test_colours_follow_members_not_ranks() -> None:
-    looks, others = Looks(["a", "b"]), Looks(["a", "b"])
+    looks, others = Styles(["a", "b"]), Styles(["a", "b"])
     assert looks["b"] == others["b"] != looks["a"]
 
 

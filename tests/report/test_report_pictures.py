@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
-from everyformer.core.panels import Panel, Panels, Pictures
+from everyformer.core.panels import Panel, Panels, Pictures, Recorded
 from everyformer.core.trace import record, trace
 from everyformer.data import DataConfig, load_dataset
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure, create_model
 from everyformer.report.inside import toeplitz_share
-from everyformer.report.learned import look_inside, rebuilt
+from everyformer.report.learned import learned_of_all, rebuilt
 from everyformer.report.pictures import (
     PICTURES,
     applicable,
@@ -227,12 +227,19 @@ class Gears(Mixer):
     def windows(self) -> tuple[int | None, ...]:
         return self.seen
 
+    recorded: ClassVar[Recorded] = {
+        "speed": lambda found, causal: Panels(
+            [[Panel(path, one[0].numpy()) for path, one in found.items()]], "", None
+        )
+    }
+
     def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
         panel = Panel("teeth", np.eye(length or 5))
         return {"gears": lambda: Panels([[panel] * len(layers)], "", None)}
 
     def forward(self, x: torch.Tensor, **given: Any) -> MixerOutput:
         record(self, "weights", lambda: torch.eye(x.shape[1])[None, None])
+        record(self, "speed", lambda: torch.ones(1, 2, 3))
         return MixerOutput(x, None, {})
 
 
@@ -240,7 +247,9 @@ def test_a_mixer_of_another_package_is_drawn() -> None:
     model = tiny("aft-simple", position=None)
     for block in model.stack.blocks:
         block.mixer = Gears(windows=(2, None))  # type: ignore[union-attr]
-    assert applicable(model, IDS) == ["weights", "masks", "gears"]
+    assert applicable(model, IDS) == ["weights", "speed", "masks", "gears"]
+    assert [one.shape for one in shown(draw_pictures(model, IDS, "speed")["speed"])] == [(2, 3)] * 2
+    assert list(learned_pictures(model, IDS)) == ["weights", "speed"]
     assert [one.shape for one in shown(draw_pictures(model, IDS, "gears")["gears"])] == [(5, 5)] * 2
     [weights, _] = shown(draw_pictures(model, IDS, "weights")["weights"])
     np.testing.assert_array_equal(np.nan_to_num(weights), np.eye(12))
@@ -338,12 +347,12 @@ def test_the_start_is_rebuilt_from_the_seed(run: Path) -> None:
 def test_report_looks_into_trained_runs(run: Path) -> None:
     results = made_up(("gmlp", "attention"))
     results["config"]["data"] |= {"source": "copy", "length": 33, "symbols": 8}
-    gmlp, attention = look_inside(results, run.parents[2])
+    gmlp, attention = learned_of_all(results, run.parents[2])
     assert list(gmlp.pictures) == ["spatial"]
     assert attention.pictures == {}
     assert "could not be shown" in attention.why
     results["config"]["data"]["source"] = "/nowhere/at/all.txt"
-    assert all("no example" in one.why for one in look_inside(results, run.parents[2]))
+    assert all("no example" in one.why for one in learned_of_all(results, run.parents[2]))
 
 
 def test_show_draws_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,28 +50,13 @@ def bench(
 
         for name in members:
             sources[name] += [peer for peer, able in PEERS.items() if name in able]
-    return _points(members, sources, lengths, decode, options or {}, shared)
+    points = [Point(m, length, s) for length in lengths for m in members for s in sources[m]]
+    points += [Point(m, context, work="decode") for context in decode for m in members]
+    own = options or {}
+    return (measure(point, shared, own.get(point.member, {})) for point in points)
 
 
-def _points(
-    members: list[str],
-    sources: dict[str, list[str]],
-    lengths: Sequence[int],
-    decode: Sequence[int],
-    options: dict[str, dict[str, Any]],
-    shared: Setting,
-) -> Iterator[Point]:
-    for length in lengths:
-        for name in members:
-            for source in sources[name]:
-                yield measure(Point(name, length, source), shared, options.get(name, {}))
-    for context in decode:
-        for name in members:
-            asked = Point(name, context, work="decode")
-            yield measure(asked, shared, options.get(name, {}))
-
-
-def measure(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
+def measure(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     """Fill ``asked`` in a process of its own."""
     method = "spawn" if sys.platform in ("win32", "darwin") else "forkserver"
     context: Any = multiprocessing.get_context(method)
@@ -80,12 +65,12 @@ def measure(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
     from everyformer.benchmark.measure import fill
 
     receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=fill, args=(send, asked, setting, options), daemon=True)
+    child = context.Process(target=fill, args=(send, point, setting, options), daemon=True)
     with _without_main():
         child.start()
     send.close()
     try:
-        made: Point = receive.recv()
+        result: Point = receive.recv()
     except KeyboardInterrupt:
         child.kill()
         raise
@@ -94,18 +79,18 @@ def measure(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
         killed = child.exitcode == -9
         detail = f"the process ended with {child.exitcode}"
         status = "out of memory" if killed else "failed"
-        made = Point(asked.member, asked.length, asked.source, asked.work, status, detail)  # type: ignore[arg-type]
+        result = Point(point.member, point.length, point.source, point.work, status, detail)  # type: ignore[arg-type]
     child.join()
-    return made
+    return result
 
 
 @contextmanager
 def _without_main() -> Iterator[None]:
     """Hide the running script: a child would import it, and so run it again if it has no guard."""
     main: Any = sys.modules["__main__"]
-    held = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
+    hidden = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
     main.__spec__ = None
     try:
         yield
     finally:
-        vars(main).update(held)
+        vars(main).update(hidden)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,33 +31,31 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DECODE_STEPS, DECODE_WARM_UP, DECODE_CHUNK = 30, 5, 4096
 
 
-def fill(send: Any, asked: Point, setting: Setting, options: dict[str, Any]) -> None:
+def fill(send: Any, point: Point, setting: Setting, options: dict[str, Any]) -> None:
     """Measure and send the point back; every way to fail is a point too."""
     try:
         if setting.threads is not None:
             torch.set_num_threads(setting.threads)
-        work = {"pass": _pass, "decode": _decode}[asked.work]
-        point = work(asked, setting, options)
+        result = {"pass": _pass, "decode": _decode}[point.work](point, setting, options)
     except (MemoryError, torch.OutOfMemoryError) as error:
-        point = dataclasses.replace(asked, status="out of memory", detail=str(error))
+        result = dataclasses.replace(point, status="out of memory", detail=str(error))
     except (EveryformerError, ImportError) as error:
-        point = dataclasses.replace(asked, status="refused", detail=str(error))
+        result = dataclasses.replace(point, status="refused", detail=str(error))
     except KeyboardInterrupt:
         return
     except Exception as error:  # a peer may fail in any way; the others go on
+        short = f"{type(error).__name__}: {error}".splitlines()[0]
+        result = dataclasses.replace(point, status="failed", detail=short)
         if is_out_of_memory(error):
-            short = str(out_of_memory(f"{asked.member} at {asked.length} tokens", error))
-            point = dataclasses.replace(asked, status="out of memory", detail=short)
-        else:
-            short = f"{type(error).__name__}: {error}".splitlines()[0]
-            point = dataclasses.replace(asked, status="failed", detail=short)
-    send.send(point)
+            what = str(out_of_memory(f"{point.member} at {point.length} tokens", error))
+            result = dataclasses.replace(point, status="out of memory", detail=what)
+    send.send(result)
     send.close()
 
 
-def _pass(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
-    module = _build(asked, setting, options)
-    size = (setting.batch, asked.length, setting.width)
+def _pass(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
+    module = _build(point, setting, options)
+    size = (setting.batch, point.length, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
     x.requires_grad_(setting.backward)
     call = _call(module, x, setting.backward)
@@ -68,29 +68,29 @@ def _pass(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
     times = torch.tensor(timed.times, dtype=torch.float64)
     low, high = (float(times.quantile(q)) for q in (0.25, 0.75))
     return dataclasses.replace(
-        asked,
+        point,
         seconds=timed.median,
         quartiles=(low, high),
         peak_bytes=peak,
-        flops=count_flops(call) if asked.source == "everyformer" else None,
+        flops=count_flops(call) if point.source == "everyformer" else None,
     )
 
 
-def _decode(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
+def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     steps = DECODE_WARM_UP + DECODE_STEPS
-    longest = dataclasses.replace(asked, length=asked.length + steps)
+    longest = dataclasses.replace(point, length=point.length + steps)
     mixer = _build(longest, setting, options)
     assert isinstance(mixer, Mixer)
     mixer.eval()
     keep_freed_memory()
-    size = (setting.batch, asked.length + steps, setting.width)
+    size = (setting.batch, point.length + steps, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
     times = []
     with torch.inference_mode():
         state: Any = mixer.init_state(setting.batch)
-        for start in range(0, asked.length, DECODE_CHUNK):
-            state = mixer(x[:, start : min(start + DECODE_CHUNK, asked.length)], state=state).state
-        for step in range(asked.length, asked.length + steps):
+        for start in range(0, point.length, DECODE_CHUNK):
+            state = mixer(x[:, start : min(start + DECODE_CHUNK, point.length)], state=state).state
+        for step in range(point.length, point.length + steps):
             start_time = time.perf_counter()
             state = mixer(x[:, step : step + 1], state=state).state
             _synchronise(setting.device)
@@ -98,22 +98,19 @@ def _decode(asked: Point, setting: Setting, options: dict[str, Any]) -> Point:
     kept = sorted(times[DECODE_WARM_UP:])
     low, _, high = statistics.quantiles(kept, n=4)
     return dataclasses.replace(
-        asked,
-        seconds=statistics.median(kept),
-        quartiles=(low, high),
-        state_bytes=state.nbytes,
+        point, seconds=statistics.median(kept), quartiles=(low, high), state_bytes=state.nbytes
     )
 
 
-def _build(asked: Point, setting: Setting, options: dict[str, Any]) -> nn.Module:
-    member = info(asked.member)
+def _build(point: Point, setting: Setting, options: dict[str, Any]) -> nn.Module:
+    member = info(point.member)
     causal = setting.causal if member.can("causal") else False
     causal = causal or not member.can("bidirectional")
-    if asked.source != "everyformer":
-        built = build_peer(asked, setting.width, setting.heads, causal)
+    if point.source != "everyformer":
+        built = build_peer(point, setting.width, setting.heads, causal)
     else:
         sizes: dict[str, Any] = {"width": setting.width, "heads": setting.heads, "layers": 1}
-        config = configure_layers(member.name, causal, asked.length, **sizes, **options)
+        config = configure_layers(member.name, causal, point.length, **sizes, **options)
         built = build_mixers(config)[0]
     return built.to(setting.device, DTYPES[setting.precision])
 
@@ -143,7 +140,7 @@ def _peak(call: Callable[[], None], device: str) -> int | None:
         return torch.cuda.max_memory_allocated() - before
     before_bytes = _reset_peak()
     call()
-    after = _status("VmHWM") or peak_rss()
+    after = memory_peak()
     return None if after is None or before_bytes is None else max(0, after - before_bytes)
 
 
@@ -154,18 +151,20 @@ def _reset_peak() -> int | None:
             file.write("5")
     except OSError:
         return peak_rss()
-    return _status("VmHWM")
+    return memory_peak()
 
 
-def _status(name: str) -> int | None:
+def memory_peak() -> int | None:
+    """Largest resident memory of this process in bytes.
+
+    On Linux not as getrusage has it, whose peak is inherited from the process that started this.
+    """
     try:
-        with open("/proc/self/status", encoding="ascii") as file:
-            for line in file:
-                if line.startswith(f"{name}:"):
-                    return 1024 * int(line.split()[1])
+        status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
-        return None
-    return None
+        return peak_rss()
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return 1024 * int(found[1]) if found else peak_rss()
 
 
 def _synchronise(device: str) -> None:

@@ -7,8 +7,10 @@ is not installed, or that lacks what is asked for, says so; nothing else takes i
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,21 +41,19 @@ PEERS: dict[str, tuple[str, ...]] = {
 """package -> the members that it is a peer of"""
 
 
-class BareAttention(nn.Module):
-    """A fused projection, torch's attention, a projection: the least that attention can cost."""
+class Projected(nn.Module):
+    """A fused projection, what ``inner`` does with queries, keys and values, a projection."""
 
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
+    def __init__(self, width: int, heads: int, inner: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.heads, self.causal = heads, causal
+        self.heads, self.inner = heads, inner
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        heads = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        return self.out(y.transpose(1, 2).reshape(batch, length, width))
+        heads = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = self.inner(*heads.unbind(0))
+        return self.out(y.transpose(1, 2).flatten(2))
 
 
 class TorchMultihead(nn.Module):
@@ -82,56 +82,56 @@ class TakesFirst(nn.Module):
         return y[0] if isinstance(y, tuple) else y
 
 
-def build_peer(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+def build_peer(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     """The peer's layer for one point.
 
     Raises:
         MissingExtraError: the package is not installed.
         UnsupportedError: it has no causal (or no bidirectional) form.
     """
-    if asked.source == "torch sdpa":
-        return BareAttention(width, heads, causal)
-    if asked.source == "torch nn.MultiheadAttention":
-        return TorchMultihead(width, heads, causal, asked.length)
+    if point.source == "torch sdpa":
+        # the least that attention can cost
+        attend = functools.partial(F.scaled_dot_product_attention, is_causal=causal)
+        return Projected(width, heads, attend)
+    if point.source == "torch nn.MultiheadAttention":
+        return TorchMultihead(width, heads, causal, point.length)
     try:
-        return _PACKAGES[asked.source](asked, width, heads, causal)
+        return _PACKAGES[point.source](point, width, heads, causal)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(asked.source, "peers", "this comparison") from error
+        raise MissingExtraError(point.source, "peers", "this comparison") from error
 
 
-def _x_transformers(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+def _x_transformers(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     from x_transformers.x_transformers import Attention, RotaryEmbedding
 
     inner = Attention(width, heads=heads, dim_head=width // heads, causal=causal, flash=True)
-    if asked.member != "rope":
+    if point.member != "rope":
         return TakesFirst(inner)
-    rotary = RotaryEmbedding(width // heads).forward_from_seq_len(asked.length)
+    rotary = RotaryEmbedding(width // heads).forward_from_seq_len(point.length)
     return TakesFirst(inner, rotary_pos_emb=rotary)
 
 
-def _aft_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+def _aft_pytorch(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     import aft_pytorch
 
     if causal:
         raise UnsupportedError("aft-pytorch has no causal form: measure with --no-causal")
     kinds = {"aft-full": "AFTFull", "aft-local": "AFTLocal", "aft-simple": "AFTSimple"}
-    cls = getattr(aft_pytorch, kinds[asked.member])
-    arguments = {"max_seqlen": asked.length, "dim": width, "hidden_dim": width}
-    if asked.member == "aft-local":
+    cls = getattr(aft_pytorch, kinds[point.member])
+    arguments = {"max_seqlen": point.length, "dim": width, "hidden_dim": width}
+    if point.member == "aft-local":
         arguments["s"] = 32
     return cls(**arguments)
 
 
-def _g_mlp_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+def _g_mlp_pytorch(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     from g_mlp_pytorch import gMLPBlock
 
-    tiny = 64 if asked.member == "amlp" else None
-    return gMLPBlock(
-        dim=width, dim_ff=4 * width, seq_len=asked.length, causal=causal, attn_dim=tiny
-    )
+    sizes = {"dim_ff": 4 * width, "attn_dim": 64 if point.member == "amlp" else None}
+    return gMLPBlock(dim=width, seq_len=point.length, causal=causal, **sizes)
 
 
-def _performer_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+def _performer_pytorch(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     """Its causal form without CUDA is slow and, by its own sums, inexact: timings alone count."""
     from performer_pytorch import SelfAttention
 
@@ -140,37 +140,34 @@ def _performer_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn
         return SelfAttention(width, heads=heads, dim_head=width // heads, causal=causal)
 
 
-def _reformer_pytorch(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+def _reformer_pytorch(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     from reformer_pytorch import Autopadder, LSHSelfAttention
 
     # our chunks and rounds; without the threshold it is dense attention up to 64 tokens
-    return Autopadder(
-        LSHSelfAttention(
-            width, heads=heads, bucket_size=64, n_hashes=4, causal=causal, full_attn_thres=0
-        )
-    )
+    sizes = {"heads": heads, "bucket_size": 64, "n_hashes": 4, "full_attn_thres": 0}
+    return Autopadder(LSHSelfAttention(width, causal=causal, **sizes))
 
 
-def _routing_transformer(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+def _routing_transformer(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     from routing_transformer.routing_transformer import SelfAttention
 
     # our default sizes, as far as its clusters of equal size allow them
-    window = 2 ** round(math.log2(asked.length) / 2)
-    if asked.length % window:
+    window = 2 ** round(math.log2(point.length) / 2)
+    if point.length % window:
         raise UnsupportedError(
             f"routing-transformer cuts a text into windows of {window}: measure lengths that are "
             "powers of two"
         )
-    sizes = (width, 1, asked.length, heads, heads // 2, window)
+    sizes = (width, 1, point.length, heads, heads // 2, window)
     return TakesFirst(SelfAttention(*sizes, causal=causal, shared_qk=causal, rel_pos_emb=False))
 
 
-def _linformer(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+def _linformer(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     from linformer import LinformerSelfAttention
 
     if causal:
         raise UnsupportedError("linformer has no causal form: measure with --no-causal")
-    return LinformerSelfAttention(width, asked.length, heads=heads)
+    return LinformerSelfAttention(width, point.length, heads=heads)
 
 
 class TransformersSparse(nn.Module):
@@ -192,7 +189,7 @@ class TransformersSparse(nn.Module):
         return self.out(y[:, : x.shape[1]])
 
 
-def _transformers(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+def _transformers(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     """Our default window, or our default blocks with random ones, as in its training.
 
     As its models do, texts are padded to whole windows or blocks, and up to 11 blocks read whole.
@@ -203,22 +200,22 @@ def _transformers(asked: Point, width: int, heads: int, causal: bool) -> nn.Modu
 
     if causal:
         raise UnsupportedError("transformers has no causal form of it: measure with --no-causal")
-    unit = 512 if asked.member == "longformer" else 64
-    spare = -asked.length % unit
+    unit = 512 if point.member == "longformer" else 64
+    spare = -point.length % unit
     sizes: dict[str, Any] = {
         "hidden_size": width, "num_attention_heads": heads, "attention_probs_dropout_prob": 0.0,
-        "max_position_embeddings": asked.length + spare,
+        "max_position_embeddings": point.length + spare,
     }  # fmt: skip
-    real = F.pad(torch.ones(1, asked.length), (0, spare))
+    real = F.pad(torch.ones(1, point.length), (0, spare))
     given: dict[str, Any]
-    if asked.member == "longformer":
+    if point.member == "longformer":
         nowhere = torch.zeros_like(real, dtype=torch.bool)
         given = {"attention_mask": real - 1, "is_index_masked": real < 1}
         given |= {"is_index_global_attn": nowhere, "is_global_attn": False}
         windows = LongformerConfig(**sizes, attention_window=[unit])
         return TransformersSparse(LongformerSelfAttention(windows, 0), width, given, spare)
     blocks = BigBirdConfig(**sizes, block_size=unit)
-    if asked.length <= 11 * unit:
+    if point.length <= 11 * unit:
         return TransformersSparse(big_bird.BigBirdSelfAttention(blocks), width, {}, 0)
     masks = big_bird.BigBirdModel.create_masks_for_block_sparse_attn(real, unit)
     blocked, band, rows, columns = masks
@@ -228,22 +225,7 @@ def _transformers(asked: Point, width: int, heads: int, causal: bool) -> nn.Modu
     return TransformersSparse(inner, width, given, spare)
 
 
-class LocalBlocks(nn.Module):
-    """Projections around `local_attention.LocalAttention`, which has none."""
-
-    def __init__(self, width: int, heads: int, inner: nn.Module) -> None:
-        super().__init__()
-        self.heads, self.inner = heads, inner
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        heads = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        y: Tensor = self.inner(*heads.unbind(0))
-        return self.out(y.transpose(1, 2).flatten(2))
-
-
-def _local_attention(asked: Point, width: int, heads: int, causal: bool) -> nn.Module:
+def _local_attention(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
     from local_attention import LocalAttention
 
     if not causal:
@@ -252,14 +234,11 @@ def _local_attention(asked: Point, width: int, heads: int, causal: bool) -> nn.M
         )
     # our default blocks and memory
     size = 256
-    return LocalBlocks(
-        width,
-        heads,
-        LocalAttention(
-            window_size=size, causal=True, look_backward=1, look_forward=0, autopad=True,
-            exact_windowsize=False, use_rotary_pos_emb=False,
-        ),
+    inner = LocalAttention(
+        window_size=size, causal=True, look_backward=1, look_forward=0, autopad=True,
+        exact_windowsize=False, use_rotary_pos_emb=False,
     )  # fmt: skip
+    return Projected(width, heads, inner)
 
 
 _PACKAGES = {

@@ -61,11 +61,18 @@ class Point:
     """of the streaming state (decode)"""
 
 
-def crossover(points: Iterable[Point], member: str, base: str = BASELINE) -> int | None:
-    """The shortest measured length from which ``member`` is faster than ``base``, and stays so."""
+def crossover(
+    points: Iterable[Point], member: str, base: str = BASELINE, what: str = "seconds"
+) -> int | None:
+    """The shortest measured length from which ``member`` needs less than ``base``, and stays so.
+
+    ``what``: the field of `Point` that is compared.
+    """
     kept = [p for p in points if p.source == "everyformer" and p.work == "pass"]
-    own = {p.length: p.seconds for p in kept if p.member == member and p.seconds is not None}
-    other = {p.length: p.seconds for p in kept if p.member == base and p.seconds is not None}
+    known = [(p, value) for p in kept if (value := getattr(p, what)) is not None]
+    own, other = (
+        {p.length: value for p, value in known if p.member == name} for name in (member, base)
+    )
     start = None
     for length in sorted(own.keys() & other.keys(), reverse=True):
         if own[length] >= other[length]:

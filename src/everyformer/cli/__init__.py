@@ -89,8 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if is_out_of_memory(error):
             return _fail(str(out_of_memory("what this needs", error)), 1)
-        told = f"{type(error).__name__}: {error}".rstrip(": ")
-        return _fail(f"{told} (a fault of everyformer or of this machine; --debug shows where)", 1)
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+        return _fail(f"{what} (a fault of everyformer or of this machine; --debug shows where)", 1)
 
 
 def _run(words: Sequence[str]) -> int:
@@ -137,12 +137,12 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _warn(message: Warning | str, *place: Any, **rest: Any) -> None:
+def _warn(message: Warning | str, *source: Any, **rest: Any) -> None:
     """One sentence, without the line of the library that said it."""
     print(f"everyformer: {message}", file=sys.stderr)
 
 
-def _fail(told: str, code: int) -> int:
+def _fail(sentence: str, code: int) -> int:
     with contextlib.suppress(OSError):  # nobody can be told
-        print(f"everyformer: {told}", file=sys.stderr)
+        print(f"everyformer: {sentence}", file=sys.stderr)
     return code

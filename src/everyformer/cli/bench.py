@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tyro
@@ -11,7 +10,7 @@ import tyro
 from everyformer.benchmark.bench import bench
 from everyformer.benchmark.points import BASELINE, Point, Setting, crossover
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import parse, say
+from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import to_dict
 from everyformer.core.words import size
@@ -20,6 +19,8 @@ from everyformer.family import list_members
 
 @dataclass(frozen=True)
 class BenchOptions(Setting):
+    """The words of `everyformer bench`."""
+
     members: tyro.conf.Positional[tuple[str, ...]] = (BASELINE, "aft-local")
     """members to measure"""
     lengths: tuple[Count, ...] = (256, 1024, 4096)
@@ -32,28 +33,22 @@ class BenchOptions(Setting):
     """machine output"""
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    BenchOptions,
+    about="Time, memory and FLOPs of one layer against length, a fresh process for each point.",
+    examples=(
+        "everyformer bench aft-local aft-full attention --lengths 1024 4096 8192 --peers",
+        "everyformer bench aft-simple --lengths 1024 --decode 1024 65536",
+    ),
+    default=BenchOptions(),
+    names=[member.name for member in list_members()],
+)
+def run(options: BenchOptions) -> int:
     """Measure and print one table."""
-    options = parse(
-        BenchOptions,
-        words,
-        verb="bench",
-        about="Time, memory and FLOPs of one layer against length, a fresh process for each point.",
-        examples=(
-            "everyformer bench aft-local aft-full attention --lengths 1024 4096 8192 --peers",
-            "everyformer bench aft-simple --lengths 1024 --decode 1024 65536",
-        ),
-        default=BenchOptions(),
-        names=[member.name for member in list_members()],
-    )
     shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
     points: list[Point] = []
     for point in bench(
-        options.members,
-        options.lengths,
-        decode=options.decode,
-        peers=options.peers,
-        **shared,
+        options.members, options.lengths, decode=options.decode, peers=options.peers, **shared
     ):
         points.append(point)
         done = f"{1000 * point.seconds:.2f} ms" if point.seconds is not None else point.status

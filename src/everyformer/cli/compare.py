@@ -28,6 +28,8 @@ NAMES = [member.name for member in list_members()]
 
 @dataclasses.dataclass(frozen=True)
 class CompareOptions(CompareConfig):
+    """The words of `everyformer compare`."""
+
     members: tyro.conf.Positional[tuple[str, ...]] = ("attention", "aft-local", "gmlp")
     """members to compare (`everyformer list`)"""
     json: bool = False
@@ -45,7 +47,7 @@ def run(words: Sequence[str]) -> int:
             "everyformer compare attention aft-conv gmlp --data mytext.txt --budget-seconds 60",
             "everyformer compare attention gmlp --data digits --seeds 3 --match parameters",
         ),
-        default=_held(words) or CompareOptions(genes=_genes(words)),
+        default=_begun_options(words) or CompareOptions(genes=_genes(words)),
         names=NAMES,
     )
     from everyformer.comparison.compare import run_comparison
@@ -84,7 +86,7 @@ def _genes(words: Sequence[str]) -> dict[str, Choice]:
     }
 
 
-def _held(words: Sequence[str]) -> CompareOptions | None:
+def _begun_options(words: Sequence[str]) -> CompareOptions | None:
     """With --resume, what the comparison in that directory was begun with.
 
     Raises:
@@ -124,7 +126,7 @@ def render(results: Results) -> str:
         low, high = row["interval"] or (None, None)
         span = "-" if low is None else f"{low:.4f} to {high:.4f}"
         start = row["beats_attention_from"]
-        shown = "baseline" if row["member"] == "attention" else start and f"L = {start}"
+        beats = "baseline" if row["member"] == "attention" else start and f"L = {start}"
         rows.append(
             [
                 row["member"] + ("*" if row.get("leaks") else ""),
@@ -134,7 +136,7 @@ def render(results: Results) -> str:
             + [f"{row['quality']:.4f}", span, f"{row['tokens_per_second']:,.0f}"]
             + [size(row["peak_bytes"]), row["seconds_to_slowest"]]
             + [row["decode_ms"].get(c) for c in contexts]
-            + [shown or "not measured" if not results["bench"] else shown or "not reached"]
+            + [beats or "not measured" if not results["bench"] else beats or "not reached"]
         )
     failed = [
         f"{row['member']} failed: {row['error']}"

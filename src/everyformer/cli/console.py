@@ -33,8 +33,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 def facts(values: Mapping[str, Any]) -> str:
     """One named value a line."""
     width = max(map(len, values), default=0)
-    shown = ((k, f"{v:.6g}" if isinstance(v, float) else v) for k, v in values.items())
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in shown)
+    rows = ((k, f"{v:.6g}" if isinstance(v, float) else v) for k, v in values.items())
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 def emit(values: Any) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import tyro
 
 from everyformer.cli.console import emit, facts
-from everyformer.cli.parsing import parse
+from everyformer.cli.parsing import verb
 from everyformer.core.bounds import Count, Even
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
@@ -41,6 +41,8 @@ SAVED = ("ours", *LONG, "etc")
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions(Options):
+    """The words of `everyformer convert`."""
+
     missing: ClassVar[Any] = tyro.MISSING
 
     source: tyro.conf.Positional[str]
@@ -83,18 +85,16 @@ class Written:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    ConvertOptions,
+    about="Make a model of others one of ours, or give one of ours to other programs.",
+    examples=(
+        "everyformer convert openai-community/gpt2 --out models/gpt2",
+        "everyformer convert runs/gpt --to hf --out exported/gpt",
+    ),
+)
+def run(options: ConvertOptions) -> int:
     """Convert, and print the account of every tensor."""
-    options = parse(
-        ConvertOptions,
-        words,
-        verb="convert",
-        about="Make a model of others one of ours, or give one of ours to other programs.",
-        examples=(
-            "everyformer convert openai-community/gpt2 --out models/gpt2",
-            "everyformer convert runs/gpt --to hf --out exported/gpt",
-        ),
-    )
     out = expanded(options.out).absolute()
     if out.exists() and (not out.is_dir() or options.to in FILES or any(out.iterdir())):
         raise ConfigError(f"{options.out} exists and is not replaced: choose another --out")
@@ -200,11 +200,11 @@ def _write(opened: Opened, form: str, out: Path, model_type: str | None) -> Writ
     if kind.itemsize < 4:
         about["weights"] = f"float32, from {str(kind).removeprefix('torch.')}, for onnxruntime"
         model.float()
-    made = export_onnx(model, out)
-    about["inputs"] = ", ".join(made.inputs)
-    if made.longest is not None:
-        about["longest"] = made.longest
-    return Written(None, {**about, "difference": made.difference})
+    exported = export_onnx(model, out)
+    about["inputs"] = ", ".join(exported.inputs)
+    if exported.longest is not None:
+        about["longest"] = exported.longest
+    return Written(None, {**about, "difference": exported.difference})
 
 
 def _next(out: str, opened: Opened, fresh: Sequence[str]) -> str:

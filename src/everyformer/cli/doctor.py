@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import tyro
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import parse
+from everyformer.cli.parsing import verb
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 
@@ -29,6 +28,8 @@ CORE = ("torch", "einops", "numpy", "safetensors", "tqdm", "tyro", "matplotlib",
 
 @dataclass(frozen=True)
 class DoctorOptions(Options):
+    """The words of `everyformer doctor`."""
+
     member: tyro.conf.Positional[str | None] = None
     """show how this member's mixer is computed here, instead of what is installed"""
     length: Count = 2048
@@ -37,15 +38,13 @@ class DoctorOptions(Options):
     """machine output"""
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    DoctorOptions,
+    about="What is installed and what this machine can do.",
+    examples=("everyformer doctor", "everyformer doctor longformer --length 4096"),
+)
+def run(options: DoctorOptions) -> int:
     """Print versions, devices and extras, or the ways a member's calls take."""
-    options = parse(
-        DoctorOptions,
-        words,
-        verb="doctor",
-        about="What is installed and what this machine can do.",
-        examples=("everyformer doctor", "everyformer doctor longformer --length 4096"),
-    )
     if options.member is not None:
         return _ways(options.member, options.length, options.json)
     found = examine()
@@ -54,9 +53,9 @@ def run(words: Sequence[str]) -> int:
         return 0
     for name, value in found["machine"].items():
         print(f"{name:<12}{value}")
-    rows = [(name, held or "missing", why) for name, held, why in found["packages"]]
+    rows = [(name, known or "missing", why) for name, known, why in found["packages"]]
     print("\n" + table(("package", "version", "for"), rows))
-    return 0 if all(held for _, held, why in found["packages"] if why == "core") else 1
+    return 0 if all(known for _, known, why in found["packages"] if why == "core") else 1
 
 
 def _ways(member: str, length: int, machine: bool) -> int:

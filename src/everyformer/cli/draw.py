@@ -7,7 +7,7 @@ enlargements: the small picture, what was drawn, the original where it is known.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -19,13 +19,12 @@ from everyformer.core.errors import ConfigError, unknown
 from everyformer.data.images import ImageDataset, read_images, shrunk
 from everyformer.generation.pixels import draw_images
 from everyformer.generation.sampling import initial_state
-from everyformer.models.enlarging import SuperResolution
-from everyformer.models.pixels import PixelModel
 from everyformer.report.pictures import picture_path, save_images
 
 if TYPE_CHECKING:
     from everyformer.cli.generate_options import GenerateOptions
     from everyformer.cli.trained import TrainedRun
+    from everyformer.models.pixels import PixelModel
 
 HELD_OUT = "held-out"
 """instead of a path: pictures that the run was not trained on"""
@@ -40,8 +39,7 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
         ConfigError: options that do not fit the run, unknown classes.
         DataError: pictures of another size than the run's.
     """
-    model = trained.model(options.average)
-    assert isinstance(model, PixelModel)
+    model = cast("PixelModel", trained.model(options.average))
     enlarges = model.config.source_image is not None
     if enlarges and options.complete is not None:
         raise ConfigError("the run enlarges pictures: say which with --enlarge, not --complete")
@@ -56,7 +54,7 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
     exact = initial_state(model, 1) is not None
     how = "a state" if exact else "recomputing (the member has no exact state)"
     say(f"{model.sequence.steps:,} tokens an image, with {how}")
-    if isinstance(model, SuperResolution):
+    if enlarges:
         return _enlarged(trained, model, options, out)
     if options.complete is not None:
         return _completed(trained, model, options, options.complete, out)
@@ -68,15 +66,15 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
 
 
 def _completed(
-    trained: TrainedRun, model: PixelModel, options: GenerateOptions, place: str, out: Path
+    trained: TrainedRun, model: PixelModel, options: GenerateOptions, source: str, out: Path
 ) -> Path:
     """Rows of: the given half, its completions, the original."""
     assert model.config.image is not None
     count = 6 if options.images is None else options.images
-    if place == HELD_OUT:
+    if source == HELD_OUT:
         images, labels = _held_out(trained, count)
     else:
-        images, labels = read_images(place, [model.config.image], count), None
+        images, labels = read_images(source, [model.config.image], count), None
     labels = _labels(model, options.class_name, len(images), labels)
     rules = _repeated(options.draws, given=images, labels=labels)
     drawn = draw_images(model, len(images) * options.draws, options.sampling, **rules)
@@ -87,19 +85,17 @@ def _completed(
     return _rows(options.draws, [given], drawn, [images], out)
 
 
-def _enlarged(
-    trained: TrainedRun, model: SuperResolution, options: GenerateOptions, out: Path
-) -> Path:
+def _enlarged(trained: TrainedRun, model: PixelModel, options: GenerateOptions, out: Path) -> Path:
     """Rows of: the small picture, what was drawn from it, the original where there is one."""
     image, source = model.config.image, model.config.source_image
     assert image is not None
     assert source is not None
     count = 6 if options.images is None else options.images
-    place, labels, true = options.enlarge or HELD_OUT, None, None
-    if place == HELD_OUT:
+    path, labels, true = options.enlarge or HELD_OUT, None, None
+    if path == HELD_OUT:
         true, labels = _held_out(trained, count)
     else:
-        read = read_images(place, [source, image], count)
+        read = read_images(path, [source, image], count)
         small, true = (read, None) if read.shape[1:] == source else (None, read)
     if true is not None:
         small = shrunk(true, source[1:])
@@ -107,8 +103,8 @@ def _enlarged(
     labels = _labels(model, options.class_name, len(small), labels)
     rules = _repeated(options.draws, labels=labels)
     drawn = draw_images(model, len(small) * options.draws, options.sampling, small=small, **rules)
-    shown = torch.nn.functional.interpolate(small, image[1:], mode="nearest")
-    return _rows(options.draws, [shown], drawn, [] if true is None else [true], out)
+    seen = torch.nn.functional.interpolate(small, image[1:], mode="nearest")
+    return _rows(options.draws, [seen], drawn, [] if true is None else [true], out)
 
 
 def _rows(draws: int, before: list[Tensor], drawn: Tensor, after: list[Tensor], out: Path) -> Path:
@@ -138,23 +134,23 @@ def _held_out(trained: TrainedRun, count: int) -> tuple[Tensor, Tensor | None]:
 
 
 def _labels(
-    model: PixelModel, asked: tuple[str, ...], count: int, known: Tensor | None = None
+    model: PixelModel, requested: tuple[str, ...], count: int, known: Tensor | None = None
 ) -> Tensor | None:
     """The class of each image: as asked for, in turn; else its own, or all in turn."""
     names = model.config.class_names
     if not names:
-        if asked:
+        if requested:
             raise ConfigError(
-                f"--class {asked[0]}: the run was trained without classes (--data.labels): leave "
-                "it out"
+                f"--class {requested[0]}: the run was trained without classes (--data.labels): "
+                "leave it out"
             )
         return None
-    for name in asked:
+    for name in requested:
         if name not in names:
             raise unknown("class", name, names)
-    if not asked and known is not None:
+    if not requested and known is not None:
         return known
-    chosen = [names.index(name) for name in asked] or list(range(len(names)))
-    if not asked:
+    chosen = [names.index(name) for name in requested] or list(range(len(names)))
+    if not requested:
         say(facts({"classes, in turn": ", ".join(names)}))
     return torch.tensor([chosen[n % len(chosen)] for n in range(count)])

@@ -32,6 +32,8 @@ UNSAID = "to be said"
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(BeamConfig):
+    """The words of `everyformer eval`."""
+
     missing: ClassVar[Any] = tyro.MISSING
 
     run: tyro.conf.Positional[str]
@@ -72,8 +74,8 @@ class EvalOptions(BeamConfig):
 def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
     placed, _ = arrange(words, flags_of(EvalOptions))
-    place = placed[0] if placed else None
-    known = None if place is None else _data_of(place)
+    folder = placed[0] if placed else None
+    known = None if folder is None else _data_of(folder)
     options = parse(
         EvalOptions,
         words,
@@ -83,7 +85,7 @@ def run(words: Sequence[str]) -> int:
             "everyformer eval runs/gmlp --data other.txt",
             "everyformer eval runs/transformer-xl --mode recurrent --memory 512",
         ),
-        default=None if place is None else EvalOptions(run=place, data=known or DataConfig()),
+        default=None if folder is None else EvalOptions(run=folder, data=known or DataConfig()),
     )
     if options.out is not None:
         # before it is measured
@@ -106,18 +108,15 @@ def run(words: Sequence[str]) -> int:
         set_memory(model, options.memory)
     if leak := leak_of(model):
         say(f"the loss is {NOT_WRITING}: {leak}")
+    rules: dict[str, Any] = {"batch": options.batch, "limit": options.sequences}
+    rules["precision"] = options.precision
     if options.lengths:
-        return _lengths(trained, model, options)
-    laid = options.mode is not None or options.stride is not None or options.streams != 1
-    if options.out is not None and not laid:
+        return _lengths(trained, model, options, rules)
+    windowed = options.mode is not None or options.stride is not None or options.streams != 1
+    if options.out is not None and not windowed:
         raise ConfigError("--out is where the picture of --lengths or --mode goes: leave it out")
     translations = _translations(model, dataset, options)
-    rules: dict[str, Any] = {
-        "batch": options.batch,
-        "limit": options.sequences,
-        "precision": options.precision,
-    }
-    found = _laid(trained, model, dataset, options, rules) if laid else None
+    found = _in_windows(trained, model, dataset, options, rules) if windowed else None
     if found is None:
         found = evaluate(model, dataset, **rules)
     assert found is not None
@@ -152,15 +151,11 @@ def set_memory(model: Model, slots: int) -> None:
         memory.slots = slots
 
 
-def _laid(
-    trained: TrainedRun,
-    model: Model,
-    dataset: Dataset,
-    options: EvalOptions,
-    rules: dict[str, Any],
+def _in_windows(
+    trained: TrainedRun, model: Model, dataset: Dataset, options: EvalOptions, rules: dict[str, Any]
 ) -> dict[str, Any]:
     """Evaluate with the windows laid as asked, and draw where the loss falls."""
-    from everyformer.report.lengths import draw_places
+    from everyformer.report.lengths import draw_positions
     from everyformer.training.long_evaluation import evaluate_long
 
     mode = options.mode or "nonoverlapping"
@@ -170,12 +165,12 @@ def _laid(
     assert found is not None
     _require_finite(found, options.run)
     out = expanded(options.out) if options.out is not None else trained.path / f"{mode}.png"
-    draw_places(found, out)
+    draw_positions(found, out)
     say(f"loss by place and by context: {out}")
     return found
 
 
-def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
+def _lengths(trained: TrainedRun, model: Model, options: EvalOptions, rules: dict[str, Any]) -> int:
     """Evaluate at every length, print the table, draw the curve."""
     from everyformer.report.lengths import draw_lengths
     from everyformer.training.long_evaluation import evaluate_long
@@ -189,8 +184,7 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
         dataset = trained.dataset(dataclasses.replace(options.data, length=length))
         one = evaluate_long(
             model, dataset, mode=options.mode or "nonoverlapping", stride=options.stride,
-            streams=options.streams, batch=options.batch,
-            limit=options.sequences, precision=options.precision,
+            streams=options.streams, **rules,
         )  # fmt: skip
         assert one is not None
         _require_finite(one, options.run)
@@ -213,10 +207,10 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions) -> int:
     return 0
 
 
-def _require_finite(found: dict[str, Any], place: str) -> None:
+def _require_finite(found: dict[str, Any], folder: str) -> None:
     if not math.isfinite(found["loss"]):
         raise DivergedError(
-            f"the loss of {place} is {found['loss']}, which measures nothing: its training "
+            f"the loss of {folder} is {found['loss']}, which measures nothing: its training "
             "diverged; train it again with a lower 'lr'"
         )
 
@@ -239,20 +233,22 @@ def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[
     if options.bleu:
         sacrebleu_package()
     sources, references = dataset.held_out(options.sequences)
-    made = translate_all(model, dataset.tokenizer, sources, options.search, batch=options.batch)
+    translations = translate_all(
+        model, dataset.tokenizer, sources, options.search, batch=options.batch
+    )
     if options.translations is not None:
-        write_text(expanded(options.translations), "".join(f"{line}\n" for line in made))
-        say(f"{len(made):,} translations in {options.translations}")
-    return quality(made, references) if options.bleu else {}
+        write_text(expanded(options.translations), "".join(f"{line}\n" for line in translations))
+        say(f"{len(translations):,} translations in {options.translations}")
+    return quality(translations, references) if options.bleu else {}
 
 
-def _data_of(place: str) -> DataConfig | None:
+def _data_of(folder: str) -> DataConfig | None:
     """The data of a run; of a saved model, sequences that it takes, from no source yet."""
     from everyformer.cli.trained import data_config, open_run
 
-    if not expanded(place).is_dir():
-        raise ConfigError(f"there is no run at {place}: give the directory that `train` made")
-    found = open_run(place)
+    if not expanded(folder).is_dir():
+        raise ConfigError(f"there is no run at {folder}: give the directory that `train` made")
+    found = open_run(folder)
     if not found.saved:
         return data_config(found)
     return DataConfig(source=UNSAID, length=min(DataConfig.length, max(found.length, 2)))

@@ -129,12 +129,12 @@ def arrange(
 
 def nearest_flags(word: str, flags: dict[str, Any]) -> list[str]:
     """The flags that ``word`` may have meant: by the whole name, or by its last part."""
-    shown = {flag.replace("_", "-"): flag for flag in flags}
-    shown |= {short: full for short, full in _SHORT.items() if full in flags}
+    spelled = {flag.replace("_", "-"): flag for flag in flags}
+    spelled |= {short: full for short, full in _SHORT.items() if full in flags}
     meant = word.partition("=")[0].replace("_", "-")
     tail = meant.rpartition(".")[2].lstrip("-")
-    close = difflib.get_close_matches(meant, shown, n=3, cutoff=0.6)
-    ends = {name: name.rpartition(".")[2].lstrip("-") for name in shown}
+    close = difflib.get_close_matches(meant, spelled, n=3, cutoff=0.6)
+    ends = {name: name.rpartition(".")[2].lstrip("-") for name in spelled}
     likely = difflib.get_close_matches(tail, set(ends.values()), n=2, cutoff=0.75)
     return list(dict.fromkeys([*close, *(n for end in likely for n in ends if ends[n] == end)]))[:3]
 
@@ -169,13 +169,13 @@ def _dataclass_rule(info: StructTypeInfo, homes: dict[int, str]) -> StructConstr
     for name, hint, value in _fields(kind, given):
         text = docs.get(name, "")
         alias = ALIASES.get((kind, name), OTHER_NAMES.get(name))
-        shown = tyro.conf.arg(
+        form = tyro.conf.arg(
             name="" if kind is Choice and name == "name" else None,
             aliases=None if alias is None else (alias,),
             help_behavior_hint=_hint(text, hint),
         )
         inner = _inner(hint, value)
-        typed = inner if inner is not None else Annotated[hint, shown]
+        typed = inner if inner is not None else Annotated[hint, form]
         fields.append(StructFieldSpec(name=name, type=typed, default=value, helptext=text))  # type: ignore[arg-type]
 
     def make(**values: Any) -> Any:
@@ -218,9 +218,9 @@ def _hint(text: str, kind: Any) -> typing.Callable[[str], str]:
 
     def hint(label: str) -> str:
         silent = label in ("", "none", "None", "False") or "(default" in text
-        shown = label if label.isprintable() else ascii(label.strip(QUOTE))
-        told = "; ".join([*taken, *([] if silent else [f"default: {shown}"])])
-        return f"({told})" if told else ""
+        usual = label if label.isprintable() else ascii(label.strip(QUOTE))
+        notes = "; ".join([*taken, *([] if silent else [f"default: {usual}"])])
+        return f"({notes})" if notes else ""
 
     return hint
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.generate_options import GenerateOptions
-from everyformer.cli.parsing import parse, say
+from everyformer.cli.parsing import say, verb
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.files import expanded
 from everyformer.core.tasks import TASKS
@@ -21,18 +21,16 @@ if TYPE_CHECKING:
     from everyformer.data.tokenizers.base import Tokenizer
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    GenerateOptions,
+    about="Continue a prompt or translate it with a trained model, or draw its images.",
+    examples=(
+        "everyformer generate runs/aft-local --prompt 'def main' --tokens 300",
+        "everyformer generate runs/aft-local --temperature 0.7 --top-p 0.9 --stop '\\n\\n'",
+    ),
+)
+def run(options: GenerateOptions) -> int:
     """Write the continuation to stdout as it is made."""
-    options = parse(
-        GenerateOptions,
-        words,
-        verb="generate",
-        about="Continue a prompt or translate it with a trained model, or draw its images.",
-        examples=(
-            "everyformer generate runs/aft-local --prompt 'def main' --tokens 300",
-            "everyformer generate runs/aft-local --temperature 0.7 --top-p 0.9 --stop '\\n\\n'",
-        ),
-    )
     from everyformer.cli.trained import open_run
 
     trained = open_run(options.run)
@@ -91,8 +89,8 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
             raise ConfigError(
                 "several prompts are continued by a number of --tokens, not endlessly"
             )
-        made = generate(model, ids, tokens=options.tokens, **rules)
-        for text, before, row in zip(texts, ids, made.tolist(), strict=True):
+        rows = generate(model, ids, tokens=options.tokens, **rules)
+        for text, before, row in zip(texts, ids, rows.tolist(), strict=True):
             kept = [token for token in row if token not in hidden]
             new = tokenizer.decode_after(before, kept)
             print(json.dumps({"prompt": text, "text": new}, ensure_ascii=False))
@@ -139,31 +137,31 @@ def _translations(trained: TrainedRun, options: GenerateOptions) -> int:
 
     filled = [number for number, line in enumerate(lines) if line.strip()]
     sources = [encode_source(tokenizer, lines[number]) for number in filled]
-    made = translate_all(trained.model(options.average), tokenizer, sources, options.search)
-    shown = dict(zip(filled, made, strict=True))
+    translations = translate_all(trained.model(options.average), tokenizer, sources, options.search)
+    by_line = dict(zip(filled, translations, strict=True))
     for number in range(len(lines)):
-        print(shown.get(number, ""))
+        print(by_line.get(number, ""))
     return 0
 
 
 def _writer(tokenizer: Tokenizer, before: Sequence[int] = ()) -> Callable[[int | None, bool], None]:
     """Writes the text of each token ``before`` others as soon as its characters are whole."""
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-    made: list[int] = []
-    shown = ""
+    tokens: list[int] = []
+    written = ""
 
     def write(token: int | None, last: bool) -> None:
-        nonlocal shown
+        nonlocal written
         new = [] if token is None else [token]
         if tokenizer.kind == "bytes":
             sys.stdout.write(utf8.decode(bytes(new), last))
         else:
-            made.extend(new)
-            text = tokenizer.decode_after(before, made)
+            tokens.extend(new)
+            text = tokenizer.decode_after(before, tokens)
             if not last and text.endswith("\ufffd"):
                 return
-            sys.stdout.write(text[len(shown) :])
-            shown = text
+            sys.stdout.write(text[len(written) :])
+            written = text
         sys.stdout.flush()
 
     return write
@@ -173,21 +171,19 @@ def _images(trained: TrainedRun, options: GenerateOptions) -> int:
     """Draw, and say where the picture is."""
     from everyformer.cli.draw import draw
 
-    of_text = ("prompt", "prompts", "tokens", "state")
-    for name in of_text:
-        if getattr(options, name) != getattr(GenerateOptions, name):
-            raise ConfigError(
-                f"--{name} is for texts, but the run draws images: leave it out (--images says how "
-                "many)"
-            )
+    why = "is for texts, but the run draws images: leave it out (--images says how many)"
+    _refuse(options, ("prompt", "prompts", "tokens", "state"), why)
     print(draw(trained, options))
     return 0
 
 
 def _refuse_images(trained: TrainedRun, options: GenerateOptions) -> None:
-    for name in ("images", "complete", "enlarge", "draws", "class_name", "out"):
+    why = "is for runs that draw images, and this one has the task"
+    names = ("images", "complete", "enlarge", "draws", "class_name", "out")
+    _refuse(options, names, f"{why} {trained.task}: leave it out")
+
+
+def _refuse(options: GenerateOptions, names: Sequence[str], why: str) -> None:
+    for name in names:
         if getattr(options, name) != getattr(GenerateOptions, name):
-            raise ConfigError(
-                f"--{name.removesuffix('_name')} is for runs that draw images, and this one has "
-                f"the task {trained.task}: leave it out"
-            )
+            raise ConfigError(f"--{name.removesuffix('_name')} {why}")

@@ -18,6 +18,8 @@ from everyformer.generation.config import BeamConfig, Sampling
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(Sampling, BeamConfig):
+    """The words of `everyformer generate`."""
+
     missing: ClassVar[Any] = tyro.MISSING
 
     run: tyro.conf.Positional[str]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +10,7 @@ import tyro
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.list import ABILITIES, describe
-from everyformer.cli.parsing import parse
+from everyformer.cli.parsing import verb
 from everyformer.core.config import Options
 from everyformer.core.member import Member
 from everyformer.core.tasks import TASKS
@@ -21,6 +20,8 @@ from everyformer.genes import GENES, named_genes
 
 @dataclass(frozen=True)
 class InfoOptions(Options):
+    """The words of `everyformer info`."""
+
     missing: ClassVar[Any] = tyro.MISSING
 
     member: tyro.conf.Positional[str]
@@ -29,15 +30,13 @@ class InfoOptions(Options):
     """machine output"""
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    InfoOptions,
+    about="One member: paper, genes, abilities, cost, options, claim.",
+    examples=("everyformer info aft-local", "everyformer info gmlp --json"),
+)
+def run(chosen: InfoOptions) -> int:
     """Print everything the family table and the member's file say."""
-    chosen = parse(
-        InfoOptions,
-        words,
-        verb="info",
-        about="One member: paper, genes, abilities, cost, options, claim.",
-        examples=("everyformer info aft-local", "everyformer info gmlp --json"),
-    )
     member = info(chosen.member)
     if chosen.json:
         options = {gene: options_of(member, gene) for gene in GENES}
@@ -49,8 +48,8 @@ def run(words: Sequence[str]) -> int:
     print(f"time    {member.cost.formula}\nstate   {member.cost.state}")
     print(f"tasks   {', '.join(member.tasks)}")
     named = named_genes(member)
-    shown = (f"{gene} {choice.name or 'none'}" for gene, choice in named.items())
-    print(f"genes   {', '.join(shown)}\n")
+    genes = (f"{gene} {choice.name or 'none'}" for gene, choice in named.items())
+    print(f"genes   {', '.join(genes)}\n")
     for ability in (ABILITIES[0], "strictly causal", *ABILITIES[1:]):
         value = getattr(member, ability.replace(" ", "_"))
         print(f"{ability:<16}{'yes' if value is True else f'no: {value}'}")
@@ -72,6 +71,6 @@ def options_of(member: Member, gene: str) -> list[dict[str, Any]]:
     rows = []
     for f in dataclasses.fields(choice.options):
         value = choice.get(f.name)
-        shown = "see below" if dataclasses.is_dataclass(value) else str(value)
-        rows.append({"option": f.name, "default": shown, "meaning": docs.get(f.name, "")})
+        default = "see below" if dataclasses.is_dataclass(value) else str(value)
+        rows.append({"option": f.name, "default": default, "meaning": docs.get(f.name, "")})
     return rows

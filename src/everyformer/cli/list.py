@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import parse
+from everyformer.cli.parsing import verb
 from everyformer.core.config import Options
 from everyformer.core.errors import unknown
 from everyformer.core.member import Member
@@ -19,6 +18,8 @@ ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
 
 @dataclass(frozen=True)
 class ListOptions(Options):
+    """The words of `everyformer list`."""
+
     task: str | None = None
     """only members that have this task: lm, mlm, classify-text, classify-image, seq2seq, pixels,
     super-resolution"""
@@ -38,15 +39,13 @@ class ListOptions(Options):
     """machine output"""
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    ListOptions,
+    about="See what exists: one line a member.",
+    examples=("everyformer list --streaming", "everyformer list --task classify-image --json"),
+)
+def run(options: ListOptions) -> int:
     """Print the family table."""
-    options = parse(
-        ListOptions,
-        words,
-        verb="list",
-        about="See what exists: one line a member.",
-        examples=("everyformer list --streaming", "everyformer list --task classify-image --json"),
-    )
     if options.task is not None and options.task not in TASKS:
         raise unknown("task", options.task, TASKS)
     wanted = tuple(name for name in ABILITIES if getattr(options, name))
@@ -55,27 +54,16 @@ def run(words: Sequence[str]) -> int:
     if options.json:
         emit([describe(m) for m in members])
         return 0
-    rows = [
-        (
-            m.name,
-            m.title,
-            str(m.year),
-            "yes" if m.is_mixer else "-",
-            *_marks(m),
-            f"L^{m.cost.time:g}",
-        )
-        for m in members
-    ]
+    rows = []
+    for m in members:
+        marks = ["yes" if able else "-" for able in (m.is_mixer, *map(m.can, ABILITIES))]
+        rows.append((m.name, m.title, str(m.year), *marks, f"L^{m.cost.time:g}"))
     print(table(("member", "title", "year", "mixer", *ABILITIES, "time"), rows))
     return 0
 
 
 def describe(member: Member) -> dict[str, object]:
-    """The row as plain values."""
+    """A member's row as plain values."""
     values = dataclasses.asdict(member)
     derived = {"mixer": member.is_mixer, "strictly_causal": member.strictly_causal}
     return {**values, **derived}
-
-
-def _marks(member: Member) -> list[str]:
-    return ["yes" if member.can(ability) else "-" for ability in ABILITIES]

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import tyro
 
-from everyformer.cli.flags import (
-    Refused,
-    arrange,
-    flags_of,
-    full_name,
-    nearest_flags,
-    registry,
-)
+from everyformer.cli.flags import Refused, arrange, flags_of, full_name, nearest_flags, registry
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
@@ -65,13 +59,25 @@ def parse(
     default = _one_budget(default, words)
     flags = flags_of(kind, default)
     placed, rest = arrange(words, flags, names)
-    made, unknown = _read(kind, [*placed, *rest], verb, about, examples, default)
+    options, unknown = _read(kind, [*placed, *rest], verb, about, examples, default)
     if unknown:
         raise _unexpected(unknown[0], flags, verb)
     if printing:
-        print(json.dumps(to_dict(made), indent=2))
+        print(json.dumps(to_dict(options), indent=2))
         raise SystemExit(0)
-    return made
+    return options
+
+
+def verb(
+    kind: type[C], **how: Any
+) -> Callable[[Callable[[C], int]], Callable[[Sequence[str]], int]]:
+    """Decorator of a verb's ``run``, which then takes words; ``how``: as in `parse`."""
+
+    def decorate(run: Callable[[C], int]) -> Callable[[Sequence[str]], int]:
+        name = run.__module__.rpartition(".")[2]
+        return functools.wraps(run)(lambda words: run(parse(kind, words, verb=name, **how)))
+
+    return decorate
 
 
 def _read(
@@ -82,9 +88,9 @@ def _read(
     examples: Sequence[str],
     default: C | None,
 ) -> tuple[C, list[str]]:
-    told = io.StringIO()
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(told):
+        with contextlib.redirect_stderr(errors):
             return tyro.cli(
                 kind,
                 prog=f"everyformer {verb}",
@@ -99,9 +105,9 @@ def _read(
         raise error.reason from error
     except SystemExit as stop:
         if stop.code not in (0, None):
-            raise ConfigError(f"{_sentence(told.getvalue())}; {_see(verb)}") from stop
-        shown = "\n".join(f"  {example}" for example in examples)
-        print(f"\n{EVERYWHERE}\n\nexamples:\n{shown}")
+            raise ConfigError(f"{_sentence(errors.getvalue())}; {_see(verb)}") from stop
+        lines = "\n".join(f"  {example}" for example in examples)
+        print(f"\n{EVERYWHERE}\n\nexamples:\n{lines}")
         raise
 
 

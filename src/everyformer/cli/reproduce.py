@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import tyro
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import parse, say
+from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
@@ -18,6 +17,8 @@ from everyformer.core.files import expanded, require_no_file
 
 @dataclass(frozen=True)
 class ReproduceOptions(Options):
+    """The words of `everyformer reproduce`."""
+
     missing: ClassVar[Any] = tyro.MISSING
 
     name: tyro.conf.Positional[str]
@@ -34,16 +35,14 @@ class ReproduceOptions(Options):
     """machine output"""
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    ReproduceOptions,
+    about="Put a member's claim to the test: numbers over seeds, and a figure.",
+    examples=("everyformer reproduce gmlp", "everyformer reproduce saturation --seeds 5"),
+)
+def run(options: ReproduceOptions) -> int:
     """Run the experiments; exit code 1 if a claim was not seen."""
-    options = parse(
-        ReproduceOptions,
-        words,
-        verb="reproduce",
-        about="Put a member's claim to the test: numbers over seeds, and a figure.",
-        examples=("everyformer reproduce gmlp", "everyformer reproduce saturation --seeds 5"),
-    )
-    from everyformer.experiments.base import Setting, find, perform
+    from everyformer.experiments.base import StudySetting, find, perform
 
     require_no_file(expanded(options.out))
     found = find(options.name)
@@ -58,7 +57,7 @@ def run(words: Sequence[str]) -> int:
     results = []
     for experiment in ready:
         say(f"{experiment.name}: about {experiment.minutes:g} minutes; {experiment.claim}")
-        setting = Setting(options.seeds, options.scale, options.data, say)
+        setting = StudySetting(options.seeds, options.scale, options.data, say)
         results.append(perform(experiment, setting, expanded(options.out)))
     if options.json:
         emit(results)

@@ -136,17 +136,17 @@ def _nothing() -> TrainOptions:
     return TrainOptions(tyro.MISSING, {n: Choice(g.default, NoOptions()) for n, g in GENES.items()})
 
 
-def inherited(place: str, member: str | None = None) -> RunSpec:
-    """The member, sizes and options of the run or saved model in ``place``, to start from it.
+def inherited(folder: str, member: str | None = None) -> RunSpec:
+    """The member, sizes and options of the run or saved model in ``folder``, to start from it.
 
     Raises:
         ConfigError: it is of another member than ``member``.
     """
     from everyformer.training.warmstart import read_start
 
-    config = read_start(place).config
+    config = read_start(folder).config
     if member is not None and member != config.member:
-        raise ConfigError(f"the model in {place} is of the member {config.member}, not {member}")
+        raise ConfigError(f"the model in {folder} is of the member {config.member}, not {member}")
     heads, mixer = None, config.genes["mixer"]
     if mixer.name == "by-head":
         heads, own = ",".join(mixer.options["mixers"]), info(config.member).genes["mixer"].name

@@ -3,14 +3,13 @@ member."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import tyro
 
-from everyformer.cli.parsing import parse, say
+from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Bounds
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
 
     from everyformer.models.base import Model
 
-WHAT = (
-    "all", "weights", "features", "sort", "position-bias", "spatial", "buckets", "clusters",
-    "terms", "encodings", "rotary", "distances", "masks",
-)  # fmt: skip
 FRESH = {"width": 128, "layers": 2, "heads": 4}
 """size of a member that is shown untrained: positions look as in Vaswani et al.'s figure"""
 LENGTH = 64
@@ -35,14 +30,16 @@ EXAMPLE = "def mean(values):\n    return sum(values) / len(values)\n"
 
 @dataclass(frozen=True)
 class ShowOptions(Options):
+    """The words of `everyformer show`."""
+
     missing: ClassVar[Any] = tyro.MISSING
 
     target: tyro.conf.Positional[str]
     """directory of a trained run or folder of a saved model, or a member's name to see what it
     starts from"""
     what: tyro.conf.Positional[str] = "all"
-    """weights, features, sort, position-bias, spatial, buckets, clusters, terms, encodings, rotary,
-    distances, masks, or all that applies"""
+    """one picture: weights, masks, encodings, ... (a name that there is not lists all that the
+    model knows), or all that applies"""
     task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
     """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""
     out: str | None = None
@@ -67,26 +64,23 @@ class Subject(NamedTuple):
     folder: Path
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    ShowOptions,
+    about="Draw what a run has learned, or what a member starts from.",
+    examples=(
+        "everyformer show runs/gmlp spatial",
+        "everyformer show attention encodings --format svg --out pictures",
+    ),
+)
+def run(options: ShowOptions) -> int:
     """Draw, and print each file with what it shows."""
-    options = parse(
-        ShowOptions,
-        words,
-        verb="show",
-        about="Draw what a run has learned, or what a member starts from.",
-        examples=(
-            "everyformer show runs/gmlp spatial",
-            "everyformer show attention encodings --format svg --out pictures",
-        ),
-    )
-    if options.what not in WHAT:
-        raise ConfigError(f"unknown picture '{options.what}'; {nearest(options.what, WHAT)}")
     if options.out is not None:
         require_no_file(expanded(options.out))
-    from everyformer.report.pictures import applicable, draw_pictures
+    from everyformer.report.pictures import applicable, draw_pictures, require_picture
     from everyformer.report.style import save_figure
 
     subject = _open(options)
+    require_picture(subject.model, options.what)
     kinds = [options.what]
     if options.what == "all":
         kinds = applicable(subject.model, subject.inputs)
@@ -106,12 +100,12 @@ def run(words: Sequence[str]) -> int:
 
 
 def _open(options: ShowOptions) -> Subject:
-    place = expanded(options.target)
-    if place.is_dir() and options.task is not None:
-        raise ConfigError(f"{place} has the task that it was trained for: leave --task out")
+    folder = expanded(options.target)
+    if folder.is_dir() and options.task is not None:
+        raise ConfigError(f"{folder} has the task that it was trained for: leave --task out")
     names = [member.name for member in list_members()]
-    if place.is_dir():
-        subject = _trained(place, options)
+    if folder.is_dir():
+        subject = _trained(folder, options)
     elif options.target in names:
         subject = _fresh(options)
     else:
@@ -122,11 +116,11 @@ def _open(options: ShowOptions) -> Subject:
     return subject if options.out is None else subject._replace(folder=expanded(options.out))
 
 
-def _trained(place: Path, options: ShowOptions) -> Subject:
+def _trained(folder: Path, options: ShowOptions) -> Subject:
     from everyformer.cli.trained import open_run
     from everyformer.report.learned import rebuilt
 
-    trained = open_run(str(place))
+    trained = open_run(str(folder))
     inputs, labels = _run_inputs(trained, options)
     start = None if trained.saved else rebuilt(trained.values)
     return Subject(trained.model(), start, inputs, labels, trained.path / "pictures")

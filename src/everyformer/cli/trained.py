@@ -64,8 +64,8 @@ class TrainedRun:
         """What makes the model's tokens; None where they are no text, or it was saved without."""
         if self.saved:
             return saved_tokenizer(self.path)
-        held = self.values.get("tokenizer")
-        return None if held is None else load_tokenizer(held)
+        values = self.values.get("tokenizer")
+        return None if values is None else load_tokenizer(values)
 
     def no_text(self) -> str:
         """Why there is no tokenizer."""
@@ -92,9 +92,9 @@ class TrainedRun:
                 f"{dataset.name} has {len(dataset.classes)} classes, but {what} was trained with "
                 f"{model['classes']}"
             )
-        told = self.config.class_names
-        if TASKS[dataset.task].draws and dataset.classes != told:
-            here, there = (", ".join(names) or "none" for names in (dataset.classes, told))
+        classes = self.config.class_names
+        if TASKS[dataset.task].draws and dataset.classes != classes:
+            here, there = (", ".join(names) or "none" for names in (dataset.classes, classes))
             raise DataError(
                 f"{what} is told the classes {there}, but {dataset.name} has {here}: give data "
                 "with the same class folders, and --data.labels where classes are told"
@@ -113,13 +113,13 @@ class TrainedRun:
         return dataset
 
 
-def open_run(place: str) -> TrainedRun:
+def open_run(folder: str) -> TrainedRun:
     """Read the config of a run's directory, or of a saved model's folder.
 
     Raises:
         CheckpointError: neither is there, or it is damaged.
     """
-    path = expanded(place)
+    path = expanded(folder)
     if not path.is_dir():
         raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
     if is_model(path):
@@ -130,5 +130,5 @@ def open_run(place: str) -> TrainedRun:
 
 def data_config(run: TrainedRun) -> DataConfig | None:
     """The data options that a run was trained with; None if it was not made by `train`."""
-    held = run.values.get("run")
-    return from_dict(DataConfig, held["data"]) if isinstance(held, dict) else None
+    run_values = run.values.get("run")
+    return from_dict(DataConfig, run_values["data"]) if isinstance(run_values, dict) else None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import parse, say
+from everyformer.cli.parsing import say, verb
 from everyformer.core.config import Options
 from everyformer.family import info, list_members
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VerifyOptions(Options):
+    """The words of `everyformer verify`."""
+
     members: tyro.conf.Positional[tuple[str, ...]] = ()
     """members to check (default: all)"""
     laws: tuple[str, ...] = ()
@@ -35,29 +36,22 @@ class VerifyOptions(Options):
     """machine output"""
 
 
-def run(words: Sequence[str]) -> int:
+@verb(
+    VerifyOptions,
+    about="Check every law of the members on this machine.",
+    examples=("everyformer verify", "everyformer verify aft-local gmlp --dtype float32"),
+    default=VerifyOptions(),
+    names=[member.name for member in list_members()],
+)
+def run(options: VerifyOptions) -> int:
     """Check the laws; exit code 1 if one is broken."""
-    options = parse(
-        VerifyOptions,
-        words,
-        verb="verify",
-        about="Check every law of the members on this machine.",
-        examples=("everyformer verify", "everyformer verify aft-local gmlp --dtype float32"),
-        default=VerifyOptions(),
-        names=[member.name for member in list_members()],
-    )
     for name in options.members:
         info(name)
     from everyformer.verification.verify import verify
 
+    where = {"device": options.device, "dtype": options.dtype}
     results = []
-    for result in verify(
-        options.members,
-        laws=options.laws,
-        device=options.device,
-        dtype=options.dtype,
-        full=options.full,
-    ):
+    for result in verify(options.members, laws=options.laws, full=options.full, **where):
         results.append(result)
         say(f"{result.member:<12} {result.law:<13} {result.status:<7} {result.detail}")
     failed = [r for r in results if r.status == "failed"]

@@ -19,14 +19,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.folder import check_folder, opened
 from everyformer.comparison.plan import Entrant, entrants, own_options, preset_changes
 from everyformer.comparison.results import FailedRow, Results, Row, Run
-from everyformer.comparison.summary import (
-    BETTER,
-    curve,
-    member_row,
-    quality_metric,
-    rank,
-    time_to,
-)
+from everyformer.comparison.summary import BETTER, curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished, Say, Trainings
 from everyformer.core.config import to_dict
 from everyformer.core.files import write_text
@@ -122,10 +115,10 @@ def collect(
         else:
             error = next((f["error"] for _, f in own if f["status"] != "done"), entrant.error)
             rows.append({"member": entrant.member, "status": "failed", "error": error})
-        for made, found in own:
+        for job, found in own:
             kept = {key: value for key, value in found.items() if key != "config"}
-            lines = curve(folder / made.folder / "run")
-            which = {"member": made.member, "seed": made.seed, "lr": made.lr, "folder": made.folder}
+            lines = curve(folder / job.folder / "run")
+            which = {"member": job.member, "seed": job.seed, "lr": job.lr, "folder": job.folder}
             runs.append(cast(Run, {**which, **kept, **lines}))
     ranked = rank(rows, metric)
     qualities = [row["quality"] for row in ranked if row["status"] == "done"]

@@ -86,8 +86,8 @@ def sample(model: Model, dataset: Dataset, tokens: int = 200) -> Sample | None:
     first = next(iter(dataset.validation_batches(1, 1))).inputs[0]
     prompt = first[: max(1, dataset.length // 4)]
     room = dataset.length - prompt.numel()
-    made = generate(
+    tokens_out = generate(
         model, prompt, tokens=min(tokens, room), sampling=Sampling(temperature=0.8, seed=0)
     )
     decode = dataset.tokenizer.decode
-    return {"prompt": decode(prompt.tolist()), "text": decode(made[0].tolist())}
+    return {"prompt": decode(prompt.tolist()), "text": decode(tokens_out[0].tolist())}

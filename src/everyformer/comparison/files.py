@@ -16,26 +16,28 @@ JOB, RESULT = "job.json", "result.json"
 JOB_FORMAT, RESULT_FORMAT = "everyformer-job", "everyformer-result"
 
 
-def write_job(place: Path, run: RunSpec, fingerprint: str) -> None:
+def write_job(folder: Path, run: RunSpec, fingerprint: str) -> None:
     """Leave what a job is to do in its folder; ``fingerprint`` is of the data."""
-    write_json(place / JOB, {"format": JOB_FORMAT, "fingerprint": fingerprint, "run": to_dict(run)})
+    write_json(
+        folder / JOB, {"format": JOB_FORMAT, "fingerprint": fingerprint, "run": to_dict(run)}
+    )
 
 
-def read_job(place: Path) -> dict[str, Any]:
+def read_job(folder: Path) -> dict[str, Any]:
     """What `write_job` left: the ``run`` as plain values, and the ``fingerprint``."""
-    return read_saved(place / JOB, JOB_FORMAT)
+    return read_saved(folder / JOB, JOB_FORMAT)
 
 
-def read_result(place: Path) -> Result | None:
+def read_result(folder: Path) -> Result | None:
     """What a job came to; None if it did not end, or its file is damaged: it is then made again."""
     try:
-        found = read_json(place / RESULT, RESULT_FORMAT)
+        found = read_json(folder / RESULT, RESULT_FORMAT)
     except CheckpointError:
         return None
     kept = {name: value for name, value in found.items() if name not in ("format", "version")}
     return cast(Result, kept)
 
 
-def write_result(place: Path, found: Result) -> None:
+def write_result(folder: Path, found: Result) -> None:
     """Leave a job's result in its folder, whole or not at all."""
-    write_json(place / RESULT, {"format": RESULT_FORMAT, **found})
+    write_json(folder / RESULT, {"format": RESULT_FORMAT, **found})

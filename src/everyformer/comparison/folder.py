@@ -43,8 +43,8 @@ def check_folder(config: CompareConfig) -> None:
         ConfigError: it is filled and neither resumed nor overwritten, or by other options.
     """
     folder = expanded(config.out)
-    held = _held(folder)
-    if not held:
+    files = _visible_files(folder)
+    if not files:
         return
     if not (folder / RECORD).exists():
         raise ConfigError(f"{folder} is not empty and holds no comparison: choose another --out")
@@ -120,7 +120,7 @@ def _changed(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return differences(begun, now)
 
 
-def _held(folder: Path) -> list[Path]:
+def _visible_files(folder: Path) -> list[Path]:
     """What lies in the directory, hidden files (locks, half-written ones) apart."""
     if not folder.is_dir():
         return []
@@ -128,7 +128,7 @@ def _held(folder: Path) -> list[Path]:
 
 
 def _clear(folder: Path) -> None:
-    for path in _held(folder):
+    for path in _visible_files(folder):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

@@ -55,7 +55,7 @@ def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
         ConfigError: an option given for one member alone is unknown or wrong.
     """
     own = own_options(config)
-    made: list[Entrant] = []
+    ready: list[Entrant] = []
     target: int | None = None
     for member in config.members:
         try:
@@ -63,16 +63,16 @@ def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
             count = count_parameters(complete)
             if config.match == "parameters" and target is not None:
                 complete, count = match_parameters(complete, target)
-            made.append(Entrant(member, complete, count))
+            ready.append(Entrant(member, complete, count))
             target = target or count
         except ConfigError as error:
             if member in own and not isinstance(error, GeneError):
                 raise
-            made.append(Entrant(member, None, None, str(error)))
+            ready.append(Entrant(member, None, None, str(error)))
         except Exception as error:  # a member that is broken must not keep the others from running
             kind = "" if isinstance(error, EveryformerError) else f"{type(error).__name__}: "
-            made.append(Entrant(member, None, None, f"{kind}{error}"))
-    return made
+            ready.append(Entrant(member, None, None, f"{kind}{error}"))
+    return ready
 
 
 def own_options(config: CompareConfig) -> dict[str, dict[str, Any]]:
@@ -131,21 +131,21 @@ def preset_changes(config: ModelConfig) -> dict[str, Any]:
         position=Choice("sinusoidal")
     )
     neutral["scale_embedding"] = scales_embedding(usual)
-    told = {
+    changes = {
         name: chosen[name]
         for name, usual in neutral.items()
         if name not in SIZES and chosen[name] != usual
     }
-    told |= {
+    changes |= {
         name: config.genes[name].name
         for name, gene in GENES.items()
         if gene.footing and config.genes[name].name != gene.default
     }
     parts = ("block", "pixels", "summaries")
-    inner = {part: told.pop(part) for part in parts if part in told}
+    inner = {part: changes.pop(part) for part in parts if part in changes}
     for part, values in inner.items():
-        told |= {key: v for key, v in values.items() if v != neutral[part][key]}
-    return told
+        changes |= {key: v for key, v in values.items() if v != neutral[part][key]}
+    return changes
 
 
 def match_parameters(config: ModelConfig, target: int) -> tuple[ModelConfig, int]:

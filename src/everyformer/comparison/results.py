@@ -93,15 +93,15 @@ class Planned(Curve):
     folder: str
 
 
-class TrainedRun(Planned, Trained):
+class CompletedRun(Planned, Trained):
     """A training with its curve."""
 
 
 class FailedRun(Planned, Failed):
-    """The same of one that failed."""
+    """A training that failed, with its curve."""
 
 
-Run = TrainedRun | FailedRun
+Run = CompletedRun | FailedRun
 
 
 class FailedRow(Failed):

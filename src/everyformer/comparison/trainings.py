@@ -72,41 +72,41 @@ class Trainings:
 
         A job that failed in an earlier sitting is tried again, from its last checkpoint.
         """
-        place = self.folder / planned.folder
-        held = self._held(planned, place)
-        if held is not None and (held["status"] == "done" or planned.folder in self._tried):
-            return held
+        folder = self.folder / planned.folder
+        kept = self._kept(planned, folder)
+        if kept is not None and (kept["status"] == "done" or planned.folder in self._tried):
+            return kept
         if self.stop.received is not None:
             return None
         self._tried.add(planned.folder)
-        self._prepare(planned, place)
+        self._prepare(planned, folder)
         self.say(f"{planned.member}, seed {planned.seed}, learning rate {planned.lr:g}")
-        code = launch(place, self.stop)
-        found = read_result(place)
+        code = launch(folder, self.stop)
+        found = read_result(folder)
         if found is None:
             if self.stop.received is None and code == 128 + signal.SIGTERM:
                 self.stop.received = signal.SIGTERM
             if self.stop.received is not None:
                 return None
             found = {"status": "failed", "error": _ended(code)}
-            write_result(place, found)
+            write_result(folder, found)
         if found["status"] != "done":
             self.say(f"{planned.member}: failed: {found['error']}")
         return found
 
-    def _prepare(self, planned: Job, place: Path) -> None:
+    def _prepare(self, planned: Job, folder: Path) -> None:
         """The folder of a job, with what its process is to do."""
-        place.mkdir(parents=True, exist_ok=True)
-        (place / RESULT).unlink(missing_ok=True)
-        write_job(place, planned.run, self.dataset.fingerprint)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RESULT).unlink(missing_ok=True)
+        write_job(folder, planned.run, self.dataset.fingerprint)
 
-    def _held(self, planned: Job, place: Path) -> Result | None:
+    def _kept(self, planned: Job, folder: Path) -> Result | None:
         """The kept result, if it is of this very job: it may have more steps to do by now."""
-        held = read_result(place)
-        if held is None:
+        kept = read_result(folder)
+        if kept is None:
             return None
-        done = read_job(place)["run"]["training"]
-        return held if done == json.loads(json.dumps(to_dict(planned.run.training))) else None
+        done = read_job(folder)["run"]["training"]
+        return kept if done == json.loads(json.dumps(to_dict(planned.run.training))) else None
 
     def _on_ray(self, ready: list[Entrant]) -> None:
         """All jobs at once over a Ray cluster that shares this file system; results are files."""
@@ -120,11 +120,11 @@ class Trainings:
         remote = ray.remote(main)
         waiting = []
         for planned in jobs(self.config, ready):
-            place = (self.folder / planned.folder).absolute()
-            held = self._held(planned, place)
-            if held is None or held["status"] != "done":
-                self._prepare(planned, place)
-                waiting.append(remote.remote(place))
+            folder = (self.folder / planned.folder).absolute()
+            kept = self._kept(planned, folder)
+            if kept is None or kept["status"] != "done":
+                self._prepare(planned, folder)
+                waiting.append(remote.remote(folder))
         while waiting:
             # a signal is seen between two waits, and would not be in one for all
             _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0.2)
@@ -135,27 +135,27 @@ class Trainings:
                 return
 
 
-def launch(place: Path, stop: StopSignals) -> int:
+def launch(folder: Path, stop: StopSignals) -> int:
     """Run the job in ``place`` in a fresh process, and return its exit code.
 
     The process is in a session of its own, so that Ctrl-C reaches this one alone, which asks the
     other to stop. Its standard input is a pipe that ends when this process dies in any way.
     """
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "everyformer.comparison.worker", str(place)],
+        [sys.executable, "-P", "-m", "everyformer.comparison.worker", str(folder)],
         stdin=subprocess.PIPE,
         stdout=2,
         start_new_session=True,
     )
-    asked = False
+    stopping = False
     try:
         while True:
             try:
                 return child.wait(0.1)
             except subprocess.TimeoutExpired:
-                if stop.received is not None and not asked:
+                if stop.received is not None and not stopping:
                     child.send_signal(signal.SIGTERM)
-                    asked = True
+                    stopping = True
     except KeyboardInterrupt:
         child.kill()
         raise

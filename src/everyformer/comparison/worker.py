@@ -7,7 +7,6 @@ So a member that runs out of memory or crashes takes nothing with it, and memory
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import Any, cast
 
 from filelock import FileLock
 
+from everyformer.benchmark.measure import memory_peak
 from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
 from everyformer.comparison.files import read_job, write_result
 from everyformer.comparison.results import Evaluation, Result, Trained
@@ -28,7 +28,6 @@ from everyformer.core.mixer import leak_of
 from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
 from everyformer.training import RunDirectory, train
-from everyformer.training.result import peak_rss
 from everyformer.training.spec import RunSpec, build_run
 
 LONGEST_STEP = 600.0
@@ -50,8 +49,8 @@ def main(folder: Path) -> int:
             trace = folder / "error.txt"
             write_text(trace, traceback.format_exc())
             short = (str(error).splitlines() or [""])[0]
-            told = f"{type(error).__name__}: {short} (traceback in {trace})"
-            result = {"status": "failed", "error": told}
+            sentence = f"{type(error).__name__}: {short} (traceback in {trace})"
+            result = {"status": "failed", "error": sentence}
         if result is None:
             return 143
         write_result(folder, result)
@@ -66,7 +65,7 @@ def work(folder: Path, job: dict[str, Any]) -> Trained | None:
         raise DataError(f"{dataset.name} has changed since the comparison was begun")
     model, training = build_run(spec, dataset), spec.training
     config = model.config
-    before = memory_peak()
+    before = memory_peak() or 0
     resume = (folder / "run").exists()
     with RunDirectory(folder / "run", resume=resume) as run:
         trained = train(
@@ -74,7 +73,7 @@ def work(folder: Path, job: dict[str, Any]) -> Trained | None:
         )
     if trained.interrupted:
         return None
-    peak = trained.peak_device or memory_peak() - before
+    peak = trained.peak_device or (memory_peak() or 0) - before
     # a sitting without a step of its own knows neither speed nor memory of training
     speed = trained.tokens_per_second or trained.tokens / trained.seconds
     found: Trained = {
@@ -97,19 +96,6 @@ def work(folder: Path, job: dict[str, Any]) -> Trained | None:
         found["by_position"] = loss_by_position(model, dataset, training.evaluate_sequences)
         found["sample"] = sample(model, dataset)
     return found
-
-
-def memory_peak() -> int:
-    """Largest resident memory of this process in bytes.
-
-    On Linux not as getrusage has it, whose peak is inherited from the process that started this.
-    """
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        return peak_rss() or 0
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return 1024 * int(found[1]) if found else peak_rss() or 0
 
 
 def stop_with_parent() -> None:

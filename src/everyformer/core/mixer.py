@@ -13,7 +13,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
-from everyformer.core.panels import Pictures
+from everyformer.core.panels import Pictures, Recorded
 from everyformer.core.state import State
 from everyformer.core.trials import Trials
 
@@ -34,6 +34,8 @@ class Mixer(nn.Module):
     name: ClassVar[str]
     trials: ClassVar[Trials] = Trials()
     """what the laws try it on"""
+    recorded: ClassVar[Recorded] = {}
+    """how what it records as it runs is drawn, where that is no kind that all know"""
     honours: ClassVar[frozenset[str]] = frozenset({"keep"})
     """parts of `Mask` that this mixer applies; any other part given is an error"""
     accepts_positions: ClassVar[bool] = False

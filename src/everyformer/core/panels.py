@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -36,3 +37,17 @@ class Panels:
 
 Pictures = dict[str, Callable[[], Panels]]
 """by name (``encodings``, ``rotary`` and ``masks`` are in use), made when they are asked for"""
+Recorded = Mapping[str, Callable[[Mapping[str, Tensor], bool], Panels]]
+"""how a part of a model draws what it records as it runs (`everyformer.core.trace`), by name: from
+the tensors by module path, and whether the layers are causal"""
+
+
+def layer_name(path: str) -> str:
+    """``layer-3`` of the path of a module in the third layer; of others the path."""
+    number = next((part for part in path.split(".") if part.isdigit()), None)
+    return path if number is None else f"layer-{int(number) + 1}"
+
+
+def layer_title(path: str, rest: str = "") -> str:
+    """``rest`` behind the layer that a module's path names."""
+    return ", ".join(filter(None, (layer_name(path).replace("-", " "), rest)))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import math
+import pkgutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,9 +22,16 @@ from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import file_written_whole, write_text
 from everyformer.core.stopping import Stopped
+from everyformer.core.tasks import TASKS
+from everyformer.data import load_dataset
+from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.family import info, list_members
+from everyformer.family import list_members
+from everyformer.models.base import Model
+from everyformer.models.build import create_model
+from everyformer.training.config import TrainingConfig
 from everyformer.training.evaluate import evaluate
+from everyformer.training.loop import train
 from everyformer.training.result import TrainResult
 
 Say = Callable[[str], None]
@@ -33,7 +40,7 @@ Arm = TypeVar("Arm")
 
 
 @dataclass(frozen=True)
-class Setting(Options):
+class StudySetting(Options):
     """How an experiment is run."""
 
     seeds: Repeats = 3
@@ -75,22 +82,35 @@ class Experiment:
     """what should be seen, and by what margin"""
     minutes: float
     """on two CPU cores with three seeds"""
-    run: Callable[[Setting], Outcome]
+    run: Callable[[StudySetting], Outcome]
     data: str | None = None
     """what real data it wants, in words; None needs none"""
 
 
-class Trials:
-    """Arms times seeds, one after the other, and the numbers that they leave.
+class Study:
+    """An experiment as it is run: arms times seeds, one after the other, and their numbers.
 
     Args:
         title: how what is said of them begins.
-        names: of numbers in another order than that in which they are kept.
     """
 
-    def __init__(self, setting: Setting, title: str, names: Iterable[str] = ()) -> None:
+    def __init__(self, setting: StudySetting, title: str) -> None:
         self.setting, self.title = setting, title
-        self.numbers: dict[str, list[float]] = {name: [] for name in names}
+        self.numbers: dict[str, list[float]] = {}
+        self.losses: dict[str, list[float]] = {}
+
+    def order(self, names: Iterable[str]) -> None:
+        """Numbers that come first, in another order than that in which they are kept."""
+        self.numbers = {name: [] for name in names}
+
+    def steps(self, count: int) -> int:
+        """``count`` scaled, at least 2."""
+        return self.setting.steps(count)
+
+    @property
+    def source(self) -> str | None:
+        """The real data that was given."""
+        return self.setting.data
 
     def seeds(self) -> Iterator[int]:
         """The seeds, from each of which torch's random numbers start anew."""
@@ -111,13 +131,84 @@ class Trials:
             yield from self.arms(arms)
 
     def fit(
-        self, model: nn.Module, batches: Batches | tuple[Dataset, int], steps: int, **options: Any
+        self,
+        model: nn.Module,
+        batches: Batches | tuple[Dataset, int],
+        steps: int,
+        *,
+        lr: float = 3e-3,
+        weight_decay: float = 0.01,
+        loss_of: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None,
     ) -> list[float]:
-        """`fit` on batches of the seed, or on so many rows of a dataset, for ``steps``, scaled."""
-        if isinstance(batches, tuple):
-            batches = dataset_batches(*batches, self.seed)
-        scaled = self.setting.steps(steps)
-        return fit(model, batches, steps=scaled, seed=self.seed, **options)
+        """Train by AdamW with warm-up and cosine for ``steps``, scaled; the losses of all.
+
+        Args:
+            batches: fresh ones, or a dataset and how many of its rows a step reads.
+        """
+        steps, losses = self.steps(steps), []
+        generator = torch.Generator().manual_seed(1000 + self.seed)
+        optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
+        warm = max(1, steps // 20)
+        model.train()
+        tell: Callable[[float], None] = getattr(model, "set_progress", lambda done: None)
+        for step in range(steps):
+            tell(step / steps)
+            rate = min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
+            for group in optimiser.param_groups:
+                group["lr"] = lr * rate
+            if isinstance(batches, tuple):
+                data, size = batches
+                batch = data.train_batch(step, size, self.seed)
+                inputs, targets = batch.inputs, batch.targets
+            else:
+                inputs, targets = batches(generator)
+            if loss_of is None:
+                loss = model(inputs, targets=targets).loss
+            else:
+                loss = loss_of(model, inputs, targets)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            losses.append(loss.item())
+        model.eval()
+        return losses
+
+    def models(
+        self,
+        arms: Mapping[str, Any],
+        data: Dataset,
+        batch: int,
+        steps: int,
+        *,
+        lr: float = 3e-3,
+        **options: Any,
+    ) -> Iterator[tuple[str, Model]]:
+        """A model of every arm that was trained on the data, with every seed.
+
+        Its losses are ``losses[arm]`` from then on.
+
+        Args:
+            arms: name -> member and its own options, or those of the member of that name.
+            batch: rows a step. options: those that all have.
+        """
+        for name, arm in self.each(arms.items()):
+            member, own = arm if isinstance(arm, tuple) else (name, arm)
+            model = fitting(data, member, **options, **own)
+            self.losses[name] = self.fit(model, (data, batch), steps, lr=lr)
+            yield name, model
+
+    def train(self, model: Model, data: Dataset, steps: int, **options: Any) -> Model:
+        """`train` for so many ``steps``, scaled, evaluating at the end alone.
+
+        Args:
+            options: fields of `TrainingConfig`.
+        """
+        config = TrainingConfig(
+            steps=self.steps(steps), seed=self.seed, evaluate_every=None, **options
+        )
+        finished(train(model, data, config, show=False))
+        return model.eval()
 
     def keep(self, name: str, value: float, said: str = "") -> None:
         """Add a number of this seed, which takes the place of the braces in what is ``said``."""
@@ -129,62 +220,68 @@ class Trials:
         """Tell what has happened, behind title and seed."""
         self.setting.say(f"{self.title}, seed {self.seed}: {text}")
 
+    def mean(self, name: str) -> float:
+        """The mean of a number over the seeds."""
+        return mean(self.numbers[name])
+
+    def means(self) -> dict[str, float]:
+        """The mean of every number, by name."""
+        return {name: mean(values) for name, values in self.numbers.items()}
+
     def latest(self, form: str) -> str:
         """Every number's last value."""
         return ", ".join(f"{name} {values[-1]:{form}}" for name, values in self.numbers.items())
 
 
-# file of this package -> the experiments in it
-FILES: dict[str, tuple[str, ...]] = {
-    "attention": ("saturation", "recall"),
-    "positions": ("waves", "rotation", "learned-table"),
-    "addressing": ("addressing", "kernel-length"),
-    "spatial": ("toeplitz", "alignment"),
-    "bytes": ("bytes",),
-    "masked": ("fill-in",),
-    "sequences": ("sequences",),
-    "norms": ("norms",),
-    "extrapolation": ("extrapolation",),
-    "relative": ("shift", "near-and-far", "four-terms", "inner-losses"),
-    "segments": ("segments",),
-    "lags": ("lags",),
-    "regions": ("regions",),
-    "images": ("cifar-gmlp", "cifar-mixers"),
-    "density": ("density",),
-    "routing": ("routed-copy",),
-    "kernels": ("random-features", "gates", "constant-state"),
-    "reformer": ("rounds", "reversible", "axes"),
-    "low_rank": ("low-rank", "far-slots"),
-    "sinkhorn": ("far-block",),
-    "blockwise": ("blocks",),
-    "pictures": ("picture-memory",),
-    "longformer": ("windows", "extension"),
-    "bigbird": ("needle",),
-    "documents": ("documents", "reviews"),
-    "etc": ("far-sentences",),
-    "factorised": ("factorised",),
-    "paths": ("paths",),
-}
+Run = Callable[[Study], Outcome]
+_KNOWN: dict[str, list[Experiment]] = {}
+"""experiments by the module that holds them"""
+
+
+def experiment(
+    claim: str,
+    *,
+    members: tuple[str, ...],
+    minutes: float,
+    data: str | None = None,
+    name: str | None = None,
+) -> Callable[[Run], Run]:
+    """Decorator of what runs an experiment, which is known by its name from then on.
+
+    Args: those of `Experiment`; the name is that of the function unless given.
+    """
+
+    def add(run: Run) -> Run:
+        title = name or run.__name__.replace("_", "-")
+        found = Experiment(
+            title, members, claim, minutes, lambda setting: run(Study(setting, title)), data
+        )
+        _KNOWN.setdefault(run.__module__, []).append(found)
+        return run
+
+    return add
+
+
+def experiments() -> list[Experiment]:
+    """All experiments that the files of this package hold, in the order of the members' table."""
+    every: list[Experiment] = []
+    for file in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        module = importlib.import_module(f"{__package__}.{file.name}")
+        every += _KNOWN.get(module.__name__, [])
+    order = [member.name for member in list_members()]
+    return sorted(every, key=lambda one: min(map(order.index, one.members)))
 
 
 def find(name: str) -> list[Experiment]:
     """The experiments called ``name``, or those of the member ``name``."""
-    known = {title: file for file, titles in FILES.items() for title in titles}
-    if name in known:
-        return [_load(known[name])[name]]
-    if name not in {m.name for m in list_members()}:
-        raise unknown("experiment or member", name, [*known, *(m.name for m in list_members())])
-    info(name)
-    every = [e for file in FILES for e in _load(file).values()]
-    return [e for e in every if name in e.members]
+    known, members = experiments(), [member.name for member in list_members()]
+    found = [e for e in known if e.name == name] or [e for e in known if name in e.members]
+    if not found and name not in members:
+        raise unknown("experiment or member", name, [*(e.name for e in known), *members])
+    return found
 
 
-def _load(file: str) -> dict[str, Experiment]:
-    module = importlib.import_module(f"everyformer.experiments.{file}")
-    return {experiment.name: experiment for experiment in module.EXPERIMENTS}
-
-
-def perform(experiment: Experiment, setting: Setting, folder: Path) -> dict[str, Any]:
+def perform(experiment: Experiment, setting: StudySetting, folder: Path) -> dict[str, Any]:
     """Run, write result.json and figures below ``folder``, and return the result.
 
     Raises:
@@ -202,9 +299,9 @@ def perform(experiment: Experiment, setting: Setting, folder: Path) -> dict[str,
     pictures = []
     for title, figure in outcome.figures.items():
         path = folder / f"{experiment.name}-{title}.svg"
-        with file_written_whole(path) as made:
-            figure.savefig(made, bbox_inches="tight", metadata={"Date": None})
-            figure.savefig(made.with_suffix(".png"), bbox_inches="tight", dpi=110)
+        with file_written_whole(path) as new:
+            figure.savefig(new, bbox_inches="tight", metadata={"Date": None})
+            figure.savefig(new.with_suffix(".png"), bbox_inches="tight", dpi=110)
         pictures.append(path.name)
     result = {
         "experiment": experiment.name,
@@ -242,54 +339,19 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": sum(values) / len(values), "interval": interval, "values": list(values)}
 
 
-def fit(
-    model: nn.Module,
-    batches: Batches,
-    *,
-    steps: int,
-    lr: float = 3e-3,
-    weight_decay: float = 0.01,
-    seed: int = 0,
-    loss_of: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None,
-) -> list[float]:
-    """Train by AdamW with warm-up and cosine on fresh batches; the losses of all steps."""
-    generator = torch.Generator().manual_seed(1000 + seed)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
-    warm = max(1, steps // 20)
-    losses = []
-    model.train()
-    tell: Callable[[float], None] = getattr(model, "set_progress", lambda done: None)
-    for step in range(steps):
-        tell(step / steps)
-        rate = min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
-        for group in optimiser.param_groups:
-            group["lr"] = lr * rate
-        inputs, targets = batches(generator)
-        loss = (loss_of or task_loss)(model, inputs, targets)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        losses.append(loss.item())
-    model.eval()
-    return losses
+def load(task: str = "lm", **options: Any) -> Dataset:
+    """Data of a task, by the fields of `DataConfig`."""
+    return load_dataset(DataConfig(**options), task)
 
 
-def dataset_batches(data: Dataset, size: int, seed: int) -> Batches:
-    """The dataset's own training batches of ``size`` rows, step after step."""
-    steps = itertools.count()
-
-    def batches(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        batch = data.train_batch(next(steps), size, seed)
-        return batch.inputs, batch.targets
-
-    return batches
-
-
-def task_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The loss that the model itself gives."""
-    loss: Tensor = model(inputs, targets=targets).loss
-    return loss
+def fitting(data: Dataset, member: str, **options: Any) -> Model:
+    """A model of ``member`` for the data; ``options`` are its sizes and its own."""
+    sizes: dict[str, Any] = {"vocabulary": data.vocabulary, "max_length": data.length}
+    if TASKS[data.task].pictures:
+        sizes = {"image": data.image}
+    if TASKS[data.task].classifies:
+        sizes["classes"] = len(data.classes)
+    return create_model(member, data.task, **sizes, **options)
 
 
 @torch.no_grad()
@@ -302,8 +364,8 @@ def scored_accuracy(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
 
 def accuracy(model: nn.Module, data: Dataset) -> float:
     """`scored_accuracy` on 256 held-out rows."""
-    held = next(iter(data.validation_batches(256, 256)))
-    return scored_accuracy(model, held.inputs, held.targets)
+    batch = next(iter(data.validation_batches(256, 256)))
+    return scored_accuracy(model, batch.inputs, batch.targets)
 
 
 def held_out(model: nn.Module, data: Dataset, what: str, **options: Any) -> float:
@@ -314,5 +376,5 @@ def held_out(model: nn.Module, data: Dataset, what: str, **options: Any) -> floa
 
 
 def mean(values: Sequence[float]) -> float:
-    """Of at least one value."""
+    """The mean of at least one value."""
     return sum(values) / len(values)

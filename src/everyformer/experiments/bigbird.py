@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.engines.sparse.plan import reached
 from everyformer.engines.sparse.random_blocks import average_path
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
+from everyformer.experiments.base import Outcome, Study, experiment
+from everyformer.experiments.figures import panels, plot_bars
 from everyformer.mixers.bigbird import BigBird
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -23,9 +23,9 @@ from everyformer.models.build import create_model
 BLOCK, BLOCKS = 2, 64
 LENGTH = BLOCK * BLOCKS
 HEADS = 4
-NOISE, VALUES, ASKED = 2, 8, 8
+NOISE, VALUES, QUESTIONS = 2, 8, 8
 QUESTION = NOISE + VALUES
-"""symbols: noise, needles, and the question which of them there is, asked `ASKED` times"""
+"""symbols: noise, needles, and the question which of them there is, asked `QUESTIONS` times"""
 ARMS: dict[str, dict[str, Any]] = {
     "window": {"window_blocks": 7, "random_blocks": 0, "global_blocks": ()},
     "random": {"window_blocks": 1, "random_blocks": 6, "global_blocks": ()},
@@ -37,44 +37,52 @@ ARMS: dict[str, dict[str, Any]] = {
 MARGIN = 0.3
 
 
-def needle(setting: Setting) -> Outcome:
+@experiment(
+    "with as many keys, windows with random or global blocks find at least 30% more needles "
+    "than windows alone, and paths between blocks are shorter by a third",
+    members=("bigbird",),
+    minutes=16,
+)
+def needle(study: Study) -> Outcome:
     """Two layers find the value of a needle anywhere in a text of noise, or do not."""
-    trials = Trials(setting, "needle")
-    for name, options in trials.each(ARMS.items()):
-        inputs, targets = hidden(torch.Generator().manual_seed(2000 + trials.seed), 128)
+    for name, options in study.each(ARMS.items()):
+        inputs, targets = hidden(torch.Generator().manual_seed(2000 + study.seed), 128)
         model = create_model(
             "bigbird", "mlm", width=64, layers=2, heads=HEADS, vocabulary=QUESTION + 1,
-            max_length=LENGTH, position=None, block_size=BLOCK, seed=trials.seed, **options,
+            max_length=LENGTH, position=None, block_size=BLOCK, seed=study.seed, **options,
         )  # fmt: skip
-        trials.fit(model, hidden, 400, lr=2e-3)
+        study.fit(model, hidden, 400, lr=2e-3)
         found, able = answered(model, inputs, targets)
-        trials.keep(f"{name}, found", found)
-        trials.keep(f"{name}, within reach", able)
+        study.keep(f"{name}, found", found)
+        study.keep(f"{name}, within reach", able)
         first = model.stack.blocks[0].mixer
         assert isinstance(first, BigBird)
         step = first.plan(LENGTH).mask(LENGTH, HEADS).any(0)[::BLOCK, ::BLOCK]
         length, farthest = average_path(step)
-        trials.keep(f"{name}, mean path", length)
-        trials.say(
+        study.keep(f"{name}, mean path", length)
+        study.say(
             f"{name} {found:.1%} found, {able:.1%} within reach, paths of {length:.2f} layers, at "
             f"most {farthest}"
         )
-    numbers = trials.numbers
-    shares = {name: mean(numbers[f"{name}, found"]) for name in ARMS}
-    lengths = {name: mean(numbers[f"{name}, mean path"]) for name in ARMS}
-    shown = "; ".join(
-        f"{name} {shares[name]:.0%} ({mean(numbers[f'{name}, within reach']):.0%} within reach, "
+    shares = {name: study.mean(f"{name}, found") for name in ARMS}
+    lengths = {name: study.mean(f"{name}, mean path") for name in ARMS}
+    listed = "; ".join(
+        f"{name} {shares[name]:.0%} ({study.mean(f'{name}, within reach'):.0%} within reach, "
         f"mean path {lengths[name]:.2f})"
         for name in ARMS
     )
     sentence = (
         f"Two layers in which each of {BLOCKS} blocks of {BLOCK} tokens reads seven blocks find a "
-        f"needle's value (chance {1 / VALUES:.0%}): {shown}."
+        f"needle's value (chance {1 / VALUES:.0%}): {listed}."
     )
     mixed = [name for name in ARMS if name.startswith("window, ")]
     better = all(shares[name] > shares["window"] + MARGIN for name in mixed)
     shorter = all(1.5 * lengths[name] < lengths["window"] for name in mixed)
-    return Outcome(numbers, better and shorter, sentence, {"needle": _figure(shares, lengths)})
+    figure, [left, right] = panels(2, (8, 3))
+    plot_bars(left, shares, ylabel="needles found", ylim=(0, 1))
+    left.axhline(1 / VALUES, color="grey", linestyle=":")
+    plot_bars(right, lengths, ylabel="layers between two blocks, mean")
+    return Outcome(study.numbers, better and shorter, sentence, {"needle": figure})
 
 
 def hidden(generator: torch.Generator, rows: int = 32) -> tuple[Tensor, Tensor]:
@@ -82,10 +90,10 @@ def hidden(generator: torch.Generator, rows: int = 32) -> tuple[Tensor, Tensor]:
     inputs = torch.randint(0, NOISE, (rows, LENGTH), generator=generator)
     targets = torch.full_like(inputs, -100)
     values = torch.randint(0, VALUES, (rows, 1), generator=generator)
-    places = torch.rand(rows, LENGTH, generator=generator).topk(1 + ASKED).indices
-    inputs.scatter_(1, places, QUESTION)
-    inputs.scatter_(1, places[:, :1], NOISE + values)
-    targets.scatter_(1, places[:, 1:], (NOISE + values).expand(-1, ASKED))
+    positions = torch.rand(rows, LENGTH, generator=generator).topk(1 + QUESTIONS).indices
+    inputs.scatter_(1, positions, QUESTION)
+    inputs.scatter_(1, positions[:, :1], NOISE + values)
+    targets.scatter_(1, positions[:, 1:], (NOISE + values).expand(-1, QUESTIONS))
     return inputs, targets
 
 
@@ -95,33 +103,6 @@ def answered(model: Model, inputs: Tensor, targets: Tensor) -> tuple[float, floa
     plans = [block.mixer.plan(LENGTH) for block in model.stack.blocks]  # type: ignore[union-attr,operator]
     reach = reached(plans, LENGTH, HEADS)
     needles = ((inputs >= NOISE) & (inputs < NOISE + VALUES)).long().argmax(1)
-    row, place = (targets != -100).nonzero(as_tuple=True)
-    right = (model(inputs).logits.argmax(-1) == targets)[row, place]
-    return float(right.float().mean()), float(reach[place, needles[row]].float().mean())
-
-
-def _figure(shares: dict[str, float], lengths: dict[str, float]) -> Figure:
-    figure = Figure(figsize=(8, 3))
-    left, right = figure.subplots(1, 2)
-    names = [name.replace(", ", ",\n") for name in shares]
-    left.bar(names, list(shares.values()))
-    left.axhline(1 / VALUES, color="grey", linestyle=":")
-    left.set(ylabel="needles found", ylim=(0, 1))
-    right.bar(names, list(lengths.values()))
-    right.set_ylabel("layers between two blocks, mean")
-    for axis in (left, right):
-        axis.tick_params(axis="x", labelsize=7)
-    figure.tight_layout()
-    return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "needle",
-        ("bigbird",),
-        "with as many keys, windows with random or global blocks find at least 30% more needles "
-        "than windows alone, and paths between blocks are shorter by a third",
-        16,
-        needle,
-    ),
-)
+    row, position = (targets != -100).nonzero(as_tuple=True)
+    right = (model(inputs).logits.argmax(-1) == targets)[row, position]
+    return float(right.float().mean()), float(reach[position, needles[row]].float().mean())

@@ -6,50 +6,45 @@ import math
 from collections import Counter
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
-from everyformer.models.build import create_model
+from everyformer.experiments.base import Outcome, Study, experiment, fitting, held_out, load
+from everyformer.experiments.figures import lines
 
 ORDER = 5
 BATCH, LENGTH, STEPS = 8, 128, 4000
 
 
-def bytes_against_counts(setting: Setting) -> Outcome:
+@experiment(
+    "GPT needs at least 5% fewer bits per byte than an interpolated 5-gram",
+    members=("gpt",),
+    minutes=12,
+    name="bytes",
+    data="about 1 MB of natural text (on source code 5-grams win at this size)",
+)
+def bytes_against_counts(study: Study) -> Outcome:
     """Both read the same training bytes, batch by batch."""
-    data = load_dataset(DataConfig(source=str(setting.data), length=LENGTH), "lm")
-    steps = setting.steps(STEPS)
-    trials = Trials(setting, "bytes")
+    data = load("lm", source=study.source, length=LENGTH)
+    steps = study.steps(STEPS)
     curves = []
-    for seed in trials.seeds():
-        model = create_model(
-            "gpt", width=128, layers=4, heads=4, vocabulary=data.vocabulary, max_length=LENGTH,
-            dropout=0.0, embedding_dropout=0.0,
-        )  # fmt: skip
-        curves.append(trials.fit(model, (data, BATCH), STEPS, lr=2e-3))
-        trials.keep("gpt", held_out(model, data, "bits_per_byte", limit=512))
-        trials.keep("5-gram", ngram_bits(data, steps, seed))
-        trials.say(trials.latest(".3f"))
-    ours, theirs = (mean(values) for values in trials.numbers.values())
+    for seed in study.seeds():
+        how = {"dropout": 0.0, "embedding_dropout": 0.0}
+        model = fitting(data, "gpt", width=128, layers=4, heads=4, **how)
+        curves.append(study.fit(model, (data, BATCH), STEPS, lr=2e-3))
+        study.keep("gpt", held_out(model, data, "bits_per_byte", limit=512))
+        study.keep("5-gram", ngram_bits(data, steps, seed))
+        study.say(study.latest(".3f"))
+    ours, theirs = study.means().values()
     sentence = (
         f"After {steps} steps of {BATCH} x {LENGTH} bytes of {data.name} GPT (4 layers, width 128) "
         f"needs {ours:.3f} bits per byte, an interpolated 5-gram that counted the same bytes "
         f"{theirs:.3f}."
     )
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    for losses in curves:
-        smooth = np.convolve(np.array(losses) / math.log(2), np.ones(100) / 100, "valid")
-        axis.plot(smooth, color="C0", alpha=0.7)
-    axis.axhline(theirs, color="C1", linestyle="--", label="5-gram, validation")
-    axis.axhline(ours, color="C0", linestyle=":", label="gpt, validation")
-    axis.set(xlabel="step", ylabel="bits per byte", ylim=(0, 6))
-    axis.legend()
-    figure.tight_layout()
-    return Outcome(trials.numbers, ours < 0.95 * theirs, sentence, {"loss": figure})
+    bits = {"gpt": [[loss / math.log(2) for loss in losses] for losses in curves]}
+    figure = lines(bits, smooth=100, level=ours, ylabel="bits per byte", ylim=(0, 6))
+    figure.axes[0].axhline(theirs, color="C1", linestyle="--", label="5-gram, validation")
+    figure.axes[0].legend()
+    return Outcome(study.numbers, ours < 0.95 * theirs, sentence, {"loss": figure})
 
 
 def ngram_bits(data: Dataset, steps: int, seed: int) -> float:
@@ -92,15 +87,3 @@ def _probability(
         count, distinct = seen
         p = (follows[order][context][text[i]] + distinct * p) / (count + distinct)
     return p
-
-
-EXPERIMENTS = (
-    Experiment(
-        "bytes",
-        ("gpt",),
-        "GPT needs at least 5% fewer bits per byte than an interpolated 5-gram",
-        12,
-        bytes_against_counts,
-        "about 1 MB of natural text (on source code 5-grams win at this size)",
-    ),
-)

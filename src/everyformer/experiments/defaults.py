@@ -44,10 +44,11 @@ BEHIND = 1.1
 """losses over this times the median of their task are pointed out"""
 LONGER = 4
 """times the steps of those"""
+HEAD = "| member | loss | 95% interval | seeds |"
 
 
 @dataclass(frozen=True)
-class Setting:
+class Recipe:
     """What all members of a task are trained on."""
 
     data: DataConfig
@@ -76,24 +77,24 @@ class Setting:
 
 
 SETTINGS = {
-    "lm": Setting(DataConfig(source="stdlib", length=256), batch=8, width=128),
-    "mlm": Setting(DataConfig(source="stdlib", length=128), batch=8),
-    "classify-text": Setting(DataConfig(source="listops", length=64, depth=2), batch=16),
-    "classify-image": Setting(DataConfig(source="digits"), batch=32, patch=2),
-    "seq2seq": Setting(DataConfig(source="copy", symbols=16), batch=16),
-    "pixels": Setting(DataConfig(source="digits"), batch=8),
-    "super-resolution": Setting(DataConfig(source="digits", small=4), batch=8),
+    "lm": Recipe(DataConfig(source="stdlib", length=256), batch=8, width=128),
+    "mlm": Recipe(DataConfig(source="stdlib", length=128), batch=8),
+    "classify-text": Recipe(DataConfig(source="listops", length=64, depth=2), batch=16),
+    "classify-image": Recipe(DataConfig(source="digits"), batch=32, patch=2),
+    "seq2seq": Recipe(DataConfig(source="copy", symbols=16), batch=16),
+    "pixels": Recipe(DataConfig(source="digits"), batch=8),
+    "super-resolution": Recipe(DataConfig(source="digits", small=4), batch=8),
 }
 
 
-def ready(task: str, setting: Setting) -> tuple[Dataset, list[Entrant]]:
+def ready(task: str, setting: Recipe) -> tuple[Dataset, list[Entrant]]:
     """The data of a task, and its members as they will be trained."""
     config = setting.compared([member.name for member in list_members(task=task)], task)
     data = load_dataset(config.data, task)
     return data, entrants(config, data)
 
 
-def one(task: str, setting: Setting, data: Dataset, entrant: Entrant, seed: int) -> dict[str, Any]:
+def one(task: str, setting: Recipe, data: Dataset, entrant: Entrant, seed: int) -> dict[str, Any]:
     """One training: what its evaluation found, or why there is none."""
     row: dict[str, Any] = {"task": task, "member": entrant.member, "seed": seed}
     row["steps"] = setting.steps
@@ -134,19 +135,19 @@ def work(folder: Path, tasks: Sequence[str], seeds: int) -> None:
             fill(folder, task, longer, found_behind(read(folder), task), seed)
 
 
-def fill(folder: Path, task: str, setting: Setting, members: Sequence[str], seed: int) -> None:
+def fill(folder: Path, task: str, setting: Recipe, members: Sequence[str], seed: int) -> None:
     """Train those of ``members`` that are missing with this seed and so many steps."""
-    asked = (task, seed, setting.steps)
-    held = {r["member"] for r in read(folder) if (r["task"], r["seed"], r["steps"]) == asked}
-    missing = set(members) - held
+    wanted = (task, seed, setting.steps)
+    recorded = {r["member"] for r in read(folder) if (r["task"], r["seed"], r["steps"]) == wanted}
+    missing = set(members) - recorded
     if not missing:
         return
     data, found = ready(task, setting)
     for entrant in (e for e in found if e.member in missing):
         row = one(task, setting, data, entrant, seed)
         keep(folder, row)
-        told = f"{task}, seed {seed}, {setting.steps} steps"
-        print(f"{told}: {entrant.member} {row.get('loss', row)}", flush=True)
+        which = f"{task}, seed {seed}, {setting.steps} steps"
+        print(f"{which}: {entrant.member} {row.get('loss', row)}", flush=True)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -174,8 +175,8 @@ def keep(folder: Path, row: dict[str, Any]) -> None:
             (f"{NAME}.json", json.dumps(record, indent=1) + "\n"),
             (f"{NAME}.md", "\n".join(page(rows)) + "\n"),
         ):
-            with file_written_whole(folder / name) as made:
-                made.write_text(text, encoding="utf-8")
+            with file_written_whole(folder / name) as new:
+                new.write_text(text, encoding="utf-8")
 
 
 def _losses(rows: list[dict[str, Any]], task: str, times: int = 1) -> dict[str, list[float]]:
@@ -226,15 +227,15 @@ def _table(own: list[dict[str, Any]], task: str) -> Iterator[str]:
     means = {name: statistics.mean(values) for name, values in losses.items()}
     middle = statistics.median_high(means.values())
     yield from (f"{SETTINGS[task]}. Median {middle:.3f}.", "")
-    yield "| member | loss | 95% interval | seeds | its preset changes besides its gene |"
+    yield f"{HEAD} its preset changes besides its gene |"
     yield "|---|---|---|---|---|"
     for name in sorted(changes, key=lambda n: means.get(n, float("inf"))):
-        values, told = losses.get(name, []), changes[name]
-        if isinstance(told, dict):
-            told = ", ".join(f"{key} {value}" for key, value in told.items())
-        shown = f"{means[name]:.3f}" if values else "failed"
+        values, change = losses.get(name, []), changes[name]
+        if isinstance(change, dict):
+            change = ", ".join(f"{key} {value}" for key, value in change.items())
+        loss = f"{means[name]:.3f}" if values else "failed"
         behind = " (behind)" if values and means[name] > BEHIND * middle else ""
-        yield f"| {name} | {shown}{behind} | {_span(values)} | {len(values)} | {told or '-'} |"
+        yield f"| {name} | {loss}{behind} | {_span(values)} | {len(values)} | {change or '-'} |"
 
 
 def _caught_up(rows: list[dict[str, Any]], task: str) -> Iterator[str]:
@@ -242,7 +243,7 @@ def _caught_up(rows: list[dict[str, Any]], task: str) -> Iterator[str]:
     if not longer:
         return
     yield from ("", f"Those behind and the one in the middle, {LONGER} times the steps:", "")
-    yield "| member | loss | 95% interval | seeds |"
+    yield HEAD
     yield "|---|---|---|---|"
     for name, values in longer.items():
         yield f"| {name} | {statistics.mean(values):.3f} | {_span(values)} | {len(values)} |"

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
+from everyformer.experiments.base import Outcome, Study, experiment, held_out, load
 from everyformer.experiments.figures import lines
-from everyformer.models.build import create_model
 
 MEMBERS: dict[str, dict] = {
     "attention": {},
@@ -18,41 +13,24 @@ MEMBERS: dict[str, dict] = {
 }
 
 
-def density(setting: Setting) -> Outcome:
+@experiment(
+    "an AFT with a position bias is within 5% of attention in bits/dim and ahead of AFT-simple",
+    members=("attention", "aft-local", "aft-conv", "aft-simple"),
+    minutes=20,
+)
+def density(study: Study) -> Outcome:
     """Equal width, depth and steps; 784 pixels an image (or 64 of the built-in digits)."""
-    source = setting.data or "digits"
-    data = load_dataset(DataConfig(source=source), "pixels")
-    trials = Trials(setting, "density")
-    curves: dict[str, list[float]] = {}
-    for name, options in trials.each(MEMBERS.items()):
-        model = create_model(
-            name, "pixels", width=64, layers=3, heads=4, image=data.image, **options
-        )
-        curves[name] = trials.fit(model, (data, 8), 250, lr=3e-3)
+    data = load("pixels", source=study.source or "digits")
+    for name, model in study.models(MEMBERS, data, 8, 250, width=64, layers=3, heads=4):
         found = held_out(model, data, "bits_per_dim", batch=8, limit=200)
-        trials.keep(name, found, "{:.3f} bits/dim")
-    means = {name: mean(values) for name, values in trials.numbers.items()}
+        study.keep(name, found, "{:.3f} bits/dim")
+    means = study.means()
     best_aft = min((n for n in means if n != "attention"), key=means.__getitem__)
     sentence = (
         f"Bits/dim on {data.name} after equal steps: "
         + ", ".join(f"{name} {value:.3f}" for name, value in means.items())
         + f"; the best AFT is {best_aft}."
     )
-    smooth = {
-        name: torch.tensor(losses).unfold(0, min(10, len(losses)), 1).mean(1).tolist()
-        for name, losses in curves.items()
-    }
-    figure = lines(smooth, ylabel="training loss (nats a pixel)")
+    figure = lines(study.losses, smooth=10, ylabel="training loss (nats a pixel)")
     holds = means[best_aft] < 1.05 * means["attention"] and means[best_aft] < means["aft-simple"]
-    return Outcome(trials.numbers, holds, sentence, {"loss": figure})
-
-
-EXPERIMENTS = (
-    Experiment(
-        "density",
-        ("attention", "aft-local", "aft-conv", "aft-simple"),
-        "an AFT with a position bias is within 5% of attention in bits/dim and ahead of AFT-simple",
-        20,
-        density,
-    ),
-)
+    return Outcome(study.numbers, holds, sentence, {"loss": figure})

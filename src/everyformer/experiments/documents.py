@@ -14,24 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
-from everyformer.data.dataset import Dataset
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    finished,
-    fit,
-    held_out,
-    mean,
-)
+from everyformer.experiments.base import Outcome, Study, experiment, held_out, load
 from everyformer.experiments.figures import bars
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
-from everyformer.training.config import TrainingConfig
-from everyformer.training.loop import train
 
 LONG, SHORT = 512, 64
 """tokens of a generated document, and those of one that is cut"""
@@ -48,31 +34,43 @@ ARMS: dict[str, tuple[str, bool, dict[str, Any]]] = {
 """arm -> member, whether it reads documents whole, options"""
 MARGIN, GAIN = 0.3, 0.02
 """share of generated documents, and of given texts"""
-Classify = Callable[[Setting, str, int, dict[str, Any], int], float]
+Classify = Callable[[Study, str, int, dict[str, Any]], float]
 
 
-def documents(setting: Setting) -> Outcome:
+@experiment(
+    "documents of 512 tokens are classified at least 30% more often on all of them than on "
+    "the first 64",
+    members=("longformer", "bigbird"),
+    minutes=10,
+)
+def documents(study: Study) -> Outcome:
     """Share of held-out generated documents whose class is found."""
     what = f"documents of {LONG} symbols, of which {CUES}, anywhere, tell the class of {CLASSES},"
-    return _compared(Trials(setting, "documents"), _generated, (LONG, SHORT), what, MARGIN)
+    return _compared(study, _generated, (LONG, SHORT), what, MARGIN)
 
 
-def reviews(setting: Setting) -> Outcome:
+@experiment(
+    "long texts are classified at least 2% more often on 1,024 tokens than on the first 128",
+    members=("longformer", "bigbird"),
+    minutes=30,
+    data="long texts in a folder for each class",
+)
+def reviews(study: Study) -> Outcome:
     """Share of held-out given texts whose class is found."""
-    what = f"texts of {Path(str(setting.data)).name}, cut to {TEXT:,} tokens,"
-    return _compared(Trials(setting, "reviews"), _given, (TEXT, CUT), what, GAIN)
+    what = f"texts of {Path(str(study.source)).name}, cut to {TEXT:,} tokens,"
+    return _compared(study, _given, (TEXT, CUT), what, GAIN)
 
 
 def _compared(
-    trials: Trials, classify: Classify, tokens: tuple[int, int], what: str, margin: float
+    study: Study, classify: Classify, tokens: tuple[int, int], what: str, margin: float
 ) -> Outcome:
     """All arms, on ``tokens`` of a document whole and cut."""
-    for seed in trials.seeds():
-        for name, (member, whole, options) in trials.arms(ARMS.items()):
+    for _ in study.seeds():
+        for name, (member, whole, options) in study.arms(ARMS.items()):
             length = tokens[0] if whole else tokens[1]
-            trials.keep(name, classify(trials.setting, member, length, options, seed))
-        trials.say(f"right: {trials.latest('.1%')}")
-    shares = {name: mean(values) for name, values in trials.numbers.items()}
+            study.keep(name, classify(study, member, length, options))
+        study.say(f"right: {study.latest('.1%')}")
+    shares = study.means()
     sentence = (
         f"Of {what} Longformer classifies {shares['longformer']:.1%}, BigBird "
         f"{shares['bigbird']:.1%} and attention {shares['attention']:.1%}; on the first "
@@ -81,28 +79,26 @@ def _compared(
     figure = bars(shares, (5, 3), ylabel="documents classified", ylim=(0, 1))
     least = min(shares["longformer"], shares["bigbird"])
     holds = least > shares["attention, cut"] + margin
-    return Outcome(trials.numbers, holds, sentence, {"accuracy": figure})
+    return Outcome(study.numbers, holds, sentence, {"accuracy": figure})
 
 
 def cued(generator: torch.Generator, rows: int = 16) -> tuple[Tensor, Tensor]:
     """Noise with cues at one place anywhere, and their class."""
     inputs = torch.randint(0, NOISE, (rows, LONG), generator=generator)
     classes = torch.randint(0, CLASSES, (rows,), generator=generator)
-    places = torch.randint(0, LONG - CUES, (rows, 1), generator=generator) + torch.arange(CUES)
-    return inputs.scatter(1, places, NOISE + classes[:, None].expand(-1, CUES)), classes
+    positions = torch.randint(0, LONG - CUES, (rows, 1), generator=generator) + torch.arange(CUES)
+    return inputs.scatter(1, positions, NOISE + classes[:, None].expand(-1, CUES)), classes
 
 
-def _generated(
-    setting: Setting, member: str, length: int, options: dict[str, Any], seed: int
-) -> float:
+def _generated(study: Study, member: str, length: int, options: dict[str, Any]) -> float:
     model = _model(member, length, NOISE + CLASSES, CLASSES, options)
 
     def cut(generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs, classes = cued(generator)
         return inputs[:, :length], classes
 
-    fit(model, cut, steps=setting.steps(200), lr=3e-3, seed=seed)
-    inputs, classes = cued(torch.Generator().manual_seed(5000 + seed), 256)
+    study.fit(model, cut, 200, lr=3e-3)
+    inputs, classes = cued(torch.Generator().manual_seed(5000 + study.seed), 256)
     with torch.no_grad():
         guesses = torch.cat(
             [model(part).logits.argmax(-1) for part in inputs[:, :length].split(32)]
@@ -110,16 +106,12 @@ def _generated(
     return float((guesses == classes).float().mean())
 
 
-def _given(setting: Setting, member: str, length: int, options: dict[str, Any], seed: int) -> float:
-    source = str(setting.data)
-    config = DataConfig(source=source, length=length, tokenizer="bpe:2000", seed=seed)
-    data: Dataset = load_dataset(config, "classify-text")
+def _given(study: Study, member: str, length: int, options: dict[str, Any]) -> float:
+    sizes: dict[str, Any] = {"length": length, "tokenizer": "bpe:2000"}
+    data = load("classify-text", source=study.source, seed=study.seed, **sizes)
     model = _model(member, length, data.vocabulary, len(data.classes), options, "sinusoidal")
-    how = TrainingConfig(
-        steps=setting.steps(800), batch=8, lr=1e-3, warmup=0.1, weight_decay=0.1,
-        evaluate_every=None, checkpoint_every=None, seed=seed,
-    )  # fmt: skip
-    finished(train(model, data, how, show=False))
+    how: dict[str, Any] = {"warmup": 0.1, "weight_decay": 0.1, "checkpoint_every": None}
+    study.train(model, data, 800, batch=8, lr=1e-3, **how)
     return held_out(model, data, "accuracy", batch=8)
 
 
@@ -136,23 +128,3 @@ def _model(
         member, "classify-text", width=32, layers=2, heads=2, vocabulary=vocabulary,
         classes=classes, max_length=length, pooling="class", position=position, **options,
     )  # fmt: skip
-
-
-EXPERIMENTS = (
-    Experiment(
-        "documents",
-        ("longformer", "bigbird"),
-        "documents of 512 tokens are classified at least 30% more often on all of them than on "
-        "the first 64",
-        10,
-        documents,
-    ),
-    Experiment(
-        "reviews",
-        ("longformer", "bigbird"),
-        "long texts are classified at least 2% more often on 1,024 tokens than on the first 128",
-        30,
-        reviews,
-        data="long texts in a folder for each class",
-    ),
-)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean, scored_accuracy
+from everyformer.experiments.base import Outcome, Study, experiment, mean, scored_accuracy
+from everyformer.experiments.figures import lines
 from everyformer.models.build import create_model
 
 VALUES, NOISE = 8, 8
@@ -36,46 +36,53 @@ def levels(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     shape = (BATCH, SENTENCES)
     tokens = torch.randint(VALUES, VALUES + NOISE, (*shape, WORDS), generator=generator)
     values = torch.randint(0, VALUES, shape, generator=generator)
-    places = torch.randint(0, WORDS - 2, (*shape, 1), generator=generator)
-    tokens = tokens.scatter(2, places, values[..., None])
+    positions = torch.randint(0, WORDS - 2, (*shape, 1), generator=generator)
+    tokens = tokens.scatter(2, positions, values[..., None])
     tokens[..., -2], tokens[..., -1] = ASK, END
     targets = torch.full_like(tokens, -100)
     targets[..., -2] = values.roll(SENTENCES // 2, 1)
     return tokens.flatten(1), targets.flatten(1)
 
 
-def far_sentences(setting: Setting) -> Outcome:
+@experiment(
+    "of questions for a value in a far sentence a model with a global token a sentence answers "
+    "over 90%, one with the same radius and none under 20%",
+    members=("etc",),
+    minutes=10,
+)
+def far_sentences(study: Study) -> Outcome:
     """The same texts for models that differ in their global tokens alone."""
-    trials = Trials(setting, "far-sentences", [f"{name}, answered" for name in ARMS])
+    study.order([f"{name}, answered" for name in ARMS])
     curves: dict[str, list[list[float]]] = {name: [] for name in ARMS}
-    for name, options in trials.each(ARMS.items()):
-        inputs, targets = levels(torch.Generator().manual_seed(2000 + trials.seed))
+    for name, options in study.each(ARMS.items()):
+        inputs, targets = levels(torch.Generator().manual_seed(2000 + study.seed))
         model = create_model(
             "etc", "mlm", width=64, layers=LAYERS, heads=4, vocabulary=END + 1,
             max_length=SENTENCES * WORDS, radius=RADIUS, wiring="pre",
             **options,
         )  # fmt: skip
-        curve = trials.fit(model, levels, STEPS, lr=2e-3)
+        curve = study.fit(model, levels, STEPS, lr=2e-3)
         curves[name].append(curve)
         share = scored_accuracy(model, inputs, targets)
-        trials.keep(f"{name}, answered", share)
+        study.keep(f"{name}, answered", share)
         if "g2l" in name:
-            trials.keep(f"{name}, steps", float(learned_after(curve)))
-        trials.say(f"{name} {share:.1%}, loss {mean(curve[-WINDOW:]):.2f}")
-    numbers = trials.numbers
-    hard, opened, alone = (mean(numbers[f"{name}, answered"]) for name in ARMS)
-    fast, slow = (mean(numbers[f"{name}, steps"]) for name in list(ARMS)[:2])
+            study.keep(f"{name}, steps", float(learned_after(curve)))
+        study.say(f"{name} {share:.1%}, loss {mean(curve[-WINDOW:]):.2f}")
+    numbers = study.numbers
+    hard, opened, alone = (study.mean(f"{name}, answered") for name in ARMS)
+    fast, slow = (study.mean(f"{name}, steps") for name in list(ARMS)[:2])
     sentence = (
         f"With a global token a sentence a model of {LAYERS} layers with radius {RADIUS} answers "
         f"{hard:.1%} of questions for a value {SENTENCES // 2} sentences away after "
-        f"{setting.steps(STEPS)} steps ({opened:.1%} where global tokens read all sentences), "
+        f"{study.steps(STEPS)} steps ({opened:.1%} where global tokens read all sentences), "
         f"without {alone:.1%} (by chance {1 / VALUES:.1%}). Its loss is under {LEARNED} nats after "
         f"{fast:.0f} steps where global tokens read their own sentence alone, after {slow:.0f} "
         "where they read all."
     )
     solved = min(numbers["hard g2l, answered"]) > SOLVED
     failed = max(numbers["no global tokens, answered"]) < FAILED
-    return Outcome(numbers, solved and failed, sentence, {"loss": _figure(curves)})
+    figure = lines(curves, smooth=WINDOW, level=LEARNED, ylim=(0, None))
+    return Outcome(numbers, solved and failed, sentence, {"loss": figure})
 
 
 def learned_after(curve: list[float]) -> int:
@@ -84,29 +91,3 @@ def learned_after(curve: list[float]) -> int:
         if mean(curve[step - WINDOW : step]) < LEARNED:
             return step
     return len(curve)
-
-
-def _figure(curves: dict[str, list[list[float]]]) -> Figure:
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    for n, (name, runs) in enumerate(curves.items()):
-        for seed, curve in enumerate(runs):
-            smooth = [mean(curve[max(0, i - WINDOW) : i + 1]) for i in range(len(curve))]
-            axis.plot(smooth, color=f"C{n}", alpha=0.8, label=None if seed else name)
-    axis.axhline(LEARNED, color="grey", linestyle=":")
-    axis.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None))
-    axis.legend()
-    figure.tight_layout()
-    return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "far-sentences",
-        ("etc",),
-        "of questions for a value in a far sentence a model with a global token a sentence answers "
-        "over 90%, one with the same radius and none under 20%",
-        10,
-        far_sentences,
-    ),
-)

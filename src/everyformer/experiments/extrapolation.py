@@ -11,10 +11,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
+from everyformer.experiments.base import Outcome, Study, experiment, load, mean
+from everyformer.experiments.figures import panels, plot
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.long_evaluation import evaluate_long
@@ -40,24 +39,31 @@ SAME, LOST = 1.01, 1.1
 """loss at the longest over that at `TRAINED`: as good, clearly worse"""
 
 
-def extrapolation(setting: Setting) -> Outcome:
+@experiment(
+    "trained on 64 bytes and read on 512, ALiBi's loss is within 1% of that at 64 or better, "
+    "and T5's biases lose less than half of what rotations lose, side by side and sliding; "
+    "side by side waves, a learned table and rotations lose more than 10%, rotations less "
+    "with the best scaling than with none",
+    members=("alibi", "t5-relative"),
+    minutes=15,
+)
+def extrapolation(study: Study) -> Outcome:
     """Loss against the length of the window, for models that differ in their positions alone."""
-    texts = {length: load_dataset(DataConfig(length=length)) for length in LENGTHS}
+    texts = {length: load(length=length) for length in LENGTHS}
     losses: dict[tuple[str, str, int], list[float]] = {}
-    trials = Trials(setting, "extrapolation")
-    for _ in trials.seeds():
-        for arm, options in trials.arms(TRAINED_ARMS.items()):
+    for _ in study.seeds():
+        for arm, options in study.arms(TRAINED_ARMS.items()):
             model = build(arm, **options)
-            trials.fit(model, (texts[TRAINED], 32), 600, lr=2e-3)
-            measure(setting, texts, losses, arm, dict.fromkeys(LENGTHS, model))
+            study.fit(model, (texts[TRAINED], 32), 600, lr=2e-3)
+            measure(study, texts, losses, arm, dict.fromkeys(LENGTHS, model))
             if arm == "rope":
                 for kind in SCALINGS:
                     scaled = {n: rescaled(model, kind, n / TRAINED) for n in LENGTHS}
-                    measure(setting, texts, losses, f"rope, {kind}", scaled)
-        shown = ", ".join(
+                    measure(study, texts, losses, f"rope, {kind}", scaled)
+        listed = ", ".join(
             f"{arm} {losses[arm, 'side by side', LENGTHS[-1]][-1]:.2f}" for arm in TRAINED_ARMS
         )
-        trials.say(f"nats a byte at {LENGTHS[-1]}: {shown}")
+        study.say(f"nats a byte at {LENGTHS[-1]}: {listed}")
     arms = list(dict.fromkeys(arm for arm, _, _ in losses))
     numbers = {
         f"{arm}, {mode}, {length}": losses[arm, mode, length]
@@ -66,13 +72,13 @@ def extrapolation(setting: Setting) -> Outcome:
         for length in (TRAINED, LENGTHS[-1])
     }
     worse = {(arm, mode): ratio(losses, arm, mode) for arm in arms for mode in MODES}
-    shown = "; ".join(
+    listed = "; ".join(
         f"{arm} {worse[arm, 'side by side']:.2f} and {worse[arm, 'sliding']:.2f}" for arm in arms
     )
     sentence = (
         f"Trained on windows of {TRAINED} bytes of the standard library and measured on windows of "
         f"{LENGTHS[-1]}, the loss is so many times that at {TRAINED}, side by side and sliding: "
-        f"{shown}."
+        f"{listed}."
     )
     others = ("rope", "sinusoidal", "learned")
     holds = (
@@ -99,13 +105,13 @@ def rescaled(model: Model, kind: str, factor: float) -> Model:
     scaling: dict[str, Any] = {"kind": kind, "factor": factor}
     if kind == "yarn":
         scaling["original_length"] = TRAINED
-    made = build("rope", scaling=scaling)
-    made.load_state_dict(model.state_dict())
-    return made.eval()
+    scaled_model = build("rope", scaling=scaling)
+    scaled_model.load_state_dict(model.state_dict())
+    return scaled_model.eval()
 
 
 def measure(
-    setting: Setting,
+    study: Study,
     texts: dict[int, Dataset],
     losses: dict[tuple[str, str, int], list[float]],
     arm: str,
@@ -117,7 +123,7 @@ def measure(
             step = length if stride is None else stride
             found = evaluate_long(
                 model, texts[length], mode="nonoverlapping" if stride is None else "sliding",
-                stride=stride, limit=max(2, setting.steps(SCORED) // step),
+                stride=stride, limit=max(2, study.steps(SCORED) // step),
             )  # fmt: skip
             assert found is not None
             losses.setdefault((arm, mode, length), []).append(found["loss"])
@@ -130,33 +136,16 @@ def ratio(losses: dict[tuple[str, str, int], list[float]], arm: str, mode: str) 
 
 def figure_of(losses: dict[tuple[str, str, int], list[float]], arms: list[str]) -> Figure:
     """Loss against the window, a panel a mode."""
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    figure, axes = panels(2, (8, 3.4), sharey=True)
     for axis, (mode, stride) in zip(axes, MODES.items(), strict=True):
-        for number, arm in enumerate(arms):
-            look = "--" if arm.startswith("rope, ") else "-"
-            values = [mean(losses[arm, mode, length]) for length in LENGTHS]
-            axis.plot(LENGTHS, values, look, marker=".", color=f"C{number}", label=arm)
-        axis.axvline(TRAINED, color="grey", linestyle=":")
+        curves = {arm: [mean(losses[arm, mode, length]) for length in LENGTHS] for arm in arms}
         title = mode if stride is None else f"{mode}, {stride} bytes a step"
-        axis.set(xscale="log", xlabel="bytes in a window", title=title)
-        axis.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
-        axis.minorticks_off()
-    axes[0].set(ylabel="loss (nats a byte)")
+        labels: dict[str, Any] = {
+            "xlabel": "bytes in a window",
+            "ylabel": "loss (nats a byte)",
+            "title": title,
+        }
+        plot(axis, curves, LENGTHS, ".-", ticks=True, xscale="log", **labels)
+        axis.axvline(TRAINED, color="grey", linestyle=":")
     axes[0].set_ylim(top=min(axes[0].get_ylim()[1], 8.0))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "extrapolation",
-        ("alibi", "t5-relative"),
-        "trained on 64 bytes and read on 512, ALiBi's loss is within 1% of that at 64 or better, "
-        "and T5's biases lose less than half of what rotations lose, side by side and sliding; "
-        "side by side waves, a learned table and rotations lose more than 10%, rotations less "
-        "with the best scaling than with none",
-        15,
-        extrapolation,
-    ),
-)

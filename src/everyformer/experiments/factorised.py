@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from matplotlib.figure import Figure
-from torch import Tensor
 
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.engines.flops import count_flops
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
-from everyformer.experiments.pictures import COLUMNS, ROWS, bits, columns, least_bits
+from everyformer.experiments.base import Outcome, Study, experiment, fitting, held_out, load
+from everyformer.experiments.figures import panels, plot
+from everyformer.experiments.pictures import COLUMNS, ROWS, bits, columns, drawn, least_bits
 from everyformer.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.build import create_model
 
@@ -24,44 +21,44 @@ SHORT, LONG = 2**14, 2**16
 PICTURES_AHEAD, TEXT_AHEAD = 0.5, 0.02
 
 
-def factorised(setting: Setting) -> Outcome:
+@experiment(
+    "strided sets need at least 0.5 bits/dim less than fixed ones on pictures of columns, "
+    "fixed ones at least 0.02 bits a byte less than strided ones on text, and the operations "
+    "of both grow like L^1.5 (within 0.1)",
+    members=("sparse-transformer",),
+    minutes=10,
+)
+def factorised(study: Study) -> Outcome:
     """Both sets in one softmax; strides of a row of the picture, and of 64 bytes for the text.
 
     Weights start by each part's own rule: the published start is for deep networks, and these are
     small and learn for minutes.
     """
-    text = load_dataset(DataConfig(source="stdlib", length=LENGTH), "lm")
+    text = load("lm", source="stdlib", length=LENGTH)
     test = columns(200, torch.Generator().manual_seed(99))
-
-    def drawn(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        images = columns(8, generator)
-        return images, images.flatten(1).long()
-
-    trials = Trials(setting, "factorised")
     curves: dict[str, list[float]] = {}
-    for _ in trials.seeds():
-        for pattern in trials.arms(PATTERNS):
+    for _ in study.seeds():
+        for pattern in study.arms(PATTERNS):
             model = create_model(
                 "sparse-transformer", "pixels", width=64, layers=2, heads=4, init="member",
                 image=(1, ROWS, COLUMNS), pattern=pattern, **summaries(pattern, 2),
             )  # fmt: skip
             name = f"pictures, {pattern}"
-            curves[name] = trials.fit(model, drawn, 300, lr=3e-3)
-            trials.keep(name, bits(model, test), "{:.3f} bits/dim")
-        for pattern in trials.arms(PATTERNS):
-            model = create_model(
-                "sparse-transformer", "lm", width=64, layers=3, heads=4, init="member",
-                max_length=LENGTH, vocabulary=text.vocabulary, pattern=pattern,
-                stride=STRIDE, **summaries(pattern, SUMMARIES),
+            curves[name] = study.fit(model, drawn, 300, lr=3e-3)
+            study.keep(name, bits(model, test), "{:.3f} bits/dim")
+        for pattern in study.arms(PATTERNS):
+            model = fitting(
+                text, "sparse-transformer", width=64, layers=3, heads=4, init="member",
+                pattern=pattern, stride=STRIDE, **summaries(pattern, SUMMARIES),
             )  # fmt: skip
             name = f"text, {pattern}"
-            curves[name] = trials.fit(model, (text, 2), 1000, lr=3e-3)
+            curves[name] = study.fit(model, (text, 2), 1000, lr=3e-3)
             found = held_out(model, text, "bits_per_byte", limit=64)
-            trials.keep(name, found, "{:.3f} bits a byte")
-    numbers = trials.numbers
+            study.keep(name, found, "{:.3f} bits a byte")
+    numbers = study.numbers
     for pattern in PATTERNS:
         numbers[f"exponent, {pattern}"] = [exponent(pattern)]
-    means = {name: mean(values) for name, values in numbers.items()}
+    means = study.means()
     pictures = means["pictures, fixed"] - means["pictures, strided"]
     words = means["text, strided"] - means["text, fixed"]
     sentence = (
@@ -74,7 +71,11 @@ def factorised(setting: Setting) -> Outcome:
     )
     near = all(abs(means[f"exponent, {pattern}"] - 1.5) < 0.1 for pattern in PATTERNS)
     holds = pictures > PICTURES_AHEAD and words > TEXT_AHEAD and near
-    return Outcome(numbers, holds, sentence, {"loss": _figure(curves)})
+    figure, axes = panels(2, (8, 3))
+    for axis, what in zip(axes, ("pictures", "text"), strict=True):
+        bits_of = {p: [loss / math.log(2) for loss in curves[f"{what}, {p}"]] for p in PATTERNS}
+        plot(axis, bits_of, smooth=20, title=what, ylabel="bits")
+    return Outcome(numbers, holds, sentence, {"loss": figure})
 
 
 def summaries(pattern: str, columns: int) -> dict[str, int]:
@@ -83,7 +84,7 @@ def summaries(pattern: str, columns: int) -> dict[str, int]:
 
 
 def exponent(pattern: str) -> float:
-    """By which power of the length the operations between queries, keys and values grow."""
+    """The power of the length by which operations between queries, keys and values grow."""
 
     def operations(length: int) -> int:
         options = {"pattern": pattern, "backend": "blocked"}
@@ -93,29 +94,3 @@ def exponent(pattern: str) -> float:
         return count_flops(lambda: mixer(x)) - projections
 
     return math.log(operations(LONG) / operations(SHORT)) / math.log(LONG / SHORT)
-
-
-def _figure(curves: dict[str, list[float]]) -> Figure:
-    figure = Figure(figsize=(8, 3))
-    for axis, what in zip(figure.subplots(1, 2), ("pictures", "text"), strict=True):
-        for pattern in PATTERNS:
-            losses = torch.tensor(curves[f"{what}, {pattern}"]) / math.log(2)
-            smooth = losses.unfold(0, min(20, len(losses)), 1).mean(1)
-            axis.plot(smooth.numpy(), label=pattern)
-        axis.set(title=what, xlabel="step", ylabel="bits")
-        axis.legend()
-    figure.tight_layout()
-    return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "factorised",
-        ("sparse-transformer",),
-        "strided sets need at least 0.5 bits/dim less than fixed ones on pictures of columns, "
-        "fixed ones at least 0.02 bits a byte less than strided ones on text, and the operations "
-        "of both grow like L^1.5 (within 0.1)",
-        10,
-        factorised,
-    ),
-)

@@ -6,12 +6,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.engines.flops import count_flops
 from everyformer.engines.kernel.attention import POSITIVE, Denominator, ask, read_all
 from everyformer.engines.kernel.features import (
@@ -21,17 +18,9 @@ from everyformer.engines.kernel.features import (
     stable_exponentials,
     trigonometric_level,
 )
-from everyformer.experiments.base import (
-    Experiment,
-    Outcome,
-    Setting,
-    Trials,
-    accuracy,
-    held_out,
-    mean,
-)
-from everyformer.experiments.figures import lines
-from everyformer.models.build import create_mixer, create_model
+from everyformer.experiments.base import Outcome, Study, accuracy, experiment, held_out, load, mean
+from everyformer.experiments.figures import lines, panels, plot
+from everyformer.models.build import create_mixer
 
 SIZE, TOKENS = 16, 512
 """D and L of the estimates"""
@@ -48,31 +37,37 @@ ESTIMATES: dict[str, tuple[str, Draw]] = {
 }
 
 
-def random_features(setting: Setting) -> Outcome:
+@experiment(
+    "orthogonal rows err less than independent ones at norms up to 0.5, positive features less "
+    "than trigonometric ones at unit scale, the error falls like 1/M (within a factor of 2, M "
+    "= 256 to 4,096) and ends below that of plain averaging",
+    members=("performer",),
+    minutes=1,
+)
+def random_features(study: Study) -> Outcome:
     """Errors of a weight from D rows and of outputs from M rows, beside those of plain averages."""
-    trials = Trials(setting, "random-features")
     errors: dict[tuple[str, float, int], list[float]] = {}
-    for _ in trials.seeds():
+    for _ in study.seeds():
         for kind in ("positive", "trigonometric"):
             for norm in NORMS:
-                ratio = orthogonal_over_independent(kind, norm, setting.steps(20000))
+                ratio = orthogonal_over_independent(kind, norm, study.steps(20000))
                 name = f"orthogonal over independent, {kind}, norm {norm:g}"
-                trials.keep(name, ratio)
+                study.keep(name, ratio)
         for scale in (SMALL, UNIT):
             q, k, v = (torch.randn(1, 1, TOKENS, SIZE) for _ in range(3))
             q, k = q * scale, k * scale
             exact = nn.functional.scaled_dot_product_attention(q, k, v)
             uniform = relative_error(v.mean(2, keepdim=True), exact)
-            trials.keep(f"plain averaging, std {scale:g}", uniform)
+            study.keep(f"plain averaging, std {scale:g}", uniform)
             for name, (kind, draw) in ESTIMATES.items():
                 for rows in ROWS:
                     found = [
                         relative_error(estimated(q, k, v, kind, draw, rows), exact)
-                        for _ in range(setting.steps(11))
+                        for _ in range(study.steps(11))
                     ]
                     errors.setdefault((name, scale, rows), []).append(median(found))
-        trials.say("done")
-    numbers = trials.numbers
+        study.say("done")
+    numbers = study.numbers
     first, last = "positive, orthogonal", "trigonometric, orthogonal"
     for name in ESTIMATES:
         for scale in (SMALL, UNIT):
@@ -81,12 +76,12 @@ def random_features(setting: Setting) -> Outcome:
     small = {rows: mean(errors[first, SMALL, rows]) for rows in ROWS}
     rate = small[ROWS[-1]] * ROWS[-1] / (small[ROWS[2]] * ROWS[2])
     ratios = {n: numbers[f"orthogonal over independent, positive, norm {n:g}"] for n in NORMS}
-    plain = {s: mean(numbers[f"plain averaging, std {s:g}"]) for s in (SMALL, UNIT)}
+    plain = {s: study.mean(f"plain averaging, std {s:g}") for s in (SMALL, UNIT)}
     unit = {name: mean(errors[name, UNIT, ROWS[2]]) for name in (first, last)}
-    shown = ", ".join(f"{mean(r):.2f} at norm {n:g}" for n, r in ratios.items())
+    listed = ", ".join(f"{mean(r):.2f} at norm {n:g}" for n, r in ratios.items())
     sentence = (
         f"The variance of a weight from {SIZE} orthogonal rows is, times that of independent ones, "
-        f"{shown}. With queries and keys of standard deviation {SMALL:g} the output's relative "
+        f"{listed}. With queries and keys of standard deviation {SMALL:g} the output's relative "
         f"squared error falls from {small[ROWS[2]]:.2g} (M={ROWS[2]}) to {small[ROWS[-1]]:.2g} "
         f"(M={ROWS[-1]}), {rate:.2f} times as 1/M would have it; plain averaging errs by "
         f"{plain[SMALL]:.2g}. With standard deviation {UNIT:g} and M={ROWS[2]} positive features "
@@ -95,7 +90,7 @@ def random_features(setting: Setting) -> Outcome:
     )
     better = all(value < 1 for n in NORMS[:2] for value in ratios[n])
     holds = better and 0.5 < rate < 2 and unit[first] < unit[last]
-    figure = _estimates_figure(errors, plain, numbers)
+    figure = _estimates_figure(errors, plain, study.means())
     return Outcome(numbers, holds and small[ROWS[-1]] < plain[SMALL], sentence, {"error": figure})
 
 
@@ -107,8 +102,8 @@ def orthogonal_over_independent(kind: str, norm: float, draws: int) -> float:
     for draw in ("orthogonal", "iid"):
         w = draw_projection(draws, SIZE, SIZE, draw)
         (fx, lx), (fy, ly) = _features(x, w, kind), _features(y, w, kind)
-        made = ((fx * fy).sum(-1) * torch.exp(lx + ly)).flatten()
-        found.append(float((made - exact).square().mean()))
+        estimate = ((fx * fy).sum(-1) * torch.exp(lx + ly)).flatten()
+        found.append(float((estimate - exact).square().mean()))
     return found[0] / found[1]
 
 
@@ -134,27 +129,21 @@ def _features(x: Tensor, w: Tensor, kind: str) -> tuple[Tensor, Tensor]:
 def _estimates_figure(
     errors: dict[tuple[str, float, int], list[float]],
     plain: dict[float, float],
-    numbers: dict[str, list[float]],
+    means: dict[str, float],
 ) -> Figure:
-    figure = Figure(figsize=(10, 3))
-    axes: list[Axes] = list(figure.subplots(1, 3))
+    figure, axes = panels(3, (10, 3))
     for axis, scale in zip(axes, (SMALL, UNIT), strict=False):
-        for name in ESTIMATES:
-            curve = [mean(errors[name, scale, rows]) for rows in ROWS]
-            axis.plot(ROWS, curve, "o-", label=name)
-        axis.axhline(plain[scale], linestyle=":", color="grey", label="plain averaging")
-        axis.set(xscale="log", yscale="log", xlabel="rows M", title=f"q, k of std {scale:g}")
+        curves = {n: [mean(errors[n, scale, rows]) for rows in ROWS] for n in ESTIMATES}
+        curves["plain averaging"] = [plain[scale]] * len(ROWS)
+        title = f"q, k of std {scale:g}"
+        plot(axis, curves, ROWS, xscale="log", yscale="log", xlabel="rows M", title=title)
     axes[0].set_ylabel("relative squared error")
-    axes[0].legend(fontsize=6)
-    for kind in ("positive", "trigonometric"):
-        curve = [
-            mean(numbers[f"orthogonal over independent, {kind}, norm {norm:g}"]) for norm in NORMS
-        ]
-        axes[2].plot(NORMS, curve, "o-", label=kind)
-    axes[2].axhline(1, linestyle=":", color="grey")
-    axes[2].set(xlabel="norm of x and y", title="orthogonal over independent", ylim=(0, 1.1))
-    axes[2].legend(fontsize=6)
-    figure.tight_layout()
+    ratios = {
+        kind: [means[f"orthogonal over independent, {kind}, norm {norm:g}"] for norm in NORMS]
+        for kind in ("positive", "trigonometric")
+    }
+    labels: dict[str, Any] = {"xlabel": "norm of x and y", "title": "orthogonal over independent"}
+    plot(axes[2], ratios, NORMS, level=1, ylim=(0, 1.1), **labels)
     return figure
 
 
@@ -165,37 +154,35 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def gates(setting: Setting) -> Outcome:
+@experiment(
+    "RFA with the gate needs 2% fewer bits per byte than without it and than linear attention "
+    "with elu features; a token costs the same after 64 and after 4,096",
+    members=("rfa", "linear"),
+    minutes=8,
+)
+def gates(study: Study) -> Outcome:
     """Bits per byte of three small language models that differ in their features and the gate."""
-    data = load_dataset(DataConfig(length=256))
-    trials = Trials(setting, "gates")
-    curves: dict[str, list[float]] = {}
-    for name, (member, options) in trials.each(ARMS.items()):
-        model = create_model(
-            member, width=64, layers=2, heads=4, vocabulary=data.vocabulary, max_length=256,
-            **options,
-        )  # fmt: skip
-        curves[name] = trials.fit(model, (data, 8), 400, lr=3e-3)
+    data = load(length=256)
+    for name, model in study.models(ARMS, data, 8, 400, width=64, layers=2, heads=4):
         found = held_out(model, data, "bits_per_byte", limit=128)
-        trials.keep(name, found, "{:.3f} bits per byte")
-    numbers = trials.numbers
-    means = [mean(numbers[name]) for name in ARMS]
+        study.keep(name, found, "{:.3f} bits per byte")
+    numbers = study.numbers
+    means = [study.mean(name) for name in ARMS]
     cost = {name: step_cost(member, options) for name, (member, options) in ARMS.items()}
     for name, costs in cost.items():
         for tokens, (operations, _) in costs.items():
             numbers[f"operations of a token after {tokens}, {name}"] = [float(operations)]
     flat = all(len(set(costs.values())) == 1 for costs in cost.values())
-    shown = ", ".join(f"{name} {value:.3f}" for name, value in zip(ARMS, means, strict=True))
+    bits = ", ".join(f"{name} {value:.3f}" for name, value in zip(ARMS, means, strict=True))
     ops, size = next(iter(cost["rfa, gate"].values()))
     sentence = (
-        f"Bits per byte after equal steps: {shown}. A token of a layer with the gate takes {ops:,} "
+        f"Bits per byte after equal steps: {bits}. A token of a layer with the gate takes {ops:,} "
         f"operations and a state of {size:,} bytes"
         f"{', after 64 tokens as after 4,096' if flat else ', and more after more tokens'}. The "
         f"paper's large models are better with Fourier features than with elu also without gates: "
         f"here they are {'better' if means[1] < means[2] else 'not'}."
     )
-    smooth = {name: _smoothed(losses) for name, losses in curves.items()}
-    figure = lines(smooth, ylabel="training loss (nats)")
+    figure = lines(study.losses, smooth=20, ylabel="training loss (nats)")
     holds = flat and means[0] < 0.98 * min(means[1:])
     return Outcome(numbers, holds, sentence, {"loss": figure})
 
@@ -213,61 +200,29 @@ def step_cost(member: str, options: dict[str, Any]) -> dict[int, tuple[int, int]
     return costs
 
 
-def _smoothed(losses: list[float], width: int = 20) -> list[float]:
-    return [mean(losses[max(0, i - width) : i + 1]) for i in range(len(losses))]
-
-
-def constant_state(setting: Setting) -> Outcome:
+@experiment(
+    "linear attention copies over 99% of what it has read, and a token costs it as much after "
+    "4,096 tokens as after 64",
+    members=("linear",),
+    minutes=6,
+)
+def constant_state(study: Study) -> Outcome:
     """Copying what was read: linear attention has it in a state of one size."""
-    data = load_dataset(DataConfig(source="copy", length=32, symbols=16), "lm")
-    trials = Trials(setting, "constant-state")
-    curves: dict[str, list[float]] = {}
-    for name in trials.each(("linear", "attention")):
-        model = create_model(
-            name, width=64, layers=2, heads=2, vocabulary=data.vocabulary,
-            max_length=data.length, position="learned",
-        )  # fmt: skip
-        curves[name] = trials.fit(model, (data, 64), 600, lr=3e-3)
-        trials.keep(name, accuracy(model, data), "{:.1%}")
-    numbers = trials.numbers
-    cost = {name: step_cost(name, {}) for name in ("linear", "attention")}
+    data = load("lm", source="copy", length=32, symbols=16)
+    sizes = {"width": 64, "layers": 2, "heads": 2}
+    arms: dict[str, Any] = {"linear": {}, "attention": {}}
+    for name, model in study.models(arms, data, 64, 600, position="learned", **sizes):
+        study.keep(name, accuracy(model, data), "{:.1%}")
+    numbers = study.numbers
+    cost = {name: step_cost(name, {}) for name in arms}
     flat = len(set(cost["linear"].values())) == 1
     ours, theirs = (cost[name][4096] for name in ("linear", "attention"))
     sentence = (
-        f"Linear attention copies {mean(numbers['linear']):.1%} of the symbols it has read, "
-        f"softmax attention {mean(numbers['attention']):.1%}. In a layer of width 64 its state "
+        f"Linear attention copies {study.mean('linear'):.1%} of the symbols it has read, "
+        f"softmax attention {study.mean('attention'):.1%}. In a layer of width 64 its state "
         f"takes {ours[1]:,} bytes and a token {ours[0]:,} operations"
         f"{', after 64 tokens as after 4,096' if flat else ''}; softmax attention takes "
         f"{theirs[1]:,} bytes and {theirs[0]:,} operations after 4,096."
     )
-    figure = lines(curves, yscale="log")
+    figure = lines(study.losses, yscale="log")
     return Outcome(numbers, flat and min(numbers["linear"]) > 0.99, sentence, {"loss": figure})
-
-
-EXPERIMENTS = (
-    Experiment(
-        "random-features",
-        ("performer",),
-        "orthogonal rows err less than independent ones at norms up to 0.5, positive features less "
-        "than trigonometric ones at unit scale, the error falls like 1/M (within a factor of 2, M "
-        "= 256 to 4,096) and ends below that of plain averaging",
-        1,
-        random_features,
-    ),
-    Experiment(
-        "gates",
-        ("rfa", "linear"),
-        "RFA with the gate needs 2% fewer bits per byte than without it and than linear attention "
-        "with elu features; a token costs the same after 64 and after 4,096",
-        8,
-        gates,
-    ),
-    Experiment(
-        "constant-state",
-        ("linear",),
-        "linear attention copies over 99% of what it has read, and a token costs it as much after "
-        "4,096 tokens as after 64",
-        6,
-        constant_state,
-    ),
-)

@@ -17,7 +17,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
+from everyformer.experiments.base import Outcome, Study, experiment, mean
+from everyformer.experiments.figures import bars, panels, plot
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 
@@ -27,15 +28,17 @@ VOCABULARY = ANSWERS + VALUES + NOISE
 """facts, then questions, then answers, then noise"""
 PERIOD = 16
 """tokens from one fact to the next"""
-ASKED = range(2, PERIOD, 2)
+QUESTIONS_AT = range(2, PERIOD, 2)
 """places of questions between them, each with its answer behind"""
 LENGTH, SLOTS, COMPRESSED, RATE = 32, 32, 32, 4
 """tokens of a segment, rows of either memory, tokens to a compressed row"""
 REACH = 10
 """facts back that a question asks for at most, all of different keys"""
-NEAR, FAR = 32, 96
-"""lags in tokens: up to ``NEAR`` the segment and every memory reach, from ``FAR`` on plain memories
-do not (64 rows and a segment of 32)"""
+REACHED, LOST = 32, 96
+"""lags in tokens: up to ``REACHED`` the segment and every memory reach, from ``LOST`` on plain
+memories do not (64 rows and a segment of 32)"""
+NEAR, FAR = slice(REACHED // PERIOD), slice(LOST // PERIOD, None)
+"""the same in facts"""
 ROWS = 16
 COMPRESSORS: dict[str, dict[str, Any]] = {
     "conv": {},
@@ -50,7 +53,13 @@ MARGIN = 0.2
 """share of far questions that compressed rows answer beyond what a plain memory does"""
 
 
-def lags(setting: Setting) -> Outcome:
+@experiment(
+    "of facts further back than Transformer-XL's memory reaches, a Compressive Transformer "
+    f"with as many rows answers at least {MARGIN:.0%} more, by the paper's convolution",
+    members=("compressive",),
+    minutes=25,
+)
+def lags(study: Study) -> Outcome:
     """Share of questions answered, by lag, for every compressor and for Transformer-XL."""
     arms: dict[str, dict[str, Any]] = {
         "transformer-xl": {"memory": "segment", "slots": SLOTS + COMPRESSED, "same_length": "never"}
@@ -58,37 +67,41 @@ def lags(setting: Setting) -> Outcome:
     sizes = {"slots": SLOTS, "compressed": COMPRESSED, "rate": RATE}
     arms |= {name: {"memory": "compressive", **sizes, **o} for name, o in COMPRESSORS.items()}
     curves: dict[str, list[np.ndarray]] = {name: [] for name in arms}
-    trials = Trials(setting, "lags")
-    for seed in trials.seeds():
-        for name, options in trials.arms(arms.items()):
+    for seed in study.seeds():
+        for name, options in study.arms(arms.items()):
             model = create_model(
                 "compressive" if options["memory"] == "compressive" else "transformer-xl",
                 width=64, layers=1, heads=2, vocabulary=VOCABULARY, max_length=LENGTH,
                 dropout=0.0, embedding_dropout=0.0, **options,
             )  # fmt: skip
-            terms = fit(model, setting.steps(4000), seed)
+            terms = fit(model, study.steps(4000), seed)
             if terms:
                 ends = max(1, len(terms) // 20)
                 fallen = mean(terms[-ends:]) / mean(terms[ends : 2 * ends])
-                trials.keep(f"{name}, loss of the compression", fallen)
-            curves[name].append(answered(model, setting.steps(120), seed))
-        shown = ", ".join(f"{name} {far(curves[name][-1]):.2f}" for name in arms)
-        trials.say(f"far questions answered: {shown}")
-    numbers = {f"{name}, far": [far(curve) for curve in found] for name, found in curves.items()}
-    numbers |= {f"{name}, near": [near(curve) for curve in found] for name, found in curves.items()}
-    numbers |= trials.numbers
-    best = max(COMPRESSORS, key=lambda name: mean(numbers[f"{name}, far"]))
-    ours, plain = mean(numbers["conv, far"]), mean(numbers["transformer-xl, far"])
-    shown = ", ".join(f"{name} {mean(numbers[f'{name}, far']):.0%}" for name in COMPRESSORS)
+                study.keep(f"{name}, loss of the compression", fallen)
+            curves[name].append(answered(model, study.steps(120), seed))
+        listed = ", ".join(f"{name} {share(curves[name][-1], FAR):.2f}" for name in arms)
+        study.say(f"far questions answered: {listed}")
+    numbers = {
+        f"{name}, {where}": [share(curve, part) for curve in found]
+        for where, part in (("far", FAR), ("near", NEAR))
+        for name, found in curves.items()
+    }
+    numbers |= study.numbers
+    shares = {name: mean(numbers[f"{name}, far"]) for name in arms}
+    ours, plain = shares["conv"], shares["transformer-xl"]
+    listed = ", ".join(f"{name} {shares[name]:.0%}" for name in COMPRESSORS)
     sentence = (
-        f"Of questions about facts {FAR} to {REACH * PERIOD} tokens back, Transformer-XL with "
+        f"Of questions about facts {LOST} to {REACH * PERIOD} tokens back, Transformer-XL with "
         f"{SLOTS + COMPRESSED} rows answers {plain:.0%} (chance {1 / VALUES:.0%}), with as many "
-        f"rows, half of them compressed: {shown}. Up to {NEAR} tokens back Transformer-XL answers "
-        f"{mean(numbers['transformer-xl, near']):.0%} and conv {mean(numbers['conv, near']):.0%}."
+        f"rows, half of them compressed: {listed}. Up to {REACHED} tokens back Transformer-XL "
+        f"answers {mean(numbers['transformer-xl, near']):.0%} and conv "
+        f"{mean(numbers['conv, near']):.0%}."
     )
-    holds = ours > plain + MARGIN and mean(numbers[f"{best}, far"]) > plain + MARGIN
-    figures = {"lag": curve_figure(curves), "compressors": bars(numbers)}
-    return Outcome(numbers, holds, sentence, figures)
+    label = f"questions answered, {LOST} tokens back and more"
+    figures = {"lag": curve_figure(curves), "compressors": bars(shares, (10, 3), ylabel=label)}
+    figures["compressors"].axes[0].axhline(1 / VALUES, color="grey", linestyle=":")
+    return Outcome(numbers, ours > plain + MARGIN, sentence, figures)
 
 
 def stream(random: np.random.Generator, periods: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -103,19 +116,19 @@ def stream(random: np.random.Generator, periods: int) -> tuple[np.ndarray, np.nd
     latest: dict[int, int] = {}
     for n in range(periods):
         latest[int(keys[n])] = n
-        for place in ASKED:
+        for position in QUESTIONS_AT:
             back = latest[int(keys[n - int(random.integers(0, min(REACH, n + 1)))])]
-            tokens[n, place] = QUESTIONS + keys[back]
-            tokens[n, place + 1] = targets[n, place] = ANSWERS + values[back]
-            lag[n, place] = (n - back) * PERIOD + place
+            tokens[n, position] = QUESTIONS + keys[back]
+            tokens[n, position + 1] = targets[n, position] = ANSWERS + values[back]
+            lag[n, position] = (n - back) * PERIOD + position
     return tokens.ravel(), targets.ravel(), lag.ravel()
 
 
 def segments(seed: int, count: int) -> Iterator[tuple[Tensor, ...]]:
     """``count`` segments of `ROWS` streams: tokens, targets, lags (B, L)."""
     periods = count * LENGTH // PERIOD
-    made = [stream(np.random.default_rng((seed, row)), periods) for row in range(ROWS)]
-    parts = [torch.from_numpy(np.stack(part)) for part in zip(*made, strict=True)]
+    streams = [stream(np.random.default_rng((seed, row)), periods) for row in range(ROWS)]
+    parts = [torch.from_numpy(np.stack(part)) for part in zip(*streams, strict=True)]
     for n in range(count):
         yield tuple(part[:, n * LENGTH : (n + 1) * LENGTH] for part in parts)
 
@@ -130,8 +143,8 @@ def fit(model: Model, steps: int, seed: int) -> list[float]:
     for step, (tokens, targets, _) in enumerate(segments(1000 + seed, steps)):
         for settings in optimiser.param_groups:
             settings["lr"] = 3e-3 * min(1.0, (step + 1) / warm) * (1 - step / steps)
-        held = model.init_state(ROWS) if state is None else state
-        out = model(tokens, targets=targets, state=held)
+        before = model.init_state(ROWS) if state is None else state
+        out = model(tokens, targets=targets, state=before)
         assert out.state is not None
         assert out.loss is not None
         state = out.state.detach()
@@ -149,7 +162,7 @@ def fit(model: Model, steps: int, seed: int) -> list[float]:
 def answered(model: Model, count: int, seed: int) -> np.ndarray:
     """(2, `REACH`): questions answered and asked at each lag in facts, read in order."""
     model.train(False)
-    hits, asked = np.zeros(REACH + KEYS), np.zeros(REACH + KEYS)
+    hits, questions = np.zeros(REACH + KEYS), np.zeros(REACH + KEYS)
     # the memory that training had: its own form, not keys and values
     state: Any = model.init_state(ROWS)
     for tokens, targets, lag in segments(5000 + seed, count):
@@ -159,61 +172,23 @@ def answered(model: Model, count: int, seed: int) -> np.ndarray:
         right = (out.logits.argmax(-1) == targets)[scored].numpy()
         where = (lag[scored] // PERIOD).numpy()
         np.add.at(hits, where, right)
-        np.add.at(asked, where, 1)
-    return np.stack((hits, asked))[:, :REACH]
+        np.add.at(questions, where, 1)
+    return np.stack((hits, questions))[:, :REACH]
 
 
-def near(curve: np.ndarray) -> float:
-    """Of questions up to `NEAR` tokens back."""
-    return share(curve[:, : NEAR // PERIOD])
-
-
-def far(curve: np.ndarray) -> float:
-    """Of questions from `FAR` tokens back on."""
-    return share(curve[:, FAR // PERIOD :])
-
-
-def share(counts: np.ndarray) -> float:
-    """Of questions asked, those answered."""
-    hits, asked = counts.sum(-1)
-    return float(hits / max(asked, 1))
+def share(curve: np.ndarray, part: slice) -> float:
+    """The share of questions that is answered, of those at these lags in facts."""
+    hits, questions = curve[:, part].sum(-1)
+    return float(hits / max(questions, 1))
 
 
 def curve_figure(curves: dict[str, list[np.ndarray]]) -> Figure:
     """Share answered against the lag."""
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, [axis] = panels(size=(8, 3.4))
     where = np.arange(REACH) * PERIOD + 4
-    for name, found in curves.items():
-        look = "k-" if name == "transformer-xl" else "-"
-        hits, asked = np.sum(found, 0)
-        axes.plot(where, hits / np.maximum(asked, 1), look, marker=".", label=name)
-    axes.axhline(1 / VALUES, color="grey", linestyle=":")
-    axes.axvspan(FAR, where[-1], color="grey", alpha=0.12, lw=0)
-    axes.set(xlabel="tokens from fact to question", ylabel="share answered", ylim=(0, 1.02))
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", frameon=False)
+    counts = {name: np.sum(found, 0) for name, found in curves.items()}
+    shares = {name: hits / np.maximum(count, 1) for name, (hits, count) in counts.items()}
+    labels: dict[str, Any] = {"xlabel": "tokens from fact to question", "ylabel": "share answered"}
+    plot(axis, shares, where.tolist(), ".-", level=1 / VALUES, ylim=(0, 1.02), **labels)
+    axis.axvspan(LOST, where[-1], color="grey", alpha=0.12, lw=0)
     return figure
-
-
-def bars(numbers: dict[str, list[float]]) -> Figure:
-    """Share of far questions answered, a bar each."""
-    figure = Figure(figsize=(8, 3), layout="constrained")
-    axes = figure.subplots()
-    names = ["transformer-xl", *COMPRESSORS]
-    axes.barh(names, [mean(numbers[f"{name}, far"]) for name in names])
-    axes.axvline(1 / VALUES, color="grey", linestyle=":")
-    axes.invert_yaxis()
-    axes.set(xlabel=f"share of questions answered, {FAR} tokens back and more", xlim=(0, 1))
-    return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "lags",
-        ("compressive",),
-        "of facts further back than Transformer-XL's memory reaches, a Compressive Transformer "
-        f"with as many rows answers at least {MARGIN:.0%} more, by the paper's convolution",
-        25,
-        lags,
-    ),
-)

@@ -8,15 +8,14 @@ a RoBERTa on 4,096 tokens: fresh positions 10.3, repeated ones 1.96, trained on 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
+from everyformer.experiments.base import Outcome, Study, experiment, fitting, held_out, load
+from everyformer.experiments.figures import bars
 from everyformer.models.base import Model
-from everyformer.models.build import by_layer, create_model
+from everyformer.models.build import by_layer
 from everyformer.models.lengthen import lengthen
 from everyformer.positions.learned import Learned
 from everyformer.positions.sinusoidal import Sinusoidal
@@ -45,21 +44,22 @@ NEAR, FAR = 1.1, 1.25
 ones at least"""
 
 
-def windows(setting: Setting) -> Outcome:
+@experiment(
+    "windows that grow from layer to layer need at least 0.5% fewer bits a byte than windows "
+    "of one size and than windows that shrink, of as many keys together",
+    members=("longformer",),
+    minutes=12,
+)
+def windows(study: Study) -> Outcome:
     """Loss of language models that differ in the order of their windows alone."""
-    data = load_dataset(DataConfig(source=setting.data or "stdlib", length=TEXT), "lm")
-    trials = Trials(setting, "windows")
-    for _ in trials.seeds():
-        for name, sizes in trials.arms(ARMS.items()):
-            model = create_model(
-                "longformer", "lm", width=64, layers=len(sizes), heads=4, position="rope",
-                vocabulary=data.vocabulary, max_length=TEXT, window=by_layer(*sizes),
-            )  # fmt: skip
-            trials.fit(model, (data, 8), 500, lr=3e-3)
-            trials.keep(name, held_out(model, data, "loss", limit=256) / math.log(2))
-        trials.say(f"bits a byte: {trials.latest('.3f')}")
-    numbers = trials.numbers
-    grown, equal, shrunk = (mean(values) for values in numbers.values())
+    data = load("lm", source=study.source or "stdlib", length=TEXT)
+    arms = {name: ("longformer", {"window": by_layer(*sizes)}) for name, sizes in ARMS.items()}
+    how: dict[str, Any] = {"width": 64, "layers": len(GROWING), "heads": 4, "position": "rope"}
+    for name, model in study.models(arms, data, 8, 500, **how):
+        bits = held_out(model, data, "loss", limit=256) / math.log(2)
+        study.keep(name, bits, "{:.3f} bits a byte")
+    numbers = study.numbers
+    grown, equal, shrunk = study.means().values()
     sentence = (
         f"Language models of bytes of {data.name} with windows of "
         f"{', '.join(map(str, GROWING))} from the first layer to the last need {grown:.3f} bits a "
@@ -67,50 +67,50 @@ def windows(setting: Setting) -> Outcome:
         f"{shrunk:.3f}."
     )
     holds = all(one <= BETTER * min(others) for one, *others in zip(*numbers.values(), strict=True))
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    axis.bar(list(numbers), [mean(values) for values in numbers.values()])
-    for n, values in enumerate(numbers.values()):
-        axis.plot([n] * len(values), values, "k.", markersize=4)
     lowest = min(min(values) for values in numbers.values())
-    axis.set(ylabel="bits a byte", ylim=(0.95 * lowest, None))
-    figure.tight_layout()
+    figure = bars(study.means(), ylabel="bits a byte", ylim=(0.95 * lowest, None))
+    for n, values in enumerate(numbers.values()):
+        figure.axes[0].plot([n] * len(values), values, "k.", markersize=4)
     return Outcome(numbers, holds, sentence, {"order": figure})
 
 
-def extension(setting: Setting) -> Outcome:
+@experiment(
+    "right after a table of positions is made longer repeated rows lose at most 10% more than "
+    "the short model and fresh ones at least 25% more, and after 100 steps more fresh ones "
+    "still lose more",
+    members=("longformer",),
+    minutes=10,
+)
+def extension(study: Study) -> Outcome:
     """A masked model of short texts made longer: its table repeated, or with fresh rows."""
-    source = setting.data or "stdlib"
+    source = study.source or "stdlib"
     short, long = (
-        load_dataset(DataConfig(source=source, length=length, mask_rate=RATE), "mlm")
-        for length in (SHORT, LONG)
+        load("mlm", source=source, length=length, mask_rate=RATE) for length in (SHORT, LONG)
     )
     names = ("short", "repeated", "fresh", "repeated, trained on", "fresh, trained on")
-    trials = Trials(setting, "extension", names)
-    for _ in trials.seeds():
-        model = create_model(
-            "bert", "mlm", width=96, layers=3, heads=4, vocabulary=short.vocabulary,
-            max_length=SHORT, dropout=0.0, embedding_dropout=0.0,
-        )  # fmt: skip
+    study.order(names)
+    for _ in study.seeds():
+        how = {"dropout": 0.0, "embedding_dropout": 0.0}
+        model = fitting(short, "bert", width=96, layers=3, heads=4, **how)
         waves = Sinusoidal(width=96).embed(torch.arange(SHORT)[None])[0]
         assert isinstance(model.position, Learned)
         model.position.table.data = WAVES * waves
-        trials.fit(model, (short, 32), 1000, lr=2e-3)
-        trials.keep("short", held_out(model, short, "loss", limit=512))
+        study.fit(model, (short, 32), 1000, lr=2e-3)
+        study.keep("short", held_out(model, short, "loss", limit=512))
         for name in ("repeated", "fresh"):
-            made = lengthen(model, "longformer", LONG, window=SHORT)
+            longer = lengthen(model, "longformer", LONG, window=SHORT)
             if name == "fresh":
-                _fresh_rows(made)
-            trials.keep(name, held_out(made, long, "loss", limit=128))
-            trials.fit(made, (long, 8), 100, lr=5e-4)
-            trials.keep(f"{name}, trained on", held_out(made, long, "loss", limit=128))
-        trials.say(f"nats a hidden byte: {trials.latest('.3f')}")
-    numbers = trials.numbers
-    found = {name: mean(values) for name, values in numbers.items()}
+                _fresh_rows(longer)
+            study.keep(name, held_out(longer, long, "loss", limit=128))
+            study.fit(longer, (long, 8), 100, lr=5e-4)
+            study.keep(f"{name}, trained on", held_out(longer, long, "loss", limit=128))
+        study.say(f"nats a hidden byte: {study.latest('.3f')}")
+    numbers = study.numbers
+    found = study.means()
     sentence = (
         f"A masked model of {SHORT} bytes loses {found['short']:.3f} nats a hidden byte. Made a "
         f"Longformer of {LONG} bytes it loses {found['repeated']:.3f} right away if its table is "
-        f"repeated and {found['fresh']:.3f} with fresh rows; after {setting.steps(100)} more steps "
+        f"repeated and {found['fresh']:.3f} with fresh rows; after {study.steps(100)} more steps "
         f"{found['repeated, trained on']:.3f} and {found['fresh, trained on']:.3f}."
     )
     right_away = zip(numbers["short"], numbers["repeated"], numbers["fresh"], strict=True)
@@ -120,12 +120,7 @@ def extension(setting: Setting) -> Outcome:
     )
     after = zip(*(numbers[f"{name}, trained on"] for name in ("repeated", "fresh")), strict=True)
     holds = holds and all(repeated < fresh for repeated, fresh in after)
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    axis.bar([name.replace(", ", ",\n") for name in found], list(found.values()))
-    axis.set_ylabel("nats a hidden byte")
-    axis.tick_params(axis="x", labelsize=8)
-    figure.tight_layout()
+    figure = bars(found, (5, 3), ylabel="nats a hidden byte")
     return Outcome(numbers, holds, sentence, {"loss": figure})
 
 
@@ -134,24 +129,3 @@ def _fresh_rows(model: Model) -> None:
     assert isinstance(model.position, Learned)
     table = model.position.table.data
     table[SHORT:] = table[:SHORT].std() * torch.randn_like(table[SHORT:])
-
-
-EXPERIMENTS = (
-    Experiment(
-        "windows",
-        ("longformer",),
-        "windows that grow from layer to layer need at least 0.5% fewer bits a byte than windows "
-        "of one size and than windows that shrink, of as many keys together",
-        12,
-        windows,
-    ),
-    Experiment(
-        "extension",
-        ("longformer",),
-        "right after a table of positions is made longer repeated rows lose at most 10% more than "
-        "the short model and fresh ones at least 25% more, and after 100 steps more fresh ones "
-        "still lose more",
-        10,
-        extension,
-    ),
-)

@@ -10,10 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.errors import DataError
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.data.masking import MaskedTextDataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
+from everyformer.experiments.base import Outcome, Study, experiment, load
 from everyformer.experiments.figures import bars
 from everyformer.models.build import create_model
 
@@ -33,31 +31,37 @@ MARGIN = 0.05
 NAMES = ("bert", "gpt", "unigram")
 
 
-def fill_in(setting: Setting) -> Outcome:
+@experiment(
+    "BERT guesses at least 5% of single hidden bytes more than GPT of the same sizes, which "
+    "reads the left side alone, and than the commonest byte, with fewer nats",
+    members=("bert",),
+    minutes=15,
+)
+def fill_in(study: Study) -> Outcome:
     """The same hidden bytes for all, mostly one of a window of `LENGTH`.
 
     Only bytes behind the mask token count, so nobody can read the answer. The causal model is
     trained on every byte of its windows, the masked one on the 30% that are hidden.
     """
-    practice = load_dataset(DataConfig(length=LENGTH, mask_rate=RATE), "mlm")
-    data = load_dataset(DataConfig(length=LENGTH, mask_rate=SINGLE), "mlm")
+    practice = load("mlm", length=LENGTH, mask_rate=RATE)
+    data = load("mlm", length=LENGTH, mask_rate=SINGLE)
     if not isinstance(data, MaskedTextDataset):
         raise DataError("the standard library's text cannot be masked")
-    steps, windows = setting.steps(STEPS), setting.steps(WINDOWS)
-    trials = Trials(setting, "fill-in", [f"{name}, accuracy" for name in NAMES])
-    numbers = trials.numbers
-    for seed in trials.seeds():
+    steps, windows = study.steps(STEPS), study.steps(WINDOWS)
+    study.order([f"{name}, accuracy" for name in NAMES])
+    numbers = study.numbers
+    for seed in study.seeds():
         both = create_model("bert", "mlm", vocabulary=data.vocabulary, **SIZES)
         left = create_model("gpt", "lm", vocabulary=256, **SIZES)
-        trials.fit(both, (practice, BATCH), STEPS, lr=2e-3)
-        trials.fit(left, (data.text, BATCH), STEPS, lr=2e-3)
+        study.fit(both, (practice, BATCH), STEPS, lr=2e-3)
+        study.fit(left, (data.text, BATCH), STEPS, lr=2e-3)
         for name, (accuracy, nats) in measured(data, both, left, seed, windows).items():
-            trials.keep(f"{name}, accuracy", accuracy)
-            trials.keep(f"{name}, nats", nats)
-        shown = ", ".join(f"{name} {numbers[f'{name}, accuracy'][-1]:.3f}" for name in NAMES)
-        trials.say(f"accuracy {shown}")
+            study.keep(f"{name}, accuracy", accuracy)
+            study.keep(f"{name}, nats", nats)
+        listed = ", ".join(f"{name} {numbers[f'{name}, accuracy'][-1]:.3f}" for name in NAMES)
+        study.say(f"accuracy {listed}")
     right, bits = (
-        {name: mean(numbers[f"{name}, {unit}"]) for name in NAMES} for unit in ("accuracy", "nats")
+        {name: study.mean(f"{name}, {unit}") for name in NAMES} for unit in ("accuracy", "nats")
     )
     sentence = (
         f"After {steps} steps of {BATCH} x {LENGTH} bytes of the standard library BERT (3 layers, "
@@ -88,7 +92,7 @@ def measured(
     for inputs, tokens, hidden in gaps(data, windows):
         answers.append(tokens[hidden])
         scores["bert"].append(both(inputs).logits[hidden])
-        # what the causal model says of a byte, it says one place earlier
+        # what the causal model says of a byte, it says at the byte before
         ahead = hidden.roll(-1, 1)
         scores["gpt"].append(left(tokens).logits[ahead])
         scores["unigram"].append(common.expand(int(hidden.sum()), -1))
@@ -111,15 +115,3 @@ def gaps(data: MaskedTextDataset, windows: int) -> Iterator[tuple[Tensor, Tensor
         hidden[:, 0] = False
         tokens = torch.where(batch.targets >= 0, batch.targets, batch.inputs)
         yield batch.inputs, tokens, hidden
-
-
-EXPERIMENTS = (
-    Experiment(
-        "fill-in",
-        ("bert",),
-        "BERT guesses at least 5% of single hidden bytes more than GPT of the same sizes, which "
-        "reads the left side alone, and than the commonest byte, with fewer nats",
-        15,
-        fill_in,
-    ),
-)

@@ -15,16 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from everyformer.blocks.block import Block
 from everyformer.core.errors import DivergedError
 from everyformer.core.mask import Mask
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, finished, mean
+from everyformer.experiments.base import Outcome, Study, experiment, finished, load, mean
+from everyformer.experiments.figures import panels, plot
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.config import TrainingConfig
@@ -51,18 +49,23 @@ DEPTHS = (2, 4, 8, 16)
 STARTS = 4
 """models a seed whose gradients are averaged"""
 WIRINGS = ("post", "pre")
-LOOKS = {"post": "C1", "pre": "C0"}
 
 
-def norms(setting: Setting) -> Outcome:
+@experiment(
+    "at some learning rate post-norm without warm-up keeps over 90% of the loss of guessing, "
+    "where pre-norm without it and post-norm with it fall below half; the last layer's first "
+    "gradient falls with depth pre-norm alone",
+    members=("transformer",),
+    minutes=12,
+)
+def norms(study: Study) -> Outcome:
     """Copying with four arms at several learning rates, and gradients before the first step."""
-    data = load_dataset(DataConfig(source="copy", length=12, symbols=16), "seq2seq")
-    steps, guess = setting.steps(300), math.log(data.vocabulary)
+    data = load("seq2seq", source="copy", length=12, symbols=16)
+    steps, guess = study.steps(300), math.log(data.vocabulary)
     losses: dict[tuple[str, float], list[float]] = {}
     curves: dict[tuple[str, float], list[list[float]]] = {}
     gradients: dict[tuple[str, int], list[list[float]]] = {}
-    trials = Trials(setting, "norms")
-    for seed in trials.seeds():
+    for seed in study.seeds():
         for wiring in WIRINGS:
             for depth in DEPTHS:
                 found = gradient_norms(data, wiring, depth, seed)
@@ -72,28 +75,27 @@ def norms(setting: Setting) -> Outcome:
                 loss, curve = trained(data, arm, rate, steps, seed)
                 losses.setdefault((arm, rate), []).append(loss)
                 curves.setdefault((arm, rate), []).append(curve)
-            shown = ", ".join(f"{losses[arm, rate][-1]:.2f} at {rate:g}" for rate in RATES)
-            trials.say(f"{arm}: {shown} (guessing: {guess:.2f})")
+            listed = ", ".join(f"{losses[arm, rate][-1]:.2f} at {rate:g}" for rate in RATES)
+            study.say(f"{arm}: {listed} (guessing: {guess:.2f})")
     numbers = {f"loss {arm}, lr {rate:g}": values for (arm, rate), values in losses.items()}
     for wiring in WIRINGS:
         deepest = gradients[wiring, DEPTHS[-1]]
-        numbers[f"gradient {wiring}, last layer over first, L={DEPTHS[-1]}"] = [
-            layers[-1] / layers[0] for layers in deepest
-        ]
+        ratio = [layers[-1] / layers[0] for layers in deepest]
+        numbers[f"gradient {wiring}, last layer over first, L={DEPTHS[-1]}"] = ratio
         numbers[f"gradient {wiring}, last layer, exponent of L"] = [
             exponent([gradients[wiring, depth][seed][-1] for depth in DEPTHS])
-            for seed in range(setting.seeds)
+            for seed in range(study.setting.seeds)
         ]
     stalling = stalling_rate(losses, guess)
     at = RATES[-1] if stalling is None else stalling
-    shown = ", ".join(f"{arm} {mean(losses[arm, at]):.2f}" for arm in ARMS)
+    listed = ", ".join(f"{arm} {mean(losses[arm, at]):.2f}" for arm in ARMS)
     slopes = {w: mean(numbers[f"gradient {w}, last layer, exponent of L"]) for w in WIRINGS}
     ratios = {
         w: mean(numbers[f"gradient {w}, last layer over first, L={DEPTHS[-1]}"]) for w in WIRINGS
     }
     sentence = (
         f"{LAYERS} + {LAYERS} layers of width 64 that learn to copy for {steps} steps at a "
-        f"learning rate of {at:g} end with a loss of: {shown} (guessing: {guess:.2f}). Before the "
+        f"learning rate of {at:g} end with a loss of: {listed} (guessing: {guess:.2f}). Before the "
         f"first step the gradient of the last layer's feed-forward goes with the number of layers "
         f"as L^{slopes['post']:.2f} post-norm and as L^{slopes['pre']:.2f} pre-norm; with "
         f"{DEPTHS[-1]} layers it is {ratios['post']:.1f} and {ratios['pre']:.1f} times the first "
@@ -105,10 +107,8 @@ def norms(setting: Setting) -> Outcome:
     )
     spread = ratios["post"] > 2 and ratios["pre"] < 1
     fades = slopes["pre"] < -0.3 and slopes["post"] > -0.1
-    figures = {
-        "training": training_figure(losses, curves, at, guess),
-        "gradients": gradient_figure(gradients),
-    }
+    figures = {"training": training_figure(losses, curves, at, guess)}
+    figures["gradients"] = gradient_figure(gradients)
     return Outcome(numbers, alone and spread and fades, sentence, figures)
 
 
@@ -155,7 +155,7 @@ def stalling_rate(losses: dict[tuple[str, float], list[float]], guess: float) ->
 
 
 def gradient_norms(data: Dataset, wiring: str, layers: int, seed: int) -> list[float]:
-    """Of each decoder layer, the norm of the gradient to the feed-forward's second matrix.
+    """Norms of the gradients to the second feed-forward matrix, one a decoder layer.
 
     Mean over `STARTS` untrained models, each with a batch of its own.
     """
@@ -189,60 +189,27 @@ def training_figure(
     guess: float,
 ) -> Figure:
     """Loss by step at the rate ``at``, and held-out loss by learning rate."""
-    figure = Figure(figsize=(7.5, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for arm, (wiring, warm_up) in ARMS.items():
-        look: dict[str, Any] = {"color": LOOKS[wiring], "linestyle": "-" if warm_up else "--"}
-        for curve in curves[arm, at]:
-            window = min(10, len(curve))
-            left.plot(np.convolve(curve, np.ones(window) / window, "valid"), alpha=0.7, **look)
-        right.plot(RATES, [mean(losses[arm, r]) for r in RATES], marker="o", label=arm, **look)
-        for rate in RATES:
-            values = losses[arm, rate]
-            right.plot([rate] * len(values), values, ".", color=LOOKS[wiring], alpha=0.4)
-    for axis in (left, right):
-        axis.axhline(guess, color="grey", linestyle=":")
-        axis.set(ylim=(0, 1.4 * guess))
-    left.set(xlabel="step", ylabel="loss (nats)", title=f"learning rate {at:g}")
-    right.set(xscale="log", xlabel="learning rate", ylabel="held-out loss (nats)")
-    right.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
-    right.minorticks_off()
-    figure.legend(loc="outside upper center", ncols=len(ARMS), frameon=False)
+    figure, [left, right] = panels(2, (7.5, 3.4))
+    both: dict[str, Any] = {"level": guess, "ylim": (0, 1.4 * guess)}
+    training = {arm: curves[arm, at] for arm in ARMS}
+    plot(left, training, smooth=10, title=f"learning rate {at:g}", **both)
+    final = {arm: [mean(losses[arm, rate]) for rate in RATES] for arm in ARMS}
+    labels: dict[str, Any] = {"xlabel": "learning rate", "ylabel": "held-out loss (nats)"}
+    plot(right, final, RATES, ticks=True, xscale="log", **labels, **both)
     return figure
 
 
 def gradient_figure(gradients: dict[tuple[str, int], list[list[float]]]) -> Figure:
     """Gradient norms before the first step: by layer of the deepest models, and by depth."""
-    figure = Figure(figsize=(7.5, 3.2), layout="constrained")
-    axes: tuple[Axes, Axes] = tuple(figure.subplots(1, 2))
+    figure, [left, right] = panels(2, (7.5, 3.2))
     deepest = DEPTHS[-1]
-    for wiring in WIRINGS:
-        look: dict[str, Any] = {"color": LOOKS[wiring], "marker": "o", "label": wiring}
-        layers = np.mean(gradients[wiring, deepest], axis=0)
-        axes[0].plot(range(1, deepest + 1), layers, **look)
-        last = [mean([found[-1] for found in gradients[wiring, depth]]) for depth in DEPTHS]
-        axes[1].plot(DEPTHS, last, **look)
-        if wiring == "pre":
-            fine = np.linspace(DEPTHS[0], deepest)
-            law = last[0] * np.sqrt(DEPTHS[0] / fine)
-            axes[1].plot(fine, law, color="grey", linestyle=":", label="1/sqrt(L)")
-    axes[0].set(xlabel=f"layer of {deepest}", ylabel="gradient at the start", ylim=(0, None))
-    axes[0].set_xticks([1, *DEPTHS])
-    axes[1].set(xlabel="layers L", ylabel="last layer's gradient", ylim=(0, None))
-    axes[1].set_xticks(DEPTHS)
-    for axis in axes:
-        axis.legend()
+    layers = {w: np.mean(gradients[w, deepest], axis=0) for w in WIRINGS}
+    labels: dict[str, Any] = {"xlabel": f"layer of {deepest}", "ylabel": "gradient at the start"}
+    plot(left, layers, range(1, deepest + 1), ylim=(0, None), **labels)
+    left.set_xticks([1, *DEPTHS])
+    last = {w: [mean([run[-1] for run in gradients[w, d]]) for d in DEPTHS] for w in WIRINGS}
+    last["1/sqrt(L)"] = [last["pre"][0] * (DEPTHS[0] / depth) ** 0.5 for depth in DEPTHS]
+    labels = {"xlabel": "layers L", "ylabel": "last layer's gradient", "ylim": (0, None)}
+    plot(right, last, DEPTHS, **labels)
+    right.set_xticks(DEPTHS)
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "norms",
-        ("transformer",),
-        "at some learning rate post-norm without warm-up keeps over 90% of the loss of guessing, "
-        "where pre-norm without it and post-norm with it fall below half; the last layer's first "
-        "gradient falls with depth pre-norm alone",
-        12,
-        norms,
-    ),
-)

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from matplotlib.figure import Figure
-
 from everyformer.engines.sparse.plan import SparsePlan, distances, reached
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
+from everyformer.experiments.base import Outcome, Study, experiment
+from everyformer.experiments.figures import lines
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.build import create_mixer
@@ -35,26 +33,33 @@ LINEAR, FLAT = 1.8, 1.0
 """of paths while the length doubles: factor of windows at least, steps of random blocks at most"""
 
 
-def paths(setting: Setting) -> Outcome:
+@experiment(
+    "twice the length doubles the layers between two tokens of windows (1.8 times at least), "
+    "adds at most one with random blocks, and leaves two through global ones; two layers of "
+    "strided or fixed sets reach every earlier token; m windows of w tokens reach 1 + m w",
+    members=("bigbird", "longformer", "sparse-transformer"),
+    minutes=1,
+)
+def paths(study: Study) -> Outcome:
     """Mean steps between two tokens by length; what the last token has reached layer by layer."""
-    trials = Trials(setting, "paths")
     longest = 0.0
-    for name, options in trials.each(BIGBIRDS.items()):
+    for name, options in study.each(BIGBIRDS.items()):
         for length in LENGTHS:
             mixer = create_mixer(
                 "bigbird", width=8, heads=1, causal=False, max_length=length,
-                block_size=BLOCK, seed=trials.seed, **options,
+                block_size=BLOCK, seed=study.seed, **options,
             )  # fmt: skip
             far = distances([_plan(mixer, length)], length)
-            trials.keep(f"{name}, {length} tokens", _between(far))
+            # a token is no step from itself
+            study.keep(f"{name}, {length} tokens", float(far.sum()) / (length * (length - 1)))
             if name == "near and global":
                 longest = max(longest, float(far.max()))
-    numbers = trials.numbers
-    found = {name: mean(values) for name, values in numbers.items()}
+    numbers = study.numbers
+    found = study.means()
     reach = reach_by_layer()
     for name, shares in reach.items():
         numbers[f"reached in 2 layers, {name}"] = [shares[2]]
-    setting.say(f"paths: {len(numbers)} numbers, none of them trained")
+    study.setting.say(f"paths: {len(numbers)} numbers, none of them trained")
 
     def of(name: str, length: int = LENGTHS[-1]) -> float:
         return found[f"{name}, {length} tokens"]
@@ -76,7 +81,12 @@ def paths(setting: Setting) -> Outcome:
         and reach["strided"][2] == reach["fixed"][2] == 1 > back
         and windows_reach()
     )
-    figures = {"length": _by_length(found), "layers": _by_layer(reach)}
+    lengths = {name: [of(name, n) for n in LENGTHS] for name in BIGBIRDS}
+    labels: dict[str, Any] = {"xlabel": "tokens", "ylabel": "layers between two tokens"}
+    by_length = lines(lengths, LENGTHS, ticks=True, xscale="log", yscale="log", **labels)
+    by_length.axes[0].set_yticks(TICKS, [str(n) for n in TICKS])
+    labels = {"xlabel": "layers", "ylabel": "earlier tokens reached", "ylim": (0, 1.05)}
+    figures = {"length": by_length, "layers": lines(reach, range(LAYERS + 1), **labels)}
     return Outcome(numbers, holds, sentence, figures)
 
 
@@ -91,7 +101,7 @@ def reach_by_layer() -> dict[str, list[float]]:
         [SparsePlan.of(*union) for union in sparse.sets_of(pattern)]
         for pattern in ("strided", "fixed")
     )
-    turns = {
+    orders = {
         f"windows of {WINDOW}": [_windows()],
         "strided": strided,
         "fixed": fixed,
@@ -103,7 +113,7 @@ def reach_by_layer() -> dict[str, list[float]]:
             float(reached((plans * LAYERS)[:layers], SIZE).sum()) / pairs
             for layers in range(LAYERS + 1)
         ]
-        for name, plans in turns.items()
+        for name, plans in orders.items()
     }
 
 
@@ -121,46 +131,3 @@ def _windows() -> SparsePlan:
 def _plan(mixer: Any, length: int) -> SparsePlan:
     assert isinstance(mixer, PatternAttention)
     return mixer.plan(length)
-
-
-def _between(far: torch.Tensor) -> float:
-    """Mean over pairs of two different tokens."""
-    return float(far.sum()) / (len(far) * (len(far) - 1))
-
-
-def _by_length(found: dict[str, float]) -> Figure:
-    figure = Figure(figsize=(4.5, 3))
-    axis = figure.subplots()
-    for name in BIGBIRDS:
-        axis.plot(LENGTHS, [found[f"{name}, {n} tokens"] for n in LENGTHS], "o-", label=name)
-    axis.set(xlabel="tokens", ylabel="layers between two tokens", xscale="log", yscale="log")
-    axis.set_xticks(LENGTHS, [str(n) for n in LENGTHS])
-    axis.set_yticks(TICKS, [str(n) for n in TICKS])
-    axis.minorticks_off()
-    axis.legend()
-    figure.tight_layout()
-    return figure
-
-
-def _by_layer(reach: dict[str, list[float]]) -> Figure:
-    figure = Figure(figsize=(4.5, 3))
-    axis = figure.subplots()
-    for name, shares in reach.items():
-        axis.plot(range(LAYERS + 1), shares, "o-", label=name, markersize=4)
-    axis.set(xlabel="layers", ylabel="earlier tokens reached", ylim=(0, 1.05))
-    axis.legend(fontsize=8)
-    figure.tight_layout()
-    return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "paths",
-        ("bigbird", "longformer", "sparse-transformer"),
-        "twice the length doubles the layers between two tokens of windows (1.8 times at least), "
-        "adds at most one with random blocks, and leaves two through global ones; two layers of "
-        "strided or fixed sets reach every earlier token; m windows of w tokens reach 1 + m w",
-        1,
-        paths,
-    ),
-)

@@ -9,9 +9,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean
+from everyformer.experiments.base import Outcome, Study, experiment, load
+from everyformer.experiments.figures import panels, plot
 from everyformer.generation.pixels import draw_images
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -38,6 +37,12 @@ def columns(count: int, generator: torch.Generator) -> Tensor:
     return (fresh * (255 // (LEVELS - 1)))[:, None].to(torch.uint8)
 
 
+def drawn(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Eight of `columns`, and the values of their pixels."""
+    images = columns(8, generator)
+    return images, images.flatten(1).long()
+
+
 def least_bits() -> float:
     """Bits/dim of `columns` for who knows how they are made."""
     same, other = KEPT + (1 - KEPT) / LEVELS, (1 - KEPT) / LEVELS
@@ -45,35 +50,37 @@ def least_bits() -> float:
     return (math.log2(LEVELS) + (ROWS - 1) * below) / ROWS
 
 
-def picture_memory(setting: Setting) -> Outcome:
+@experiment(
+    "bits/dim on digits fall by over 0.1 from blocks without a memory to blocks with one, of a "
+    "row or more; and of 16 cells a query, rectangles need at least 0.5 bits/dim less than "
+    "stretches of the raster where pictures are made of columns",
+    members=("image-transformer",),
+    minutes=9,
+)
+def picture_memory(study: Study) -> Outcome:
     """Two layers; digits with blocks of a row, then 16 cells a query in both shapes."""
-    digits = load_dataset(DataConfig(source="digits"), "pixels")
+    digits = load("pixels", source="digits")
     assert digits.image is not None
-    held = next(iter(digits.validation_batches(180))).inputs
+    validation = next(iter(digits.validation_batches(180))).inputs
     test = columns(200, torch.Generator().manual_seed(99))
-
-    def drawn(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        images = columns(8, generator)
-        return images, images.flatten(1).long()
-
     arms: dict[str, tuple[dict[str, Any], Tensor]] = {
-        f"digits, l_m = {size}": ({"block_size": 8, "memory_size": size}, held) for size in MEMORIES
+        f"digits, l_m = {size}": ({"block_size": 8, "memory_size": size}, validation)
+        for size in MEMORIES
     }
-    for what, images in (("digits", held), ("columns", test)):
+    for what, images in (("digits", validation), ("columns", test)):
         arms[f"{what}, 16 cells, 1-D"] = (STRETCH, images)
         arms[f"{what}, 16 cells, 2-D"] = (RECTANGLE, images)
-    trials = Trials(setting, "picture-memory")
     models: dict[str, Model] = {}
-    for name, (options, images) in trials.each(arms.items()):
+    for name, (options, images) in study.each(arms.items()):
         chosen = options | {"pixels": LEARNED | options.get("pixels", {})}
         model = create_model(
             "image-transformer", "pixels", width=64, layers=2, heads=4, dropout=0.0,
             scale_embedding=False, image=tuple(images.shape[1:]), **chosen,
         )  # fmt: skip
-        trials.fit(model, (digits, 16) if images is held else drawn, 800, lr=3e-3)
-        trials.keep(name, bits(model, images), "{:.3f} bits/dim")
+        study.fit(model, (digits, 16) if images is validation else drawn, 800, lr=3e-3)
+        study.keep(name, bits(model, images), "{:.3f} bits/dim")
         models[name] = model
-    means = {name: mean(values) for name, values in trials.numbers.items()}
+    means = study.means()
     fallen = [means[f"digits, l_m = {size}"] for size in MEMORIES]
     listed = ", ".join(f"{size}: {value:.3f}" for size, value in zip(MEMORIES, fallen, strict=True))
     one, two = means["columns, 16 cells, 1-D"], means["columns, 16 cells, 2-D"]
@@ -84,8 +91,8 @@ def picture_memory(setting: Setting) -> Outcome:
         f"{both[0]:.3f}, 2-D {both[1]:.3f}."
     )
     holds = fallen[0] - max(fallen[1:]) > FALL and one - two > AHEAD
-    figures = {"memory": _curve(fallen, both), "completed": _completed(models, held)}
-    return Outcome(trials.numbers, holds, sentence, figures)
+    figures = {"memory": _curve(fallen, both), "completed": _completed(models, validation)}
+    return Outcome(study.numbers, holds, sentence, figures)
 
 
 @torch.no_grad()
@@ -96,26 +103,23 @@ def bits(model: nn.Module, images: Tensor) -> float:
 
 
 def _curve(fallen: list[float], both: tuple[float, float]) -> Figure:
-    figure = Figure(figsize=(4.5, 3))
-    axis = figure.subplots()
-    axis.plot(MEMORIES, fallen, "o-", label="1-D, blocks of a row")
+    figure, [axis] = panels(size=(4.5, 3))
     for value, marker, label in zip(both, "sD", ("1-D", "2-D"), strict=True):
-        axis.plot([12], [value], marker, label=f"{label}, 16 cells a query")
-    axis.set(xlabel="l_m (pixels)", ylabel="bits/dim on held-out digits")
-    axis.legend()
-    figure.tight_layout()
+        axis.plot([12], [value], marker, color="C1", label=f"{label}, 16 cells a query")
+    labels: dict[str, Any] = {"xlabel": "l_m (pixels)", "ylabel": "bits/dim on held-out digits"}
+    plot(axis, {"1-D, blocks of a row": fallen}, MEMORIES, **labels)
     return figure
 
 
-def _completed(models: dict[str, Model], held: Tensor) -> Figure:
+def _completed(models: dict[str, Model], validation: Tensor) -> Figure:
     """Held-out digits, and what is drawn below their upper halves."""
-    given = held[::18][:10]
+    given = validation[::18][:10]
     rows = {"digits": given}
     for name in (f"digits, l_m = {MEMORIES[0]}", f"digits, l_m = {MEMORIES[-1]}"):
         rows[name] = draw_images(models[name], len(given), given=given, show=False)
     name = "digits, 16 cells, 2-D"
     rows[name] = draw_images(models[name], len(given), given=given, show=False)
-    figure = Figure(figsize=(7, 3.2))
+    figure = Figure(figsize=(7, 3.2), layout="tight")
     axes: Any = figure.subplots(len(rows), len(given))
     for line, (title, images) in zip(axes, rows.items(), strict=True):
         line[0].set_ylabel(title.removeprefix("digits, "), fontsize=7, rotation=0, ha="right")
@@ -124,18 +128,4 @@ def _completed(models: dict[str, Model], held: Tensor) -> Figure:
             axis.set_xticks([])
             axis.set_yticks([])
             axis.axhline(3.5, color="C0", linewidth=0.8)
-    figure.tight_layout()
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "picture-memory",
-        ("image-transformer",),
-        "bits/dim on digits fall by over 0.1 from blocks without a memory to blocks with one, of a "
-        "row or more; and of 16 cells a query, rectangles need at least 0.5 bits/dim less than "
-        "stretches of the raster where pictures are made of columns",
-        9,
-        picture_memory,
-    ),
-)

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, held_out, mean
-from everyformer.experiments.figures import bars, boxes
+from everyformer.experiments.base import Outcome, Study, experiment, held_out, load
+from everyformer.experiments.figures import bars, boxes, panels
 from everyformer.models.build import create_model
 from everyformer.positions.sinusoidal import sinusoid
 
 
-def waves(setting: Setting) -> Outcome:
+@experiment(
+    "one linear map for each shift carries PE[p] to PE[p+k] to 1e-6 on positions not fitted",
+    members=("sinusoidal",),
+    minutes=0.1,
+)
+def waves(study: Study) -> Outcome:
     """One matrix for each shift k carries PE[p] to PE[p+k]: fitted at some p, right at others."""
     width = 64
-    trials = Trials(setting, "waves")
     names = "linear map", "linear map of random vectors"
     table = sinusoid(torch.arange(512), width, dtype=torch.float64)
-    for seed in trials.seeds():
+    for seed in study.seeds():
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(512, width, generator=generator, dtype=torch.float64)
         for name, vectors in zip(names, (table, noise), strict=True):
             errors = [_shift_error(vectors, k) for k in (1, 7, 31)]
-            trials.keep(name, max(errors))
-    ours, control = (mean(values) for values in trials.numbers.values())
+            study.keep(name, max(errors))
+    ours, control = study.means().values()
     sentence = (
         f"A linear map fitted on the even positions predicts PE[p+k] from the odd ones with a "
         f"relative error of {ours:.1e} for k = 1, 7, 31; for random vectors it is {control:.2f}."
     )
-    figure = Figure(figsize=(7, 2.6))
-    axis = figure.subplots()
+    figure, [axis] = panels(size=(7, 2.6))
     image = axis.imshow(sinusoid(torch.arange(32), 128).numpy(), aspect="auto", cmap="RdBu_r")
     axis.set(xlabel="channel", ylabel="position", title="sinusoidal positions, L = 32, d = 128")
     figure.colorbar(image, ax=axis)
-    figure.tight_layout()
-    return Outcome(trials.numbers, ours < 1e-6 and control > 0.1, sentence, {"map": figure})
+    return Outcome(study.numbers, ours < 1e-6 and control > 0.1, sentence, {"map": figure})
 
 
 def _shift_error(vectors: Tensor, shift: int) -> float:
@@ -48,77 +49,50 @@ def _shift_error(vectors: Tensor, shift: int) -> float:
     return float((vectors[odd] @ fitted - goal).norm() / goal.norm())
 
 
-def rotation(setting: Setting) -> Outcome:
+@experiment(
+    "moving all positions by 100 changes logits by less than 1e-9 with rotations and by more "
+    "than 1% with added waves",
+    members=("rope",),
+    minutes=0.1,
+)
+def rotation(study: Study) -> Outcome:
     """The same text behind 100 tokens of padding-free offset: rotary scores do not notice."""
-    trials = Trials(setting, "rotation")
-    for name in trials.each(("rope", "sinusoidal")):
+    for name in study.each(("rope", "sinusoidal")):
         model = create_model(name, width=64, layers=2, heads=4).double().eval()
         tokens = torch.randint(0, 256, (4, 48))
         start = model(tokens).logits.detach()
         state = model.init_state(4, dtype=torch.float64)
-        moved = _moved(state, 100)
+        # an empty state whose next token has the position 100
+        moved = state.map(lambda t, _: t + 100 if t.dtype == torch.long and t.dim() == 1 else t)
         with torch.no_grad():
             shifted = model(tokens, state=moved).logits
-        trials.keep(name, float((shifted - start).abs().max() / start.abs().max()))
-    turned, fixed = (mean(values) for values in trials.numbers.values())
+        study.keep(name, float((shifted - start).abs().max() / start.abs().max()))
+    rotated, fixed = study.means().values()
     sentence = (
-        f"Moving every position by 100 changes the logits of an untrained model by {turned:.1e} "
+        f"Moving every position by 100 changes the logits of an untrained model by {rotated:.1e} "
         f"(relative) with rotations and by {fixed:.2f} with added waves."
     )
-    shifts = {"rope": turned, "sinusoidal": fixed}
     label = "relative change of logits"
-    figure = bars(shifts, colours=("C0", "C1"), yscale="log", ylabel=label)
-    return Outcome(trials.numbers, turned < 1e-9 and fixed > 1e-2, sentence, {"shift": figure})
+    figure = bars(study.means(), colours=("C0", "C1"), yscale="log", ylabel=label)
+    return Outcome(study.numbers, rotated < 1e-9 and fixed > 1e-2, sentence, {"shift": figure})
 
 
-def _moved(state: object, by: int) -> object:
-    """An empty state whose next token stands at position ``by``."""
-    return state.map(  # type: ignore[attr-defined]
-        lambda t, _: t + by if t.dtype == torch.long and t.dim() == 1 else t
-    )
-
-
-def learned_table(setting: Setting) -> Outcome:
+@experiment(
+    "a learned table is within 5% of fixed waves in bits per byte inside its length",
+    members=("learned",),
+    minutes=6,
+)
+def learned_table(study: Study) -> Outcome:
     """Bits per byte of the same model with a learned table and with fixed waves."""
-    data = load_dataset(DataConfig(length=128))
-    trials = Trials(setting, "learned-table")
-    for name in trials.each(("learned", "sinusoidal")):
-        model = create_model(
-            name, width=96, layers=3, heads=4, vocabulary=data.vocabulary, max_length=128
-        )
-        trials.fit(model, (data, 16), 500, lr=2e-3)
-        trials.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
-    numbers = trials.numbers
-    table, fixed = (mean(values) for values in numbers.values())
+    data = load(length=128)
+    arms: dict[str, Any] = {"learned": {}, "sinusoidal": {}}
+    sizes = {"width": 96, "layers": 3, "heads": 4}
+    for name, model in study.models(arms, data, 16, 500, lr=2e-3, **sizes):
+        study.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
+    table, fixed = study.means().values()
     sentence = (
         f"After equal steps on the standard library, {table:.3f} bits per byte with a learned "
         f"table and {fixed:.3f} with fixed waves; beyond its last row the table is an error."
     )
-    figure = boxes(numbers, "bits per byte")
-    return Outcome(numbers, abs(table / fixed - 1) < 0.05, sentence, {"quality": figure})
-
-
-EXPERIMENTS = (
-    Experiment(
-        "waves",
-        ("sinusoidal",),
-        "one linear map for each shift carries PE[p] to PE[p+k] to 1e-6 on positions not fitted",
-        0.1,
-        waves,
-    ),
-    Experiment(
-        "rotation",
-        ("rope",),
-        "moving all positions by 100 changes logits by less than 1e-9 with rotations and by more "
-        "than 1% with added waves",
-        0.1,
-        rotation,
-    ),
-    Experiment(
-        "learned-table",
-        ("learned",),
-        "a learned table is within 5% of fixed waves in bits per byte inside its length",
-        6,
-        learned_table,
-    ),
-)
+    figure = boxes(study.numbers, "bits per byte")
+    return Outcome(study.numbers, abs(table / fixed - 1) < 0.05, sentence, {"quality": figure})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from everyformer.blocks.wirings.base import Layer, Pass
 from everyformer.core.config import Choice
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.content.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, fit, held_out, mean
-from everyformer.experiments.figures import boxes
+from everyformer.experiments.base import Outcome, Study, experiment, held_out, load, mean
+from everyformer.experiments.figures import boxes, lines, panels, plot
 from everyformer.functional import lsh_attention
 from everyformer.mixers.reformer.function import dense_attention
 from everyformer.mixers.reformer.reference import lsh_weights_reference
@@ -35,20 +33,26 @@ DEPTHS = (2, 4, 8, 16)
 WIRINGS = ("pre", "reversible")
 
 
-def rounds(setting: Setting) -> Outcome:
+@experiment(
+    "from 1 to 8 rounds the error against dense attention falls below half, and below half of "
+    "what random buckets leave; a model trained on copying with 4 rounds copies more with "
+    "every doubling from 1 to 8, under 97% at first and over 97% at last",
+    members=("reformer",),
+    minutes=3,
+)
+def rounds(study: Study) -> Outcome:
     """Error of one attention against dense as rounds grow, and copies by a trained model."""
     errors: dict[tuple[str, int], list[float]] = {}
     copies: dict[int, list[float]] = {}
-    trials = Trials(setting, "rounds")
-    for seed in trials.seeds():
+    for seed in study.seeds():
         for kind in ("hashed", "random"):
             for count in ROUNDS:
                 errors.setdefault((kind, count), []).append(output_error(kind, count, seed))
-        model = copying_model(setting.steps(300), seed)
+        model = copying_model(study)
         for count in EVALUATED:
             copies.setdefault(count, []).append(copied(model, count, seed))
-        shown = ", ".join(f"{values[-1]:.1%} by {count}" for count, values in copies.items())
-        trials.say(f"copied {shown}")
+        listed = ", ".join(f"{values[-1]:.1%} by {count}" for count, values in copies.items())
+        study.say(f"copied {listed}")
     numbers = {f"error, {kind} buckets, {n} rounds": v for (kind, n), v in errors.items()}
     numbers |= {f"copied by {n} rounds": values for n, values in copies.items()}
     first, last, chance = (
@@ -64,8 +68,13 @@ def rounds(setting: Setting) -> Outcome:
     )
     rises = all(a <= b + 1e-3 for a, b in itertools.pairwise(shares))
     holds = last < 0.5 * min(first, chance) and rises and shares[0] < 0.97 < shares[-1]
-    figures = {"error": _error_figure(errors, copies), "sorted": sorted_figure()}
-    return Outcome(numbers, holds, sentence, figures)
+    figure, [left, right] = panels(2, (7, 3))
+    off = {f"{k} buckets": [mean(errors[k, n]) for n in ROUNDS] for k in ("hashed", "random")}
+    labels: dict[str, Any] = {"xlabel": "rounds", "ylabel": "error against dense attention"}
+    plot(left, off, ROUNDS, ticks=True, xscale="log", **labels)
+    labels = {"xlabel": "rounds in evaluation", "ylabel": "symbols copied"}
+    plot(right, {"copied": shares}, EVALUATED, ticks=True, xscale="log", **labels)
+    return Outcome(numbers, holds, sentence, {"error": figure, "sorted": sorted_figure()})
 
 
 def vectors(seed: int, length: int = LENGTH) -> tuple[Tensor, Tensor]:
@@ -101,14 +110,14 @@ def copy_batch(generator: torch.Generator, rows: int = 32) -> tuple[Tensor, Tens
     return text[:, :-1], targets
 
 
-def copying_model(steps: int, seed: int) -> Model:
+def copying_model(study: Study) -> Model:
     """One layer that has learned to copy."""
-    torch.manual_seed(seed)
+    torch.manual_seed(study.seed)
     model = create_model(
         "reformer", width=64, layers=1, heads=4, vocabulary=SYMBOLS, max_length=2 * HALF,
         position="learned", std=1.0, chunk=8, rounds=TRAINED, buckets=8,
     )  # fmt: skip
-    fit(model, copy_batch, steps=steps, lr=3e-3, seed=seed)
+    study.fit(model, copy_batch, 300)
     return model
 
 
@@ -124,23 +133,6 @@ def copied(model: Model, count: int, seed: int) -> float:
     return float((found == targets)[targets != -100].float().mean())
 
 
-def _error_figure(
-    errors: dict[tuple[str, int], list[float]], copies: dict[int, list[float]]
-) -> Figure:
-    figure = Figure(figsize=(7, 3))
-    left, right = figure.subplots(1, 2)
-    for kind, look in (("hashed", "C0o-"), ("random", "C1s--")):
-        left.plot(ROUNDS, [mean(errors[kind, n]) for n in ROUNDS], look, label=f"{kind} buckets")
-    left.set(xscale="log", xlabel="rounds", ylabel="error against dense attention")
-    left.set_xticks(ROUNDS, ROUNDS)
-    left.legend()
-    right.plot(EVALUATED, [mean(copies[n]) for n in EVALUATED], "C0o-")
-    right.set(xscale="log", xlabel="rounds in evaluation", ylabel="symbols copied")
-    right.set_xticks(EVALUATED, EVALUATED)
-    figure.tight_layout()
-    return figure
-
-
 def sorted_figure(length: int = 64) -> Figure:
     """Weights of dense attention in the order of the text and of the buckets, and what is kept."""
     qk, _ = vectors(0, length)
@@ -148,33 +140,35 @@ def sorted_figure(length: int = 64) -> Figure:
     order = bucket_order(buckets)[0, 0, 0]
     whole = lsh_weights_reference(qk, buckets, ChunkPattern(length, 0, 0))[0, 0]
     kept = lsh_weights_reference(qk, buckets, ChunkPattern(8, 1, 1))[0, 0]
-    figure = Figure(figsize=(9, 3))
+    figure, axes = panels(3, (9, 3))
     titles = ("dense, order of the text", "dense, order of buckets", "one round, chunks of 8")
-    shown = (whole, whole[order][:, order], kept[order][:, order])
-    for axis, title, weights in zip(figure.subplots(1, 3), titles, shown, strict=True):
+    matrices = (whole, whole[order][:, order], kept[order][:, order])
+    for axis, title, weights in zip(axes, titles, matrices, strict=True):
         axis.imshow(weights.sqrt().numpy(), cmap="Blues", interpolation="none")
         axis.set_title(title, fontsize=9)
         if title != titles[0]:
             for cut in range(8, length, 8):
                 axis.axhline(cut - 0.5, color="grey", linewidth=0.3)
                 axis.axvline(cut - 0.5, color="grey", linewidth=0.3)
-    figure.tight_layout()
     return figure
 
 
-def reversible(setting: Setting) -> Outcome:
+@experiment(
+    "from 2 to 16 layers what is kept for the backward pass grows less than 1.5-fold, and more "
+    "than 5-fold with plain residuals",
+    members=("reformer",),
+    minutes=0.1,
+)
+def reversible(study: Study) -> Outcome:
     """Bytes kept for the backward pass of 2 to 16 layers, with their weights left out."""
     kept: dict[tuple[str, int], list[float]] = {}
-    trials = Trials(setting, "reversible")
-    for arm in trials.each(list(itertools.product(WIRINGS, DEPTHS))):
-        kept.setdefault(arm, []).append(kept_bytes(*arm, trials.seed))
+    for arm in study.each(list(itertools.product(WIRINGS, DEPTHS))):
+        kept.setdefault(arm, []).append(kept_bytes(*arm, study.seed))
     numbers = {
         f"MB kept, {wiring}, {n} layers": [b / 1e6 for b in values]
         for (wiring, n), values in kept.items()
     }
-    growth = {
-        w: mean(kept[w, DEPTHS[-1]]) / mean(kept[w, DEPTHS[0]]) for w in ("pre", "reversible")
-    }
+    growth = {w: mean(kept[w, DEPTHS[-1]]) / mean(kept[w, DEPTHS[0]]) for w in WIRINGS}
     ratio = mean(kept["pre", DEPTHS[-1]]) / mean(kept["reversible", DEPTHS[-1]])
     sentence = (
         f"From {DEPTHS[0]} to {DEPTHS[-1]} layers of hashed attention (width 128, 1,024 tokens) "
@@ -182,20 +176,16 @@ def reversible(setting: Setting) -> Outcome:
         f"and {growth['reversible']:.2f}-fold when reversible, buckets and random states "
         f"included; at {DEPTHS[-1]} layers it is {ratio:.0f} times less."
     )
-    figure = Figure(figsize=(4, 3))
-    axis = figure.subplots()
-    for wiring, look in (("pre", "C1s--"), ("reversible", "C0o-")):
-        axis.plot(DEPTHS, [mean(kept[wiring, n]) / 1e6 for n in DEPTHS], look, label=wiring)
-    axis.set(xlabel="layers", ylabel="MB kept for the backward pass", yscale="log")
-    axis.legend()
-    figure.tight_layout()
+    sizes = {w: [mean(kept[w, n]) / 1e6 for n in DEPTHS] for w in WIRINGS}
+    labels = {"xlabel": "layers", "ylabel": "MB kept for the backward pass", "yscale": "log"}
+    figure = lines(sizes, DEPTHS, **labels)
     return Outcome(
         numbers, growth["reversible"] < 1.5 < 5 < growth["pre"], sentence, {"memory": figure}
     )
 
 
 def kept_bytes(wiring: str, depth: int, seed: int) -> float:
-    """Of all tensors that autograd or the reversible stack itself holds, weights aside."""
+    """Bytes of the tensors that autograd or the reversible stack keeps, weights aside."""
     torch.manual_seed(seed)
     model = create_model(
         "reformer", width=128, layers=depth, heads=4, max_length=1024, wiring=wiring, rounds=2
@@ -210,67 +200,38 @@ def kept_bytes(wiring: str, depth: int, seed: int) -> float:
             found[storage.data_ptr()] = storage.nbytes()
         return t
 
-    held: list[Tensor] = []
+    stored: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         if wiring == "reversible":
             layers = [cast(Layer, block) for block in model.stack.blocks]
             run = model.stack.wiring.run(layers, x, Pass()).a.grad_fn.run
-            held = [t for one in run.steps for t in (*one.random, *one.choices)]
+            stored = [t for one in run.steps for t in (*one.random, *one.choices)]
         else:
             model.stack(x)
-    for t in held:
+    for t in stored:
         found[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
     return float(np.sum(list(found.values())))
 
 
-def axes(setting: Setting) -> Outcome:
+@experiment(
+    "a table of two axes is within 3% of a whole one in bits per byte",
+    members=("axial",),
+    minutes=3,
+)
+def axes(study: Study) -> Outcome:
     """Bits per byte of the same model with a table of two axes and with a whole one."""
-    data = load_dataset(DataConfig(length=128))
-    trials = Trials(setting, "axes")
-    sizes = {}
-    for name in trials.each(("axial", "learned")):
-        model = create_model(
-            name, width=96, layers=2, heads=4, vocabulary=data.vocabulary, max_length=128,
-            std=0.02,
-        )  # fmt: skip
+    data = load(length=128)
+    arms: dict[str, Any] = {"axial": {}, "learned": {}}
+    sizes, how = {}, {"width": 96, "layers": 2, "heads": 4, "std": 0.02}
+    for name, model in study.models(arms, data, 16, 300, lr=2e-3, **how):
         assert model.position is not None
         sizes[name] = sum(len(table.flatten()) for table in model.position.parameters())
-        trials.fit(model, (data, 16), 300, lr=2e-3)
-        trials.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
-    numbers = trials.numbers
-    two, whole = (mean(values) for values in numbers.values())
+        study.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
+    two, whole = study.means().values()
     sentence = (
         f"After equal steps on the standard library, {two:.3f} bits per byte with "
         f"{sizes['axial']:,} parameters on two axes and {whole:.3f} with {sizes['learned']:,} in "
         f"one table."
     )
-    quality = boxes(numbers, "bits per byte")
-    return Outcome(numbers, two / whole < 1.03, sentence, {"quality": quality})
-
-
-EXPERIMENTS = (
-    Experiment(
-        "rounds",
-        ("reformer",),
-        "from 1 to 8 rounds the error against dense attention falls below half, and below half of "
-        "what random buckets leave; a model trained on copying with 4 rounds copies more with "
-        "every doubling from 1 to 8, under 97% at first and over 97% at last",
-        3,
-        rounds,
-    ),
-    Experiment(
-        "reversible",
-        ("reformer",),
-        "from 2 to 16 layers what is kept for the backward pass grows less than 1.5-fold, and more "
-        "than 5-fold with plain residuals",
-        0.1,
-        reversible,
-    ),
-    Experiment(
-        "axes",
-        ("axial",),
-        "a table of two axes is within 3% of a whole one in bits per byte",
-        3,
-        axes,
-    ),
-)
+    quality = boxes(study.numbers, "bits per byte")
+    return Outcome(study.numbers, two / whole < 1.03, sentence, {"quality": quality})

@@ -14,15 +14,12 @@ import torch
 from matplotlib.figure import Figure
 
 from everyformer.core.trace import trace
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.data.streams import held_out_segments
 from everyformer.data.text import TextDataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, finished, mean
+from everyformer.experiments.base import Outcome, Study, experiment, load, mean
+from everyformer.experiments.figures import panels
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
-from everyformer.training.config import TrainingConfig
-from everyformer.training.loop import train
 
 SIZE, PARTS = 60, 6
 """rows of each region, and parts that each is shown in"""
@@ -33,26 +30,31 @@ MEASURED = 60
 """segments of each stretch whose attention is counted"""
 
 
-def regions(setting: Setting) -> Outcome:
+@experiment(
+    "a row of the compressed memory gets more attention than one of the oldest sixth of the "
+    "memory, and one of the segment itself gets most",
+    members=("compressive",),
+    minutes=15,
+    data="a text of a megabyte or more",
+)
+def regions(study: Study) -> Outcome:
     """Mean attention of a query to one row of each part of each region."""
-    found = load_dataset(DataConfig(source=str(setting.data), length=SIZE))
+    found = load(source=study.source, length=SIZE)
     assert isinstance(found, TextDataset)
-    count = STREAMS * SIZE * (WARM + setting.steps(MEASURED)) + 1
+    count = STREAMS * SIZE * (WARM + study.steps(MEASURED)) + 1
     text = dataclasses.replace(found, validation=found.validation[:count])
     parts: list[np.ndarray] = []
-    trials = Trials(setting, "regions")
-    for seed in trials.seeds():
+    for _ in study.seeds():
         model = create_model(
             "compressive", width=128, layers=3, heads=HEADS, vocabulary=256, max_length=SIZE,
             slots=SIZE, compressed=SIZE, rate=3, dropout=0.0, embedding_dropout=0.0,
         )  # fmt: skip
-        config = TrainingConfig(
-            steps=setting.steps(1200), batch=16, lr=1e-3, weight_decay=0.01, seed=seed,
-            evaluate_every=None, evaluate_sequences=1, device="cpu",
+        study.train(
+            model, text, 1200, batch=16, lr=1e-3, weight_decay=0.01, evaluate_sequences=1,
+            device="cpu",
         )  # fmt: skip
-        finished(train(model, text, config, show=False))
-        parts.append(attention_by_part(model.eval(), text))
-        trials.say(f"{np.round(parts[-1].mean(0), 4).tolist()}")
+        parts.append(attention_by_part(model, text))
+        study.say(f"{np.round(parts[-1].mean(0), 4).tolist()}")
     means = np.stack([part.mean(0) for part in parts])
     numbers = {
         f"{region}, part {n + 1}": means[:, r * PARTS + n].tolist()
@@ -93,24 +95,10 @@ def figure_of(parts: list[np.ndarray]) -> Figure:
     """A bar for each part, with two standard errors over segments."""
     every = np.concatenate(parts)
     error = 2 * every.std(0) / np.sqrt(len(every))
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    axes = figure.subplots()
+    figure, [axis] = panels(size=(8, 3.2))
     for r, region in enumerate(REGIONS):
         where = np.arange(r * PARTS, (r + 1) * PARTS)
-        axes.bar(where, every.mean(0)[where], yerr=error[where], label=region)
-    axes.set(yscale="log", ylabel="attention to one row", xlabel="oldest to newest rows", xticks=[])
-    axes.legend(frameon=False)
+        axis.bar(where, every.mean(0)[where], yerr=error[where], label=region)
+    axis.set(yscale="log", ylabel="attention to one row", xlabel="oldest to newest rows", xticks=[])
+    axis.legend(frameon=False)
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "regions",
-        ("compressive",),
-        "a row of the compressed memory gets more attention than one of the oldest sixth of the "
-        "memory, and one of the segment itself gets most",
-        15,
-        regions,
-        data="a text of a megabyte or more",
-    ),
-)

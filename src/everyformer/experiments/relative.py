@@ -15,20 +15,19 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.core.trace import trace
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.experiments.base import (
-    Experiment,
     Outcome,
-    Setting,
-    Trials,
+    Study,
+    experiment,
+    fitting,
     held_out,
-    mean,
+    load,
     scored_accuracy,
 )
-from everyformer.experiments.figures import boxes
+from everyformer.experiments.figures import boxes, panels, plot
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
+from everyformer.positions._panels import TERMS
 from everyformer.positions.da_transformer import DaTransformer
 from everyformer.positions.xl_relative import XlRelative
 
@@ -43,42 +42,45 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 
 
-def shift(setting: Setting) -> Outcome:
+@experiment(
+    "one layer says which token stood 4 places before with an accuracy over 99% when vectors "
+    "reach 5 places or 8, those of keys alone as well, and under 50% when 4 places and all "
+    "beyond share one or none is told from another",
+    members=("shaw",),
+    minutes=5,
+)
+def shift(study: Study) -> Outcome:
     """Each token of one layer, seeing both sides, must say which stood `SHIFT` places before it."""
-    trials = Trials(setting, "shift")
-    for seed in trials.seeds():
-        for name, options in trials.arms(ARMS.items()):
+    for seed in study.seeds():
+        for name, options in study.arms(ARMS.items()):
             model = create_model(
                 "shaw", "mlm", width=48, layers=1, heads=4, vocabulary=SYMBOLS, max_length=LENGTH,
                 **options,
             )  # fmt: skip
-            trials.fit(model, shifted, 600)
+            study.fit(model, shifted, 600)
             found = scored_accuracy(model, *shifted(torch.Generator().manual_seed(99 + seed)))
-            trials.keep(name, found)
-        trials.say(trials.latest(".2f"))
-    numbers = trials.numbers
+            study.keep(name, found)
+        study.say(study.latest(".2f"))
+    numbers = study.numbers
     short = [f"clip {k}" for k in CLIPS if k <= SHIFT]
     long = [*(f"clip {k}" for k in CLIPS if k > SHIFT), "clip 8, keys alone"]
     blind, solved = max(max(numbers[n]) for n in short), min(min(numbers[n]) for n in long)
     sentence = (
         f"Token {SHIFT} places before, guessing {1 / SYMBOLS:.2f}: vectors up to a distance of "
         f"{SHIFT}, the last for all that is farther, reach an accuracy of {blind:.2f} at most "
-        f"({mean(numbers['clip 0']):.2f} with one vector for all), vectors up to "
+        f"({study.mean('clip 0'):.2f} with one vector for all), vectors up to "
         f"{SHIFT + 1} or 8 at least {solved:.2f}; of 8, those of keys alone "
-        f"{mean(numbers['clip 8, keys alone']):.2f}, of values alone "
-        f"{mean(numbers['clip 8, values alone']):.2f}."
+        f"{study.mean('clip 8, keys alone'):.2f}, of values alone "
+        f"{study.mean('clip 8, values alone'):.2f}."
     )
-    figure = Figure(figsize=(5, 3))
-    axis = figure.subplots()
-    both = [mean(numbers[f"clip {k}"]) for k in CLIPS]
-    axis.plot(range(len(CLIPS)), both, "o-", label="keys and values")
+    figure, [axis] = panels()
+    at = range(len(CLIPS))
     for part, mark in (("keys", "s"), ("values", "^")):
-        axis.plot(len(CLIPS) - 1, mean(numbers[f"clip 8, {part} alone"]), mark, label=part)
-    axis.axhline(1 / SYMBOLS, color="grey", linestyle=":", label="guessing")
-    axis.set_xticks(range(len(CLIPS)), [str(k) for k in CLIPS])
-    axis.set(xlabel="clip", ylabel="accuracy", title=f"the token {SHIFT} places before")
-    axis.legend(fontsize=7)
-    figure.tight_layout()
+        axis.plot(at[-1], study.mean(f"clip 8, {part} alone"), mark, label=part)
+    both = {"keys and values": [study.mean(f"clip {k}") for k in CLIPS]}
+    title = f"the token {SHIFT} positions before"
+    plot(axis, both, at, level=1 / SYMBOLS, xlabel="clip", ylabel="accuracy", title=title)
+    axis.set_xticks(at, [str(k) for k in CLIPS])
     return Outcome(numbers, blind < 0.5 and solved > 0.99, sentence, {"clip": figure})
 
 
@@ -92,34 +94,42 @@ def shifted(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 TEXT, NOISE, VALUES = 32, 8, 4
 """tokens of a text, symbols that fill it, and symbols that may be asked for"""
-PLACES = ((1, 4), (10, 14), (15, 19), (25, 31))
+SPANS = ((1, 4), (10, 14), (15, 19), (25, 31))
 """where values stand: one asked for, two in the way, one asked for"""
 
 
-def near_and_far(setting: Setting) -> Outcome:
+@experiment(
+    "from alpha = 0 in all heads, a question after the nearest and the farthest of four values "
+    "makes a head below -0.1 and one above 0.1 in every model; accuracy over 80% of sixteen "
+    "classes, under 40% without positions",
+    members=("da-transformer",),
+    minutes=5,
+)
+def near_and_far(study: Study) -> Outcome:
     """The first token must tell the nearest and the farthest of four values: sixteen classes."""
     arms = {"da-transformer": {"spread": 0.0, "distance_scale": 8.0}, "no position": {}}
-    trials = Trials(setting, "near-and-far", arms)
+    study.order(arms)
     learned: list[DaTransformer] = []
-    for seed in trials.seeds():
-        for name, options in trials.arms(arms.items()):
-            member, place = (name, {}) if options else ("attention", {"position": None})
+    for seed in study.seeds():
+        for name, options in study.arms(arms.items()):
+            member, position = (name, {}) if options else ("attention", {"position": None})
             model = create_model(
                 member, "classify-text", width=48, layers=1, heads=4, classes=VALUES**2,
-                vocabulary=1 + NOISE + VALUES, max_length=TEXT, pooling="first", **place, **options,
+                vocabulary=1 + NOISE + VALUES, max_length=TEXT, pooling="first",
+                **position, **options,
             )  # fmt: skip
-            trials.fit(model, valued, 1500)
+            study.fit(model, valued, 1500)
             with torch.no_grad():
                 x, y = valued(torch.Generator().manual_seed(99 + seed), 1024)
-                trials.keep(name, float((model(x).logits.argmax(-1) == y).float().mean()))
-            made = [m for m in model.modules() if isinstance(m, DaTransformer)]
-            if made:
-                alphas = torch.cat([one.alpha.detach() for one in made])
-                trials.keep("smallest alpha", float(alphas.min()))
-                trials.keep("largest alpha", float(alphas.max()))
-            learned = learned or made
-        trials.say(trials.latest(".2f"))
-    numbers = trials.numbers
+                study.keep(name, float((model(x).logits.argmax(-1) == y).float().mean()))
+            layers = [m for m in model.modules() if isinstance(m, DaTransformer)]
+            if layers:
+                alphas = torch.cat([one.alpha.detach() for one in layers])
+                study.keep("smallest alpha", float(alphas.min()))
+                study.keep("largest alpha", float(alphas.max()))
+            learned = learned or layers
+        study.say(study.latest(".2f"))
+    numbers = study.numbers
     able, blind = min(numbers["da-transformer"]), max(numbers["no position"])
     low, high = max(numbers["smallest alpha"]), min(numbers["largest alpha"])
     sentence = (
@@ -137,8 +147,8 @@ def valued(generator: torch.Generator, rows: int = 64) -> tuple[Tensor, Tensor]:
     says the first and the last of the values."""
     x = torch.randint(1, 1 + NOISE, (rows, TEXT), generator=generator)
     x[:, 0] = 0
-    values = torch.randint(0, VALUES, (rows, len(PLACES)), generator=generator)
-    for n, (first, last) in enumerate(PLACES):
+    values = torch.randint(0, VALUES, (rows, len(SPANS)), generator=generator)
+    for n, (first, last) in enumerate(SPANS):
         spots = torch.randint(first, last + 1, (rows, 1), generator=generator)
         x.scatter_(1, spots, 1 + NOISE + values[:, n : n + 1])
     return x, values[:, 0] * VALUES + values[:, -1]
@@ -146,43 +156,44 @@ def valued(generator: torch.Generator, rows: int = 64) -> tuple[Tensor, Tensor]:
 
 def _curves(learned: list[DaTransformer]) -> Figure:
     """f of every head by distance, a panel a layer."""
-    figure = Figure(figsize=(4 * len(learned), 3), layout="constrained")
-    axes = figure.subplots(1, len(learned), sharey=True, squeeze=False)[0]
+    figure, axes = panels(len(learned), (4 * len(learned), 3), sharey=True)
     for n, (axis, position) in enumerate(zip(axes, learned, strict=True)):
-        curves = position.factors(torch.arange(TEXT), torch.float32).detach()
-        for head, curve in enumerate(curves):
-            alpha = float(position.alpha[head].detach())
-            axis.plot(curve, label=f"head {head + 1}, alpha {alpha:.2f}")
-        axis.axhline(1, color="grey", linestyle=":")
-        axis.set(xlabel="distance", title=f"layer {n + 1}")
-        axis.legend(fontsize=7)
+        factors = position.factors(torch.arange(TEXT), torch.float32).detach()
+        alphas = position.alpha.detach().flatten()
+        curves = {
+            f"head {head + 1}, alpha {float(alphas[head]):.2f}": curve.tolist()
+            for head, curve in enumerate(factors)
+        }
+        plot(axis, curves, range(TEXT), "-", level=1, xlabel="distance", title=f"layer {n + 1}")
     axes[0].set(ylabel="factor of the score")
     return figure
 
 
-TERMS = ("a: content", "b: distance by content", "c: the key's own", "d: the distance's own")
 REMOVED: dict[str, str] = {"none": "", "b": "b", "d": "d", "b and d": "bd", "c": "c"}
 
 
-def four_terms(setting: Setting) -> Outcome:
+@experiment(
+    "without the two terms of distance a trained model of bytes loses over 0.5 bits a byte, at "
+    "least four times what it loses without the key's own term",
+    members=("xl-relative",),
+    minutes=4,
+)
+def four_terms(study: Study) -> Outcome:
     """Bits per byte of a trained model of bytes when terms of its scores are left out."""
-    data = load_dataset(DataConfig(length=128))
-    trials = Trials(setting, "four-terms")
+    data = load(length=128)
     figure: Figure | None = None
-    for _ in trials.seeds():
-        model = create_model(
-            "xl-relative", width=96, layers=2, heads=4, vocabulary=data.vocabulary, max_length=128
-        )
-        trials.fit(model, (data, 16), 500, lr=2e-3)
+    for _ in study.seeds():
+        model = fitting(data, "xl-relative", width=96, layers=2, heads=4)
+        study.fit(model, (data, 16), 500, lr=2e-3)
         for name, terms in REMOVED.items():
             with without(model, terms):
-                limit = max(8, setting.steps(128))
-                trials.keep(name, held_out(model, data, "bits_per_byte", limit=limit))
-        trials.say(f"left out: {trials.latest('.2f')}")
+                limit = max(8, study.steps(128))
+                study.keep(name, held_out(model, data, "bits_per_byte", limit=limit))
+        study.say(f"left out: {study.latest('.2f')}")
         figure = figure or _terms(model, data.train_batch(0, 1, 7).inputs[:, :48])
-    numbers = trials.numbers
-    whole = mean(numbers["none"])
-    lost = {name: mean(values) - whole for name, values in numbers.items()}
+    numbers = study.numbers
+    whole = study.mean("none")
+    lost = {name: value - whole for name, value in study.means().items()}
     sentence = (
         f"A trained model of bytes has {whole:.2f} bits per byte; left out, its terms cost "
         + ", ".join(f"{name} {lost[name]:+.2f}" for name in REMOVED if name != "none")
@@ -235,16 +246,15 @@ def _terms(model: Model, tokens: Tensor) -> Figure:
     each = torch.stack([terms[0] for terms in seen.find("terms").values()])
     spread = each[:, 1].float().flatten(2).std(-1)
     layer, head = divmod(int(spread.argmax()), spread.shape[1])
-    figure = Figure(figsize=(9, 2.6), layout="constrained")
-    axes = figure.subplots(1, 4)
+    figure, axes = panels(4, (9, 2.6))
     later = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).triu(1)
-    shown = each[layer, :, head].masked_fill(later, math.nan)
-    top = float(shown.nan_to_num().abs().amax())
-    for axis, name, term in zip(axes, TERMS, shown, strict=True):
+    visible = each[layer, :, head].masked_fill(later, math.nan)
+    top = float(visible.nan_to_num().abs().amax())
+    for axis, name, term in zip(axes, TERMS, visible, strict=True):
         image = axis.imshow(term.numpy(), cmap="RdBu_r", vmin=-top, vmax=top)
         axis.set(title=name, xlabel="key")
     axes[0].set(ylabel=f"query (layer {layer + 1}, head {head + 1})")
-    figure.colorbar(image, ax=axes.tolist(), shrink=0.8)
+    figure.colorbar(image, ax=axes[-1])
     return figure
 
 
@@ -256,66 +266,27 @@ LOSSES: dict[str, dict[str, Any]] = {
 }
 
 
-def inner_losses(setting: Setting) -> Outcome:
+@experiment(
+    "8 layers are more than 1% better in bits per byte after equal steps with losses of inner "
+    "layers and of the token after the next than without, for every seed",
+    members=("learned-per-layer",),
+    minutes=10,
+)
+def inner_losses(study: Study) -> Outcome:
     """Bits per byte of a deep, narrow model after equal steps, with auxiliary losses or without."""
-    data = load_dataset(DataConfig(length=64))
-    trials = Trials(setting, "inner-losses")
-    for _ in trials.seeds():
-        for name, options in trials.arms(LOSSES.items()):
-            model = create_model(
-                "learned-per-layer", width=64, layers=DEPTH, heads=2, vocabulary=data.vocabulary,
-                max_length=64, **options,
-            )  # fmt: skip
-            trials.fit(model, (data, 16), 600, lr=2e-3)
-            limit = max(8, setting.steps(128))
-            trials.keep(name, held_out(model, data, "bits_per_byte", limit=limit))
-        trials.say(trials.latest(".3f"))
-    numbers = trials.numbers
-    helped, plain = mean(numbers["both"]), mean(numbers["neither"])
+    data = load(length=64)
+    arms = {name: ("learned-per-layer", options) for name, options in LOSSES.items()}
+    sizes, limit = {"width": 64, "layers": DEPTH, "heads": 2}, max(8, study.steps(128))
+    for name, model in study.models(arms, data, 16, 600, lr=2e-3, **sizes):
+        study.keep(name, held_out(model, data, "bits_per_byte", limit=limit), "{:.3f}")
+    numbers = study.numbers
+    helped, plain = study.mean("both"), study.mean("neither")
     sentence = (
         f"{DEPTH} layers, equal steps on the standard library: {helped:.3f} bits per byte with "
         f"losses of inner layers and of the token after the next, "
-        f"{mean(numbers['inner layers']):.3f} with the first alone, {plain:.3f} with neither."
+        f"{study.mean('inner layers'):.3f} with the first alone, {plain:.3f} with neither."
     )
     pairs = zip(numbers["both"], numbers["neither"], strict=True)
     figure = boxes(numbers, "bits per byte")
     holds = all(a < b for a, b in pairs) and helped < 0.99 * plain
     return Outcome(numbers, holds, sentence, {"quality": figure})
-
-
-EXPERIMENTS = (
-    Experiment(
-        "shift",
-        ("shaw",),
-        "one layer says which token stood 4 places before with an accuracy over 99% when vectors "
-        "reach 5 places or 8, those of keys alone as well, and under 50% when 4 places and all "
-        "beyond share one or none is told from another",
-        5,
-        shift,
-    ),
-    Experiment(
-        "near-and-far",
-        ("da-transformer",),
-        "from alpha = 0 in all heads, a question after the nearest and the farthest of four values "
-        "makes a head below -0.1 and one above 0.1 in every model; accuracy over 80% of sixteen "
-        "classes, under 40% without positions",
-        5,
-        near_and_far,
-    ),
-    Experiment(
-        "four-terms",
-        ("xl-relative",),
-        "without the two terms of distance a trained model of bytes loses over 0.5 bits a byte, at "
-        "least four times what it loses without the key's own term",
-        4,
-        four_terms,
-    ),
-    Experiment(
-        "inner-losses",
-        ("learned-per-layer",),
-        "8 layers are more than 1% better in bits per byte after equal steps with losses of inner "
-        "layers and of the token after the next than without, for every seed",
-        10,
-        inner_losses,
-    ),
-)

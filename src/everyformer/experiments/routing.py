@@ -10,12 +10,11 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from everyformer.core.trace import trace
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.engines.flops import count_flops
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean, scored_accuracy
+from everyformer.experiments.base import Outcome, Study, accuracy, experiment, load, mean
+from everyformer.experiments.figures import panels, plot
 from everyformer.models.base import Model
-from everyformer.models.build import create_mixer, create_model
+from everyformer.models.build import create_mixer
 
 WINDOW = 8
 """tokens that a head sees; two layers of local ones reach 14 back, what is copied stands 16 back"""
@@ -26,33 +25,33 @@ MAIN = 8
 LENGTHS = (1024, 2048, 4096, 8192)
 
 
-def routed_copy(setting: Setting) -> Outcome:
+@experiment(
+    "symbols beyond the reach of local heads: these copy under 20%; half of the heads routed, "
+    "with windows as small, over 80%; operations grow like L to the power of 1.4 to 1.6",
+    members=("routing",),
+    minutes=6,
+)
+def routed_copy(study: Study) -> Outcome:
     """Symbols copied by local heads, by half local and half routed ones, by dense attention."""
-    data = load_dataset(DataConfig(source="copy", length=32, symbols=16), "lm")
+    data = load("lm", source="copy", length=32, symbols=16)
     arms: dict[str, tuple[str, dict[str, Any]]] = {
         "local heads": ("attention", {"window": WINDOW}),
         "dense heads": ("attention", {}),
-        f"hashed, K={MAIN}": ("routing", _sizes(MAIN) | {"update": "none"}),
-        **{f"routed, K={k}": ("routing", _sizes(k)) for k in CLUSTERS},
+        f"hashed, K={MAIN}": ("routing", {"clusters": MAIN, "window": WINDOW, "update": "none"}),
+        **{f"routed, K={k}": ("routing", {"clusters": k, "window": WINDOW}) for k in CLUSTERS},
     }
-    trials = Trials(setting, "routed-copy")
     losses: dict[str, list[float]] = {}
-    for name, (member, options) in trials.each(arms.items()):
-        model = create_model(
-            member, width=64, layers=2, heads=4, vocabulary=data.vocabulary,
-            max_length=data.length, position="learned", **options,
-        )  # fmt: skip
-        curve = trials.fit(model, (data, 32), 600)
-        held = next(iter(data.validation_batches(256, 256)))
-        trials.keep(name, scored_accuracy(model, held.inputs, held.targets), "{:.1%}")
-        losses.setdefault(name, []).append(mean(curve[-20:]))
+    sizes = {"width": 64, "layers": 2, "heads": 4}
+    for name, model in study.models(arms, data, 32, 600, position="learned", **sizes):
+        study.keep(name, accuracy(model, data), "{:.1%}")
+        losses.setdefault(name, []).append(mean(study.losses[name][-20:]))
         if name == f"routed, K={MAIN}":
-            figure = clusters_figure(model, held.inputs)
+            figure = clusters_figure(model, next(iter(data.validation_batches(256, 256))).inputs)
     counted = {length: mixing_operations(length) for length in LENGTHS}
     first, last = LENGTHS[0], LENGTHS[-1]
     power = math.log(counted[last] / counted[first]) / math.log(last / first)
-    numbers = trials.numbers | {"exponent of operations": [power]}
-    shares = {name: mean(values) for name, values in numbers.items()}
+    study.numbers["exponent of operations"] = [power]
+    shares = study.means()
     main, local = shares[f"routed, K={MAIN}"], shares["local heads"]
     sentence = (
         f"Of symbols {data.length // 2} tokens back local heads with windows of {WINDOW} copy "
@@ -64,12 +63,17 @@ def routed_copy(setting: Setting) -> Outcome:
         "tokens."
     )
     holds = main > 0.8 and local < 0.2 and abs(power - 1.5) < 0.1
-    figures = {"clusters": figure, "loss": _loss_figure(losses, counted)}
-    return Outcome(numbers, holds, sentence, figures)
-
-
-def _sizes(clusters: int) -> dict[str, int]:
-    return {"clusters": clusters, "window": WINDOW}
+    loss, [left, right] = panels(2, (8, 3))
+    for name, style in (("local heads", "--"), ("dense heads", ":")):
+        left.axhline(mean(losses[name]), linestyle=style, color="grey", label=name)
+    routed = {"routed": [mean(losses[f"routed, K={k}"]) for k in CLUSTERS]}
+    labels: dict[str, Any] = {"xlabel": f"clusters K, {WINDOW} members seen", "xscale": "log"}
+    plot(left, routed, CLUSTERS, ticks=True, ylabel="loss (nats)", **labels)
+    growth = {f"L^{p}": [counted[first] * (n / first) ** p for n in LENGTHS] for p in (1, 1.5, 2)}
+    growth["routing, K = w = sqrt(L)"] = list(map(float, counted.values()))
+    labels = {"xlabel": "tokens", "ylabel": "operations of the mixing", "yscale": "log"}
+    plot(right, growth, LENGTHS, xscale="log", **labels)
+    return Outcome(study.numbers, holds, sentence, {"clusters": figure, "loss": loss})
 
 
 def mixing_operations(length: int) -> int:
@@ -89,43 +93,9 @@ def clusters_figure(model: Model, inputs: torch.Tensor) -> Figure:
     with torch.no_grad(), trace(model) as seen:
         model(inputs[:12])
     clusters = list(seen.find("clusters").values())[-1]
-    figure = Figure(figsize=(8, 2.6))
-    axes = figure.subplots(1, clusters.shape[1], squeeze=False)[0]
+    figure, axes = panels(clusters.shape[1], (8, 2.6))
     for number, axis in enumerate(axes):
         axis.imshow(clusters[:, number].numpy(), cmap="tab10", vmin=0, vmax=9, interpolation="none")
         axis.axvline(inputs.shape[1] / 2 - 0.5, color="black", linewidth=1)
         axis.set(xlabel="token", ylabel="text", title=f"routed head {number + 1}", aspect="auto")
-    figure.tight_layout()
     return figure
-
-
-def _loss_figure(losses: dict[str, list[float]], counted: dict[int, int]) -> Figure:
-    figure = Figure(figsize=(8, 3))
-    left, right = figure.subplots(1, 2)
-    left.plot(CLUSTERS, [mean(losses[f"routed, K={k}"]) for k in CLUSTERS], "o-", label="routed")
-    for name, look in (("local heads", "--"), ("dense heads", ":")):
-        left.axhline(mean(losses[name]), linestyle=look, color="grey", label=name)
-    left.set(xscale="log", xlabel=f"clusters K, {WINDOW} members seen", ylabel="loss (nats)")
-    left.set_xticks(CLUSTERS, CLUSTERS)
-    left.legend()
-    lengths = list(counted)
-    right.plot(lengths, list(counted.values()), "o-", label="routing, K = w = sqrt(L)")
-    for power in (1, 1.5, 2):
-        curve = [counted[lengths[0]] * (n / lengths[0]) ** power for n in lengths]
-        right.plot(lengths, curve, ":", color="grey", linewidth=0.5 + power / 2, label=f"L^{power}")
-    right.set(xscale="log", yscale="log", xlabel="tokens", ylabel="operations of the mixing")
-    right.legend(fontsize=7)
-    figure.tight_layout()
-    return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "routed-copy",
-        ("routing",),
-        "symbols beyond the reach of local heads: these copy under 20%; half of the heads routed, "
-        "with windows as small, over 80%; operations grow like L to the power of 1.4 to 1.6",
-        6,
-        routed_copy,
-    ),
-)

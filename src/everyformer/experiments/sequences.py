@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from everyformer.core.mask import Mask
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, finished, mean
+from everyformer.experiments.base import Outcome, Study, experiment, load
 from everyformer.experiments.figures import bars
 from everyformer.generation.beam import beam_search
 from everyformer.generation.config import BeamConfig
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
-from everyformer.training.config import TrainingConfig
-from everyformer.training.loop import train
 
 TASKS = ("copy", "reverse", "sort")
 
 
-def sequences(setting: Setting) -> Outcome:
+@experiment(
+    "over 95% of sequences of 10 to 20 symbols are copied, reversed and sorted without a fault",
+    members=("transformer",),
+    minutes=20,
+)
+def sequences(study: Study) -> Outcome:
     """10 to 20 symbols copied, reversed and sorted; counted are targets right in every token."""
-    trials = Trials(setting, "sequences")
-    for name in trials.each(TASKS):
-        data = load_dataset(DataConfig(source=name, length=24, symbols=16), "seq2seq")
+    for name in study.each(TASKS):
+        data = load("seq2seq", source=name, length=24, symbols=16)
         model = create_model(
             "transformer", "seq2seq", width=64, layers=2, heads=4, vocabulary=data.vocabulary,
-            max_length=data.length + 2, dropout=0.0, embedding_dropout=0.0,
-            **data.target_ends,
+            max_length=data.length + 2, dropout=0.0, embedding_dropout=0.0, **data.target_ends,
         )  # fmt: skip
-        config = TrainingConfig(
-            steps=setting.steps(1500), batch=64, lr=2e-3, warmup=0.1, weight_decay=0.01,
-            evaluate_every=None, checkpoint_every=None, seed=trials.seed,
-        )  # fmt: skip
-        finished(train(model, data, config, show=False))
-        trials.keep(name, exact_matches(model, data), "{:.1%} exact")
-    shares = {name: mean(values) for name, values in trials.numbers.items()}
+        how: dict[str, Any] = {"warmup": 0.1, "weight_decay": 0.01, "checkpoint_every": None}
+        study.train(model, data, 1500, batch=64, lr=2e-3, **how)
+        study.keep(name, exact_matches(model, data), "{:.1%} exact")
+    shares = study.means()
     sentence = "Targets right in every token: " + ", ".join(
         f"{name} {share:.1%}" for name, share in shares.items()
     )
     figure = bars(shares, ylabel="exact matches", ylim=(0, 1))
-    return Outcome(trials.numbers, min(shares.values()) > 0.95, f"{sentence}.", {"exact": figure})
+    return Outcome(study.numbers, min(shares.values()) > 0.95, f"{sentence}.", {"exact": figure})
 
 
 @torch.no_grad()
@@ -56,14 +54,3 @@ def exact_matches(model: Model, data: Dataset) -> float:
             right += best.ended and list(best.tokens) == wanted
             total += 1
     return right / total
-
-
-EXPERIMENTS = (
-    Experiment(
-        "sequences",
-        ("transformer",),
-        "over 95% of sequences of 10 to 20 symbols are copied, reversed and sorted without a fault",
-        20,
-        sequences,
-    ),
-)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.core.trace import trace
-from everyformer.experiments.base import Experiment, Outcome, Setting, Trials, mean, scored_accuracy
+from everyformer.experiments.base import Outcome, Study, experiment, scored_accuracy
+from everyformer.experiments.figures import panels, plot
 from everyformer.models.build import create_model
 
 BLOCK, SYMBOLS = 8, 16
@@ -30,27 +31,34 @@ def gaps(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return inputs, torch.cat([torch.full_like(symbols, -100), symbols], 1)
 
 
-def far_block(setting: Setting) -> Outcome:
+@experiment(
+    "one layer (both ways) copies at least 30% more symbols of a block that is out of a "
+    "window's reach than local attention with as many keys a query, and the rows of P lose "
+    "entropy",
+    members=("sinkhorn",),
+    minutes=4,
+)
+def far_block(study: Study) -> Outcome:
     """Copying 32 symbols in one layer whose queries read 16 keys: the nearest, or 8 sorted in."""
-    trials = Trials(setting, "far-block", ARMS)
+    study.order(ARMS)
     curves: dict[str, list[float]] = {}
-    shown: list[Tensor] = []
-    for name, (member, options) in trials.each(ARMS.items()):
-        inputs, targets = gaps(torch.Generator().manual_seed(1000 + trials.seed))
+    matrices: list[Tensor] = []
+    for name, (member, options) in study.each(ARMS.items()):
+        inputs, targets = gaps(torch.Generator().manual_seed(1000 + study.seed))
         model = create_model(
             member, "mlm", width=64, layers=1, heads=4, vocabulary=SYMBOLS + 1,
             max_length=2 * DISTANCE, position="learned", **options,
         )  # fmt: skip
         start = sort_matrices(model, inputs) if name == "sinkhorn" else None
-        curves[name] = trials.fit(model, gaps, 1000, lr=3e-3)
-        trials.keep(name, scored_accuracy(model, inputs, targets), "{:.1%}")
+        curves[name] = study.fit(model, gaps, 1000, lr=3e-3)
+        study.keep(name, scored_accuracy(model, inputs, targets), "{:.1%}")
         if start is not None:
             after = sort_matrices(model, inputs)
-            trials.keep("entropy of P at the start, nats", entropy(start))
-            trials.keep("entropy of P, nats", entropy(after))
-            shown = [start[0], after[0]]
-    numbers = trials.numbers
-    found, local, before, trained = (mean(values) for values in numbers.values())
+            study.keep("entropy of P at the start, nats", entropy(start))
+            study.keep("entropy of P, nats", entropy(after))
+            matrices = [start[0], after[0]]
+    numbers = study.numbers
+    found, local, before, trained = study.means().values()
     sentence = (
         f"One layer of Sinkhorn attention with blocks of {BLOCK} fills in {found:.1%} of the gaps "
         f"whose symbols stand {DISTANCE} tokens before, attention to the {2 * BLOCK + 1} nearest "
@@ -60,7 +68,13 @@ def far_block(setting: Setting) -> Outcome:
     entropies = (numbers[f"entropy of P{when}, nats"] for when in (" at the start", ""))
     sharper = all(a > b for a, b in zip(*entropies, strict=True))
     holds = sharper and min(numbers["sinkhorn"]) > local + MARGIN
-    return Outcome(numbers, holds, sentence, {"sorting": _figure(curves, shown)})
+    figure, [losses, *axes] = panels(1 + 2 * len(matrices), (10, 3))
+    plot(losses, curves)
+    drawn = itertools.product(zip(("start", "trained"), matrices, strict=True), range(2))
+    for axis, ((when, p), head) in zip(axes, drawn, strict=True):
+        axis.imshow(p[head].numpy(), vmin=0, vmax=1, cmap="viridis")
+        axis.set(title=f"P, {when}, head {head + 1}", xlabel="block sorted in")
+    return Outcome(numbers, holds, sentence, {"sorting": figure})
 
 
 @torch.no_grad()
@@ -75,32 +89,3 @@ def sort_matrices(model: nn.Module, inputs: Tensor) -> Tensor:
 def entropy(p: Tensor) -> float:
     """Mean entropy in nats of the rows of ``p``."""
     return float(-torch.special.xlogy(p, p).sum(-1).mean())
-
-
-def _figure(curves: dict[str, list[float]], shown: list[Tensor]) -> Figure:
-    figure = Figure(figsize=(10, 3))
-    axes: Any = figure.subplots(1, 1 + 2 * len(shown))
-    for name, losses in curves.items():
-        axes[0].plot(losses, label=name)
-    axes[0].set(xlabel="step", ylabel="loss (nats)")
-    axes[0].legend(fontsize=6)
-    for n, (title, p) in enumerate(zip(("start", "trained"), shown, strict=True)):
-        for head in range(2):
-            axis = axes[1 + 2 * n + head]
-            axis.imshow(p[head].numpy(), vmin=0, vmax=1, cmap="viridis")
-            axis.set(title=f"P, {title}, head {head + 1}", xlabel="block sorted in")
-    figure.tight_layout()
-    return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "far-block",
-        ("sinkhorn",),
-        "one layer (both ways) copies at least 30% more symbols of a block that is out of a "
-        "window's reach than local attention with as many keys a query, and the rows of P lose "
-        "entropy",
-        4,
-        far_block,
-    ),
-)

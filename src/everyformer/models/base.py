@@ -76,6 +76,10 @@ class Model(nn.Module):
         """The state before the first token; raises where a mixer has no exact streaming form."""
         return self.stack.init_state(batch_size, device=device, dtype=dtype)
 
+    def inspect(self, inputs: Tensor) -> None:
+        """One pass through the layers that pictures of its inside show (an encoder's, if any)."""
+        self(inputs)
+
     def set_progress(self, done: float) -> None:
         """Told before every training step what share of the training is over (0 before the first).
 

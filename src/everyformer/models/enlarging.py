@@ -78,6 +78,9 @@ class SuperResolution(PixelModel):
         add_losses(out.losses, encoded.losses)
         return self.scored(out, values, targets)
 
+    def inspect(self, inputs: Tensor) -> None:
+        self.encode(inputs)
+
     def encode(self, inputs: Tensor, mask: Mask | None = None) -> Encoded:
         """Read small images (B, C, h, w) once, for all steps of `decode`."""
         sequence = self.source_sequence

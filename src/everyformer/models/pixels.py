@@ -137,6 +137,9 @@ class PixelModel(Model):
         loss, losses = with_terms(each.sum(), targets, out.losses)
         return ModelOutput(logits, loss, losses, out.state, each, out.taps)
 
+    def inspect(self, inputs: Tensor) -> None:
+        self(inputs, labels=self.every_class(len(inputs)))
+
     def every_class(self, count: int) -> Tensor | None:
         """Labels (count,) in which the classes take turns; None without classes."""
         if self.classes is None:

@@ -94,6 +94,9 @@ class EncoderDecoder(Model):
         predicted = predict(self.head, out.y, targets, encoded.losses, self.config, self.training)
         return ModelOutput(*predicted, out.state, taps=out.taps)
 
+    def inspect(self, inputs: Tensor) -> None:
+        self.encode(inputs)
+
     def encode(self, source: Tensor, mask: Mask | None = None) -> Encoded:
         """Read the source (B, S) once, for all steps of `decode`."""
         if mask is not None:

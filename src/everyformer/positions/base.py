@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mixer import set_options
-from everyformer.core.panels import Pictures
+from everyformer.core.panels import Pictures, Recorded
 from everyformer.core.trials import Trials
 
 
@@ -54,6 +54,8 @@ class Position(nn.Module):
     options: Any
     trials: ClassVar[Trials] = Trials()
     """what the laws try it on"""
+    recorded: ClassVar[Recorded] = {}
+    """how what it records as it runs is drawn, where that is no kind that all know"""
     acts_on: ClassVar[Literal["embeddings", "layers", "queries-keys", "scores"]]
     adds_to_values: ClassVar[bool] = False
     """whether it adds to the outputs of heads, so that ``value_dim`` is given"""

@@ -23,7 +23,7 @@ calls without gradients. The paper's memory of segments is no part of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,11 +32,13 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Affects, Amount, Count, Dropout, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
+from everyformer.core.panels import Recorded
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.positions import POSITIONS
+from everyformer.positions._panels import terms_of_scores
 from everyformer.positions._scores import Cap, ScorePosition, at_zero
 from everyformer.positions.base import Position, Sizes
 from everyformer.positions.sinusoidal import sinusoid
@@ -97,6 +99,7 @@ class XlRelative(ScorePosition):
         ),
         limits=_limits,
     )
+    recorded: ClassVar[Recorded] = {"terms": terms_of_scores}
     additive = False
     Options = XlRelativeOptions
     options: XlRelativeOptions

@@ -23,8 +23,8 @@ from everyformer.core.files import write_text
 from everyformer.core.words import size
 from everyformer.family import info
 from everyformer.report.figures import draw_all
-from everyformer.report.learned import look_inside
-from everyformer.report.style import FORMATS, Looks, inline_svg, save_figure
+from everyformer.report.learned import learned_of_all
+from everyformer.report.style import FORMATS, Styles, inline_svg, save_figure
 from everyformer.report.words import (
     UNITS,
     answer,
@@ -41,17 +41,13 @@ ROOMY = 6.5
 """inches from which a picture takes the whole width of the page"""
 PICTURE_TITLES = {
     "samples": "Drawn images",
-    "weights": "Weights",
     "features-weights": "Weights by features, and exact",
     "features": "Features of keys",
     "sort": "Blocks sorted in",
     "position-bias": "Position biases",
     "spatial": "Spatial gate",
-    "buckets": "Buckets",
-    "clusters": "Clusters",
     "terms": "Terms of the scores",
     "encodings": "Learned positions",
-    "distances": "Distances",
 }
 
 
@@ -62,7 +58,7 @@ def write_report(results: Results, folder: Path) -> Path:
         results: what `comparison.compare.collect` returns, or results.json.
     """
     folder = Path(folder)
-    looks = Looks(results["config"]["members"])
+    styles = Styles(results["config"]["members"])
     sections = [
         _figures(results, folder),
         _samples(results),
@@ -78,7 +74,7 @@ def write_report(results: Results, folder: Path) -> Path:
         style=(here / "page.css").read_text(encoding="utf-8"),
         question=safe(question(results)),
         answer=safe(answer(results)),
-        table=_table(results, looks),
+        table=_table(results, styles),
         notes=_list(notes(results)),
         sections="\n".join(filter(None, sections)),
         version=safe(results["environment"]["packages"].get("everyformer") or ""),
@@ -91,20 +87,20 @@ def write_report(results: Results, folder: Path) -> Path:
 def safe(value: Any) -> str:
     """Any text as text of a page: escaped, control characters made visible."""
     text = str(value).replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8")
-    shown = "".join(
+    visible = "".join(
         chr(0x2400 + ord(c)) if ord(c) < 32 and c not in "\n\t" else "\u2421" if c == "\x7f" else c
         for c in text
     )
-    return html.escape(shown)
+    return html.escape(visible)
 
 
-def _table(results: Results, looks: Looks) -> str:
+def _table(results: Results, styles: Styles) -> str:
     columns = _columns(results)
     rows = finished(results)
-    marked = [_winners([cell(row) for row in rows], better) for _, cell, _, better in columns]
+    best = [_winners(rows, cell, better) for _, cell, _, better in columns]
     lines = []
     for row in results["rows"]:
-        colour = looks[row["member"]].colour
+        colour = styles[row["member"]].colour
         name = f'<span class="swatch" style="background:{colour}"></span>{safe(row["member"])}'
         name += "*" if row.get("leaks") else ""
         if row["status"] != "done":
@@ -112,10 +108,10 @@ def _table(results: Results, looks: Looks) -> str:
             lines.append(f'<tr><th scope="row">{name}</th>{what}</tr>')
             continue
         cells = []
-        for (_, cell, shown, _), winners in zip(columns, marked, strict=True):
+        for (_, cell, written, _), winners in zip(columns, best, strict=True):
             value = cell(row)
-            best = ' class="best"' if row["member"] in _named(rows, winners) else ""
-            cells.append(f"<td{best}>{safe('-' if value is None else shown(value))}</td>")
+            mark = ' class="best"' if row["member"] in winners else ""
+            cells.append(f"<td{mark}>{safe('-' if value is None else written(value))}</td>")
         lines.append(f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>')
     head = "".join(f'<th scope="col">{safe(title)}</th>' for title, *_ in columns)
     return (
@@ -133,26 +129,21 @@ def _columns(results: Results) -> list[Column]:
     """Title, value, its text, and which way is better ('lower', 'higher' or None)."""
     metric, rows = results["metric"], finished(results)
     of = rows[0]["interval_of"] if rows else "seeds"
-    made: list[Column] = [
+    columns: list[Column] = [
         (UNITS[metric], lambda r: r["quality"], lambda v: quality(v, metric), results["better"]),
         (f"95% interval over {of}", lambda r: interval(r, metric), str, None),
         ("parameters", lambda r: r["parameters"], "{:,}".format, None),
         ("ratio to first", lambda r: r["parameter_ratio"], "{:.2f}".format, None),
         ("training tokens/s", lambda r: r["tokens_per_second"], "{:,.0f}".format, "higher"),
         ("peak memory", lambda r: r["peak_bytes"], size, "lower"),
-        (
-            "s to quality of the slowest",
-            lambda r: r["seconds_to_slowest"],
-            brief,
-            "lower",
-        ),
+        ("s to quality of the slowest", lambda r: r["seconds_to_slowest"], brief, "lower"),
     ]
     for context in sorted({c for row in rows for c in row["decode_ms"]}, key=int):
-        made.append((f"ms/token after {context}", _decoding(context), brief, "lower"))
+        columns.append((f"ms/token after {context}", _decoding(context), brief, "lower"))
     if any(row["state_bytes"] is not None for row in rows):
-        made.append(("state", lambda r: r["state_bytes"], size, "lower"))
-    made.append(("beats attention from", lambda r: _beats(r, results), str, None))
-    return made
+        columns.append(("state", lambda r: r["state_bytes"], size, "lower"))
+    columns.append(("beats attention from", lambda r: _beats(r, results), str, None))
+    return columns
 
 
 def _decoding(context: str) -> Callable[[Row], Any]:
@@ -171,64 +162,58 @@ def _beats(row: Row, results: Results) -> str:
     return f"{start:,} tokens" if start else f"not up to {longest:,}"
 
 
-def _winners(values: list[Any], better: str | None) -> list[int]:
-    """Places of the best values of a column, when there is a choice."""
-    known = [value for value in values if value is not None]
+def _winners(rows: list[Row], cell: Callable[[Row], Any], better: str | None) -> set[str]:
+    """Members with the best value of a column, when there is a choice."""
+    known = [value for value in map(cell, rows) if value is not None]
     if better is None or len(known) < 2 or min(known) == max(known):
-        return []
+        return set()
     best = min(known) if better == "lower" else max(known)
-    return [place for place, value in enumerate(values) if value == best]
-
-
-def _named(rows: list[Row], places: list[int]) -> set[str]:
-    return {rows[place]["member"] for place in places}
+    return {row["member"] for row in rows if cell(row) == best}
 
 
 def _figures(results: Results, folder: Path) -> str:
-    made = []
+    parts = []
     for n, drawing in enumerate(draw_all(results)):
         for form in FORMATS:
             save_figure(drawing.figure, folder / "figures" / f"{drawing.name}.{form}")
         svg = inline_svg(drawing.figure, f"f{n}", drawing.caption)
-        made.append(_figure(drawing.title, svg, drawing.caption))
-    inner = f'<div class="figures">{"".join(made)}</div>' if made else ""
+        parts.append(_figure(drawing.title, svg, drawing.caption))
+    inner = f'<div class="figures">{"".join(parts)}</div>' if parts else ""
     return _section("figures", "The figures", inner)
 
 
 def _samples(results: Results) -> str:
-    told = [(row["member"], row["sample"]) for row in finished(results)]
-    made = [
-        f'<div><h3 class="member">{safe(member)}</h3><pre class="wrap">'
-        f'<span class="prompt">{safe(sample["prompt"])}</span>'
-        f"{safe(sample['text'])}</pre></div>"
-        for member, sample in told
-        if sample
+    parts = [
+        f'<div><h3 class="member">{safe(row["member"])}</h3><pre class="wrap">'
+        f'<span class="prompt">{safe(sample["prompt"])}</span>{safe(sample["text"])}</pre></div>'
+        for row in finished(results)
+        if (sample := row["sample"])
     ]
-    if not made:
-        return ""
     about = "<p>The grey prompt is from the validation data; what follows is the member's own "
     about += "(temperature 0.8, first seed).</p>"
-    return _section("samples", "Samples", f'{about}<div class="samples">{"".join(made)}</div>')
+    inner = f'{about}<div class="samples">{"".join(parts)}</div>' if parts else ""
+    return _section("samples", "Samples", inner)
 
 
 def _learned(results: Results, folder: Path) -> str:
-    made = []
-    for n, learned in enumerate(look_inside(results, folder)):
-        made.append(f'<div class="member"><h3>{safe(learned.member)}</h3>{_paper(learned.member)}')
-        made.append(f'<p class="why">{safe(learned.why)}</p></div>' if learned.why else "</div>")
+    parts = []
+    for n, learned in enumerate(learned_of_all(results, folder)):
+        parts.append(f'<div class="member"><h3>{safe(learned.member)}</h3>{_paper(learned.member)}')
+        parts.append(f'<p class="why">{safe(learned.why)}</p></div>' if learned.why else "</div>")
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in learned.member)
-        made.append('<div class="figures">')
+        parts.append('<div class="figures">')
         for name, figure in learned.pictures.items():
             save_figure(figure, folder / "figures" / f"{stem}-{name}.png")
             caption = str(figure.get_label())
             kind = next((k for k in PICTURE_TITLES if name.startswith(k)), name)
             rest = name.removeprefix(kind).replace("-", " ")
-            title = PICTURE_TITLES.get(kind, kind) + (f",{rest}" if rest else "")
+            title = PICTURE_TITLES.get(kind, kind.replace("-", " ").capitalize())
+            title += f",{rest}" if rest else ""
             svg = inline_svg(figure, f"p{n}-{name}", caption)
             full = "full" if figure.get_figwidth() > ROOMY else ""
-            made.append(_figure(title, svg, caption, full))
-        made.append("</div>")
-    return _section("learned", "What each member learned", "".join(made))
+            parts.append(_figure(title, svg, caption, full))
+        parts.append("</div>")
+    return _section("learned", "What each member learned", "".join(parts))
 
 
 def _paper(member: str) -> str:
@@ -252,29 +237,24 @@ def _data(results: Results) -> str:
         rows.append(("images", " x ".join(map(str, data["image"])) + " (channels, rows, columns)"))
     rows.append(("sequence", f"{data['length']:,} tokens"))
     rows.append(("budget", f"{budget(results['config'])} for each training"))
-    rows += [("used", _used(row)) for row in finished(results)]
+    for row in finished(results):
+        spent = f"{row['steps']:,.0f} steps, {count(row['tokens'])} tokens"
+        rows.append(("used", f"{row['member']}: {spent}, {row['flops']:.3g} FLOPs"))
     rows.append(("fingerprint", data["fingerprint"]))
     return _section("data", "Data and budget", _facts(rows))
 
 
-def _used(row: Row) -> str:
-    return (
-        f"{row['member']}: {row['steps']:,.0f} steps, {count(row['tokens'])} tokens, "
-        f"{row['flops']:.3g} FLOPs"
-    )
-
-
 def _environment(results: Results) -> str:
-    held = results["environment"]
-    packages = ", ".join(f"{name} {version}" for name, version in held["packages"].items())
-    revision = held["git_revision"] or "none"
+    used = results["environment"]
+    packages = ", ".join(f"{name} {version}" for name, version in used["packages"].items())
+    revision = used["git_revision"] or "none"
     rows = [
-        ("machine", f"{held['processor']}, {held['cores']} cores, {held['platform']}"),
-        ("accelerator", held["accelerator"] or "none: CPU"),
-        ("threads", held["torch_threads"]),
-        ("Python", held["python"]),
+        ("machine", f"{used['processor']}, {used['cores']} cores, {used['platform']}"),
+        ("accelerator", used["accelerator"] or "none: CPU"),
+        ("threads", used["torch_threads"]),
+        ("Python", used["python"]),
         ("packages", packages),
-        ("git revision", revision + (" with changes" if held["git_changes"] else "")),
+        ("git revision", revision + (" with changes" if used["git_changes"] else "")),
     ]
     return _section("environment", "Environment", _facts(rows))
 
@@ -283,12 +263,12 @@ def _repeat(results: Results) -> str:
     command = results["command"]
     if command:
         kept = [word for word in shlex.split(command) if word not in ("--resume", "--overwrite")]
-        shown = shlex.join(kept)
+        repeated = shlex.join(kept)
     else:
         changed = changes(results["config"], to_dict(CompareConfig()))
         given = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-        shown = f"import everyformer as ef\nef.compare({given})"
-    return _section("repeat", "To repeat it", f'<pre class="wrap">{safe(shown)}</pre>')
+        repeated = f"import everyformer as ef\nef.compare({given})"
+    return _section("repeat", "To repeat it", f'<pre class="wrap">{safe(repeated)}</pre>')
 
 
 def changes(config: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
@@ -325,5 +305,5 @@ def _facts(rows: Iterable[tuple[str, Any]]) -> str:
 def _list(items: list[str]) -> str:
     if not items:
         return ""
-    shown = (re.sub(r"--[a-z-]+", r"<code>\g<0></code>", safe(item)) for item in items)
-    return f'<ul class="notes">{"".join(f"<li>{item}</li>" for item in shown)}</ul>'
+    marked = (re.sub(r"--[a-z-]+", r"<code>\g<0></code>", safe(item)) for item in items)
+    return f'<ul class="notes">{"".join(f"<li>{item}</li>" for item in marked)}</ul>'

@@ -10,22 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from everyformer.benchmark.points import Point
-from everyformer.comparison.results import Axis, Results, TrainedRun, finished, points
+from everyformer.benchmark.points import BASELINE, Point, crossover
+from everyformer.comparison.results import Axis, CompletedRun, Results, finished, points
 from everyformer.core.tasks import TASKS
 from everyformer.core.words import size as bytes_in_words
-from everyformer.report.style import Looks, name_members, new_figure, styled
-from everyformer.report.words import (
-    UNITS,
-    brief,
-    count,
-    interval,
-    listed,
-    overlap,
-    quality,
-)
+from everyformer.report.style import Styles, name_members, new_figure, ranked_figure, styled
+from everyformer.report.words import UNITS, brief, count, interval, listed, overlap, quality
 
-BASELINE = "attention"
 NARROW = 12
 """times the smallest value: a log axis that reaches no further gets more labels"""
 EARLY = 1.25
@@ -50,38 +41,32 @@ class Drawing:
 
 def draw_all(results: Results) -> list[Drawing]:
     """Every figure that the results have numbers for."""
-    looks = Looks(results["config"]["members"])
-    made: list[Drawing | None] = [draw_quality(results, looks)]
-    made += [draw_loss(results, looks, axis) for axis in _AXES]
-    made.append(draw_positions(results, looks))
-    made += [draw_scaling(results, looks, what) for what in ("time", "memory")]
-    made.append(draw_decoding(results, looks))
-    return [drawing for drawing in made if drawing is not None]
+    styles = Styles(results["config"]["members"])
+    drawings: list[Drawing | None] = [draw_quality(results, styles)]
+    drawings += [draw_loss(results, styles, axis) for axis in _AXES]
+    drawings.append(draw_positions(results, styles))
+    drawings += [draw_scaling(results, styles, what) for what in ("time", "memory")]
+    drawings.append(draw_decoding(results, styles))
+    return [drawing for drawing in drawings if drawing is not None]
 
 
 @styled
-def draw_quality(results: Results, looks: Looks) -> Drawing | None:
+def draw_quality(results: Results, styles: Styles) -> Drawing | None:
     """The ranking with its 95% intervals, best on top."""
     rows, metric = finished(results), results["metric"]
     if not rows:
         return None
-    figure, axes = new_figure(height=1.1 + 0.34 * len(rows))
+    figure, axes = ranked_figure([row["member"] for row in rows], 1.1)
     scale = 100 if metric == "accuracy" else 1
-    for place, row in enumerate(rows):
-        look, value = looks[row["member"]], scale * row["quality"]
+    for line, row in enumerate(rows):
+        style, value = styles[row["member"]], scale * row["quality"]
         low, high = (scale * bound for bound in row["interval"] or [row["quality"]] * 2)
         reach = [[value - low], [high - value]]
-        axes.errorbar(
-            value, place, xerr=reach, color=look.colour, marker=look.marker, capsize=4, markersize=6
-        )
+        axes.errorbar(value, line, xerr=reach, capsize=4, markersize=6, **style.line)
         if len(row["values"]) > 1:
             every = [scale * one for one in row["values"]]
-            axes.plot(
-                every, [place + 0.22] * len(every), "|", color=look.colour, alpha=0.7, markersize=5
-            )
-    axes.set_yticks(range(len(rows)), [row["member"] for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.6)
-    axes.grid(axis="y", visible=False)
+            at = [line + 0.22] * len(every)
+            axes.plot(every, at, "|", color=style.colour, alpha=0.7, markersize=5)
     unit = "accuracy (%" if metric == "accuracy" else f"{UNITS[metric]} ("
     axes.set_xlabel(f"{unit}{', ' if scale > 1 else ''}{results['better']} is better)")
     best, of = rows[0], rows[0]["interval_of"]
@@ -100,7 +85,7 @@ def draw_quality(results: Results, looks: Looks) -> Drawing | None:
 
 
 @styled
-def draw_loss(results: Results, looks: Looks, axis: Axis) -> Drawing | None:
+def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
     """Training (thin) and validation loss (with markers) against what was spent."""
     runs = [run for run in results["runs"] if run["status"] == "done" and run["evaluations"]]
     if not runs:
@@ -110,18 +95,14 @@ def draw_loss(results: Results, looks: Looks, axis: Axis) -> Drawing | None:
     named: set[str] = set()
     seen: list[float] = []
     for run in runs:
-        look, member = looks[run["member"]], run["member"]
+        style, member = styles[run["member"]], run["member"]
         spent = [row[axis] for row in run["training"]]
         losses = [scale * row["loss"] for row in run["training"]]
-        axes.plot(spent, losses, color=look.colour, linewidth=0.8, alpha=0.45)
+        axes.plot(spent, losses, color=style.colour, linewidth=0.8, alpha=0.45)
         validation = [scale * row["evaluation"]["loss"] for row in run["evaluations"]]
-        axes.plot(
-            [row[axis] for row in run["evaluations"]],
-            validation,
-            color=look.colour,
-            marker=look.marker,
-            label=None if member in named else member,
-        )
+        reached = [row[axis] for row in run["evaluations"]]
+        label = None if member in named else member
+        axes.plot(reached, validation, label=label, **style.line)
         named.add(member)
         # the fall from chance in the first steps would press all else to the floor
         seen += [*losses[len(losses) // 8 :], *validation]
@@ -138,7 +119,7 @@ def draw_loss(results: Results, looks: Looks, axis: Axis) -> Drawing | None:
     return Drawing(f"loss-{axis}", f"Loss against {_AXES[axis].split(' (')[0]}", figure, caption)
 
 
-def _at_equal(runs: list[TrainedRun], axis: Axis, scale: float, unit: str) -> str:
+def _at_equal(runs: list[CompletedRun], axis: Axis, scale: float, unit: str) -> str:
     """Who leads where all have spent the same, by the first seed of each."""
     firsts = {run["member"]: run for run in reversed(runs)}
     shared = min(run["evaluations"][-1][axis] for run in firsts.values())
@@ -172,22 +153,21 @@ def _at_equal(runs: list[TrainedRun], axis: Axis, scale: float, unit: str) -> st
 
 
 @styled
-def draw_positions(results: Results, looks: Looks) -> Drawing | None:
+def draw_positions(results: Results, styles: Styles) -> Drawing | None:
     """Validation loss by place in the sequence: what more context is worth."""
     order = results["config"]["members"].index
     rows = sorted(finished(results), key=lambda row: order(row["member"]))
-    told = [(row["member"], places) for row in rows if (places := row.get("by_position"))]
-    if not told:
+    known = [(row["member"], by_start) for row in rows if (by_start := row.get("by_position"))]
+    if not known:
         return None
     figure, axes = new_figure()
     scale, unit = _loss_unit(results)
     length, gains = results["data"]["length"], []
-    for member, places in told:
-        starts = [place for place, _ in places]
+    for member, by_start in known:
+        starts = [start for start, _ in by_start]
         middles = [(a + b) / 2 for a, b in zip(starts, [*starts[1:], length], strict=True)]
-        losses = [scale * loss for _, loss in places]
-        look = looks[member]
-        axes.plot(middles, losses, color=look.colour, marker=look.marker, label=member)
+        losses = [scale * loss for _, loss in by_start]
+        axes.plot(middles, losses, label=member, **styles[member].line)
         half = len(losses) // 2
         early, late = losses[0], sum(losses[half:]) / len(losses[half:])
         gains.append((early - late, member, early, late))
@@ -208,63 +188,50 @@ def draw_positions(results: Results, looks: Looks) -> Drawing | None:
 
 
 @styled
-def draw_scaling(results: Results, looks: Looks, what: str) -> Drawing | None:
+def draw_scaling(results: Results, styles: Styles, what: str) -> Drawing | None:
     """Time or memory of one layer against length, with the crossover to plain attention."""
     key, factor = {"time": ("seconds", 1000.0), "memory": ("peak_bytes", 1.0)}[what]
     timed = [p for p in points(results) if p.source == "everyformer" and p.work == "pass"]
-    shown = {
+    measured = {
         member: kept
         for member in dict.fromkeys(p.member for p in timed)
         if (kept := {p.length: p for p in timed if p.member == member and getattr(p, key)})
     }
-    if not shown:
+    if not measured:
         return None
     figure, axes = new_figure()
-    for member, kept in shown.items():
-        look = looks[member]
+    for member, kept in measured.items():
+        style = styles[member]
         values = [factor * getattr(p, key) for p in kept.values()]
-        axes.plot(list(kept), values, color=look.colour, marker=look.marker, label=member)
+        axes.plot(list(kept), values, label=member, **style.line)
         if what == "time":
             around = [p.quartiles for p in kept.values() if p.quartiles is not None]
             low, high = ([factor * ends[n] for ends in around] for n in (0, 1))
-            axes.fill_between(list(kept), low, high, color=look.colour, alpha=0.2, linewidth=0)
+            axes.fill_between(list(kept), low, high, color=style.colour, alpha=0.2, linewidth=0)
     lengths = sorted({p.length for p in timed})
     _logarithmic(axes, lengths, what)
     crossings = []
-    for member in shown:
-        start = _crossover(shown, member, key)
+    for member in measured:
+        start = crossover([p for p in timed if getattr(p, key)], member, what=key)
         if start is not None and member != BASELINE:
             crossings.append(f"{member} from {start:,} tokens on")
-            axes.axvline(start, color=looks[member].colour, linestyle=":", linewidth=1)
-            ring: dict[str, Any] = {
-                "markersize": 11,
-                "markerfacecolor": "none",
-                "color": looks[member].colour,
-            }
-            axes.plot(start, factor * getattr(shown[member][start], key), "o", **ring)
+            axes.axvline(start, color=styles[member].colour, linestyle=":", linewidth=1)
+            height = factor * getattr(measured[member][start], key)
+            ring: dict[str, Any] = {"markersize": 11, "markerfacecolor": "none"}
+            axes.plot(start, height, "o", color=styles[member].colour, **ring)
     name_members(figure, axes)
     title = "Time per call" if what == "time" else "Memory per call"
-    caption = _scaling_caption(shown, crossings, lengths, what)
+    caption = _scaling_caption(measured, crossings, lengths, what)
     return Drawing(what, f"{title} against length", figure, caption + _missing(timed, key))
 
 
-def _crossover(shown: dict[str, dict[int, Point]], member: str, key: str) -> int | None:
-    """The shortest length from which ``member`` stays under plain attention."""
-    own, base, start = shown[member], shown.get(BASELINE, {}), None
-    for length in sorted(own.keys() & base.keys(), reverse=True):
-        if getattr(own[length], key) >= getattr(base[length], key):
-            break
-        start = length
-    return start
-
-
 def _scaling_caption(
-    shown: dict[str, Any], crossings: list[str], lengths: list[int], what: str
+    measured: dict[str, Any], crossings: list[str], lengths: list[int], what: str
 ) -> str:
     verb = "is faster" if what == "time" else "needs less memory"
-    if BASELINE not in shown:
+    if BASELINE not in measured:
         first = "Plain attention has no numbers here, so there is no crossover."
-    elif set(shown) == {BASELINE}:
+    elif set(measured) == {BASELINE}:
         first = "Plain attention alone was measured."
     elif crossings:
         first = f"Than plain attention {verb}: {listed(crossings)} (ringed)."
@@ -282,12 +249,12 @@ def _missing(points: list[Point], key: str) -> str:
             known = point.status == "ok"
             why = f"{point.member} ({'too little to see' if known else point.status})"
             lost.setdefault(why, []).append(f"{point.length:,}")
-    shown = [f"{why} at {listed(lengths)}" for why, lengths in lost.items()]
-    return f" Not drawn: {'; '.join(shown)}." if shown else ""
+    absent = [f"{why} at {listed(lengths)}" for why, lengths in lost.items()]
+    return f" Not drawn: {'; '.join(absent)}." if absent else ""
 
 
 @styled
-def draw_decoding(results: Results, looks: Looks) -> Drawing | None:
+def draw_decoding(results: Results, styles: Styles) -> Drawing | None:
     """Milliseconds a token after a short and after a long context."""
     rows = [row for row in finished(results) if row["decode_ms"]]
     if not rows:
@@ -295,23 +262,20 @@ def draw_decoding(results: Results, looks: Looks) -> Drawing | None:
     contexts = sorted({c for row in rows for c in row["decode_ms"]}, key=int)
     short, long = contexts[0], contexts[-1]
     rows.sort(key=lambda row: row["decode_ms"].get(long, math.inf))
-    figure, axes = new_figure(height=1.3 + 0.34 * len(rows))
-    for place, row in enumerate(rows):
-        look, spent = looks[row["member"]], row["decode_ms"]
+    figure, axes = ranked_figure([row["member"] for row in rows], 1.3)
+    for line, row in enumerate(rows):
+        style, spent = styles[row["member"]], row["decode_ms"]
         ends = [spent[c] for c in (short, long) if c in spent]
-        axes.plot(ends, [place] * len(ends), color=look.colour, linewidth=1)
-        for context, face in ((short, "none"), (long, look.colour)):
+        axes.plot(ends, [line] * len(ends), color=style.colour, linewidth=1)
+        for context, face in ((short, "none"), (long, style.colour)):
             if context in spent:
-                axes.plot(spent[context], place, "o", color=look.colour, markerfacecolor=face)
+                axes.plot(spent[context], line, "o", color=style.colour, markerfacecolor=face)
     for context, face in ((short, "none"), (long, "#808890")):
         axes.plot([], [], "o", color="#808890", markerfacecolor=face, label=f"after {context}")
     axes.set_xscale("log")
     values = [value for row in rows for value in row["decode_ms"].values()]
     axes.set_xlim(min(values) / 1.4, max(values) * 1.4)
     _label_decades(axes.xaxis, lambda value: f"{value:g}")
-    axes.set_yticks(range(len(rows)), [row["member"] for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel("time per token (ms, lower is better)")
     figure.legend(loc="outside upper right", ncols=2)
     best, worst = rows[0], rows[-1]
@@ -321,11 +285,10 @@ def draw_decoding(results: Results, looks: Looks) -> Drawing | None:
     caption += " per token"
     if worst is not best and long in worst["decode_ms"]:
         caption += f", {worst['member']} {brief(worst['decode_ms'][long])} ms"
-    growth = max(rows, key=lambda row: row["decode_ms"].get(long, 0) / row["decode_ms"][short])
-    ratio = growth["decode_ms"].get(long, 0) / growth["decode_ms"][short]
-    caption += (
-        f". From {int(short):,} tokens on it grows most in {growth['member']}: {brief(ratio)}x."
-    )
+    ratios = [row["decode_ms"].get(long, 0) / row["decode_ms"][short] for row in rows]
+    ratio = max(ratios)
+    member = rows[ratios.index(ratio)]["member"]
+    caption += f". From {int(short):,} tokens on it grows most in {member}: {brief(ratio)}x."
     return Drawing("decoding", "Decoding", figure, caption)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,25 +54,22 @@ def draw_panels(
     figure.set_label(caption)
     axes = figure.subplots(len(rows), columns, squeeze=False)
     ends = "both" if signed else "max"
+    bar = functools.partial(figure.colorbar, label=scale, shrink=0.8, extend=ends)
     everything = [panel.values for row in rows for panel in row]
-    for row, places in zip(rows, axes, strict=True):
+    for row, row_axes in zip(rows, axes, strict=True):
         shared = [panel.values for panel in row] if by_row else everything
         image: Any = None
-        for panel, place in zip(row, places, strict=False):
+        for panel, axis in zip(row, row_axes, strict=False):
             norm = _norm([panel.values] if apart else shared, signed)
-            image = _draw(place, panel, norm, signed, wide, labels)
+            image = _draw(axis, panel, norm, signed, wide, labels)
             if apart and scale is not None:
-                figure.colorbar(
-                    image, ax=place, location="bottom", label=scale, shrink=0.8, extend=ends
-                )
-        for place in places[len(row) :]:
-            place.set_visible(False)
+                bar(image, ax=axis, location="bottom")
+        for axis in row_axes[len(row) :]:
+            axis.set_visible(False)
         if by_row and scale is not None:
-            figure.colorbar(image, ax=list(places), label=scale, shrink=0.8, extend=ends)
+            bar(image, ax=list(row_axes))
     if scale is not None and not (by_row or apart):
-        figure.colorbar(
-            image, ax=axes.ravel().tolist(), label=scale, shrink=0.8, aspect=30, extend=ends
-        )
+        bar(image, ax=axes.ravel().tolist(), aspect=30)
     return figure
 
 
@@ -91,30 +89,30 @@ def _norm(values: list[np.ndarray], signed: bool) -> Normalize:
     return Normalize(-top, top) if signed else PowerNorm(0.5, 0.0, top)
 
 
-def _draw(place: Axes, panel: Panel, norm: Normalize, signed: bool, wide: bool, labels: Any) -> Any:
+def _draw(axis: Axes, panel: Panel, norm: Normalize, signed: bool, wide: bool, labels: Any) -> Any:
     colours = matplotlib.colormaps["RdBu_r" if signed else "Blues"]
     colours = colours.with_extremes(bad=(0, 0, 0, 0))
-    image = place.imshow(
+    image = axis.imshow(
         panel.values,
         cmap=colours,
         norm=norm,
         aspect="auto" if wide else "equal",
         interpolation="none",
     )
-    place.grid(visible=False)
-    place.spines[:].set_visible(True)
-    place.set_title(panel.title, fontsize=8)
-    place.tick_params(labelsize=7, length=2)
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(True)
+    axis.set_title(panel.title, fontsize=8)
+    axis.tick_params(labelsize=7, length=2)
     if panel.axes is not None:
-        place.set_xlabel(panel.axes[0], fontsize=8)
-        place.set_ylabel(panel.axes[1], fontsize=8)
+        axis.set_xlabel(panel.axes[0], fontsize=8)
+        axis.set_ylabel(panel.axes[1], fontsize=8)
     size = panel.values.shape[0]
     if labels is not None and len(labels) == size <= READABLE:
         texts = [_plain(label) for label in labels]
-        place.set_xticks(range(size), texts, fontsize=5, rotation=90 if _long(texts) else 0)
-        place.set_yticks(range(size), texts, fontsize=5)
+        axis.set_xticks(range(size), texts, fontsize=5, rotation=90 if _long(texts) else 0)
+        axis.set_yticks(range(size), texts, fontsize=5)
     else:
-        place.locator_params(nbins=4, integer=True)
+        axis.locator_params(nbins=4, integer=True)
     return image
 
 
@@ -124,5 +122,5 @@ def _long(texts: list[str]) -> bool:
 
 def _plain(label: str) -> str:
     """Only what every font has; spaces and line ends are made visible."""
-    shown = label.replace(" ", "␣").replace("\n", "↵").replace("\t", "→")
-    return "".join(c if 0x20 < ord(c) < 0x250 or c in "␣↵→" else "·" for c in shown) or "·"
+    visible = label.replace(" ", "␣").replace("\n", "↵").replace("\t", "→")
+    return "".join(c if 0x20 < ord(c) < 0x250 or c in "␣↵→" else "·" for c in visible) or "·"

@@ -3,282 +3,252 @@ clusters; features of keys, and the weights that they make beside those of their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from everyformer.core.panels import Panel
+from everyformer.core.panels import Panel, layer_name, layer_title
 from everyformer.core.trace import Trace
 from everyformer.report.heatmaps import draw_panels, wrapped
 
 
-def recorded(traced: Trace, what: str) -> dict[str, Tensor]:
-    """(heads, L, L) by module path, clusters (heads, L), features (heads, L, M);
-    of biases that are zero everywhere none, nor the sorting of a single block."""
-    found = traced.find(what.replace("-", "_"))
-    if what == "clusters":
-        return {path: kept[0] for path, kept in found.items()}
-    square = {path: kept[0] if kept.dim() == 4 else kept for path, kept in found.items()}
-    if what == "buckets":
-        return {path: _shared(buckets) for path, buckets in square.items()}
-    if what == "position-bias":
-        return {path: bias for path, bias in square.items() if bias.count_nonzero()}
-    if what == "sort":
-        return {path: p for path, p in square.items() if p.shape[-1] > 1}
-    return square
+@dataclass(frozen=True)
+class View:
+    """What a trace recorded under one name, and how it is to be drawn."""
+
+    traced: Trace
+    what: str
+    """a name in `KINDS`"""
+    causal: bool
+    labels: Sequence[str] | None = None
+    """a text for each token"""
+    most: int | None = None
+    """at most so many layers and heads (default: all)"""
+
+    @cached_property
+    def found(self) -> dict[str, Tensor]:
+        """(heads, L, L) by module path, clusters (heads, L), features (heads, L, M);
+        of biases that are zero everywhere none, nor the sorting of a single block."""
+        found = self.traced.find(self.what.replace("-", "_"))
+        if self.what == "clusters":
+            return {path: kept[0] for path, kept in found.items()}
+        square = {path: kept[0] if kept.dim() == 4 else kept for path, kept in found.items()}
+        if self.what == "buckets":
+            return {path: _shared(buckets) for path, buckets in square.items()}
+        if self.what == "position-bias":
+            return {path: bias for path, bias in square.items() if bias.count_nonzero()}
+        if self.what == "sort":
+            return {path: p for path, p in square.items() if p.shape[-1] > 1}
+        return square
+
+    @property
+    def layers(self) -> list[tuple[str, Tensor]]:
+        """The layers that are drawn, with their module paths."""
+        return list(self.found.items())[: self.most]
+
+    @property
+    def left_out(self) -> str:
+        """A sentence about what is not drawn; '' where all is."""
+        layers, heads = len(self.found), max(len(kept) for kept in self.found.values())
+        if self.most is None or max(layers, heads) <= self.most:
+            return ""
+        return f" The first {self.most} of {layers} layers and {heads} heads at most are drawn."
+
+    def heads(
+        self, path: str, maps: Tensor, axes: tuple[str, str] | None = None, *, all_of: bool = False
+    ) -> list[Panel]:
+        """A panel for each head of ``maps`` (heads, rows, columns), the rows named at the first.
+
+        What a causal mixer cannot see is left blank, unless ``all_of`` a matrix means something.
+        """
+        causal = self.causal and not all_of
+        return [
+            Panel(
+                layer_title(path, f"head {h + 1}" if len(maps) > 1 else ""),
+                _past(one, causal),
+                axes if axes is None or h == 0 else (axes[0], ""),
+            )
+            for h, one in enumerate(maps[: self.most])
+        ]
+
+    def mean_and_heads(self, path: str) -> list[Panel]:
+        """The mean over heads, and beside it each of several heads."""
+        maps = self.found[path].float()
+        several = len(maps) > 1
+        mean = Panel(layer_title(path, "mean" if several else ""), _past(maps.mean(0), self.causal))
+        return [mean, *self.heads(path, maps)] if several else [mean]
 
 
-def draw_traced(
-    traced: Trace,
-    before: Trace | None,
-    what: str,
-    causal: bool,
-    labels: Sequence[str] | None,
-    most: int | None,
-) -> dict[str, Figure]:
-    """The figures of ``what``, a name in :data:`~everyformer.report.pictures.PICTURES`, if any."""
-    now = recorded(traced, what)
-    if not now:
-        return {}
-    old = {} if before is None else recorded(before, what)
-    if what == "weights":
-        return {what: _weights(now, causal, labels, most)}
-    if what == "buckets":
-        return {what: _buckets(now, labels, most)}
-    if what == "clusters":
-        return {what: _clusters(now, most)}
-    if what == "sort":
-        return {what: _sort(now, most)}
-    if what == "features":
-        made, exact = recorded(traced, "weights"), recorded(traced, "exact")
-        matrices = {path: (made[path], exact[path]) for path in now}
-        return {
-            what: _features(now, most),
-            "features-weights": _kernels(matrices, causal, labels, most),
-        }
-    draw = _spatial if what == "spatial" else _position_bias
-    return draw(now, old, causal, most)
-
-
-def _weights(
-    found: dict[str, Tensor], causal: bool, labels: Sequence[str] | None, most: int | None
-) -> Figure:
-    """One row of panels a layer, one panel a head."""
-    rows, reach = [], []
-    for path, weights in list(found.items())[:most]:
-        kept = weights[:most].float()
-        place = torch.arange(kept.shape[-1], device=kept.device)
-        far = (place[:, None] - place).abs()
-        reach.append((kept * far).sum(-1).mean().item())
-        several = kept.shape[0] > 1
-        rows.append(
-            [
-                Panel(layer_title(path, f"head {h + 1}" if several else ""), _past(one, causal))
-                for h, one in enumerate(kept)
-            ]
-        )
-    if all(len(row) == 1 for row in rows):
-        rows = wrapped([panel for row in rows for panel in row], 4)
+def weights(view: View, before: View | None) -> dict[str, Figure]:
+    """Who reads whom: one row of panels a layer, one panel a head."""
+    reach = []
+    for _, maps in view.layers:
+        position = torch.arange(maps.shape[-1], device=maps.device)
+        far = (position[:, None] - position).abs()
+        reach.append((maps[: view.most].float() * far).sum(-1).mean().item())
+    rows = _few([view.heads(path, maps) for path, maps in view.layers])
     caption = (
         "Row: the token that reads; column: the token that is read; darker: more weight (square "
-        f"root scale). Mean distance read, layer by layer: {', '.join(f'{r:.1f}' for r in reach)} "
-        f"tokens.{_left_out(found, most)}"
+        f"root scale). Mean distance read, layer by layer: {_listed(reach, '.1f')} "
+        f"tokens.{view.left_out}"
     )
-    return draw_panels(rows, caption, "weight", labels=labels)
+    return {"weights": draw_panels(rows, caption, "weight", labels=view.labels)}
 
 
-def _shared(buckets: Tensor) -> Tensor:
-    """Share of the rounds that put two tokens into one bucket: (heads, L, L) of (heads, n, L)."""
-    return (buckets[..., None] == buckets[..., None, :]).float().mean(1)
-
-
-def _buckets(found: dict[str, Tensor], labels: Sequence[str] | None, most: int | None) -> Figure:
-    """One row of panels a layer, one panel a head."""
-    rows, met = [], []
-    for path, shared in list(found.items())[:most]:
-        several, count = shared.shape[0] > 1, shared.shape[-1]
-        others = ~torch.eye(count, dtype=torch.bool, device=shared.device)
-        met.append(shared[:, others].mean().item() if count > 1 else 1.0)
-        rows.append(
-            [
-                Panel(layer_title(path, f"head {h + 1}" if several else ""), one.cpu().numpy())
-                for h, one in enumerate(shared[:most])
-            ]
-        )
+def buckets(view: View, before: View | None) -> dict[str, Figure]:
+    """Who shares a bucket: one row of panels a layer, one panel a head."""
+    met = []
+    for _, shared in view.layers:
+        others = ~torch.eye(shared.shape[-1], dtype=torch.bool, device=shared.device)
+        met.append(shared[:, others].mean().item() if others.any() else 1.0)
+    rows = [view.heads(path, shared, all_of=True) for path, shared in view.layers]
     caption = (
         "Darker: more rounds of hashing put the two tokens into one bucket, so that they may see "
         f"each other. Share of pairs that meet in a round, layer by layer: "
-        f"{', '.join(f'{share:.0%}' for share in met)}.{_left_out(found, most)}"
+        f"{_listed(met, '.0%')}.{view.left_out}"
     )
-    return draw_panels(rows, caption, "share of rounds", labels=labels)
+    return {"buckets": draw_panels(rows, caption, "share of rounds", labels=view.labels)}
 
 
-def _clusters(found: dict[str, Tensor], most: int | None) -> Figure:
-    """One panel a layer: a row a routed head, a column a token."""
+def clusters(view: View, before: View | None) -> dict[str, Figure]:
+    """The centroids of tokens: one panel a layer, a row a routed head, a column a token."""
     rows, used = [], []
-    for path, clusters in list(found.items())[:most]:
-        kept = clusters[:most]
+    for path, chosen in view.layers:
+        kept = chosen[: view.most]
         used.append(sum(len(head.unique()) for head in kept) / len(kept))
-        axes = ("token", "routed head")
-        rows.append([Panel(layer_title(path, ""), kept.float().cpu().numpy() + 1, axes)])
+        rows.append([Panel(layer_title(path), _past(kept + 1, False), ("token", "routed head"))])
     caption = (
         "The nearest centroid of every token, as a shade: tokens of one shade in a row meet in "
-        f"that head. Centroids used, layer by layer: {', '.join(f'{n:.1f}' for n in used)} a head."
-        f"{_left_out(found, most)}"
+        f"that head. Centroids used, layer by layer: {_listed(used, '.1f')} a head.{view.left_out}"
     )
-    return draw_panels(rows, caption, "number of the centroid", wide=True)
+    return {"clusters": draw_panels(rows, caption, "number of the centroid", wide=True)}
 
 
-def _sort(found: dict[str, Tensor], most: int | None) -> Figure:
-    """One row of panels a layer, one panel a head: the matrix P over blocks."""
-    rows, choices = [], []
-    for path, p in list(found.items())[:most]:
-        kept = p[:most].float()
+def sort(view: View, before: View | None) -> dict[str, Figure]:
+    """The matrix P over blocks: one row of panels a layer, one panel a head."""
+    choices = []
+    for _, p in view.layers:
+        kept = p[: view.most].float()
         # a causal first block sorts nothing in
         entropy = -torch.special.xlogy(kept, kept).sum(-1)[kept.sum(-1) > 0]
         choices.append(float(entropy.exp().mean()))
-        titles = [f"head {h + 1}" if len(kept) > 1 else "" for h in range(len(kept))]
-        rows.append(
-            [
-                Panel(layer_title(path, title), one.cpu().numpy())
-                for title, one in zip(titles, kept, strict=True)
-            ]
-        )
+    rows = [view.heads(path, p, all_of=True) for path, p in view.layers]
     caption = (
         "Row: the block that reads; column: the block that is sorted in for it; darker: more of it "
         "(square root scale). Blocks in the mixture of a row, layer by layer: "
-        f"{', '.join(f'{n:.1f}' for n in choices)}.{_left_out(found, most)}"
+        f"{_listed(choices, '.1f')}.{view.left_out}"
     )
-    return draw_panels(rows, caption, "P")
+    return {"sort": draw_panels(rows, caption, "P")}
 
 
-def _features(found: dict[str, Tensor], most: int | None) -> Figure:
-    """One row of panels a layer, one panel a head: a row a token, a column a feature."""
-    rows, sizes = [], []
-    signed = any(bool((kept < 0).any()) for kept in found.values())
-    for path, kept in list(found.items())[:most]:
-        several = kept.shape[0] > 1
-        sizes.append(kept.shape[-1])
-        rows.append(
-            [
-                Panel(
-                    layer_title(path, f"head {h + 1}" if several else ""),
-                    one.float().cpu().numpy(),
-                    ("feature", "token" if h == 0 else ""),
-                )
-                for h, one in enumerate(kept[:most])
-            ]
-        )
+def features(view: View, before: View | None) -> dict[str, Figure]:
+    """One row of panels a layer, one panel a head: a row a token, a column a feature; and the
+    weights that they make."""
+    signed = any(bool((kept < 0).any()) for kept in view.found.values())
+    rows = [view.heads(path, kept, ("feature", "token"), all_of=True) for path, kept in view.layers]
+    sizes = [kept.shape[-1] for _, kept in view.layers]
     caption = (
         "phi(k) of every key, less a factor for each where the map is an exponential: a token is "
         "read by what its features have in common with those of a query. Features a head, layer "
-        f"by layer: {', '.join(map(str, sizes))}.{_left_out(found, most)}"
+        f"by layer: {_listed(sizes, 'd')}.{view.left_out}"
     )
-    return draw_panels(rows, caption, "feature", wide=True, signed=signed)
+    figure = draw_panels(rows, caption, "feature", wide=True, signed=signed)
+    return {"features": figure, "features-weights": _weights_of_features(view)}
 
 
-def _kernels(
-    found: dict[str, tuple[Tensor, Tensor]],
-    causal: bool,
-    labels: Sequence[str] | None,
-    most: int | None,
-) -> Figure:
+def _weights_of_features(view: View) -> Figure:
     """Two rows of panels a layer, one panel a head: weights by features, and the kernel's."""
+    out, exact = (replace(view, what=what).found for what in ("weights", "exact"))
     rows = []
     apart: list[float] = []
     even: list[float] = []
-    signed = any(bool((made < 0).any()) for made, _ in found.values())
-    for path, (made, exact) in list(found.items())[:most]:
-        seen = (exact > 0).float()
+    for path, _ in view.layers:
+        seen = (exact[path] > 0).float()
         plain = seen / seen.sum(-1, keepdim=True).clamp(min=1)
-        for distances, other in ((apart, made), (even, plain)):
-            distances.append(float((other - exact).abs().sum(-1).mean() / 2))
-        for maps, name in ((made, "by features"), (exact, "exact")):
-            rows.append(
-                [
-                    Panel(
-                        layer_title(path, f"head {h + 1}" if len(maps) > 1 else ""),
-                        _past(one, causal),
-                        ("", name if h == 0 else ""),
-                    )
-                    for h, one in enumerate(maps[:most])
-                ]
-            )
+        for distances, other in ((apart, out[path]), (even, plain)):
+            distances.append(float((other - exact[path]).abs().sum(-1).mean() / 2))
+        rows += [
+            view.heads(path, maps[path], ("", name))
+            for maps, name in ((out, "by features"), (exact, "exact"))
+        ]
     caption = (
         "By features: the weights that products of features make. Exact: those of the kernel that "
         "random features estimate; of a map that estimates none, of softmax with the same queries "
         "and keys. Share of a row's weight that lies elsewhere, layer by layer: "
-        f"{', '.join(f'{d:.0%}' for d in apart)}; with equal weights in place of features "
-        f"{', '.join(f'{d:.0%}' for d in even)}."
-        f"{_left_out({path: made for path, (made, _) in found.items()}, most)}"
+        f"{_listed(apart, '.0%')}; with equal weights in place of features "
+        f"{_listed(even, '.0%')}.{view.left_out}"
     )
-    return draw_panels(rows, caption, "weight", signed=signed, labels=labels)
+    signed = any(bool((out[path] < 0).any()) for path in view.found)
+    return draw_panels(rows, caption, "weight", signed=signed, labels=view.labels)
 
 
-def _position_bias(
-    now: dict[str, Tensor], old: dict[str, Tensor], causal: bool, most: int | None
-) -> dict[str, Figure]:
+def position_bias(view: View, before: View | None) -> dict[str, Figure]:
     """The learned w of every layer, averaged over heads and head by head."""
-    rows = []
-    for path, bias in list(now.items())[:most]:
-        panels = _mean_and_heads(path, bias, causal, most)
-        rows.append(panels)
-    spread = {path: toeplitz_share(bias, causal) for path, bias in now.items()}
-    if all(bias.shape[0] == 1 for bias in now.values()):
-        rows = wrapped([panel for row in rows for panel in row], 4)
+    now, old = view.found, {} if before is None else before.found
+    rows = _few([view.mean_and_heads(path) for path, _ in view.layers])
     grown = ""
     if now.keys() == old.keys():
         sizes = [float(now[path].std() / old[path].std()) for path in now]
-        grown = f" Its spread grew {', '.join(f'{size:.1f}' for size in sizes)} fold in training."
+        grown = f" Its spread grew {_listed(sizes, '.1f')} fold in training."
+    explained = [toeplitz_share(bias, view.causal) for bias in now.values()]
     caption = (
         "w[t, t'] by layer: how much the token in the column adds to its weight in the row's "
         f"average (red) or loses (blue), whatever the tokens are.{grown} Part of the variance that "
-        f"the distance alone explains: {', '.join(f'{r:.0%}' for r in spread.values())}."
-        f"{_left_out(now, most)}"
+        f"the distance alone explains: {_listed(explained, '.0%')}.{view.left_out}"
     )
     return {"position-bias": draw_panels(rows, caption, "bias (nats)", signed=True)}
 
 
-def _spatial(
-    now: dict[str, Tensor], old: dict[str, Tensor], causal: bool, most: int | None
-) -> dict[str, Figure]:
+def spatial(view: View, before: View | None) -> dict[str, Figure]:
     """SGU matrices at the start (first row) and after training, a column a layer."""
-    single = all(weight.shape[0] == 1 for weight in now.values())
-    groups = [list(now)[:most]] if single else [[path] for path in list(now)[:most]]
+    paths = [path for path, _ in view.layers]
+    single = all(len(weight) == 1 for weight in view.found.values())
     figures = {}
-    for group in groups:
-        trained = [p for path in group for p in _mean_and_heads(path, now[path], causal, most)]
-        rows, both = [trained], all(path in old for path in group)
-        if both:
-            first = [p for path in group for p in _mean_and_heads(path, old[path], causal, most)]
+    for group in [paths] if single else [[path] for path in paths]:
+        rows = [[panel for path in group for panel in view.mean_and_heads(path)]]
+        both = before is not None and all(path in before.found for path in group)
+        if before is not None and both:
+            first = [panel for path in group for panel in before.mean_and_heads(path)]
             rows = [
-                [Panel(p.title, p.values, ("", when if n == 0 else "")) for n, p in enumerate(row)]
-                for when, row in (("start", first), ("trained", trained))
+                [replace(panel, axes=("", when if n == 0 else "")) for n, panel in enumerate(row)]
+                for when, row in (("start", first), ("trained", rows[0]))
             ]
-        explained = ", ".join(f"{toeplitz_share(now[path], causal):.0%}" for path in group)
+        explained = [toeplitz_share(view.found[path], view.causal) for path in group]
         caption = (
             "W: how much of the token in the column enters the gate of the token in the row"
             + ("; the two rows have colour scales of their own" if both else "")
             + f". Part of the variance that the distance alone explains (100%: Toeplitz): "
-            f"{explained}.{_left_out(now, most) if single else ''}"
+            f"{_listed(explained, '.0%')}.{view.left_out if single else ''}"
         )
-        name = "spatial" if single else f"spatial-{_layer(group[0])}"
+        name = "spatial" if single else f"spatial-{layer_name(group[0])}"
         figures[name] = draw_panels(rows, caption, "W", signed=True, by_row=both)
     return figures
 
 
-def _mean_and_heads(path: str, maps: Tensor, causal: bool, most: int | None) -> list[Panel]:
-    mean = _past(maps.float().mean(0), causal)
-    if maps.shape[0] == 1:
-        return [Panel(layer_title(path, ""), mean)]
-    heads = [
-        Panel(layer_title(path, f"head {h + 1}"), _past(one.float(), causal))
-        for h, one in enumerate(maps[:most])
-    ]
-    return [Panel(layer_title(path, "mean"), mean), *heads]
+class Kind(NamedTuple):
+    """One kind of picture of what mixers record."""
+
+    draw: Callable[[View, View | None], dict[str, Figure]]
+    """its figures by name, beside the same before training where that is known"""
+    compared: bool = False
+    """whether it is drawn beside what it was before training"""
+
+
+KINDS = {
+    "weights": Kind(weights),
+    "features": Kind(features),
+    "sort": Kind(sort),
+    "position-bias": Kind(position_bias, compared=True),
+    "spatial": Kind(spatial, compared=True),
+    "buckets": Kind(buckets),
+    "clusters": Kind(clusters),
+}
 
 
 def toeplitz_share(maps: Tensor, causal: bool) -> float:
@@ -294,27 +264,26 @@ def toeplitz_share(maps: Tensor, causal: bool) -> float:
     return explained / total if total else 1.0
 
 
+def _shared(buckets: Tensor) -> Tensor:
+    """Share of the rounds that put two tokens into one bucket: (heads, L, L) of (heads, n, L)."""
+    return (buckets[..., None] == buckets[..., None, :]).float().mean(1)
+
+
 def _past(values: Tensor, causal: bool) -> np.ndarray:
     """What a causal mixer cannot see is left blank."""
-    shown = values.detach().float().cpu().clone()
+    visible = values.detach().float().cpu().clone()
     if causal:
-        later = torch.ones_like(shown, dtype=torch.bool).triu(1)
-        shown = shown.masked_fill(later, float("nan"))
-    return shown.numpy()
+        later = torch.ones_like(visible, dtype=torch.bool).triu(1)
+        visible = visible.masked_fill(later, float("nan"))
+    return visible.numpy()
 
 
-def _layer(path: str) -> str:
-    number = next((part for part in path.split(".") if part.isdigit()), None)
-    return path if number is None else f"layer-{int(number) + 1}"
+def _few(rows: list[list[Panel]]) -> list[list[Panel]]:
+    """Layers of one head each side by side."""
+    if all(len(row) == 1 for row in rows):
+        return wrapped([panel for row in rows for panel in row], 4)
+    return rows
 
 
-def layer_title(path: str, rest: str) -> str:
-    """``rest`` behind the layer that a module's path names."""
-    return ", ".join(filter(None, (_layer(path).replace("-", " "), rest)))
-
-
-def _left_out(found: dict[str, Tensor], most: int | None) -> str:
-    layers, heads = len(found), max(kept.shape[0] for kept in found.values())
-    if most is None or max(layers, heads) <= most:
-        return ""
-    return f" The first {most} of {layers} layers and {heads} heads at most are drawn."
+def _listed(numbers: Iterable[float], form: str) -> str:
+    return ", ".join(format(number, form) for number in numbers)

@@ -13,6 +13,7 @@ from torch import Tensor
 from everyformer.comparison.results import Results, finished
 from everyformer.core.config import from_dict
 from everyformer.core.errors import EveryformerError
+from everyformer.core.tasks import TASKS
 
 LONGEST = 64
 """tokens of text in a picture: more would be too small to see"""
@@ -31,7 +32,7 @@ class Learned:
     why: str = ""
 
 
-def look_inside(results: Results, folder: Path) -> list[Learned]:
+def learned_of_all(results: Results, folder: Path) -> list[Learned]:
     """The pictures of every finished member, best first; a failure is a reason, never an error."""
     rows = finished(results)
     if not rows:
@@ -72,18 +73,17 @@ def _example(results: Results) -> tuple[Tensor, list[str] | None]:
 def _one(
     results: Results, member: str, folder: Path, inputs: Tensor, labels: list[str] | None
 ) -> Learned:
-    from everyformer.models.pixels import PixelModel
     from everyformer.report.pictures import drawn_images, learned_pictures
     from everyformer.training.checkpoint import load_model
     from everyformer.training.upgrades import RUN_FORMAT, read_saved
 
     run = next(r for r in results["runs"] if r["member"] == member)
-    place = folder / run.get("folder", f"runs/{member}-seed{run['seed']}") / "run"
+    saved = folder / run.get("folder", f"runs/{member}-seed{run['seed']}") / "run"
     try:
-        model: Any = load_model(place)
-        start = rebuilt(read_saved(place / "config.json", RUN_FORMAT))
+        model: Any = load_model(saved)
+        start = rebuilt(read_saved(saved / "config.json", RUN_FORMAT))
         found = learned_pictures(model, inputs, start=start, labels=labels, most=MOST)
-        if isinstance(model, PixelModel) and model.config.tokens <= MOST_PIXELS:
+        if TASKS[model.config.task].draws and model.config.tokens <= MOST_PIXELS:
             small = None if model.config.source_image is None else inputs
             found = {"samples": drawn_images(model, small=small), **found}
     except (EveryformerError, OSError, RuntimeError, KeyError, ValueError) as error:

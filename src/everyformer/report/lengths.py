@@ -13,7 +13,7 @@ from everyformer.report.style import new_figure, save_figure, styled
 
 @styled
 def draw_lengths(found: Sequence[dict[str, Any]], trained: int | None, path: Path) -> Path:
-    """The curve with its 95% intervals as a picture.
+    """A picture of the loss against the length of the window, with 95% intervals.
 
     Args:
         found: evaluations with ``window``, ``loss`` and ``loss_interval``, in nats a token.
@@ -40,7 +40,7 @@ def draw_lengths(found: Sequence[dict[str, Any]], trained: int | None, path: Pat
 
 
 @styled
-def draw_places(found: dict[str, Any], path: Path) -> Path:
+def draw_positions(found: dict[str, Any], path: Path) -> Path:
     """Loss by place in the segment, and by how many tokens were read before, as a picture.
 
     Args:
@@ -49,9 +49,9 @@ def draw_places(found: dict[str, Any], path: Path) -> Path:
     """
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    places, contexts = found["by_place"], found["by_context"]
-    middles = [(one["from"] + one["to"]) / 2 for one in places]
-    left.plot(middles, [one["loss"] for one in places], marker="o", markersize=3)
+    positions, contexts = found["by_place"], found["by_context"]
+    middles = [(one["from"] + one["to"]) / 2 for one in positions]
+    left.plot(middles, [one["loss"] for one in positions], marker="o", markersize=3)
     left.set(xlabel=f"place in a segment of {found['window']:,}", ylabel="loss (nats a token)")
     right.plot([one["from"] for one in contexts], [one["loss"] for one in contexts], marker="o")
     right.set_xscale("log")

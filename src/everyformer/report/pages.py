@@ -2,13 +2,13 @@
 
 A page is made of the row in `family.py`, the text and options of the member's file, of sparse
 patterns a picture, the laws, and the recorded results of its experiments (``docs/results/*.json``
-with figures beside).
+with figures beside). Genes around the layers, which are no member's subject, have a page for each
+of their alternatives.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import json
 import sys
@@ -20,37 +20,43 @@ from matplotlib.figure import Figure
 from everyformer.core.config import Choice, docs_of
 from everyformer.core.files import write_text
 from everyformer.core.member import Member
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import LM, TASKS
 from everyformer.experiments import defaults
-from everyformer.experiments.base import FILES, Experiment
+from everyformer.experiments.base import Experiment, experiments
 from everyformer.family import list_members
 from everyformer.genes import GENES, named_genes
 from everyformer.mixers import MIXERS
 from everyformer.models.build import create_model
 from everyformer.report.heatmaps import draw_offered
-from everyformer.report.places import offered
+from everyformer.report.positions import offered
 from everyformer.report.style import save_figure
-from everyformer.verification.verify import LAWS, exemption
+from everyformer.verification.verify import LAWS, OF_LAYERS, exemption
 
 ABILITIES = ("causal", "strictly causal", "bidirectional", "cross", "streaming", "padding")
 
 
 def write_pages(folder: Path) -> list[Path]:
-    """Write ``members/NAME.md`` for every member and an index; returns the files."""
-    place = folder / "members"
-    place.mkdir(parents=True, exist_ok=True)
+    """Write ``members/NAME.md`` for every member, ``members/GENE-NAME.md`` for every alternative
+    around the layers, and an index; returns the files."""
     recorded, trained = results(folder / "results"), defaults.read(folder / "results")
+    texts = {member.name: page(member, recorded, trained) for member in list_members()}
+    texts |= {f"{gene}-{name}": gene_page(gene, name) for gene, name in around_layers()}
+    texts["README"] = overview(recorded)
     written = []
+    for name, text in texts.items():
+        written.append(folder / "members" / f"{name}.md")
+        write_text(written[-1], text, parents=True)
     for member in list_members():
-        path = place / f"{member.name}.md"
-        write_text(path, page(member, recorded, trained))
-        written.append(path)
         if drawn_for(member) is not None:
             file = folder / "patterns" / f"{member.name}.svg"
             written.append(save_figure(pattern(member), file))
-    index = place / "README.md"
-    write_text(index, overview(recorded))
-    return [*written, index]
+    return written
+
+
+def around_layers() -> list[tuple[str, str]]:
+    """Gene and name of every alternative that is no member's subject."""
+    genes = [gene for gene in GENES.values() if gene.footing]
+    return [(gene.name, name) for gene in genes for name in gene.alternatives.names()]
 
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
@@ -58,14 +64,6 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     paths = (path for path in sorted(folder.glob("*.json")) if path.stem != defaults.NAME)
     found = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
     return {result["experiment"]: result for result in found}
-
-
-def experiments() -> list[Experiment]:
-    """All experiments, in the order of the files."""
-    every: list[Experiment] = []
-    for file in FILES:
-        every += importlib.import_module(f"everyformer.experiments.{file}").EXPERIMENTS
-    return every
 
 
 def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict[str, Any]]) -> str:
@@ -78,38 +76,58 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
         "",
         f"**Claim.** {member.claim[0].upper()}{member.claim[1:]}.",
         "",
-        "```python",
-        "import everyformer as ef",
-        "",
-        f'model = ef.create_model("{member.name}", task="{member.tasks[0]}")',
     ]
+    calls = [f'model = ef.create_model("{member.name}", task="{member.tasks[0]}")']
     if member.is_mixer:
-        lines.append(
+        calls.append(
             f'mixer = ef.create_mixer("{member.name}", width=256, heads=4, max_length=1024)'
         )
-    command = f"everyformer train {member.name} {TASKS[member.tasks[0]].train}"
-    lines += ["```", "", "```sh", command, "```"]
-    lines += ["", *_table_row(member), "", "## What it is", "", _text(member), ""]
+    lines += _usage(calls, f"everyformer train {member.name} {TASKS[member.tasks[0]].train}")
+    lines += [*_table_row(member), "", *_text(*_subject(member))]
     for gene, choice in named_genes(member).items():
         lines += _options(gene, GENES[gene].typed(choice))
     if drawn_for(member) is not None:
         lines += ["## Who reads whom", "", f"![{member.name}](../patterns/{member.name}.svg)", ""]
-        shown = f"everyformer show {member.name} masks --task {drawn_for(member)}"
-        lines += [f"{pattern(member).get_label()} `{shown}` draws it.", ""]
+        command = f"everyformer show {member.name} masks --task {drawn_for(member)}"
+        lines += [f"{pattern(member).get_label()} `{command}` draws it.", ""]
     lines += ["## Laws", "", "Checked by `everyformer verify " + member.name + "`:", ""]
     for law, check in LAWS.items():
         reason = exemption(member, law)
-        says = (inspect.getdoc(check) or "").split("\n")[0]
-        lines.append(f"- *{law}*: " + (f"does not apply ({reason})" if reason else says))
+        lines.append(f"- *{law}*: " + (f"does not apply ({reason})" if reason else _first(check)))
     lines += ["", "## At its defaults", ""]
-    told = "Nats on held-out data after a short training, mean over seeds"
-    lines.append(f"{told} ([all members](../results/defaults.md)):")
+    about = "Nats on held-out data after a short training, mean over seeds"
+    lines.append(f"{about} ([all members](../results/defaults.md)):")
     lines += ["", *defaults.of_member(member.name, trained)]
     lines += ["", "## Experiments", ""]
     own = [e for e in experiments() if member.name in e.members]
     for experiment in own:
         lines += _experiment(experiment, recorded.get(experiment.name))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def gene_page(gene: str, name: str) -> str:
+    """The page of one alternative of a gene around the layers."""
+    record, cls = GENES[gene], GENES[gene].alternatives.get(name)
+    flags, call = f"--{gene} {name}", f'ef.create_model("attention", {gene}="{name}"'
+    for option, value in (cls.trials.variants or ({},))[0].items():
+        flags += f" --{gene}.{option} {value}"
+        call += f", {option}={value!r}".replace("'", '"')
+    usual = " It is the default." if record.default == name else f" Default: `{record.default}`."
+    members = [m.name for m in list_members() if m.genes[gene].name == name]
+    who = ", ".join(f"[{member}]({member}.md)" for member in members) or "none"
+    lines = [
+        f"# The {gene} `{name}`",
+        "",
+        f"{record.question[0].upper()}{record.question[1:]}.{usual}",
+        "",
+    ]
+    lines += _usage([f"model = {call})"], f"everyformer train attention {TASKS[LM].train} {flags}")
+    lines += _text(gene, name)
+    lines += _options(gene, record.typed(Choice(name)))
+    lines += ["## Laws", "", "Drawn for the layers of every member on which these are checked:", ""]
+    lines += [f"- *{law}*: {_first(LAWS[law])}" for law in OF_LAYERS]
+    lines += ["", "## Members", "", f"Those that have it: {who}."]
+    return "\n".join(lines) + "\n"
 
 
 def drawn_for(member: Member) -> str | None:
@@ -141,13 +159,12 @@ def overview(recorded: dict[str, dict[str, Any]]) -> str:
             f"| [{m.name}]({m.name}.md) | {m.title}, {m.authors} {m.year} | {m.cost.formula} "
             f"| {m.cost.state} | {tasks} |"
         )
-    lines += [
-        "",
-        "# Experiments",
-        "",
-        "| experiment | seen here | what was found |",
-        "|---|---|---|",
-    ]
+    lines += ["", "# Around the layers", "", "| gene | alternative |", "|---|---|"]
+    for gene, name in around_layers():
+        about = _first(sys.modules[GENES[gene].alternatives.get(name).__module__])
+        lines.append(f"| {gene} | [{name}]({gene}-{name}.md): {about} |")
+    columns = "| experiment | seen here | what was found |"
+    lines += ["", "# Experiments", "", columns, "|---|---|---|"]
     for experiment in experiments():
         result = recorded.get(experiment.name)
         seen = "not recorded" if result is None else "yes" if result["holds"] else "**no**"
@@ -166,15 +183,29 @@ def _table_row(member: Member) -> list[str]:
     return lines
 
 
-def _text(member: Member) -> str:
-    """The text at the head of the file that makes the member what it is, as written there."""
+def _usage(calls: list[str], command: str) -> list[str]:
+    lines = ["```python", "import everyformer as ef", "", *calls, "```"]
+    return [*lines, "", "```sh", command, "```", ""]
+
+
+def _subject(member: Member) -> tuple[str, str]:
+    """Gene and name of what makes the member what it is."""
     mixer, position, memory = (member.genes[gene] for gene in ("mixer", "position", "memory"))
     special = mixer.name == "attention" and position.name not in (None, "sinusoidal")
     special = special or member.name == "sinusoidal"
     gene = "memory" if memory.name is not None else "position" if special else "mixer"
-    cls = GENES[gene].alternatives.get(str(member.genes[gene].name))
-    text = inspect.getdoc(sys.modules[cls.__module__]) or ""
-    return f"```text\n{text}\n```"
+    return gene, str(member.genes[gene].name)
+
+
+def _text(gene: str, name: str) -> list[str]:
+    """The text at the head of an alternative's file, as written there."""
+    text = inspect.getdoc(sys.modules[GENES[gene].alternatives.get(name).__module__]) or ""
+    return ["## What it is", "", f"```text\n{text}\n```", ""]
+
+
+def _first(what: Any) -> str:
+    """The first line of a docstring."""
+    return (inspect.getdoc(what) or "").split("\n")[0]
 
 
 def _options(gene: str, choice: Choice) -> list[str]:

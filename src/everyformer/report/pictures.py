@@ -7,6 +7,7 @@ changes. Each figure carries its caption as its label (``figure.get_label()``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,38 +17,28 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from torch import Tensor
 
-from everyformer.core.errors import ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError, nearest
 from everyformer.core.files import file_written_whole, named_as
+from everyformer.core.mixer import Mixer
+from everyformer.core.panels import Recorded
+from everyformer.core.tasks import TASKS
 from everyformer.core.trace import Trace, trace
 from everyformer.generation.pixels import draw_images
+from everyformer.genes import GENES
 from everyformer.models.base import Model
-from everyformer.models.enlarging import SuperResolution
 from everyformer.models.pixels import PixelModel
-from everyformer.models.seq2seq import EncoderDecoder
+from everyformer.positions.base import Position
 from everyformer.report.heatmaps import draw_offered
-from everyformer.report.inside import draw_traced, recorded
-from everyformer.report.places import (
-    draw_distances,
-    draw_terms,
-    offered,
-    positions_of,
-)
+from everyformer.report.inside import KINDS, View
+from everyformer.report.positions import draw_distances, offered, positions_of
 from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
 
-TRACED = (
-    "weights", "features", "sort", "position-bias", "spatial", "buckets", "clusters", "terms",
-)  # fmt: skip
-"""what mixers offer while they run"""
-COMPARED = ("position-bias", "spatial")
-"""those that are drawn beside what they were before training"""
-PICTURES = (*TRACED, "encodings", "rotary", "distances", "masks")
-
-ENCODING = (EncoderDecoder, SuperResolution)
-"""models of which the encoder is shown"""
+PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks")
+"""those that all know; parts of a model may offer others"""
 
 
-class Look:
+class Inside:
     """A model, the same before training if it is known, and what both show as they read.
 
     Args:
@@ -58,6 +49,7 @@ class Look:
 
     def __init__(self, model: Model, inputs: Tensor, start: Model | None = None) -> None:
         self.model, self.inputs, self.start = model, inputs, start
+        self.causal = bool(model.config.causal) and not TASKS[model.config.task].encodes
 
     @cached_property
     def traced(self) -> Trace:
@@ -66,37 +58,49 @@ class Look:
 
     @cached_property
     def before(self) -> Trace | None:
-        """The same before training."""
+        """What they offer before training, where that is known."""
         return None if self.start is None else _traced(self.start, self.inputs)
+
+    @cached_property
+    def recorded(self) -> Recorded:
+        """How parts of the model draw what they alone record."""
+        parts = (part for part in self.model.modules() if isinstance(part, Mixer | Position))
+        return {name: draw for part in parts for name, draw in part.recorded.items()}
 
     def draw(
         self, what: str, labels: Sequence[str] | None, length: int | None, most: int | None
     ) -> dict[str, Figure]:
         """The figures of one kind of picture, by name; none where there is no such thing."""
+        if not self.applies(what):
+            return {}
+        if what in self.recorded:
+            found = dict(list(self.traced.find(what).items())[:most])
+            return {what: draw_offered(self.recorded[what](found, self.causal))}
         if what == "distances":
             return draw_distances(self.model, length)
-        if what not in TRACED:
-            own = offered(self.model, length)
-            return {what: draw_offered(own[what]())} if what in own else {}
-        causal = bool(self.model.config.causal) and not isinstance(self.model, ENCODING)
-        if what == "terms":
-            return draw_terms(self.traced, causal, most)
-        before = self.before if what in COMPARED and self.applies(what) else None
-        return draw_traced(self.traced, before, what, causal, labels, most)
+        if what not in KINDS:
+            return {what: draw_offered(offered(self.model, length)[what]())}
+        view, before = View(self.traced, what, self.causal, labels, most), None
+        if KINDS[what].compared and self.before is not None:
+            before = replace(view, traced=self.before)
+        return KINDS[what].draw(view, before)
 
     def able(self) -> list[str]:
-        """What there is to draw, names of a member's own last."""
+        """What there is to draw, names of a part's own last."""
         own = [name for name in offered(self.model, None) if name not in PICTURES]
-        return [*filter(self.applies, PICTURES), *own]
+        after = [name for name in PICTURES if name not in KINDS]
+        return [*filter(self.applies, (*KINDS, *self.recorded, *after)), *own]
 
     def applies(self, what: str) -> bool:
         """Whether there is something to draw."""
+        if what in self.recorded:
+            return bool(self.traced.find(what))
+        if what in KINDS:
+            return bool(View(self.traced, what, self.causal).found)
         if what == "distances":
             model = self.model
             nothing = torch.zeros(1, dtype=torch.long, device=next(model.parameters()).device)
             return any(p.curve(nothing) is not None for p in positions_of(model).values())
-        if what in TRACED:
-            return bool(recorded(self.traced, what))
         return what in offered(self.model, None)
 
 
@@ -117,12 +121,12 @@ def learned_pictures(
         labels: a text for each token.
         most: at most so many layers and heads of each (default: all).
     """
-    look = Look(model, inputs, start)
+    inside = Inside(model, inputs, start)
     found: dict[str, Figure] = {}
-    for what in (*TRACED, "encodings", "distances"):
+    for what in (*KINDS, *inside.recorded, "encodings", "distances"):
         if what == "encodings" and model.position and not list(model.position.parameters()):
             continue
-        found |= look.draw(what, labels, None, most)
+        found |= inside.draw(what, labels, None, most)
     return found
 
 
@@ -139,27 +143,40 @@ def draw_pictures(
     """The figures of one kind of picture, by name.
 
     Args:
-        what: one of `PICTURES`.
+        what: one of `PICTURES`, or of those that parts of the model offer.
         length: positions of encodings and masks (default: 32 and 16).
         (others as in `learned_pictures`)
 
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    look = Look(model, inputs, start)
-    made = look.draw(what, labels, length, most)
-    if not made:
-        able = [name for name in look.able() if name != what]
+    inside = Inside(model, inputs, start)
+    found = inside.draw(what, labels, length, most)
+    if not found:
+        able = [name for name in inside.able() if name != what]
         lacks = f"has no {what.replace('-', ' ')} to show"
-        if what == "position-bias" and look.traced.find("position_bias"):
+        if what == "position-bias" and inside.traced.find("position_bias"):
             lacks = "has position biases that are zero everywhere"
         raise UnsupportedError(f"{model.config.member} {lacks}; it has {listed(able)}")
-    return made
+    return found
 
 
 def applicable(model: Model, inputs: Tensor) -> list[str]:
-    """The names in `PICTURES`, or of a member's own, that this model has something to show for."""
-    return Look(model, inputs).able()
+    """The names in `PICTURES`, or of a part's own, that this model has something to show for."""
+    return Inside(model, inputs).able()
+
+
+def require_picture(model: Model, what: str) -> None:
+    """Refuse a name that neither this model nor any other has a picture of.
+
+    Raises:
+        ConfigError: with the names that are closest, or all.
+    """
+    parts = [gene.alternatives.get(n) for gene in GENES.values() for n in gene.alternatives.names()]
+    recorded = (name for part in parts for name in getattr(part, "recorded", ()))
+    known = {"all", *PICTURES, *recorded, *offered(model, None)}
+    if what not in known:
+        raise ConfigError(f"unknown picture '{what}'; {nearest(what, known)}")
 
 
 def save_images(images: Tensor, path: str | Path, columns: int | None = None) -> Path:
@@ -173,8 +190,8 @@ def save_images(images: Tensor, path: str | Path, columns: int | None = None) ->
             f"{tuple(images.shape)} {str(images.dtype).removeprefix('torch.')}"
         )
     path = picture_path(path)
-    with file_written_whole(path, parents=True) as made:
-        imsave(made, _grid(images, columns))
+    with file_written_whole(path, parents=True) as new:
+        imsave(new, _grid(images, columns))
     return path
 
 
@@ -220,12 +237,7 @@ def _traced(model: Model, inputs: Tensor) -> Trace:
     model.eval()
     try:
         with torch.no_grad(), trace(model) as traced:
-            if isinstance(model, ENCODING):
-                model.encode(inputs[:1])
-            elif isinstance(model, PixelModel):
-                model(inputs[:1], labels=model.every_class(1))
-            else:
-                model(inputs[:1])
+            model.inspect(inputs[:1])
     finally:
         model.train(training)
     return traced

@@ -1,4 +1,4 @@
-"""One look for every figure: colours, sizes, and the ways to files and into a page.
+"""One style for every figure: colours, sizes, and the ways to files and into a page.
 
 No pyplot, so no state: figures are made by `styled` functions and die with their last reference.
 Colours are those of Okabe and Ito, told apart by colour-blind readers too; markers differ as well.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,31 +64,45 @@ styled = matplotlib.rc_context(_RC)
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     """How one member is drawn."""
 
     colour: str
     marker: str
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """What `Axes.plot` takes."""
+        return {"color": self.colour, "marker": self.marker}
 
-class Looks:
-    """The look of each member of a comparison, the same in all of its figures."""
+
+class Styles:
+    """The style of each member of a comparison, the same in all of its figures."""
 
     def __init__(self, members: Iterable[str]) -> None:
-        self._looks = {
-            member: Look(_COLOURS[i % 8], _MARKERS[(i + i // 8) % 8])
+        self._styles = {
+            member: Style(_COLOURS[i % 8], _MARKERS[(i + i // 8) % 8])
             for i, member in enumerate(dict.fromkeys(members))
         }
 
-    def __getitem__(self, member: str) -> Look:
+    def __getitem__(self, member: str) -> Style:
         """Grey for a baseline that does not take part itself."""
-        return self._looks.get(member, Look(_OUTSIDER, "x"))
+        return self._styles.get(member, Style(_OUTSIDER, "x"))
 
 
 def new_figure(height: float = HIGH) -> tuple[Figure, Axes]:
     """A figure with one pair of axes."""
     figure = Figure(figsize=(WIDE, height), layout="constrained")
     return figure, figure.subplots()
+
+
+def ranked_figure(names: Sequence[str], height: float) -> tuple[Figure, Axes]:
+    """A figure with a line for each of ``names``, the first on top."""
+    figure, axes = new_figure(height + 0.34 * len(names))
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.6)
+    axes.grid(axis="y", visible=False)
+    return figure, axes
 
 
 def name_members(figure: Figure, axes: Axes) -> None:
@@ -102,9 +116,9 @@ def name_members(figure: Figure, axes: Axes) -> None:
 @styled
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write as PNG or SVG, by the name's end, on white."""
-    with file_written_whole(path, parents=True) as made:
+    with file_written_whole(path, parents=True) as new:
         _settle(figure)
-        figure.savefig(made, dpi=160, facecolor="white", metadata=_no_date(path.suffix))
+        figure.savefig(new, dpi=160, facecolor="white", metadata=_no_date(path.suffix))
     return path
 
 

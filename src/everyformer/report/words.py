@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from everyformer.comparison.results import Metric, Results, Row, finished, interval_of, quality_of
@@ -87,19 +87,19 @@ def answer(results: Results) -> str:
         return "No member could be trained: the table gives the reason for each."
     best, rest = rows[0], rows[1:]
     unit = "" if metric == "accuracy" else f" {UNITS[metric]}"
-    shown = f"{quality(best['quality'], metric)}{unit} ({results['better']} is better)"
+    top = f"{quality(best['quality'], metric)}{unit} ({results['better']} is better)"
     if metric == "accuracy":
-        shown = f"{quality(best['quality'], metric)} of the validation set right"
+        top = f"{quality(best['quality'], metric)} of the validation set right"
     if not rest:
-        return f"Only {best['member']} was trained to the end: {shown}."
+        return f"Only {best['member']} was trained to the end: {top}."
     near = [row["member"] for row in rest if overlap(best, row)]
     second = f"{rest[0]['member']} follows with {quality(rest[0]['quality'], metric)}"
     if not near:
-        verdict = f"{best['member']} is best with {shown}; {second}, and no 95% interval overlaps"
+        verdict = f"{best['member']} is best with {top}; {second}, and no 95% interval overlaps"
         verdict += " with that of the best."
     else:
         verdict = (
-            f"{best['member']} is ahead with {shown} and {second}, but its 95% interval overlaps "
+            f"{best['member']} is ahead with {top} and {second}, but its 95% interval overlaps "
             f"with that of {listed(near)}: which of them is best is not settled by this run."
         )
     return f"{verdict} {_fastest(rows)}"
@@ -126,20 +126,19 @@ def _fastest(rows: list[Row]) -> str:
 def notes(results: Results) -> list[str]:
     """What a reader must know before deciding from the table."""
     rows, config = finished(results), results["config"]
-    made = [*_leak_notes(rows), *_interval_notes(rows), *_fairness_notes(rows, config)]
-    made += _preset_notes(rows)
-    unfinished = _still_learning(results)
-    if unfinished:
-        made.append(
+    found = [*_leak_notes(rows), *_interval_notes(rows), *_fairness_notes(rows, config)]
+    found += _preset_notes(rows)
+    if unfinished := _still_learning(results):
+        found.append(
             f"{listed(unfinished)} still improved over the last third of training by more than the "
             "measurement is unsure: a longer budget can change the order."
         )
     if results["bench"]:
-        made.append(
+        found.append(
             "“Beats attention from” is measured on one layer with a batch of one row, forward and "
             "backward, on the machine below; the other columns are of the whole model."
         )
-    return made
+    return found
 
 
 def _leak_notes(rows: list[Row]) -> list[str]:
@@ -151,72 +150,64 @@ def _leak_notes(rows: list[Row]) -> list[str]:
     ]
 
 
-def _interval_notes(rows: list[Row]) -> list[str]:
-    made = []
+def _interval_notes(rows: list[Row]) -> Iterator[str]:
     if rows and rows[0]["interval_of"] != "seeds":
-        made.append(
+        yield (
             "One seed only: the interval is over validation sequences. It says how sure the "
             "measurement of this one trained model is, not how another training would turn out. "
             "Repeat with --seeds 3 before you rely on a small difference."
         )
     elif rows:
-        made.append(
+        yield (
             f"The interval is of the mean over {rows[0]['seeds']} seeds (Student's t): how much "
             "another set of trainings would differ."
         )
-    pairs = [
-        f"{a['member']} and {b['member']}"
-        for a, b in itertools.combinations(rows, 2)
-        if overlap(a, b)
-    ]
+    pairs = [(a, b) for a, b in itertools.combinations(rows, 2) if overlap(a, b)]
     if pairs:
-        made.append(f"Overlapping intervals, so the order is not settled: {'; '.join(pairs)}.")
-    return made
+        names = "; ".join(f"{a['member']} and {b['member']}" for a, b in pairs)
+        yield f"Overlapping intervals, so the order is not settled: {names}."
 
 
-def _fairness_notes(rows: list[Row], config: dict[str, Any]) -> list[str]:
-    made = []
+def _fairness_notes(rows: list[Row], config: dict[str, Any]) -> Iterator[str]:
     uneven = [
         f"{row['member']} {row['parameter_ratio']:.2f}"
         for row in rows
         if row["parameter_ratio"] and abs(row["parameter_ratio"] - 1) > CLOSE
     ]
     if uneven:
-        made.append(
+        yield (
             f"Not of equal size: parameters over those of the first member are {listed(uneven)}. "
             "With --match parameters the width is chosen to make them equal."
         )
     if config["training"]["budget_seconds"] is not None and len(rows) > 1:
         steps = [f"{row['member']} {row['steps']:,.0f}" for row in rows]
-        made.append(
+        yield (
             f"Equal seconds are not equal steps ({', '.join(steps)}): on another machine the order "
             "can differ. With --budget-tokens every member sees the same tokens."
         )
     if not config["lr_grid"] and len(rows) > 1:
-        made.append(
+        yield (
             f"All were trained with one learning rate, {config['training']['lr']:g}; a member may "
             "do better with its own (--lr-grid)."
         )
-    return made
 
 
-def _preset_notes(rows: list[Row]) -> list[str]:
+def _preset_notes(rows: list[Row]) -> Iterator[str]:
     """What presets change besides their genes, where not all of them do."""
     own = {row["member"]: row.get("preset", {}) for row in rows}
     names = {name for preset in own.values() for name in preset}
     alike = {n for n in names if all(own[m].get(n) == next(iter(own.values())).get(n) for m in own)}
-    told = {
+    changes = {
         member: [f"{name} {value}" for name, value in preset.items() if name not in alike]
         for member, preset in own.items()
     }
-    differing = [f"{member} ({listed(what)})" for member, what in told.items() if what]
-    if not differing:
-        return []
-    return [
-        f"Published presets differ in more than their gene: {'; '.join(differing)}. Give such an "
-        "option for all (--block.dropout 0), or for one member with --options, to compare genes "
-        "alone."
-    ]
+    differing = [f"{member} ({listed(what)})" for member, what in changes.items() if what]
+    if differing:
+        yield (
+            f"Published presets differ in more than their gene: {'; '.join(differing)}. Give such "
+            "an option for all (--block.dropout 0), or for one member with --options, to compare "
+            "genes alone."
+        )
 
 
 def _still_learning(results: Results) -> list[str]:

@@ -38,9 +38,9 @@ class Case:
         """One mixer of the member with its position inside, weights drawn wide enough to matter."""
         sizes = {"width": WIDTH, "heads": HEADS, "layers": 1, "length": LONGEST, **more}
         config = configure_layers(self.member.name, self.causal, **self.options, **sizes)
-        made = build_mixers(config)[0].to(device, dtype).eval()
-        stir(made)
-        return made
+        mixer = build_mixers(config)[0].to(device, dtype).eval()
+        stir(mixer)
+        return mixer
 
 
 def cases(member: Member) -> Iterator[Case]:

@@ -59,26 +59,26 @@ class Layers(nn.Module):
 
 
 @dataclass(frozen=True)
-class Row:
+class BatchRow:
     """One row of a batch: its texts, one behind the other, and padding."""
 
     texts: tuple[Tensor, ...]
     """(1, n, width) each"""
     ids: tuple[int, ...]
     """of the texts, neighbours not alike; one may come again"""
-    places: tuple[int, ...]
+    slots: tuple[int, ...]
     """where in the row the tokens of the texts stand"""
 
-    def to(self, like: Tensor) -> Row:
-        """With texts on the device and in the dtype of ``like``."""
-        return Row(tuple(text.to(like) for text in self.texts), self.ids, self.places)
+    def to(self, like: Tensor) -> BatchRow:
+        """The row with its texts on the device and in the dtype of ``like``."""
+        return BatchRow(tuple(text.to(like) for text in self.texts), self.ids, self.slots)
 
     def of_slots(self, size: int) -> list[int | None]:
         """Which text each slot of the row belongs to; None: padding."""
         owners = [n for n, text in enumerate(self.texts) for _ in range(text.shape[1])]
         slots: list[int | None] = [None] * size
-        for place, owner in zip(self.places, owners, strict=True):
-            slots[place] = owner
+        for slot, owner in zip(self.slots, owners, strict=True):
+            slots[slot] = owner
         return slots
 
 
@@ -120,8 +120,8 @@ def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers 
     if "layers" in pair:
         count, options = chance.choice((2, 3)), _around(chance)
     if "scaled" not in pair:
-        made = Layers(case, count, options)
-        return None if "packed" in pair and made.model.stack.lead is not None else made
+        layers = Layers(case, count, options)
+        return None if "packed" in pair and layers.model.stack.lead is not None else layers
     own = case.member.genes["memory"].name is not None or "position" in case.options
     if own or case.options.get("random") == "zeros":
         return None
@@ -180,10 +180,10 @@ class Trial:
         for row, own in enumerate(rows):
             earlier = None if before is None or row == 0 else before[row : row + 1]
             for n, expected in enumerate(self.alone(own, cuts, earlier)):
-                stand = [at for at, owner in enumerate(own.of_slots(size)) if owner == n]
-                check.close(got[row, stand], expected[0], CLOSE, f"{where}: row {row}, text {n}")
+                slots = [at for at, owner in enumerate(own.of_slots(size)) if owner == n]
+                check.close(got[row, slots], expected[0], CLOSE, f"{where}: row {row}, text {n}")
 
-    def fed(self, rows: list[Row], cuts: list[int], before: Tensor | None) -> Tensor:
+    def fed(self, rows: list[BatchRow], cuts: list[int], before: Tensor | None) -> Tensor:
         """Outputs of the batch; row 0 is reset behind ``before``."""
         x, mask = _batch(rows, cuts[-1], self.pair)
         if not self.carried:
@@ -199,7 +199,7 @@ class Trial:
             parts.append(y)
         return torch.cat(parts, 1)
 
-    def alone(self, row: Row, cuts: list[int], before: Tensor | None) -> Iterator[Tensor]:
+    def alone(self, row: BatchRow, cuts: list[int], before: Tensor | None) -> Iterator[Tensor]:
         """Outputs of every text of a row by itself, the first behind ``before``, in one pass.
 
         What a memory holds depends on where segments end, so there the pieces are the batch's.
@@ -223,7 +223,7 @@ class Trial:
             yield torch.cat(parts, 1)
 
 
-def _row(size: int, pair: tuple[str, ...], chance: random.Random, seed: int) -> Row:
+def _row(size: int, pair: tuple[str, ...], chance: random.Random, seed: int) -> BatchRow:
     """A row of ``size`` slots as the conditions want it."""
     free = list(range(size))
     for side, take in (("left", lambda: free.pop(0)), ("right", lambda: free.pop())):
@@ -240,16 +240,16 @@ def _row(size: int, pair: tuple[str, ...], chance: random.Random, seed: int) -> 
         lengths = lengths if chance.random() < 0.7 else lengths[::-1]
         ids = [ids[0], ids[0] + 1, ids[0]]
     texts = [draw(1, n, WIDTH, seed=seed * 8 + i) for i, n in enumerate(lengths)]
-    return Row(tuple(texts), tuple(ids), tuple(free))
+    return BatchRow(tuple(texts), tuple(ids), tuple(free))
 
 
-def _batch(rows: list[Row], size: int, pair: tuple[str, ...]) -> tuple[Tensor, Mask | None]:
+def _batch(rows: list[BatchRow], size: int, pair: tuple[str, ...]) -> tuple[Tensor, Mask | None]:
     """The rows as tokens (B, size, width) and a mask of the parts that are needed."""
     x = torch.full((len(rows), size, WIDTH), JUNK).to(rows[0].texts[0])
     keep = torch.zeros(len(rows), size, dtype=torch.bool, device=x.device)
     ids = torch.arange(size, device=x.device).mul(5).remainder(7).repeat(len(rows), 1)
     for n, row in enumerate(rows):
-        at = list(row.places)
+        at = list(row.slots)
         x[n, at], keep[n, at] = torch.cat(row.texts, 1)[0], True
         own = [i for i, text in zip(row.ids, row.texts, strict=True) for _ in range(text.shape[1])]
         ids[n, at] = torch.tensor(own, device=x.device)

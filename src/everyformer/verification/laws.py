@@ -123,15 +123,15 @@ def padding(member: Member, check: Check, device: str, dtype: torch.dtype) -> No
         mixer = case.mixer(dtype, device)
         alone = [draw(1, n, WIDTH, seed=n, dtype=dtype, device=device) for n in (5, 3)]
         expected = [mixer(x).y[0] for x in alone]
-        for places in ((range(5), range(3)), (range(5), range(2, 5)), (range(1, 6), (0, 3, 5))):
+        for positions in ((range(5), range(3)), (range(5), range(2, 5)), (range(1, 6), (0, 3, 5))):
             batch = torch.full((2, 6, WIDTH), 1e4, dtype=dtype, device=device)
             keep = torch.zeros(2, 6, dtype=torch.bool, device=device)
-            for row, spots in enumerate(places):
+            for row, spots in enumerate(positions):
                 batch[row, list(spots)] = alone[row][0]
                 keep[row, list(spots)] = True
             y = mixer(batch, mask=Mask(keep=keep)).y
             for row in range(2):
-                where = f"{case}: row {row} with real tokens at {list(places[row])}"
+                where = f"{case}: row {row} with real tokens at {list(positions[row])}"
                 check.close(y[row, keep[row]], expected[row], TOLERANCE[dtype], where)
         packed = torch.cat(alone, 1)
         ids = torch.tensor([[4] * 5 + [9] * 3], device=device)

@@ -89,9 +89,9 @@ def compiles(member: Member, check: Check, device: str, dtype: torch.dtype) -> N
             check.close(got, mixer(x).y, TOLERANCE[torch.float32], f"{case} L={length}")
         check.true(graphs <= 2, f"{case}: {graphs} graphs for five lengths")
         if case.causal and member.can("streaming") and mixer.leaks is None:
-            held = mixer(x[:, :5], state=mixer.init_state(2, device=device)).state
-            assert held is not None
-            state = held.detach()
+            before = mixer(x[:, :5], state=mixer.init_state(2, device=device)).state
+            assert before is not None
+            state = before.detach()
             step = torch.compile(mixer, backend=count, fullgraph=True)
             direct = mixer(x[:, 5:6], state=state).y
             with _one_graph(f"{case}: one step with a state"):

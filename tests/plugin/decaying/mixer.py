@@ -8,6 +8,7 @@ Cost: O(L^2 d) time, O(L^2 h) memory. State: h, d numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Between
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import heads_divide, set_options
+from everyformer.core.mixer import Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
+from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
 from everyformer.core.trials import Make, Pair, Trials, output
@@ -109,3 +111,11 @@ class Decay(RowMixer):
     def empty_state(self, batch: int, **like: Any) -> DecayState:
         seen = torch.zeros(batch, dtype=torch.long, device=like["device"])
         return DecayState(seen, torch.zeros(batch, self.heads, self.size, **like))
+
+    def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
+        def kernels() -> Panels:
+            w = weights(self.logit.detach().sigmoid(), length or 16)
+            rows = [[Panel(f"head {n + 1}", one.numpy()) for n, one in enumerate(w)]]
+            return Panels(rows, "How far each head looks back.", "weight")
+
+        return {"kernels": kernels}

@@ -10,18 +10,14 @@ from matplotlib.figure import Figure
 from everyformer.blocks.block import Block
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
-from everyformer.core.panels import Panel, Panels, Pictures
-from everyformer.core.trace import Trace
+from everyformer.core.panels import Panel, Panels, Pictures, layer_title
 from everyformer.engines.softmax.visibility import visibility
 from everyformer.models.base import Model
 from everyformer.positions.base import Position
-from everyformer.report.heatmaps import draw_panels, wrapped
-from everyformer.report.inside import layer_title
+from everyformer.report.heatmaps import wrapped
 from everyformer.report.style import HIGH, WIDE, styled
 
 LONGEST_MASK = 16
-TERMS = ("a: content", "b: distance by content", "c: the key's own", "d: the distance's own")
-"""of Transformer-XL's scores, in the order in which they are recorded"""
 
 
 def offered(model: Model, length: int | None) -> Pictures:
@@ -58,45 +54,18 @@ def draw_distances(model: Model, length: int | None) -> dict[str, Figure]:
     if not found:
         return {}
     figure = Figure(figsize=(WIDE, HIGH * len(found)), layout="constrained")
-    places = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
-    for place, (path, name, curves) in zip(places, found, strict=True):
+    axes = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (path, name, curves) in zip(axes, found, strict=True):
         for head, curve in enumerate(curves):
-            place.plot(distance, curve.cpu(), label=f"head {head + 1}")
+            axis.plot(distance, curve.cpu(), label=f"head {head + 1}")
         title = layer_title(path, "") if len(found) > 1 else ""
-        place.set(ylabel=name, title=title)
-    places[0].legend(fontsize=7, ncols=2)
-    places[-1].set_xlabel("distance (positive: to the past)")
+        axis.set(ylabel=name, title=title)
+    axes[0].legend(fontsize=7, ncols=2)
+    axes[-1].set_xlabel("distance (positive: to the past)")
     figure.set_label(
         f"What the distance alone does to scores, head by head, up to {count - 1} tokens."
     )
     return {"distances": figure}
-
-
-def draw_terms(traced: Trace, causal: bool, most: int | None) -> dict[str, Figure]:
-    """The four terms of Transformer-XL's scores, a row a layer; nothing where there are none."""
-    rows, shares = [], []
-    for path, terms in list(traced.find("terms").items())[:most]:
-        each = terms[0].float().cpu()
-        seen = torch.ones(each.shape[-2:], dtype=torch.bool)
-        seen = seen.tril() if causal else seen
-        spread = each[..., seen].std(-1)
-        head = int(spread[1].argmax())
-        shares.append(f"{float(spread[1:].square().sum() / spread.square().sum()):.0%}")
-        shown = each[:, head].masked_fill(~seen, float("nan")).numpy()
-        rows.append(
-            [
-                Panel(f"{layer_title(path, f'head {head + 1}')}\n{name}" if n == 0 else name, term)
-                for n, (name, term) in enumerate(zip(TERMS, shown, strict=True))
-            ]
-        )
-    if not rows:
-        return {}
-    caption = (
-        "The four terms of a score, of the head of each layer that leans most on (b): the token of "
-        "the row reads that of the column. Part of the variance of all heads that is not due to "
-        f"content alone, layer by layer: {', '.join(shares)}."
-    )
-    return {"terms": draw_panels(rows, caption, "score", signed=True)}
 
 
 def _masks(mixers: Sequence[Mixer], size: int) -> Panels:
@@ -113,10 +82,10 @@ def _masks(mixers: Sequence[Mixer], size: int) -> Panels:
         for title, mask in cases:
             keep = None if mask is None else mask.keep
             seen = visibility(mask, here, here, causal=causal, windows=(window,), keep=keep).mask
-            shown = torch.ones(size, size)
+            visible = torch.ones(size, size)
             if seen is not None:
-                shown = seen[0, 0].float().expand(size, size)
-            panels.append(Panel(name + title, shown.numpy(), ("is read", "reads")))
+                visible = seen[0, 0].float().expand(size, size)
+            panels.append(Panel(name + title, visible.numpy(), ("is read", "reads")))
     caption = f"Dark: the token of the row may read that of the column; {size} tokens."
     return Panels(wrapped(panels, max(2, len(cases))), caption, None)
 
