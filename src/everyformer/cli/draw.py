@@ -24,7 +24,7 @@ from everyformer.report.pictures import picture_path, save_images
 if TYPE_CHECKING:
     from everyformer.cli.generate_options import GenerateOptions
     from everyformer.cli.trained import TrainedRun
-    from everyformer.models.pixels import PixelModel
+    from everyformer.models.pixels import DrawingModel
 
 HELD_OUT = "held-out"
 """instead of a path: pictures that the run was not trained on"""
@@ -39,7 +39,7 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
         ConfigError: options that do not fit the run, unknown classes.
         DataError: pictures of another size than the run's.
     """
-    model = cast("PixelModel", trained.model(options.average))
+    model = cast("DrawingModel", trained.model(options.average))
     enlarges = model.config.source_image is not None
     if enlarges and options.complete is not None:
         raise ConfigError("the run enlarges pictures: say which with --enlarge, not --complete")
@@ -66,7 +66,7 @@ def draw(trained: TrainedRun, options: GenerateOptions) -> Path:
 
 
 def _completed(
-    trained: TrainedRun, model: PixelModel, options: GenerateOptions, source: str, out: Path
+    trained: TrainedRun, model: DrawingModel, options: GenerateOptions, source: str, out: Path
 ) -> Path:
     """Rows of: the given half, its completions, the original."""
     assert model.config.image is not None
@@ -85,7 +85,9 @@ def _completed(
     return _rows(options.draws, [given], drawn, [images], out)
 
 
-def _enlarged(trained: TrainedRun, model: PixelModel, options: GenerateOptions, out: Path) -> Path:
+def _enlarged(
+    trained: TrainedRun, model: DrawingModel, options: GenerateOptions, out: Path
+) -> Path:
     """Rows of: the small picture, what was drawn from it, the original where there is one."""
     image, source = model.config.image, model.config.source_image
     assert image is not None
@@ -134,7 +136,7 @@ def _held_out(trained: TrainedRun, count: int) -> tuple[Tensor, Tensor | None]:
 
 
 def _labels(
-    model: PixelModel, requested: tuple[str, ...], count: int, known: Tensor | None = None
+    model: DrawingModel, requested: tuple[str, ...], count: int, known: Tensor | None = None
 ) -> Tensor | None:
     """The class of each image: as asked for, in turn; else its own, or all in turn."""
     names = model.config.class_names

@@ -58,6 +58,8 @@ class Mixer(nn.Module):
     states: tuple[type[State], ...] = ()
     """the kinds of state that `forward` goes on from; (): it has none, or does not say"""
 
+    output_layers: tuple[str, ...] = ("out",)
+    """names of the linear layers that make the output"""
     causal: bool
     width: int
     max_length: int | None = None
@@ -154,9 +156,10 @@ class Mixer(nn.Module):
         """
         return {}
 
+    @final
     def outputs(self) -> list[nn.Module]:
         """The linear layers that make the output, which an initialisation may scale by depth."""
-        return [self.get_submodule("out")]
+        return [self.get_submodule(name) for name in self.output_layers]
 
     def read_context(self, context: Context, mask: Mask | None = None) -> State:
         """Take in a context once; `forward` reads the result as ``state`` at every step.

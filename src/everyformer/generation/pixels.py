@@ -20,7 +20,7 @@ from everyformer.generation.sampling import draw, initial_state
 from everyformer.models.base import Model
 from everyformer.models.enlarging import SuperResolution
 from everyformer.models.modes import evaluating
-from everyformer.models.pixels import PixelModel
+from everyformer.models.pixels import DrawingModel
 
 
 @torch.inference_mode()
@@ -53,7 +53,7 @@ def draw_images(
             images missing or out of place.
         ShapeError: images or labels of another shape or kind.
     """
-    if not isinstance(model, PixelModel):
+    if not isinstance(model, DrawingModel):
         raise UnsupportedError(f"images are drawn from a pixel model, not a {type(model).__name__}")
     if count < 1:
         raise ConfigError(f"the number of images must be at least 1, not {count}")
@@ -78,7 +78,7 @@ def draw_images(
 
 
 def _begun(
-    model: PixelModel, count: int, given: Tensor | None, known: int | None, device: torch.device
+    model: DrawingModel, count: int, given: Tensor | None, known: int | None, device: torch.device
 ) -> tuple[Tensor, int]:
     """Tokens (count, steps, ...) of which the first are given, and how many."""
     sequence = model.sequence
@@ -96,7 +96,7 @@ def _begun(
     return sequence.tokens(sequence.flatten(given.to(device))).clone(), known
 
 
-def _context(model: PixelModel, count: int, small: Tensor | None) -> tuple[State, ...] | None:
+def _context(model: DrawingModel, count: int, small: Tensor | None) -> tuple[State, ...] | None:
     """What the model reads of the images that it enlarges."""
     if not isinstance(model, SuperResolution):
         if small is not None:
@@ -112,7 +112,7 @@ def _context(model: PixelModel, count: int, small: Tensor | None) -> tuple[State
 
 
 def _fill(
-    model: PixelModel,
+    model: DrawingModel,
     tokens: Tensor,
     steps: Iterable[int],
     sampling: Sampling,

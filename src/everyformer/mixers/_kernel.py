@@ -102,7 +102,7 @@ class KernelAttention(HeadMixer):
 
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         """Features (B, H, L, M) of queries (B, H, L, D), up to a factor for each query."""
-        return self.key_features(q, drawn)[0]
+        raise NotImplementedError
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         """Features of keys (B, H, S, D)."""
@@ -120,13 +120,12 @@ class KernelAttention(HeadMixer):
         """fq(q) . fk(k) (B, H, L, S) by the equations as they stand in the paper."""
         raise NotImplementedError
 
-    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor | None:
         """Logs of the weights (B, H, L, S) that features estimate, for q, k of (B, H, L, D).
 
-        They are softmax's unless a member says otherwise; some maps estimate none, and these are
-        what they stand in place of.
+        None: softmax's; some maps estimate none, and these are what they stand in place of.
         """
-        return widened(q) @ widened(k).mT / math.sqrt(self.head_dim)
+        return None
 
     def finish(self, y: Tensor) -> Tensor:
         """The output (B, L, width) of averages (B, H, L, D)."""
@@ -222,6 +221,8 @@ class KernelAttention(HeadMixer):
     ) -> Tensor:
         """The weights (B, H, L, L) of the kernel itself, where features only estimate it."""
         logs = self.log_kernel(q, k)
+        if logs is None:
+            logs = widened(q) @ widened(k).mT / math.sqrt(self.head_dim)
         if gates is not None:
             gate, written = gates
             gate = gate if keep is None else gate.masked_fill(~keep[:, None], 0)

@@ -117,6 +117,9 @@ class ByHead(Mixer):
         self.parts = nn.ModuleList(parts)
         self.honours = frozenset.intersection(*(p.honours for p in self._parts()))  # type: ignore[misc]
         self.crosses = all(p.crosses for p in self._parts())  # type: ignore[misc]
+        self.output_layers = tuple(
+            f"parts.{n}.{name}" for n, p in enumerate(self._parts()) for name in p.output_layers
+        )
         self.leaks = next(filter(None, (p.leaks for p in self._parts())), None)
         longest = [p.max_length for p in self._parts() if p.max_length is not None]
         self.max_length = min(longest, default=None)
@@ -173,9 +176,6 @@ class ByHead(Mixer):
         pairs = zip(self._parts(), before, strict=True)
         after = tuple(part.extend(x, mask=mask, state=own) for part, own in pairs)
         return ByHeadState(after[0].seen, after)
-
-    def outputs(self) -> list[nn.Module]:
-        return [layer for part in self._parts() for layer in part.outputs()]
 
     def _parts(self) -> list[Mixer]:
         return [cast(Mixer, part) for part in self.parts]

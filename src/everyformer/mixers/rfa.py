@@ -179,6 +179,9 @@ class RFA(KernelAttention):
         drawn = drawn / self.options.temperature
         return drawn if self.scale is None else drawn * self.scale
 
+    def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
+        return self.key_features(q, drawn)[0]
+
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         assert drawn is not None
         x = self._direction(k)

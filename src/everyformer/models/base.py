@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import drop, make_norm
-from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
@@ -18,7 +18,7 @@ from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState, State
 from everyformer.models.config import ModelConfig
 from everyformer.models.deep import deep_weights, linear_parts, residual_outputs
-from everyformer.models.layers import build_stack
+from everyformer.models.layers import build_stack, decoder_config
 from everyformer.models.summaries import Summaries, Summarised, TextParts
 from everyformer.positions import POSITION
 from everyformer.positions.base import Position
@@ -30,6 +30,9 @@ UNIT_GAIN = 0.2
 class Model(nn.Module):
     """Base of all models: ``forward(inputs, *, targets, mask, ...) -> ModelOutput``."""
 
+    reads: ClassVar[bool] = False
+    """whether its layers read what an encoder gives"""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -38,17 +41,14 @@ class Model(nn.Module):
         self.embedding_norm = (
             make_norm(config.width, config.block) if config.embedding_norm else None
         )
-        self.stack = self.build_stack(config)
+        layers = decoder_config(config) if self.reads else config
+        self.stack = build_stack(layers, reads=self.reads)
         self.summaries: Summaries | None = None
         if config.summaries.per is not None:
             mixers = [block.mixer for block in self.stack.blocks if isinstance(block, Block)]
             labelled = all("sentences" in mixer.honours for mixer in mixers)
             self.summaries = Summaries(config.width, config.summaries, labelled)
         self.dropout = config.embedding_dropout
-
-    def build_stack(self, config: ModelConfig) -> Stack:
-        """The layers; an encoder-decoder's read a context too."""
-        return build_stack(config)
 
     def forward(
         self,
@@ -76,9 +76,21 @@ class Model(nn.Module):
         """The state before the first token; raises where a mixer has no exact streaming form."""
         return self.stack.init_state(batch_size, device=device, dtype=dtype)
 
+    def encode(self, inputs: Tensor, mask: Mask | None = None) -> Any:
+        """What a decoder reads of ``inputs``, in models that `reads`, once for all its steps."""
+        raise NotImplementedError
+
+    def beside(self, inputs: Tensor) -> dict[str, Any]:
+        """What `forward` needs beside ``inputs``, where something will do."""
+        return {}
+
+    @final
     def inspect(self, inputs: Tensor) -> None:
         """One pass through the layers that pictures of its inside show (an encoder's, if any)."""
-        self(inputs)
+        if self.reads:
+            self.encode(inputs)
+        else:
+            self(inputs, **self.beside(inputs))
 
     def set_progress(self, done: float) -> None:
         """Told before every training step what share of the training is over (0 before the first).

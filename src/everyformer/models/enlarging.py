@@ -17,24 +17,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput, add_losses
 from everyformer.core.state import StackState
 from everyformer.models.config import ModelConfig
-from everyformer.models.layers import build_stack, decoder_config, source_config
+from everyformer.models.layers import build_stack, source_config
 from everyformer.models.pixel_sequence import PixelEmbedding, PixelSequence
-from everyformer.models.pixels import PixelModel
+from everyformer.models.pixels import DrawingModel
 from everyformer.models.seq2seq import Encoded
 from everyformer.positions import POSITION
 
 
-class SuperResolution(PixelModel):
+class SuperResolution(DrawingModel):
     """Enlarging model: inputs (B, C, h, w) uint8, targets (B, H*W*C), -100 = not scored.
 
     Logits (B, H*W*C, 256), as `PixelModel` gives them: raster order, or a mixture's parameters.
     """
+
+    reads = True
 
     def build_reading(self, config: ModelConfig) -> list[nn.Module]:
         assert config.source_image is not None
@@ -44,9 +45,6 @@ class SuperResolution(PixelModel):
         self.source_sequence = PixelSequence(config.source_image, inner.pixels)
         self.source_embedding = PixelEmbedding(self.source_sequence, config.width, inner.pixels)
         return self.source_embedding.tables()
-
-    def build_stack(self, config: ModelConfig) -> Stack:
-        return build_stack(decoder_config(config), reads=True)
 
     def forward(
         self,
@@ -77,9 +75,6 @@ class SuperResolution(PixelModel):
         out = self.read(tokens, labels=labels, context=encoded.context, taps=taps)
         add_losses(out.losses, encoded.losses)
         return self.scored(out, values, targets)
-
-    def inspect(self, inputs: Tensor) -> None:
-        self.encode(inputs)
 
     def encode(self, inputs: Tensor, mask: Mask | None = None) -> Encoded:
         """Read small images (B, C, h, w) once, for all steps of `decode`."""

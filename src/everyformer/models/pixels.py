@@ -37,12 +37,11 @@ from everyformer.models.pixel_sequence import START, PixelEmbedding, PixelSequen
 __all__ = ["START", "PixelModel"]
 
 
-class PixelModel(Model):
-    """Pixel model: inputs (B, C, H, W) uint8; logits (B, H*W*C, 256) of values given those before.
+class DrawingModel(Model):
+    """Base of models that draw pictures, value by value: the parts, and how what is read is scored.
 
     Values and logits are in raster order, channels of a pixel together, in whatever order they
     are drawn. With ``output="mixture"`` the logits are (B, H*W, parameters of a pixel's mixture).
-    With a state, inputs are tokens in drawing order, as `PixelSequence.shifted` gives them.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -66,33 +65,6 @@ class PixelModel(Model):
     def build_reading(self, config: ModelConfig) -> list[nn.Module]:
         """Make what reads a source, in models that have one; its tables are given back."""
         return []
-
-    def forward(
-        self,
-        inputs: Tensor,
-        *,
-        targets: Tensor | None = None,
-        mask: Mask | None = None,
-        state: StackState | None = None,
-        labels: Tensor | None = None,
-        taps: Sequence[str] = (),
-    ) -> ModelOutput:
-        """Predict every value; what ``taps`` give is in the order in which values are drawn.
-
-        Args:
-            targets: (B, H*W*C) the values in raster order, -100 where one is not scored.
-            labels: (B,) int64, the class of each picture, where the model is told it.
-
-        Raises:
-            ShapeError: images, targets or labels of another shape or kind.
-            ConfigError: labels missing, out of place, or of no class.
-        """
-        if state is not None:
-            return self.decode(inputs, labels=labels, mask=mask, state=state)
-        values = self.sequence.flatten(inputs)
-        self.check_targets(targets, len(values))
-        tokens = self.sequence.shifted(self.sequence.tokens(values))
-        return self.scored(self.read(tokens, labels=labels, mask=mask, taps=taps), values, targets)
 
     def decode(self, tokens: Tensor, **given: Any) -> ModelOutput:
         """Logits after each of ``tokens``, which begin the sequence or continue a state's.
@@ -137,8 +109,8 @@ class PixelModel(Model):
         loss, losses = with_terms(each.sum(), targets, out.losses)
         return ModelOutput(logits, loss, losses, out.state, each, out.taps)
 
-    def inspect(self, inputs: Tensor) -> None:
-        self(inputs, labels=self.every_class(len(inputs)))
+    def beside(self, inputs: Tensor) -> dict[str, Any]:
+        return {"labels": self.every_class(len(inputs))}
 
     def every_class(self, count: int) -> Tensor | None:
         """Labels (count,) in which the classes take turns; None without classes."""
@@ -206,6 +178,40 @@ class PixelModel(Model):
             return self.head(y)
         with full_precision(y):
             return F.linear(y.to(self.head.weight.dtype), self.head.weight)
+
+
+class PixelModel(DrawingModel):
+    """Pixel model: inputs (B, C, H, W) uint8; logits (B, H*W*C, 256) of values given those before.
+
+    With a state, inputs are tokens in drawing order, as `PixelSequence.shifted` gives them.
+    """
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        labels: Tensor | None = None,
+        taps: Sequence[str] = (),
+    ) -> ModelOutput:
+        """Predict every value; what ``taps`` give is in the order in which values are drawn.
+
+        Args:
+            targets: (B, H*W*C) the values in raster order, -100 where one is not scored.
+            labels: (B,) int64, the class of each picture, where the model is told it.
+
+        Raises:
+            ShapeError: images, targets or labels of another shape or kind.
+            ConfigError: labels missing, out of place, or of no class.
+        """
+        if state is not None:
+            return self.decode(inputs, labels=labels, mask=mask, state=state)
+        values = self.sequence.flatten(inputs)
+        self.check_targets(targets, len(values))
+        tokens = self.sequence.shifted(self.sequence.tokens(values))
+        return self.scored(self.read(tokens, labels=labels, mask=mask, taps=taps), values, targets)
 
 
 def _check(config: ModelConfig) -> None:

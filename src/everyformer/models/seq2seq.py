@@ -20,7 +20,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
@@ -28,7 +27,7 @@ from everyformer.core.state import StackState, State
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.models.language import predict
-from everyformer.models.layers import build_stack, decoder_config, encoder_config
+from everyformer.models.layers import build_stack, encoder_config
 from everyformer.positions import POSITION
 
 
@@ -47,6 +46,8 @@ class EncoderDecoder(Model):
     Logits (B, T, vocabulary): position t has read the source and the targets before t.
     """
 
+    reads = True
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         inner = encoder_config(config)
@@ -63,9 +64,6 @@ class EncoderDecoder(Model):
             self.head.weight = self.embedding.weight
         if self.head.bias is not None:
             nn.init.zeros_(self.head.bias)
-
-    def build_stack(self, config: ModelConfig) -> Stack:
-        return build_stack(decoder_config(config), reads=True)
 
     def forward(
         self,
@@ -93,9 +91,6 @@ class EncoderDecoder(Model):
         add_losses(encoded.losses, out.losses)
         predicted = predict(self.head, out.y, targets, encoded.losses, self.config, self.training)
         return ModelOutput(*predicted, out.state, taps=out.taps)
-
-    def inspect(self, inputs: Tensor) -> None:
-        self.encode(inputs)
 
     def encode(self, source: Tensor, mask: Mask | None = None) -> Encoded:
         """Read the source (B, S) once, for all steps of `decode`."""

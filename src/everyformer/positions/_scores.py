@@ -7,7 +7,7 @@ that adds a number for every distance and head overrides `by_distance` alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -25,28 +25,23 @@ class ScorePosition(Position):
     """Base of positions that change the scores of softmax attention (and maybe its values)."""
 
     acts_on = "scores"
-    additive: bool = True
+    additive: bool = False
     """whether `by_distance` says all that it does"""
 
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
         """What is added to scores of pairs that are ``distance`` (any shape) apart: (H, ...)."""
         raise NotImplementedError(f"{self.name} adds nothing that depends on the distance alone")
 
-    def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
-        if not self.additive:
-            return None
-        return "added to the score", self.by_distance(distance, torch.float32)
-
     def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
         """What all blocks of a call share; the first dimension of each tensor is H or 1.
 
         ``scale`` is the factor that queries carry already when `score` gets them.
         """
-        return (pairs.tile(self.by_distance(pairs.span(), dtype)),)
+        raise NotImplementedError
 
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         """A block's part of what the call holds, all of it views."""
-        return (pairs.cut(parts[0]),)
+        raise NotImplementedError
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
         """The queries (B, H, L, D), scaled, that are compared with the keys."""
@@ -54,7 +49,7 @@ class ScorePosition(Position):
 
     def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
         """Scores (B, H, L, S) of a block from its scaled products, which it may overwrite."""
-        return products.add_(pairs.of_cut(parts[0]))
+        raise NotImplementedError
 
     def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
         """What is added to the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
@@ -68,15 +63,44 @@ class ScorePosition(Position):
         q (B, D) is not scaled, k is (B, S, D), ``distance`` (B or 1, S) i - j; ``cap`` bounds the
         scores of contents.
         """
-        content = cap(scale * (k @ q[:, :, None]).squeeze(-1))
-        return content + self.by_distance(distance, q.dtype)[head]
+        raise NotImplementedError
 
     def literal_values(self, weights: Tensor, distance: Tensor, head: int) -> Tensor | None:
         """The definition of what is added to one query's output (B, Dv) under weights (B, S)."""
         return None
 
+    @final
     def of_heads(self, chosen: Sequence[int]) -> ScorePosition:
         return SomeHeads(self, chosen)
+
+
+class AdditivePosition(ScorePosition):
+    """Base of positions that add a number of the distance to every score: `by_distance`."""
+
+    additive = True
+
+    @final
+    def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
+        return "added to the score", self.by_distance(distance, torch.float32)
+
+    @final
+    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
+        return (pairs.tile(self.by_distance(pairs.span(), dtype)),)
+
+    @final
+    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
+        return (pairs.cut(parts[0]),)
+
+    @final
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
+        return products.add_(pairs.of_cut(parts[0]))
+
+    @final
+    def literal(
+        self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
+    ) -> Tensor:
+        content = cap(scale * (k @ q[:, :, None]).squeeze(-1))
+        return content + self.by_distance(distance, q.dtype)[head]
 
 
 class SomeHeads(ScorePosition):
@@ -92,10 +116,6 @@ class SomeHeads(ScorePosition):
 
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
         return self.whole.by_distance(distance, dtype)[self.chosen]
-
-    def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
-        # the whole is drawn
-        return None
 
     def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
         parts = self.whole.prepare(pairs, scale, dtype)

@@ -32,7 +32,7 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.trials import HEADS, Make, Pair, Trials
 from everyformer.positions import POSITIONS
-from everyformer.positions._scores import ScorePosition, at_zero
+from everyformer.positions._scores import AdditivePosition, at_zero
 from everyformer.positions.base import Sizes
 
 Slopes = Literal["alibi", "geometric"]
@@ -92,7 +92,7 @@ def _limits(make: Make) -> list[Pair]:
 
 
 @POSITIONS.register("alibi")
-class Alibi(ScorePosition):
+class Alibi(AdditivePosition):
     """ALiBi: ``-m_h |i - j|`` added to the scores of softmax attention; any length, any stream.
 
     Raises:

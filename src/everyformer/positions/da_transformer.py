@@ -84,7 +84,6 @@ class DaTransformer(ScorePosition):
 
     name = "da-transformer"
     trials = Trials(inside=({"distance_scale": 3.0, "window": (2, None, 5)},), limits=_limits)
-    additive = False
     Options = DaTransformerOptions
     options: DaTransformerOptions
 
@@ -108,6 +107,9 @@ class DaTransformer(ScorePosition):
 
     def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
         return (pairs.tile(self.factors(pairs.span(), dtype)),)
+
+    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
+        return (pairs.cut(parts[0]),)
 
     def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
         return products.relu_() * pairs.of_cut(parts[0])

@@ -94,7 +94,6 @@ class Shaw(ScorePosition):
         ),
         limits=_limits,
     )
-    additive = False
     adds_to_values = True
     Options = ShawOptions
     options: ShawOptions

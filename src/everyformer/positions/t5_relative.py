@@ -31,7 +31,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.memory import check_memory
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.positions import POSITIONS
-from everyformer.positions._scores import ScorePosition, at_zero
+from everyformer.positions._scores import AdditivePosition, at_zero
 from everyformer.positions.base import Sizes, normal_table
 
 
@@ -86,7 +86,7 @@ def _limits(make: Make) -> list[Pair]:
 
 
 @POSITIONS.register("t5-relative")
-class T5Relative(ScorePosition):
+class T5Relative(AdditivePosition):
     """T5's relative positions: a learned number for each range of distances added to the scores.
 
     For softmax attention; any length, any stream.

@@ -100,7 +100,6 @@ class XlRelative(ScorePosition):
         limits=_limits,
     )
     recorded: ClassVar[Recorded] = {"terms": terms_of_scores}
-    additive = False
     Options = XlRelativeOptions
     options: XlRelativeOptions
 

@@ -26,7 +26,7 @@ from everyformer.core.trace import Trace, trace
 from everyformer.generation.pixels import draw_images
 from everyformer.genes import GENES
 from everyformer.models.base import Model
-from everyformer.models.pixels import PixelModel
+from everyformer.models.pixels import DrawingModel
 from everyformer.positions.base import Position
 from everyformer.report.heatmaps import draw_offered
 from everyformer.report.inside import KINDS, View
@@ -201,7 +201,7 @@ def picture_path(path: str | Path) -> Path:
 
 
 @styled
-def drawn_images(model: PixelModel, count: int = 16, small: Tensor | None = None) -> Figure:
+def drawn_images(model: DrawingModel, count: int = 16, small: Tensor | None = None) -> Figure:
     """Images that a pixel model draws, seed 0, as a figure with its caption.
 
     Classes take turns; ``small`` (1, C, h, w) is what all are drawn from, if the model enlarges.

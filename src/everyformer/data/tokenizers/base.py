@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -71,9 +71,15 @@ class Tokenizer(ABC):
         """The tokens of each source and of each target, in turn, without their ends."""
         return [self.encode_array(text) for pair in pairs for text in pair]
 
+    @final
     def decode_after(self, before: Iterable[int], ids: Iterable[int]) -> str:
         """What the tokens ``ids`` add to the text of those ``before`` them."""
-        return self.decode(ids)
+        context = self.context(before)
+        return self.decode([*context, *ids])[len(self.decode(context)) :]
+
+    def context(self, before: Iterable[int]) -> list[int]:
+        """The tokens that the text of later ones depends on."""
+        return []
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:

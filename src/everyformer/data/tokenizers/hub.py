@@ -74,10 +74,9 @@ class HubTokenizer(PackageTokenizer):
     def separator(self) -> int | None:
         return self.end
 
-    def decode_after(self, before: Iterable[int], ids: Iterable[int]) -> str:
-        """As `decode`, but with the space that some files leave out where a text begins."""
-        context = list(before)[-CONTEXT:]
-        return self.decode([*context, *ids])[len(self.decode(context)) :]
+    def context(self, before: Iterable[int]) -> list[int]:
+        """Some files leave a space out where a text begins."""
+        return list(before)[-CONTEXT:]
 
     def to_dict(self) -> dict[str, Any]:
         model = json.loads(self.model)

@@ -124,13 +124,11 @@ class ETC(BuiltMixer, RowMixer):
         self.out = nn.Linear(width, width, bias="output" in o.bias)
         self.summary_out = self.out
         if not o.share_output:
+            self.output_layers = ("out", "summary_out")
             self.summary_out = nn.Linear(width, width, bias="output" in o.bias)
         for out in (self.out, self.summary_out):
             if out.bias is not None:
                 nn.init.zeros_(out.bias)
-
-    def outputs(self) -> list[nn.Module]:
-        return [self.out] if self.options.share_output else [self.out, self.summary_out]
 
     def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
         def small(hard: bool) -> Mixer:

@@ -1,0 +1,98 @@
+"""A method of a base is abstract, final, a hook that does nothing, or extended; never replaced."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import everyformer
+
+ANSWERED = {
+    ("State", "reserve"): "states have no room to spare, but for keys and values that grow",
+    ("Tokenizer", "encode_pairs"): "text by text; some have a vocabulary a side, or one fast call",
+}
+
+
+def classes() -> list[type]:
+    for module in pkgutil.walk_packages(everyformer.__path__, "everyformer."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith("everyformer")]
+    found = {c for m in modules for c in vars(m).values() if inspect.isclass(c)}
+    return [c for c in found if c.__module__.startswith("everyformer")]
+
+
+def function(member: Any) -> Callable[..., Any] | None:
+    member = getattr(member, "__func__", member)
+    member = member.fget if isinstance(member, property) else member
+    return member if inspect.isfunction(member) else None
+
+
+def does_nothing(f: Callable[..., Any]) -> bool:
+    """Raises, or returns a constant, an attribute or its argument."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(f))).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    body = [
+        s for s in tree.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
+    ]
+    if not body or isinstance(body[0], ast.Raise):
+        return True
+    if len(body) > 1 or not isinstance(body[0], ast.Return):
+        return False
+    value = body[0].value
+    parts = () if value is None else ast.walk(value)
+    return not any(isinstance(part, ast.Call | ast.BinOp | ast.Subscript) for part in parts)
+
+
+def replaced(cls: type) -> Iterator[tuple[str, str]]:
+    for name, member in vars(cls).items():
+        own = function(member)
+        if own is None or name.startswith("__"):
+            continue
+        for base in cls.__mro__[1:]:
+            if not (base.__module__.startswith("everyformer") and name in vars(base)):
+                continue
+            theirs = function(vars(base)[name])
+            extends = any(f"{of}.{name}(" in inspect.getsource(own) for of in ("super()", "State"))
+            if theirs is not None and not does_nothing(theirs) and not extends:
+                yield base.__name__, name
+            break
+
+
+def test_no_method_that_does_something_is_replaced():
+    found = {pair: cls.__name__ for cls in classes() for pair in replaced(cls)}
+    assert {pair: cls for pair, cls in found.items() if pair not in ANSWERED} == {}
+    assert found.keys() == ANSWERED.keys()
+
+
+class Base:
+    def constant(self) -> int:
+        return 0
+
+    def double(self, x: int) -> int:
+        return 2 * x
+
+
+class Replaces(Base):
+    def constant(self) -> int:
+        return 1
+
+    def double(self, x: int) -> int:
+        return x + x
+
+
+class Extends(Base):
+    def double(self, x: int) -> int:
+        return super().double(x) + 1
+
+
+def test_the_walk_tells_what_is_replaced_from_what_is_extended():
+    Base.__module__ = "everyformer.base"
+    assert list(replaced(Replaces)) == [("Base", "double")]
+    assert list(replaced(Extends)) == []
