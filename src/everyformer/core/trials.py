@@ -34,6 +34,9 @@ class Make(Protocol):
         """A causal language model of a member."""
 
 
+Limits = Callable[[Make], list[Pair]]
+
+
 @dataclass(frozen=True)
 class Trials:
     """What a member is tried on; it takes each field from the first of its alternatives that fills
@@ -50,13 +53,27 @@ class Trials:
     """of a position: options beside which plain attention is tried with it"""
     small: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """task -> options by which all that a model of it has is in use on twelve tokens"""
-    limits: Callable[[Make], list[Pair]] | None = None
+    limits: Limits | None = None
     """where a paper has a limit in which the member equals a simpler one: both sides"""
 
 
 def output(mixer: Any) -> Side:
     """What a mixer makes of a text."""
     return lambda x: mixer(x).y
+
+
+def are_attention(name: str, cases: Mapping[str, Mapping[str, Any]]) -> Limits:
+    """Limits in which a mixer that has attention's weights is attention: its options, by name."""
+
+    def limits(make: Make) -> list[Pair]:
+        plain, pairs = make("attention"), []
+        for what, options in cases.items():
+            mixer = make(name, **options)
+            mixer.load_state_dict(plain.state_dict(), strict=False)
+            pairs.append((f"{what} is attention", output(mixer), output(plain)))
+        return pairs
+
+    return limits
 
 
 def in_two(mixer: Any) -> Side:

@@ -23,7 +23,7 @@ from typing import Literal
 
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import GeneError
-from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
+from everyformer.core.trials import LONGEST, Trials, are_attention
 from everyformer.engines.sparse.patterns import BlockTable, Pattern
 from everyformer.engines.sparse.patterns_blocks import PastBlocks
 from everyformer.engines.sparse.plan import SparsePlan
@@ -45,14 +45,6 @@ class BlockwiseOptions(PatternOptions):
     """causal: what a query reads that has no block so far back, its own block or nothing"""
 
 
-def _limits(make: Make) -> list[Pair]:
-    """One block is attention."""
-    plain = make("attention")
-    one = make("blockwise", blocks=1, max_length=LONGEST)
-    one.load_state_dict(plain.state_dict())
-    return [("one block is attention", output(one), output(plain))]
-
-
 TRIALS = Trials(
     variants=(
         {},
@@ -61,7 +53,7 @@ TRIALS = Trials(
         {"blocks": 5, "block_size": 8, "groups": (0, 2, 1)},
         {"blocks": 1},
     ),
-    limits=_limits,
+    limits=are_attention("blockwise", {"one block": {"blocks": 1, "max_length": LONGEST}}),
 )
 
 

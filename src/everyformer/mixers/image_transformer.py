@@ -34,7 +34,7 @@ from everyformer.core.bounds import Count, When, Whole
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.state import State
-from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
+from everyformer.core.trials import LONGEST, Trials, are_attention
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.engines.sparse.attention import SHORT
@@ -65,25 +65,14 @@ class ImageTransformerOptions(PatternOptions):
     """rows and columns of the picture (2-D; default: those of the model's pixels)"""
 
 
-def _limits(make: Make) -> list[Pair]:
-    """Blocks or memories of the whole text are attention, and so is one tile of the picture."""
-    plain = make("attention")
-    sizes: dict[str, dict[str, Any]] = {
-        "one block": {"block_size": LONGEST, "memory_size": 0},
-        "a memory of all tokens": {"block_size": 3, "memory_size": LONGEST},
-        "one tile": {"dims": 2, "grid": (5, 8), "tile": (5, 8), "flange": (0, 0)},
-        "a flange over the picture": {
-            "dims": 2, "grid": (1, LONGEST), "tile": (1, 3), "flange": (0, LONGEST)
-        },
-    }  # fmt: skip
-    pairs: list[Pair] = []
-    for what, options in sizes.items():
-        local = make("image-transformer", **options)
-        local.load_state_dict(plain.state_dict())
-        pairs.append((f"{what} is attention", output(local), output(plain)))
-    return pairs
-
-
+LIMITS: dict[str, dict[str, Any]] = {
+    "one block": {"block_size": LONGEST, "memory_size": 0},
+    "a memory of all tokens": {"block_size": 3, "memory_size": LONGEST},
+    "one tile": {"dims": 2, "grid": (5, 8), "tile": (5, 8), "flange": (0, 0)},
+    "a flange over the picture": {
+        "dims": 2, "grid": (1, LONGEST), "tile": (1, 3), "flange": (0, LONGEST)
+    },
+}  # fmt: skip
 TRIALS = Trials(
     variants=(
         {},
@@ -94,7 +83,7 @@ TRIALS = Trials(
         {"dims": 2, "grid": (4, 10), "tile": (2, 5), "flange": (3, 0), "backend": "blocked"},
         {"dims": 2, "grid": (20, 2), "tile": (1, 1), "flange": (0, 9), "bias": ("key",)},
     ),
-    limits=_limits,
+    limits=are_attention("image-transformer", LIMITS),
 )
 
 

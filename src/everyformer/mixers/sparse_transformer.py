@@ -34,7 +34,7 @@ from everyformer.core.abilities import Picture
 from everyformer.core.bounds import Count, When
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer
-from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
+from everyformer.core.trials import LONGEST, Trials, are_attention
 from everyformer.engines.sparse.panels import Titled
 from everyformer.engines.sparse.patterns import Blocks, Columns, Near, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
@@ -67,20 +67,11 @@ class SparseTransformerOptions(PatternOptions):
     of pictures have half of them)"""
 
 
-def _limits(make: Make) -> list[Pair]:
-    """The first set is all tokens if the stride is as long as the text, the second if it is 1."""
-    plain = make("attention")
-    pairs: list[Pair] = []
-    for stride, mode in ((LONGEST, "merged"), (1, "merged")):
-        for pattern in ("strided", "fixed"):
-            own = {"columns": 1} if pattern == "fixed" else {}
-            sparse = make("sparse-transformer", stride=stride, pattern=pattern, mode=mode, **own)
-            sparse.load_state_dict(plain.state_dict())
-            what = f"{pattern} sets with a stride of {stride} are attention"
-            pairs.append((what, output(sparse), output(plain)))
-    return pairs
-
-
+LIMITS = {
+    f"sets ({pattern}) with a stride of {stride}": {"stride": stride, "pattern": pattern, **own}
+    for stride in (LONGEST, 1)
+    for pattern, own in (("strided", {}), ("fixed", {"columns": 1}))
+}
 TRIALS = Trials(
     variants=(
         {"stride": 5},
@@ -93,7 +84,7 @@ TRIALS = Trials(
         {"pattern": "fixed", "key_dim": 6},
         {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "sets": ("second",)},
     ),
-    limits=_limits,
+    limits=are_attention("sparse-transformer", LIMITS),
 )
 
 

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from everyformer.core.trials import LENGTH, LONGEST, Make, Pair, Trials, output
+from everyformer.core.trials import LENGTH, LONGEST, Trials, are_attention
 
-
-def _limits(make: Make) -> list[Pair]:
-    """Blocks that cover the text are attention, whichever kind they are of."""
-    plain = make("attention")
-    names: dict[str, dict[str, Any]] = {
-        "a window of all blocks": {"window_blocks": 2 * LENGTH + 1, "random_blocks": 0},
-        "one block": {"block_size": LONGEST},
-        "all blocks global": {"global_blocks": tuple(range(LENGTH // 2 + 1))},
-        "all blocks drawn": {"random_blocks": LENGTH, "global_blocks": ()},
-    }
-    pairs: list[Pair] = []
-    for what, options in names.items():
-        wide = make("bigbird", **{"block_size": 2, **options})
-        wide.load_state_dict(plain.state_dict(), strict=False)
-        pairs.append((f"{what} is attention", output(wide), output(plain)))
-    return pairs
-
-
+LIMITS: dict[str, dict[str, Any]] = {
+    "a window of all blocks": {
+        "block_size": 2, "window_blocks": 2 * LENGTH + 1, "random_blocks": 0
+    },
+    "one block": {"block_size": LONGEST},
+    "all blocks global": {"block_size": 2, "global_blocks": tuple(range(LENGTH // 2 + 1))},
+    "all blocks drawn": {"block_size": 2, "random_blocks": LENGTH, "global_blocks": ()},
+}  # fmt: skip
 TRIALS = Trials(
     variants=(
         {},
@@ -38,5 +28,5 @@ TRIALS = Trials(
         {"block_size": 3, "random_blocks": 1, "random": "zeros", "dense_blocks": 3},
         {"block_size": 2, "random_blocks": 1, "global_blocks": (0, 2, -1, -2), "dense_blocks": 4},
     ),
-    limits=_limits,
+    limits=are_attention("bigbird", LIMITS),
 )
