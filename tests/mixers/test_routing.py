@@ -14,7 +14,7 @@ from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.engines.content.centroids import Centroids
-from everyformer.engines.content.clustered import Projected, balanced, best_positions, latest
+from everyformer.engines.content.clustered import HeadInputs, balanced, best_positions, latest
 from everyformer.engines.flops import count_flops
 from everyformer.family import info
 from everyformer.verification.cases import Case
@@ -87,7 +87,7 @@ def test_labels_in_order_are_windows_of_the_text():
     distance = torch.arange(50)[:, None] - torch.arange(50)
     for both, near in ((False, (distance >= 0) & (distance < 7)), (True, distance.abs() < 7)):
         expected = F.scaled_dot_product_attention(q, k, v, attn_mask=near)
-        close(latest(Projected(q, k, v), one, 7, 1, both=both), expected)
+        close(latest(HeadInputs(q, k, v), one, 7, 1, both=both), expected)
 
 
 def test_prefix_is_the_paper_chosen_anew_for_every_token():
@@ -95,7 +95,7 @@ def test_prefix_is_the_paper_chosen_anew_for_every_token():
     q, _, v, asked, _ = problem()
     got = functional.routing_attention(q, q, v, asked, window=4, routing="prefix")
     for t in range(37):
-        past = Projected(*(x[:, :, : t + 1] for x in (q, q, v)))
+        past = HeadInputs(*(x[:, :, : t + 1] for x in (q, q, v)))
         now = balanced(past, asked[:, :, : t + 1], asked[:, :, : t + 1], 4, causal=True)
         close(got[:, :, t], now[:, :, -1])
 

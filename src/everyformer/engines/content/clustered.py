@@ -56,7 +56,7 @@ class Members(State):
         return cls(seen, none, none, torch.zeros(*rows, 0, device=like.get("device")))
 
 
-class Projected(NamedTuple):
+class HeadInputs(NamedTuple):
     """Queries, keys and values (B, H, L, D) of the same tokens."""
 
     q: Tensor
@@ -65,7 +65,7 @@ class Projected(NamedTuple):
 
 
 def latest(
-    heads: Projected, labels: Tensor, window: int, clusters: int, *,
+    heads: HeadInputs, labels: Tensor, window: int, clusters: int, *,
     both: bool = False, bias: Tensor | None = None, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention to the last ``window`` tokens of the same label: (B, H, L, D).
@@ -107,7 +107,7 @@ def latest(
 
 
 def _latest_dense(
-    heads: Projected, labels: Tensor, window: int, clusters: int, both: bool, bias: Tensor | None
+    heads: HeadInputs, labels: Tensor, window: int, clusters: int, both: bool, bias: Tensor | None
 ) -> Tensor:
     """The same by a mask over pairs, O(L^2): exported programs know no free number of chunks."""
     one = F.one_hot(labels, clusters + 1)
@@ -120,7 +120,7 @@ def _latest_dense(
 
 
 def latest_next(
-    heads: Projected, labels: Tensor, window: int, state: Members, *,
+    heads: HeadInputs, labels: Tensor, window: int, state: Members, *,
     bias: Tensor | None = None, dropout: float = 0.0,
 ) -> tuple[Tensor, Members]:  # fmt: skip
     """`latest` of tokens that follow those of ``state``, and the state after them."""
@@ -131,12 +131,12 @@ def latest_next(
     pairs = (state.keys, heads.k), (state.values, heads.v)
     k, v = (torch.cat((old.flatten(2, 3).to(new.dtype), new), 2) for old, new in pairs)
     q = F.pad(heads.q, (0, 0, clusters * slots, 0))
-    y = latest(Projected(q, k, v), labels, window, clusters, bias=bias, dropout=dropout)
+    y = latest(HeadInputs(q, k, v), labels, window, clusters, bias=bias, dropout=dropout)
     return y[:, :, clusters * slots :], _last_of(k, v, labels, window, state)
 
 
 def _latest_one(
-    heads: Projected, labels: Tensor, state: Members, bias: Tensor | None, dropout: float
+    heads: HeadInputs, labels: Tensor, state: Members, bias: Tensor | None, dropout: float
 ) -> tuple[Tensor, Members]:
     """One token more, at the cost of one cluster (and of a copy of the others)."""
     clusters, slots = state.keys.shape[2:4]
@@ -191,7 +191,7 @@ def _last_of(k: Tensor, v: Tensor, labels: Tensor, window: int, state: Members) 
 
 
 def best_yet(
-    heads: Projected, scores: Tensor, window: int, state: Members, *,
+    heads: HeadInputs, scores: Tensor, window: int, state: Members, *,
     bias: Tensor | None = None, dropout: float = 0.0,
 ) -> tuple[Tensor, Members]:  # fmt: skip
     """Attention in the clusters of which a token is among the best so far, and the state then.
@@ -208,7 +208,7 @@ def best_yet(
     size = max(window, _PIECE)
     parts = []
     for start in range(0, length, size):
-        piece = Projected(*(t[:, :, start : start + size] for t in heads))
+        piece = HeadInputs(*(t[:, :, start : start + size] for t in heads))
         own = scores[:, :, start : start + size]
         y, state = _best_piece(piece, own, window, state, bias, dropout)
         parts.append(y)
@@ -216,7 +216,7 @@ def best_yet(
 
 
 def _best_piece(
-    heads: Projected, scores: Tensor, window: int, state: Members, bias: Tensor | None,
+    heads: HeadInputs, scores: Tensor, window: int, state: Members, bias: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Members]:  # fmt: skip
     count, clusters, slots = heads.q.shape[2], state.keys.shape[2], state.keys.shape[3]
@@ -251,7 +251,7 @@ def _best_piece(
 
 
 def balanced(
-    heads: Projected, query_scores: Tensor, key_scores: Tensor, window: int, *,
+    heads: HeadInputs, query_scores: Tensor, key_scores: Tensor, window: int, *,
     causal: bool = False, bias: Tensor | None = None, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention in clusters of the ``window`` best of all tokens: (B, H, L, D), O(K w^2 D).

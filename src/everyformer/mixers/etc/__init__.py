@@ -47,8 +47,8 @@ from everyformer.mixers import MIXERS
 from everyformer.mixers._heads import BuiltMixer
 from everyformer.mixers.base import RowMixer, Rows
 from everyformer.mixers.etc.kinds import (
+    Kind,
     Labels,
-    Row,
     Side,
     both,
     in_units,
@@ -180,7 +180,7 @@ class ETC(BuiltMixer, RowMixer):
         """Scaled queries (B, N, H, D)."""
         return wide(self._heads(side.query(x))) / math.sqrt(self.head_dim)
 
-    def _local(self, long: Row, summary: Row) -> Tensor | None:
+    def _local(self, long: Kind, summary: Kind) -> Tensor | None:
         """Outputs (B, N, width) of long tokens: a band of long keys beside all global ones."""
         length, size, beside = long.x.shape[1], UNIT, self.options.radius
         if not torch.compiler.is_compiling():
@@ -211,7 +211,7 @@ class ETC(BuiltMixer, RowMixer):
         o = here @ v + (there.flatten(2, 3) @ more).unflatten(2, (-1, size))
         return self.out(queries.put(o.movedim(1, 3), length).flatten(2))
 
-    def _all(self, summary: Row, long: Row) -> Tensor | None:
+    def _all(self, summary: Kind, long: Kind) -> Tensor | None:
         """Outputs (B, G, width) of global tokens: all global keys beside long ones."""
         count, hard = summary.x.shape[1], self.options.hard_g2l
         if count == 0:

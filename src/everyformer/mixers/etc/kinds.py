@@ -16,7 +16,7 @@ from everyformer.engines.sparse.layouts import Windows
 from everyformer.mixers.base import Rows
 
 
-class Row(NamedTuple):
+class Kind(NamedTuple):
     """Tokens of one kind, real ones first, and what is known of them (None: nothing)."""
 
     x: Tensor
@@ -29,14 +29,14 @@ class Row(NamedTuple):
     """(B, N), -1 unknown"""
 
 
-def kinds_of(rows: Rows) -> tuple[Row, Row]:
+def kinds_of(rows: Rows) -> tuple[Kind, Kind]:
     """Long and global tokens, each kind by itself."""
     x, keep, flags, sentences = rows[:4]
     keep = None if keep is None or surely(keep) else keep
     front = 0 if flags is None else rows.front
     if front is not None:
         summary, long = (
-            Row(x[:, at], None, *(None if t is None else t[:, at] for t in (keep, sentences)))
+            Kind(x[:, at], None, *(None if t is None else t[:, at] for t in (keep, sentences)))
             for at in (slice(front), slice(front, None))
         )
         return long, summary
@@ -48,11 +48,11 @@ def kinds_of(rows: Rows) -> tuple[Row, Row]:
         real = chosen.gather(1, order)
         own = gather_rows(x, order).masked_fill(~real[..., None], 0.0)
         own_sentences = None if sentences is None else sentences.gather(1, order)
-        kinds.append(Row(own, order, real, own_sentences))
+        kinds.append(Kind(own, order, real, own_sentences))
     return kinds[0], kinds[1]
 
 
-def merged(x: Tensor, *kinds: tuple[Row, Tensor | None]) -> Tensor:
+def merged(x: Tensor, *kinds: tuple[Kind, Tensor | None]) -> Tensor:
     """Outputs (B, N, width), if any, of global and of long tokens in the order of ``x``."""
     total, in_order = torch.zeros_like(x), []
     for row, y in kinds:
@@ -114,7 +114,7 @@ def labelled(by_label: Tensor, label: Tensor) -> Tensor:
     return by_label.gather(-1, label.expand(shape))
 
 
-def own_of(queries: Row, keys: Row) -> Tensor | None:
+def own_of(queries: Kind, keys: Kind) -> Tensor | None:
     """(B, 1, L, S) bool: of the same sentence, and known to be; None: no sentence is known."""
     if queries.sentences is None or keys.sentences is None:
         return None
@@ -122,7 +122,7 @@ def own_of(queries: Row, keys: Row) -> Tensor | None:
     return (here == there) & (here >= 0)
 
 
-def seen_of(keys: Row) -> Tensor | None:
+def seen_of(keys: Kind) -> Tensor | None:
     """(B, 1, 1, S) bool: real keys; None: all."""
     return None if keys.keep is None else keys.keep[:, None, None]
 
@@ -153,7 +153,7 @@ def pairs_in_units(layout: Windows, pairs: Tensor | None) -> Tensor | None:
     return in_units(layout, pairs.transpose(1, 2))
 
 
-def seen_in_units(row: Row, keys: Windows) -> Tensor:
+def seen_in_units(row: Kind, keys: Windows) -> Tensor:
     """(B or 1, 1, U, 1, S) bool; what stands before or behind all tokens is not real."""
     keep = row.keep
     if keep is None:

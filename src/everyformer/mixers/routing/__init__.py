@@ -57,7 +57,7 @@ from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.content.centroids import Centroids, Update
-from everyformer.engines.content.clustered import Members, Projected, best_yet, latest, latest_next
+from everyformer.engines.content.clustered import HeadInputs, Members, best_yet, latest, latest_next
 from everyformer.engines.ranges import widened
 from everyformer.mixers import MIXERS
 from everyformer.mixers._heads import HeadMixer
@@ -115,9 +115,9 @@ class RoutingState(State):
 class _RoutedHeads(NamedTuple):
     """Queries, keys and values of the heads of one call."""
 
-    near: Projected
+    near: HeadInputs
     """of local heads"""
-    far: Projected
+    far: HeadInputs
     """of routed heads, queries and keys normed"""
     q_scores: Tensor
     """(B, H, L, K) u of the routed queries"""
@@ -241,8 +241,8 @@ class RoutingAttention(HeadMixer):
         if not self.share:
             wide = F.layer_norm(widened(keys[:, self.local :]), (self.head_dim,))
             k_scores, other = self.centroids.scores(wide), wide.to(q.dtype)
-        routed = Projected(own, other, v[:, self.local :])
-        return _RoutedHeads(Projected(*near), routed, q_scores, k_scores)
+        routed = HeadInputs(own, other, v[:, self.local :])
+        return _RoutedHeads(HeadInputs(*near), routed, q_scores, k_scores)
 
     def _split(self, y: Tensor) -> Tensor:
         return y.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -280,7 +280,7 @@ class RoutingAttention(HeadMixer):
         return y, RoutingState(routed.seen, routed, local)
 
     @staticmethod
-    def _local_labels(near: Projected, keep: Tensor | None) -> Tensor:
+    def _local_labels(near: HeadInputs, keep: Tensor | None) -> Tensor:
         """0 for every token, 1 for padding: (B, H, L)."""
         labels = torch.zeros(near.q.shape[:3], dtype=torch.long, device=near.q.device)
         return labels if keep is None else labels + (~keep[:, None])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from everyformer.core.choices import choose
 from everyformer.core.errors import ShapeError
-from everyformer.engines.content.clustered import Members, Projected, balanced, best_yet, latest
+from everyformer.engines.content.clustered import HeadInputs, Members, balanced, best_yet, latest
 
 Routing = Literal["strict", "prefix", "paper"]
 
@@ -42,7 +42,7 @@ def routing_attention(
             f"scores must be (batch, heads, length, clusters) for queries {tuple(q.shape)}, not "
             f"{tuple(asked.shape)}"
         )
-    heads, clusters = Projected(q, k, v), asked.shape[-1]
+    heads, clusters = HeadInputs(q, k, v), asked.shape[-1]
     if routing == "strict":
         labels = hidden(nearest(asked), clusters, keep)
         y = latest(heads, labels, window, clusters, bias=bias, dropout=dropout)
