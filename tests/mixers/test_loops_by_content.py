@@ -40,7 +40,7 @@ def members(scores, among, window):
 
 def routed(x, made, routing):
     """Roy et al., section 4: the first heads are local, the others routed."""
-    o, size, local = made.options, made.size, made.local
+    o, size, local = made.options, made.head_dim, made.local
     tokens = range(x.shape[1])
     heads = []
     for h in range(HEADS):

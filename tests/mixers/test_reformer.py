@@ -204,7 +204,7 @@ def test_decoding_by_bucket_sees_the_same_buckets_then_the_latest():
     state = mixer(x[:, :29], state=mixer.init_state(1)).state
     y = mixer(x[:, 29:], state=state).y
     qk, v = mixer._project(x)
-    buckets = mixer._hash(qk, mixer.rotations[:, :2])
+    buckets = mixer._hash(qk)
     most, rows = 2 * 2 * 2, []
     for h in range(3):
         met = (buckets[0, h, :, :29] == buckets[0, h, :, 29:]).any(0)

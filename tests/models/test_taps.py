@@ -47,6 +47,13 @@ def test_post_norm_feed_forwards_read_the_normed_sum():
         close(taps[f"ffn-input:{n}"], block.mixer_norm(before + mixed))
 
 
+def test_the_mixers_output_is_tapped_before_dropout():
+    layers, x = stack("pre", dropout=0.5).train(), draw(2, 7, 16)
+    tap = layers(x, taps=["attention-output:1"]).taps["attention-output:1"]
+    first = layers.blocks[0]
+    close(tap, first.mixer(first.mixer_norm(x)).y)
+
+
 def test_steps_of_a_repeated_block_have_taps_of_their_own():
     layers = build_model("attention", width=16, heads=2, layers=1, depth="repeat").stack
     names = [f"attention-output:{n}" for n in range(1, len(layers.order) + 1)]
