@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, final
 
 from everyformer.core.config import Choice, Options, from_dict
 from everyformer.core.registry import Registry
@@ -98,6 +98,13 @@ class Gene:
             return choice
         kind = self.options(choice.name)
         return Choice(choice.name, from_dict(kind, choice.options, f"{choice.name}."))
+
+    @final
+    def make(self, choice: Choice, **sizes: Any) -> Any:
+        """The alternative that ``choice`` names, with its options; None: there is none."""
+        if choice.name is None:
+            return None
+        return self.alternatives.get(choice.name)(options=self.typed(choice).options, **sizes)
 
     def check(self, plan: Blueprint, mixers: Sequence[Any]) -> None:
         """Refuse what contradicts the other genes, with both named.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from everyformer.core.config import from_dict
 from everyformer.core.gene import Blueprint, Gene
 from everyformer.core.registry import Registry
 
@@ -22,9 +21,8 @@ class DepthGene(Gene):
     footing = True
 
     def around(self, plan: Blueprint) -> Depth:
-        choice = plan.genes[self.name]
-        options = from_dict(self.options(choice.name), choice.options, f"{choice.name}.")
-        return DEPTHS.get(str(choice.name))(options)
+        depth: Depth = self.make(plan.genes[self.name])
+        return depth
 
 
 DEPTH = DepthGene(DEPTHS, "plain", needed=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from everyformer.core.config import Choice, from_dict
+from everyformer.core.config import Choice
 from everyformer.core.errors import GeneError
 from everyformer.core.gene import Blueprint, Gene
 from everyformer.core.registry import Registry
@@ -57,22 +57,14 @@ class MemoryGene(Gene):
     def inside(
         self, plan: Blueprint, mixer: Any, options: Any, first: Memory | None
     ) -> Memory | None:
-        choice = plan.genes[self.name]
-        if choice.name is None:
-            return None
-        return make_memory(choice.name, choice.options, plan.width)
+        memory: Memory | None = self.make(plan.genes[self.name], width=plan.width)
+        return memory
 
     def alone(self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]) -> Memory:
         if not mixer.accepts_memory:
             raise GeneError(f"mixer '{mixer.name}' reads no memory; '{choice.name}' was given")
-        return make_memory(str(choice.name), choice.options, sizes["width"])
-
-
-def make_memory(name: str, options: dict[str, Any], width: int) -> Memory:
-    """The memory called ``name`` of one layer of ``width`` channels."""
-    cls: Any = MEMORIES.get(name)
-    memory: Memory = cls(width=width, options=from_dict(cls.Options, options, f"{name}."))
-    return memory
+        memory: Memory = self.make(choice, width=sizes["width"])
+        return memory
 
 
 MEMORY = MemoryGene(MEMORIES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from everyformer.core.config import from_dict
 from everyformer.core.gene import Blueprint, Gene
 from everyformer.core.registry import Registry
 
@@ -25,9 +24,8 @@ class WiringGene(Gene):
     )
 
     def around(self, plan: Blueprint) -> Wiring:
-        choice = plan.genes[self.name]
-        options = from_dict(self.options(choice.name), choice.options, f"{choice.name}.")
-        return WIRINGS.get(str(choice.name))(options)
+        wiring: Wiring = self.make(plan.genes[self.name])
+        return wiring
 
 
 WIRING = WiringGene(WIRINGS, "pre", needed=True)
