@@ -76,10 +76,8 @@ class BatchRow:
     def of_slots(self, size: int) -> list[int | None]:
         """Which text each slot of the row belongs to; None: padding."""
         owners = [n for n, text in enumerate(self.texts) for _ in range(text.shape[1])]
-        slots: list[int | None] = [None] * size
-        for slot, owner in zip(self.slots, owners, strict=True):
-            slots[slot] = owner
-        return slots
+        owner_of = dict(zip(self.slots, owners, strict=True))
+        return [owner_of.get(slot) for slot in range(size)]
 
 
 def together(member: Member, check: Check, device: str, carried: bool) -> None:
