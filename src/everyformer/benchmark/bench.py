@@ -7,6 +7,7 @@ runs out of memory or is refused is a result, not a crash.
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,7 +58,7 @@ def bench(
 
 
 def measure(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
-    """Fill ``asked`` in a process of its own."""
+    """Fill ``point`` in a process of its own."""
     method = "spawn" if sys.platform in ("win32", "darwin") else "forkserver"
     context: Any = multiprocessing.get_context(method)
     if method == "forkserver":
@@ -76,10 +77,9 @@ def measure(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
         raise
     except EOFError:
         child.join()
-        killed = child.exitcode == -9
         detail = f"the process ended with {child.exitcode}"
-        status = "out of memory" if killed else "failed"
-        result = Point(point.member, point.length, point.source, point.work, status, detail)  # type: ignore[arg-type]
+        status: Any = "out of memory" if child.exitcode == -9 else "failed"
+        result = dataclasses.replace(point, status=status, detail=detail)
     child.join()
     return result
 

@@ -70,27 +70,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader of our output has gone (| head); nothing is left to say
         _drop_output()
         return 0
-    except KeyboardInterrupt as stop:
+    except (KeyboardInterrupt, Exception) as error:
         if debug:
             raise
-        number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
-        return _fail(str(Stopped(number)), 128 + number)
-    except EveryformerError as error:
-        if debug:
-            raise
-        return _fail(str(error), error.exit_code)
-    except OSError as error:
-        if debug:
-            raise
+        sentence, code = _explained(error)
+        with contextlib.suppress(OSError):  # nobody can be told
+            print(f"everyformer: {sentence}", file=sys.stderr)
+        return code
+
+
+def _explained(error: BaseException) -> tuple[str, int]:
+    """What is said of an error, and the exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        number = error.number if isinstance(error, Stopped) else signal.SIGINT
+        return str(Stopped(number)), 128 + number
+    if isinstance(error, EveryformerError):
+        return str(error), error.exit_code
+    if isinstance(error, OSError):
         _drop_output()
-        return _fail(str(refused_by_system(error)), 1)
-    except Exception as error:
-        if debug:
-            raise
-        if is_out_of_memory(error):
-            return _fail(str(out_of_memory("what this needs", error)), 1)
-        what = f"{type(error).__name__}: {error}".rstrip(": ")
-        return _fail(f"{what} (a fault of everyformer or of this machine; --debug shows where)", 1)
+        return str(refused_by_system(error)), 1
+    if is_out_of_memory(error):
+        return str(out_of_memory("what this needs", error)), 1
+    what = f"{type(error).__name__}: {error}".rstrip(": ")
+    return f"{what} (a fault of everyformer or of this machine; --debug shows where)", 1
 
 
 def _run(words: Sequence[str]) -> int:
@@ -140,9 +142,3 @@ def _drop_output() -> None:
 def _warn(message: Warning | str, *source: Any, **rest: Any) -> None:
     """One sentence, without the line of the library that said it."""
     print(f"everyformer: {message}", file=sys.stderr)
-
-
-def _fail(sentence: str, code: int) -> int:
-    with contextlib.suppress(OSError):  # nobody can be told
-        print(f"everyformer: {sentence}", file=sys.stderr)
-    return code

@@ -112,16 +112,18 @@ def _begun_options(words: Sequence[str]) -> CompareOptions | None:
 
 def render(results: Results) -> str:
     """The one table that a person can decide from."""
-    metric, unit = results["metric"], results["metric"].replace("_", "/").replace("per", "")
-    headers = ["member", "parameters", "ratio", unit.replace("//", "/"), "95% interval", "tokens/s"]
-    headers += ["peak memory", "s to slowest"]
-    done = finished(results)
+    metric, done = results["metric"], finished(results)
     contexts = sorted({c for row in done for c in row["decode_ms"]}, key=int)
-    headers += [f"ms/token at {c}" for c in contexts] + ["beats attention from"]
+    headers = ["member", "parameters", "ratio", metric.replace("_per_", "/"), "95% interval"]
+    headers += ["tokens/s", "peak memory", "s to slowest"]
+    headers += [*(f"ms/token at {c}" for c in contexts), "beats attention from"]
     rows: list[list[Any]] = []
+    failed = []
     for row in results["rows"]:
         if row["status"] != "done":
             rows.append([row["member"], "failed", *[None] * (len(headers) - 2)])
+            if row["error"]:
+                failed.append(f"{row['member']} failed: {row['error']}")
             continue
         low, high = row["interval"] or (None, None)
         span = "-" if low is None else f"{low:.4f} to {high:.4f}"
@@ -132,17 +134,15 @@ def render(results: Results) -> str:
                 row["member"] + ("*" if row.get("leaks") else ""),
                 f"{row['parameters']:,}",
                 f"{row['parameter_ratio']:.2f}",
+                f"{row['quality']:.4f}",
+                span,
+                f"{row['tokens_per_second']:,.0f}",
+                size(row["peak_bytes"]),
+                row["seconds_to_slowest"],
+                *(row["decode_ms"].get(c) for c in contexts),
+                beats or ("not reached" if results["bench"] else "not measured"),
             ]
-            + [f"{row['quality']:.4f}", span, f"{row['tokens_per_second']:,.0f}"]
-            + [size(row["peak_bytes"]), row["seconds_to_slowest"]]
-            + [row["decode_ms"].get(c) for c in contexts]
-            + [beats or "not measured" if not results["bench"] else beats or "not reached"]
         )
-    failed = [
-        f"{row['member']} failed: {row['error']}"
-        for row in results["rows"]
-        if row["status"] != "done" and row["error"]
-    ]
     leaks = [
         f"* {row['member']}: {NOT_WRITING}: {row['leaks']}" for row in done if row.get("leaks")
     ]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from everyformer.cli.console import emit, facts
-from everyformer.cli.parsing import verb
+from everyformer.cli.parsing import VerbOptions, verb
 from everyformer.core.bounds import Count, Even
-from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 from everyformer.core.tasks import TASKS
@@ -40,10 +39,8 @@ SAVED = ("ours", *LONG, "etc")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertOptions(Options):
+class ConvertOptions(VerbOptions):
     """The words of `everyformer convert`."""
-
-    missing: ClassVar[Any] = tyro.MISSING
 
     source: tyro.conf.Positional[str]
     """folder of transformers (config.json and safetensors), name on the Hugging Face hub
@@ -76,15 +73,6 @@ class ConvertOptions(Options):
     """machine output"""
 
 
-@dataclass
-class Written:
-    """What became of the model on its way out."""
-
-    report: Report | None = None
-    """the tensors of a checkpoint of transformers"""
-    facts: dict[str, Any] = field(default_factory=dict)
-
-
 @verb(
     ConvertOptions,
     about="Make a model of others one of ours, or give one of ours to other programs.",
@@ -111,7 +99,7 @@ def run(options: ConvertOptions) -> int:
     check_writable(out.parent)
     if form in LONG:
         opened = _longer(opened, form, options)
-    written = _write(opened, form, out, options.type)
+    written, learned = _write(opened, form, out, options.type)
     fresh = [] if opened.report is None else opened.report.made
     config = opened.model.config
     about: dict[str, Any] = {
@@ -119,7 +107,7 @@ def run(options: ConvertOptions) -> int:
         "out": f"{options.out}, {FORMS[form]}",
         "model": f"{config.member}, task {config.task}, "
         f"{sum(p.numel() for p in opened.model.parameters()):,} parameters",
-        **written.facts,
+        **learned,
     }
     if options.json:
         emit(_machine(about, form, opened, written))
@@ -131,7 +119,7 @@ def run(options: ConvertOptions) -> int:
     if form in SAVED:
         about["next"] = _next(options.out, opened, fresh)
     print(facts(about))
-    for title, report in (("tensors read", opened.report), ("tensors written", written.report)):
+    for title, report in (("tensors read", opened.report), ("tensors written", written)):
         if report is not None:
             print(f"\n{title}: {report.summary()}")
     return 0
@@ -157,14 +145,17 @@ def _longer(opened: Opened, form: str, options: ConvertOptions) -> Opened:
     """The model for long texts, which is saved with the same tokenizer."""
     from everyformer.models.lengthen import lengthen
 
-    chosen = {"window": options.window, "block_size": options.block_size}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
+    names = ("window", "block_size")
+    chosen = {name: n for name in names if (n := getattr(options, name)) is not None}
     model = lengthen(opened.model, form, options.length or LENGTH, **chosen)
     return opened._replace(model=model)
 
 
-def _write(opened: Opened, form: str, out: Path, model_type: str | None) -> Written:
-    """Write the model whole or not at all."""
+def _write(
+    opened: Opened, form: str, out: Path, model_type: str | None
+) -> tuple[Report | None, dict[str, Any]]:
+    """Write the model whole or not at all: the tensors of a checkpoint of transformers, and what
+    else became of it."""
     from everyformer.interop.convert.tokenizer import export_tokenizer, exportable
 
     model, tokenizer = opened.model, opened.tokenizer
@@ -175,11 +166,11 @@ def _write(opened: Opened, form: str, out: Path, model_type: str | None) -> Writ
         from everyformer.training.checkpoint import save_model
 
         save_model(model, out, tokenizer=tokenizer)
-        return Written(None, note)
+        return None, note
     if form == "hf":
         from everyformer.interop.convert import export_checkpoint
 
-        return Written(export_checkpoint(model, out, model_type, tokenizer=tokenizer), note)
+        return export_checkpoint(model, out, model_type, tokenizer=tokenizer), note
     if form == "hf-model":
         from everyformer.core.files import written_whole
         from everyformer.interop.hf import EveryformerForCausalLM
@@ -189,12 +180,12 @@ def _write(opened: Opened, form: str, out: Path, model_type: str | None) -> Writ
             wrapped.save_pretrained(folder)
             if tokenizer is not None:
                 export_tokenizer(tokenizer, folder, model.config.tokens)
-        return Written(None, note)
+        return None, note
     from everyformer.interop.export import compare_program, export_onnx, export_program
 
     if form == "program":
         export_program(model, out)
-        return Written(None, {"difference": compare_program(model, out)})
+        return None, {"difference": compare_program(model, out)}
     about: dict[str, Any] = {}
     kind = next(model.parameters()).dtype
     if kind.itemsize < 4:
@@ -204,7 +195,7 @@ def _write(opened: Opened, form: str, out: Path, model_type: str | None) -> Writ
     about["inputs"] = ", ".join(exported.inputs)
     if exported.longest is not None:
         about["longest"] = exported.longest
-    return Written(None, {**about, "difference": exported.difference})
+    return None, {**about, "difference": exported.difference}
 
 
 def _next(out: str, opened: Opened, fresh: Sequence[str]) -> str:
@@ -216,8 +207,10 @@ def _next(out: str, opened: Opened, fresh: Sequence[str]) -> str:
     return f"everyformer show {out}"
 
 
-def _machine(about: dict[str, Any], form: str, opened: Opened, written: Written) -> dict[str, Any]:
-    reports = {"read": opened.report, "written": written.report}
+def _machine(
+    about: dict[str, Any], form: str, opened: Opened, written: Report | None
+) -> dict[str, Any]:
+    reports = {"read": opened.report, "written": written}
     tables = {k: None if r is None else dataclasses.asdict(r) for k, r in reports.items()}
     kind = None if opened.tokenizer is None else opened.tokenizer.kind
     return {**about, "to": form, "tokenizer": kind, "note": about.get("tokenizer"), **tables}

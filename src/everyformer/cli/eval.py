@@ -6,13 +6,14 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from everyformer.cli.console import emit, facts, table
 from everyformer.cli.flags import arrange, flags_of
-from everyformer.cli.parsing import parse, say
+from everyformer.cli.parsing import VerbOptions, parse, say
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.files import expanded, named_as, write_text
@@ -31,10 +32,8 @@ UNSAID = "to be said"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions(BeamConfig):
+class EvalOptions(VerbOptions, BeamConfig):
     """The words of `everyformer eval`."""
-
-    missing: ClassVar[Any] = tyro.MISSING
 
     run: tyro.conf.Positional[str]
     """directory of a trained run, or folder of a saved or converted model"""
@@ -116,11 +115,15 @@ def run(words: Sequence[str]) -> int:
     if options.out is not None and not windowed:
         raise ConfigError("--out is where the picture of --lengths or --mode goes: leave it out")
     translations = _translations(model, dataset, options)
-    found = _in_windows(trained, model, dataset, options, rules) if windowed else None
-    if found is None:
-        found = evaluate(model, dataset, **rules)
-    assert found is not None
-    _require_finite(found, options.run)
+    if windowed:
+        from everyformer.report.lengths import draw_positions
+
+        found = _in_windows(model, dataset, options, rules)
+        out = _picture(trained, options, options.mode or "nonoverlapping")
+        draw_positions(found, out)
+        say(f"loss by place and by context: {out}")
+    else:
+        found = _finite(evaluate(model, dataset, **rules), options.run)
     found |= translations
     if options.json:
         emit({"run": options.run, "data": dataset.summary(), "evaluation": found})
@@ -152,28 +155,24 @@ def set_memory(model: Model, slots: int) -> None:
 
 
 def _in_windows(
-    trained: TrainedRun, model: Model, dataset: Dataset, options: EvalOptions, rules: dict[str, Any]
+    model: Model, dataset: Dataset, options: EvalOptions, rules: dict[str, Any]
 ) -> dict[str, Any]:
-    """Evaluate with the windows laid as asked, and draw where the loss falls."""
-    from everyformer.report.lengths import draw_positions
+    """Evaluate with the windows laid as the options say."""
     from everyformer.training.long_evaluation import evaluate_long
 
-    mode = options.mode or "nonoverlapping"
-    found = evaluate_long(
-        model, dataset, mode=mode, stride=options.stride, streams=options.streams, **rules
-    )
-    assert found is not None
-    _require_finite(found, options.run)
-    out = expanded(options.out) if options.out is not None else trained.path / f"{mode}.png"
-    draw_positions(found, out)
-    say(f"loss by place and by context: {out}")
-    return found
+    windows: dict[str, Any] = {"stride": options.stride, "streams": options.streams}
+    windows["mode"] = options.mode or "nonoverlapping"
+    return _finite(evaluate_long(model, dataset, **windows, **rules), options.run)
+
+
+def _picture(trained: TrainedRun, options: EvalOptions, name: str) -> Path:
+    """Where the picture goes."""
+    return expanded(options.out) if options.out is not None else trained.path / f"{name}.png"
 
 
 def _lengths(trained: TrainedRun, model: Model, options: EvalOptions, rules: dict[str, Any]) -> int:
     """Evaluate at every length, print the table, draw the curve."""
     from everyformer.report.lengths import draw_lengths
-    from everyformer.training.long_evaluation import evaluate_long
 
     if options.bleu or options.translations is not None or options.search != BeamConfig():
         raise ConfigError(
@@ -182,15 +181,9 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions, rules: dic
     found = []
     for length in sorted(set(options.lengths)):
         dataset = trained.dataset(dataclasses.replace(options.data, length=length))
-        one = evaluate_long(
-            model, dataset, mode=options.mode or "nonoverlapping", stride=options.stride,
-            streams=options.streams, **rules,
-        )  # fmt: skip
-        assert one is not None
-        _require_finite(one, options.run)
-        found.append(one)
-        say(f"{length:,} tokens a window: loss {one['loss']:.4f}")
-    out = expanded(options.out) if options.out is not None else trained.path / "lengths.png"
+        found.append(_in_windows(model, dataset, options, rules))
+        say(f"{length:,} tokens a window: loss {found[-1]['loss']:.4f}")
+    out = _picture(trained, options, "lengths")
     known = None if trained.saved else int(trained.values["data"]["length"])
     draw_lengths(found, known, out)
     if options.json:
@@ -207,12 +200,14 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions, rules: dic
     return 0
 
 
-def _require_finite(found: dict[str, Any], folder: str) -> None:
+def _finite(found: dict[str, Any] | None, folder: str) -> dict[str, Any]:
+    assert found is not None
     if not math.isfinite(found["loss"]):
         raise DivergedError(
             f"the loss of {folder} is {found['loss']}, which measures nothing: its training "
             "diverged; train it again with a lower 'lr'"
         )
+    return found
 
 
 def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[str, Any]:

@@ -37,23 +37,18 @@ from everyformer.training.spec import RunSpec
 QUOTE = "'"
 
 HOMES: dict[type, str] = {DataConfig: "data", TrainingConfig: "training", Architecture: "model"}
-ALIASES: dict[tuple[type, str], str] = {
-    (DataConfig, "source"): "--data",
-    (DataConfig, "tokenizer"): "--tokenizer",
-    (DataConfig, "length"): "--length",
-    (TrainingConfig, "steps"): "--steps",
-    (TrainingConfig, "batch"): "--batch",
-    (TrainingConfig, "lr"): "--lr",
-    (TrainingConfig, "seed"): "--seed",
-    (TrainingConfig, "device"): "--device",
-    (TrainingConfig, "precision"): "--precision",
-    (TrainingConfig, "compile"): "--compile",
-    (TrainingConfig, "budget_seconds"): "--budget-seconds",
-    (TrainingConfig, "budget_tokens"): "--budget-tokens",
-    (TrainingConfig, "budget_flops"): "--budget-flops",
-    (Architecture, "width"): "--width",
-    (Architecture, "layers"): "--layers",
-    (Architecture, "heads"): "--heads",
+_SHORTENED: dict[type, tuple[str, ...]] = {
+    DataConfig: ("tokenizer", "length"),
+    TrainingConfig: (
+        *("steps", "batch", "lr", "seed", "device", "precision", "compile"),
+        *("budget_seconds", "budget_tokens", "budget_flops"),
+    ),
+    Architecture: ("width", "layers", "heads"),
+}
+ALIASES: dict[tuple[type, str], str] = {(DataConfig, "source"): "--data"} | {
+    (cls, name): f"--{name.replace('_', '-')}"
+    for cls, names in _SHORTENED.items()
+    for name in names
 }
 """(class, field) -> the short name beside --home.field"""
 OTHER_NAMES = {"from_run": "--from", "class_name": "--class"}

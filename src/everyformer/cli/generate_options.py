@@ -6,10 +6,10 @@ import dataclasses
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import tyro
 
+from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
@@ -17,10 +17,8 @@ from everyformer.generation.config import BeamConfig, Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateOptions(Sampling, BeamConfig):
+class GenerateOptions(VerbOptions, Sampling, BeamConfig):
     """The words of `everyformer generate`."""
-
-    missing: ClassVar[Any] = tyro.MISSING
 
     run: tyro.conf.Positional[str]
     """directory of a trained run, or folder of a saved or converted model"""

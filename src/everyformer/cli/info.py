@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import tyro
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.list import ABILITIES, describe
-from everyformer.cli.parsing import verb
-from everyformer.core.config import Options
+from everyformer.cli.parsing import VerbOptions, verb
 from everyformer.core.member import Member
 from everyformer.core.tasks import TASKS
 from everyformer.family import info
@@ -19,10 +18,8 @@ from everyformer.genes import GENES, named_genes
 
 
 @dataclass(frozen=True)
-class InfoOptions(Options):
+class InfoOptions(VerbOptions):
     """The words of `everyformer info`."""
-
-    missing: ClassVar[Any] = tyro.MISSING
 
     member: tyro.conf.Positional[str]
     """a member's name (`everyformer list`)"""

@@ -11,12 +11,12 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import tyro
 
 from everyformer.cli.flags import Refused, arrange, flags_of, full_name, nearest_flags, registry
-from everyformer.core.config import from_dict, to_dict
+from everyformer.core.config import Options, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 from everyformer.core.gene import NONE
@@ -29,6 +29,13 @@ EVERYWHERE = """everywhere:
   --config FILE    read the options from a TOML or JSON file; flags override it
   --print-config   print what would run as JSON (which --config reads again), and end
   --debug          show the traceback of an error"""
+
+
+@dataclasses.dataclass(frozen=True)
+class VerbOptions(Options):
+    """Options of a verb, some of which must be given."""
+
+    missing: ClassVar[Any] = tyro.MISSING
 
 
 def parse(

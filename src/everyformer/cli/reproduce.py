@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import tyro
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import say, verb
+from everyformer.cli.parsing import VerbOptions, say, verb
 from everyformer.core.bounds import Positive, Repeats
-from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded, require_no_file
 
 
 @dataclass(frozen=True)
-class ReproduceOptions(Options):
+class ReproduceOptions(VerbOptions):
     """The words of `everyformer reproduce`."""
-
-    missing: ClassVar[Any] = tyro.MISSING
 
     name: tyro.conf.Positional[str]
     """a member, or one experiment by its name"""

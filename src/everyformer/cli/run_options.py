@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import tyro
 
 from everyformer.cli.flags import arrange, flags_of
-from everyformer.cli.parsing import parse, peek, read_config
+from everyformer.cli.parsing import VerbOptions, parse, peek, read_config
 from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import expanded
@@ -28,10 +28,8 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class TrainOptions(RunSpec):
+class TrainOptions(VerbOptions, RunSpec):
     """A run, and where it is kept."""
-
-    missing: ClassVar[Any] = tyro.MISSING
 
     out: str | None = None
     """directory of the run (default: runs/MEMBER)"""

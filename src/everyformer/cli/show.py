@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from everyformer.cli.parsing import say, verb
+from everyformer.cli.parsing import VerbOptions, say, verb
 from everyformer.core.bounds import Bounds
-from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
 from everyformer.core.files import expanded, require_no_file
 from everyformer.core.tasks import LM, TASKS
@@ -29,10 +28,8 @@ EXAMPLE = "def mean(values):\n    return sum(values) / len(values)\n"
 
 
 @dataclass(frozen=True)
-class ShowOptions(Options):
+class ShowOptions(VerbOptions):
     """The words of `everyformer show`."""
-
-    missing: ClassVar[Any] = tyro.MISSING
 
     target: tyro.conf.Positional[str]
     """directory of a trained run or folder of a saved model, or a member's name to see what it

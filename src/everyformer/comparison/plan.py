@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -159,13 +160,9 @@ def match_parameters(config: ModelConfig, target: int) -> tuple[ModelConfig, int
     low, high = 1, 2
     while count_parameters(widened(high)) < target:
         low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if count_parameters(widened(middle)) < target:
-            low = middle
-        else:
-            high = middle
-    best = min((widened(low), widened(high)), key=lambda c: abs(count_parameters(c) - target))
+    between = range(low + 1, high)
+    high = low + 1 + bisect_left(between, target, key=lambda n: count_parameters(widened(n)))
+    best = min(map(widened, (high - 1, high)), key=lambda c: abs(count_parameters(c) - target))
     count = count_parameters(best)
     if abs(count / target - 1) > TOLERANCE:
         raise GeneError(

@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from everyformer.comparison.results import (
     Curve,
@@ -102,13 +102,9 @@ def student_quantile(degrees: int) -> float:
 
 def curve(run: Path) -> Curve:
     """Training and evaluation rows of a run's metrics.jsonl, evaluations with their cost so far."""
-    training: list[dict[str, Any]] = []
-    evaluations: list[dict[str, Any]] = []
-    for row in read_metrics(run / "metrics.jsonl"):
-        if "evaluation" in row:
-            evaluations.append(row)
-        else:
-            training.append(row)
+    rows = read_metrics(run / "metrics.jsonl")
+    training = [row for row in rows if "evaluation" not in row]
+    evaluations = [row for row in rows if "evaluation" in row]
     by_step = {row["step"]: row for row in training}
     for row in evaluations:
         near = by_step.get(row["step"]) or max(

@@ -49,6 +49,8 @@ PICTURE_TITLES = {
     "terms": "Terms of the scores",
     "encodings": "Learned positions",
 }
+_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+"""control character -> its picture"""
 
 
 def write_report(results: Results, folder: Path) -> Path:
@@ -87,11 +89,7 @@ def write_report(results: Results, folder: Path) -> Path:
 def safe(value: Any) -> str:
     """Any text as text of a page: escaped, control characters made visible."""
     text = str(value).replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8")
-    visible = "".join(
-        chr(0x2400 + ord(c)) if ord(c) < 32 and c not in "\n\t" else "\u2421" if c == "\x7f" else c
-        for c in text
-    )
-    return html.escape(visible)
+    return html.escape(text.translate(_VISIBLE))
 
 
 def _table(results: Results, styles: Styles) -> str:

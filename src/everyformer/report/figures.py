@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -113,7 +114,7 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
     axes.set_ylabel(f"loss ({unit})")
     axes.xaxis.set_major_locator(MaxNLocator(5))
     if axis != "seconds":
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+        axes.xaxis.set_major_formatter(_short)
     name_members(figure, axes)
     caption = f"{_at_equal(runs, axis, scale, unit)} Markers: validation; thin lines: training."
     return Drawing(f"loss-{axis}", f"Loss against {_AXES[axis].split(' (')[0]}", figure, caption)
@@ -123,20 +124,14 @@ def _at_equal(runs: list[CompletedRun], axis: Axis, scale: float, unit: str) -> 
     """Who leads where all have spent the same, by the first seed of each."""
     firsts = {run["member"]: run for run in reversed(runs)}
     shared = min(run["evaluations"][-1][axis] for run in firsts.values())
-    found, late = [], []
+    found = []
     for member, run in firsts.items():
-        rows = run["evaluations"]
-        before = max((r for r in rows if r[axis] <= shared), key=lambda r: r[axis], default=None)
-        after = min((r for r in rows if r[axis] >= shared), key=lambda r: r[axis])
-        if before is None and after[axis] > EARLY * shared:
-            late.append(member)
-            continue
-        start = before or after
-        gap = after[axis] - start[axis]
-        part = (shared - start[axis]) / gap if gap else 0.0
-        a, b = start["evaluation"]["loss"], after["evaluation"]["loss"]
-        found.append((scale * (a + part * (b - a)), member))
+        spent_by = [row[axis] for row in run["evaluations"]]
+        if spent_by[0] <= EARLY * shared:
+            losses = [scale * row["evaluation"]["loss"] for row in run["evaluations"]]
+            found.append((float(np.interp(shared, spent_by, losses)), member))
     found.sort()
+    late = len(found) < len(firsts)
     amount = {"seconds": f"{shared:.3g} seconds", "tokens": f"{count(shared)} tokens"}
     spent = amount.get(axis, f"{shared:.3g} FLOPs")
     if len(runs) > len(firsts):
@@ -176,14 +171,13 @@ def draw_positions(results: Results, styles: Styles) -> Drawing | None:
     axes.set_xlim(0, length)
     name_members(figure, axes)
     gain, member, early, late = max(gains)
-    if gain > 0:
-        caption = (
-            f"{member} gains most from context: {early:.3f} at the start, {late:.3f} over the "
-            "second half of the sequence."
-        )
-    else:
-        caption = "No member predicts better late in the sequence than at its start: context does "
-        caption += "not help yet."
+    caption = (
+        f"{member} gains most from context: {early:.3f} at the start, {late:.3f} over the second "
+        "half of the sequence."
+        if gain > 0
+        else "No member predicts better late in the sequence than at its start: context does not "
+        "help yet."
+    )
     return Drawing("positions", "Quality against length of context", figure, caption)
 
 
@@ -279,15 +273,12 @@ def draw_decoding(results: Results, styles: Styles) -> Drawing | None:
     axes.set_xlabel("time per token (ms, lower is better)")
     figure.legend(loc="outside upper right", ncols=2)
     best, worst = rows[0], rows[-1]
-    caption = (
-        f"After {int(long):,} tokens {best['member']} needs {brief(best['decode_ms'][long])} ms"
-    )
-    caption += " per token"
+    needed = brief(best["decode_ms"][long])
+    caption = f"After {int(long):,} tokens {best['member']} needs {needed} ms per token"
     if worst is not best and long in worst["decode_ms"]:
         caption += f", {worst['member']} {brief(worst['decode_ms'][long])} ms"
-    ratios = [row["decode_ms"].get(long, 0) / row["decode_ms"][short] for row in rows]
-    ratio = max(ratios)
-    member = rows[ratios.index(ratio)]["member"]
+    grown = {r["member"]: r["decode_ms"].get(long, 0) / r["decode_ms"][short] for r in rows}
+    member, ratio = max(grown.items(), key=lambda item: item[1])
     caption += f". From {int(short):,} tokens on it grows most in {member}: {brief(ratio)}x."
     return Drawing("decoding", "Decoding", figure, caption)
 
@@ -326,7 +317,7 @@ def _loss_unit(results: Results) -> tuple[float, str]:
     return 1.0, f"nats per {per}"
 
 
-def _short(value: float) -> str:
+def _short(value: float, _: float) -> str:
     """Ticks of large counts: 200k, 1.5M, 3e+11."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:

@@ -108,16 +108,13 @@ def _draw(axis: Axes, panel: Panel, norm: Normalize, signed: bool, wide: bool, l
         axis.set_ylabel(panel.axes[1], fontsize=8)
     size = panel.values.shape[0]
     if labels is not None and len(labels) == size <= READABLE:
-        texts = [_plain(label) for label in labels]
-        axis.set_xticks(range(size), texts, fontsize=5, rotation=90 if _long(texts) else 0)
+        texts = [*map(_plain, labels)]
+        rotation = 90 if max(map(len, texts)) > 1 else 0
+        axis.set_xticks(range(size), texts, fontsize=5, rotation=rotation)
         axis.set_yticks(range(size), texts, fontsize=5)
     else:
         axis.locator_params(nbins=4, integer=True)
     return image
-
-
-def _long(texts: list[str]) -> bool:
-    return any(len(text) > 1 for text in texts)
 
 
 def _plain(label: str) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +29,8 @@ class View:
     """a text for each token"""
     most: int | None = None
     """at most so many layers and heads (default: all)"""
+    before: View | None = None
+    """the same before training, of a kind in `COMPARED`"""
 
     @cached_property
     def found(self) -> dict[str, Tensor]:
@@ -85,7 +86,7 @@ class View:
         return [mean, *self.heads(path, maps)] if several else [mean]
 
 
-def weights(view: View, before: View | None) -> dict[str, Figure]:
+def weights(view: View) -> dict[str, Figure]:
     """Who reads whom: one row of panels a layer, one panel a head."""
     reach = []
     for _, maps in view.layers:
@@ -101,7 +102,7 @@ def weights(view: View, before: View | None) -> dict[str, Figure]:
     return {"weights": draw_panels(rows, caption, "weight", labels=view.labels)}
 
 
-def buckets(view: View, before: View | None) -> dict[str, Figure]:
+def buckets(view: View) -> dict[str, Figure]:
     """Who shares a bucket: one row of panels a layer, one panel a head."""
     met = []
     for _, shared in view.layers:
@@ -116,7 +117,7 @@ def buckets(view: View, before: View | None) -> dict[str, Figure]:
     return {"buckets": draw_panels(rows, caption, "share of rounds", labels=view.labels)}
 
 
-def clusters(view: View, before: View | None) -> dict[str, Figure]:
+def clusters(view: View) -> dict[str, Figure]:
     """The centroids of tokens: one panel a layer, a row a routed head, a column a token."""
     rows, used = [], []
     for path, chosen in view.layers:
@@ -130,7 +131,7 @@ def clusters(view: View, before: View | None) -> dict[str, Figure]:
     return {"clusters": draw_panels(rows, caption, "number of the centroid", wide=True)}
 
 
-def sort(view: View, before: View | None) -> dict[str, Figure]:
+def sort(view: View) -> dict[str, Figure]:
     """The matrix P over blocks: one row of panels a layer, one panel a head."""
     choices = []
     for _, p in view.layers:
@@ -147,7 +148,7 @@ def sort(view: View, before: View | None) -> dict[str, Figure]:
     return {"sort": draw_panels(rows, caption, "P")}
 
 
-def features(view: View, before: View | None) -> dict[str, Figure]:
+def features(view: View) -> dict[str, Figure]:
     """One row of panels a layer, one panel a head: a row a token, a column a feature; and the
     weights that they make."""
     signed = any(bool((kept < 0).any()) for kept in view.found.values())
@@ -188,9 +189,9 @@ def _weights_of_features(view: View) -> Figure:
     return draw_panels(rows, caption, "weight", signed=signed, labels=view.labels)
 
 
-def position_bias(view: View, before: View | None) -> dict[str, Figure]:
+def position_bias(view: View) -> dict[str, Figure]:
     """The learned w of every layer, averaged over heads and head by head."""
-    now, old = view.found, {} if before is None else before.found
+    now, old = view.found, {} if view.before is None else view.before.found
     rows = _few([view.mean_and_heads(path) for path, _ in view.layers])
     grown = ""
     if now.keys() == old.keys():
@@ -205,9 +206,9 @@ def position_bias(view: View, before: View | None) -> dict[str, Figure]:
     return {"position-bias": draw_panels(rows, caption, "bias (nats)", signed=True)}
 
 
-def spatial(view: View, before: View | None) -> dict[str, Figure]:
+def spatial(view: View) -> dict[str, Figure]:
     """SGU matrices at the start (first row) and after training, a column a layer."""
-    paths = [path for path, _ in view.layers]
+    paths, before = [path for path, _ in view.layers], view.before
     single = all(len(weight) == 1 for weight in view.found.values())
     figures = {}
     for group in [paths] if single else [[path] for path in paths]:
@@ -231,24 +232,18 @@ def spatial(view: View, before: View | None) -> dict[str, Figure]:
     return figures
 
 
-class Kind(NamedTuple):
-    """One kind of picture of what mixers record."""
-
-    draw: Callable[[View, View | None], dict[str, Figure]]
-    """its figures by name, beside the same before training where that is known"""
-    compared: bool = False
-    """whether it is drawn beside what it was before training"""
-
-
-KINDS = {
-    "weights": Kind(weights),
-    "features": Kind(features),
-    "sort": Kind(sort),
-    "position-bias": Kind(position_bias, compared=True),
-    "spatial": Kind(spatial, compared=True),
-    "buckets": Kind(buckets),
-    "clusters": Kind(clusters),
+KINDS: dict[str, Callable[[View], dict[str, Figure]]] = {
+    "weights": weights,
+    "features": features,
+    "sort": sort,
+    "position-bias": position_bias,
+    "spatial": spatial,
+    "buckets": buckets,
+    "clusters": clusters,
 }
+"""what draws each kind of picture of what mixers record: its figures by name"""
+COMPARED = ("position-bias", "spatial")
+"""those that are drawn beside what they were before training"""
 
 
 def toeplitz_share(maps: Tensor, causal: bool) -> float:

@@ -7,9 +7,10 @@ changes. Each figure carries its caption as its label (``figure.get_label()``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,10 +27,11 @@ from everyformer.core.trace import Trace, trace
 from everyformer.generation.pixels import draw_images
 from everyformer.genes import GENES
 from everyformer.models.base import Model
+from everyformer.models.modes import evaluating
 from everyformer.models.pixels import DrawingModel
 from everyformer.positions.base import Position
 from everyformer.report.heatmaps import draw_offered
-from everyformer.report.inside import KINDS, View
+from everyformer.report.inside import COMPARED, KINDS, View
 from everyformer.report.positions import draw_distances, offered, positions_of
 from everyformer.report.style import WIDE, styled
 from everyformer.report.words import listed
@@ -38,18 +40,27 @@ PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks")
 """those that all know; parts of a model may offer others"""
 
 
+@dataclass(eq=False)
 class Inside:
-    """A model, the same before training if it is known, and what both show as they read.
+    """A model, the same before training if it is known, and what both show as they read."""
 
-    Args:
-        inputs: what the model reads, one row or more; the first is drawn (of an encoder-decoder,
-            how its encoder reads the source).
-        start: the model before training.
-    """
+    model: Model
+    inputs: Tensor
+    """what the model reads, one row or more; the first is drawn (of an encoder-decoder, how its
+    encoder reads the source)"""
+    start: Model | None = None
+    """the model before training, to draw beside it where that helps"""
+    labels: Sequence[str] | None = None
+    """a text for each token"""
+    length: int | None = None
+    """positions of encodings and masks (default: 32 and 16)"""
+    most: int | None = None
+    """at most so many layers and heads of each (default: all)"""
 
-    def __init__(self, model: Model, inputs: Tensor, start: Model | None = None) -> None:
-        self.model, self.inputs, self.start = model, inputs, start
-        self.causal = bool(model.config.causal) and not TASKS[model.config.task].encodes
+    @property
+    def causal(self) -> bool:
+        """Whether what is drawn hides the future."""
+        return bool(self.model.config.causal) and not TASKS[self.model.config.task].encodes
 
     @cached_property
     def traced(self) -> Trace:
@@ -67,23 +78,21 @@ class Inside:
         parts = (part for part in self.model.modules() if isinstance(part, Mixer | Position))
         return {name: draw for part in parts for name, draw in part.recorded.items()}
 
-    def draw(
-        self, what: str, labels: Sequence[str] | None, length: int | None, most: int | None
-    ) -> dict[str, Figure]:
+    def draw(self, what: str) -> dict[str, Figure]:
         """The figures of one kind of picture, by name; none where there is no such thing."""
         if not self.applies(what):
             return {}
         if what in self.recorded:
-            found = dict(list(self.traced.find(what).items())[:most])
+            found = dict(list(self.traced.find(what).items())[: self.most])
             return {what: draw_offered(self.recorded[what](found, self.causal))}
         if what == "distances":
-            return draw_distances(self.model, length)
+            return draw_distances(self.model, self.length)
         if what not in KINDS:
-            return {what: draw_offered(offered(self.model, length)[what]())}
-        view, before = View(self.traced, what, self.causal, labels, most), None
-        if KINDS[what].compared and self.before is not None:
-            before = replace(view, traced=self.before)
-        return KINDS[what].draw(view, before)
+            return {what: draw_offered(offered(self.model, self.length)[what]())}
+        view = View(self.traced, what, self.causal, self.labels, self.most)
+        if what in COMPARED and self.before is not None:
+            view = replace(view, before=replace(view, traced=self.before))
+        return KINDS[what](view)
 
     def able(self) -> list[str]:
         """What there is to draw, names of a part's own last."""
@@ -104,54 +113,32 @@ class Inside:
         return what in offered(self.model, None)
 
 
-def learned_pictures(
-    model: Model,
-    inputs: Tensor,
-    *,
-    start: Model | None = None,
-    labels: Sequence[str] | None = None,
-    most: int | None = None,
-) -> dict[str, Figure]:
+def learned_pictures(model: Model, inputs: Tensor, **known: Any) -> dict[str, Figure]:
     """What training has changed, as far as the model has it: by name, each with its caption.
 
-    Args:
-        inputs: what the model reads, one row or more; the first is drawn (of an encoder-decoder,
-            how its encoder reads the source).
-        start: the same model before training, to draw beside it where that helps.
-        labels: a text for each token.
-        most: at most so many layers and heads of each (default: all).
+    ``known``: fields of `Inside`.
     """
-    inside = Inside(model, inputs, start)
+    inside = Inside(model, inputs, **known)
     found: dict[str, Figure] = {}
     for what in (*KINDS, *inside.recorded, "encodings", "distances"):
         if what == "encodings" and model.position and not list(model.position.parameters()):
             continue
-        found |= inside.draw(what, labels, None, most)
+        found |= inside.draw(what)
     return found
 
 
-def draw_pictures(
-    model: Model,
-    inputs: Tensor,
-    what: str,
-    *,
-    start: Model | None = None,
-    labels: Sequence[str] | None = None,
-    length: int | None = None,
-    most: int | None = None,
-) -> dict[str, Figure]:
+def draw_pictures(model: Model, inputs: Tensor, what: str, **known: Any) -> dict[str, Figure]:
     """The figures of one kind of picture, by name.
 
     Args:
         what: one of `PICTURES`, or of those that parts of the model offer.
-        length: positions of encodings and masks (default: 32 and 16).
-        (others as in `learned_pictures`)
+        known: fields of `Inside`.
 
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    inside = Inside(model, inputs, start)
-    found = inside.draw(what, labels, length, most)
+    inside = Inside(model, inputs, **known)
+    found = inside.draw(what)
     if not found:
         able = [name for name in inside.able() if name != what]
         lacks = f"has no {what.replace('-', ' ')} to show"
@@ -233,11 +220,6 @@ def _grid(images: Tensor, columns: int | None = None) -> np.ndarray:
 
 
 def _traced(model: Model, inputs: Tensor) -> Trace:
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), trace(model) as traced:
-            model.inspect(inputs[:1])
-    finally:
-        model.train(training)
+    with evaluating(model), torch.no_grad(), trace(model) as traced:
+        model.inspect(inputs[:1])
     return traced

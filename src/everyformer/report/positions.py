@@ -91,9 +91,9 @@ def _masks(mixers: Sequence[Mixer], size: int) -> Panels:
 
 
 def _kinds(mixer: Mixer) -> list[tuple[str, bool, int | None]]:
-    """Title, causality and window of each different kind of head."""
-    kinds = []
-    for window in dict.fromkeys(mixer.windows):
-        name = "causal" if mixer.causal else "all"
-        kinds.append((name if window is None else f"window {window}", mixer.causal, window))
-    return kinds
+    """Title, causality and window of each head."""
+    whole = "causal" if mixer.causal else "all"
+    return [
+        (whole if window is None else f"window {window}", mixer.causal, window)
+        for window in mixer.windows
+    ]

@@ -76,10 +76,8 @@ class BatchRow:
     def of_slots(self, size: int) -> list[int | None]:
         """Which text each slot of the row belongs to; None: padding."""
         owners = [n for n, text in enumerate(self.texts) for _ in range(text.shape[1])]
-        slots: list[int | None] = [None] * size
-        for slot, owner in zip(self.slots, owners, strict=True):
-            slots[slot] = owner
-        return slots
+        owner_of = dict(zip(self.slots, owners, strict=True))
+        return [owner_of.get(slot) for slot in range(size)]
 
 
 def together(member: Member, check: Check, device: str, carried: bool) -> None:
@@ -206,29 +204,24 @@ class Trial:
         """
         slots = row.of_slots(cuts[-1])
         for n, text in enumerate(row.texts):
-            earlier = before if n == 0 else None
+            first = [before] if before is not None and n == 0 else []
             if not self.remembers:
-                whole = text if earlier is None else torch.cat((earlier, text), 1)
-                yield self.layers(whole)[0][:, whole.shape[1] - text.shape[1] :]
+                yield self.layers(torch.cat([*first, text], 1))[0][:, -text.shape[1] :]
                 continue
-            state, parts, begun = self.layers.model.init_state(1), [], 0
-            if earlier is not None:
-                _, state = self.layers(earlier, None, state)
-            for a, b in itertools.pairwise(cuts):
-                count = slots[a:b].count(n)
-                if count:
-                    y, state = self.layers(text[:, begun : begun + count], None, state)
-                    parts.append(y)
-                    begun += count
-            yield torch.cat(parts, 1)
+            counts = [slots[a:b].count(n) for a, b in itertools.pairwise(cuts)]
+            state, parts = self.layers.model.init_state(1), []
+            for piece in (*first, *text.split([count for count in counts if count], 1)):
+                y, state = self.layers(piece, None, state)
+                parts.append(y)
+            yield torch.cat(parts, 1)[:, -text.shape[1] :]
 
 
 def _row(size: int, pair: tuple[str, ...], chance: random.Random, seed: int) -> BatchRow:
     """A row of ``size`` slots as the conditions want it."""
     free = list(range(size))
-    for side, take in (("left", lambda: free.pop(0)), ("right", lambda: free.pop())):
+    for side, end in (("left", 0), ("right", -1)):
         for _ in range(chance.randint(1, 2) if side in pair else 0):
-            take()
+            free.pop(end)
     for _ in range(chance.randint(1, 2) if "between" in pair else 0):
         free.pop(chance.choice((1, chance.randint(1, len(free) - 2))))
     lengths, ids = [len(free)], [chance.randint(0, 3)]

@@ -37,10 +37,9 @@ def equation(member: Member, check: Check, device: str, dtype: torch.dtype) -> N
         mixer = case.mixer(dtype, device)
         for length, padded in itertools.product(LENGTHS, (False, True)):
             x = draw(2, length, WIDTH, seed=length, dtype=dtype, device=device).requires_grad_()
-            mask, real = _holes(2, length, device) if padded else (None, None)
-            seen = 1.0 if real is None else real[..., None].to(dtype)
+            mask, _, seen = _holes(length, dtype, device, padded)
             weight = draw(2, length, WIDTH, seed=99, dtype=dtype, device=device) * seen
-            got, expected = mixer(x, mask=mask).y, reference(mixer)(x, mask=mask)
+            got, expected = mixer(x, mask=mask).y, mixer.reference(x, mask=mask)
             where = f"{case} L={length} padded={padded}"
             check.close(got * seen, expected * seen, TOLERANCE[dtype], where)
             inputs = [x, *(p for p in mixer.parameters() if p.requires_grad)]
@@ -85,8 +84,7 @@ def chunks(member: Member, check: Check, device: str, dtype: torch.dtype) -> Non
             continue
         x = draw(2, length, WIDTH, dtype=dtype, device=device)
         for padded, split in itertools.product((False, True), SPLITS):
-            mask, real = _holes(2, length, device) if padded else (None, None)
-            seen = 1.0 if real is None else real[..., None].to(dtype)
+            mask, real, seen = _holes(length, dtype, device, padded)
             whole = mixer(x, mask=mask).y
             parts = run_chunks(mixer, x, split, real)
             check.close(parts * seen, whole * seen, TOLERANCE[dtype], f"{case} {split} {padded}")
@@ -137,7 +135,7 @@ def padding(member: Member, check: Check, device: str, dtype: torch.dtype) -> No
         ids = torch.tensor([[4] * 5 + [9] * 3], device=device)
         y = mixer(packed, mask=Mask(documents=ids)).y
         check.close(y[0], torch.cat(expected), TOLERANCE[dtype], f"{case}: packed documents mix")
-        literal = reference(mixer)(packed, mask=Mask(documents=ids))
+        literal = mixer.reference(packed, mask=Mask(documents=ids))
         check.close(literal[0], y[0], TOLERANCE[dtype], f"{case}: the reference of documents")
     together(member, check, device, carried=False)
     if member.genes["memory"].name is not None:
@@ -170,14 +168,17 @@ def numbers(member: Member, check: Check, device: str, dtype: torch.dtype) -> No
         check.close(low, exact(x).y, TOLERANCE[kind], f"{case}: {kind} against float64")
 
 
-def reference(mixer: Mixer) -> Any:
-    """The module's own literal form; having one is part of the contract."""
-    return mixer.reference
+def _holes(
+    length: int, dtype: torch.dtype, device: str, padded: bool
+) -> tuple[Mask | None, Tensor | None, Tensor | float]:
+    """A mask of two rows, which tokens are real, and the same as factors; of rows without padding
+    nothing.
 
-
-def _holes(batch: int, length: int, device: str) -> tuple[Mask, Tensor]:
-    """Row 0 starts and ends with padding and has a hole; the other rows are whole."""
-    keep = torch.ones(batch, length, dtype=torch.bool, device=device)
+    Row 0 starts and ends with padding and has a hole; the other row is whole.
+    """
+    if not padded:
+        return None, None, 1.0
+    keep = torch.ones(2, length, dtype=torch.bool, device=device)
     if length > 2:
         keep[0, 0] = keep[0, length // 2] = keep[0, -1] = False
-    return Mask(keep=keep), keep
+    return Mask(keep=keep), keep, keep[..., None].to(dtype)

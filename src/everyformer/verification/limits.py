@@ -10,7 +10,7 @@ from torch import nn
 
 from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
-from everyformer.core.trials import HEADS, LENGTH, LONGEST, WIDTH, Pair
+from everyformer.core.trials import HEADS, LENGTH, LONGEST, WIDTH
 from everyformer.models.build import create_mixer, create_model
 from everyformer.verification.cases import draw, known, stir
 from everyformer.verification.laws import TOLERANCE
@@ -19,18 +19,15 @@ from everyformer.verification.result import Check
 
 def limits(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
     """Every limit that the member's mixer, memory or position knows."""
+    find = known(member, "limits")
+    if find is None:
+        return
     x = draw(2, LENGTH, WIDTH, dtype=dtype, device=device)
     for causal in (True, False):
         if not member.can("causal" if causal else "bidirectional"):
             continue
-        for what, got, expected in limits_of(member, causal, device, dtype):
+        for what, got, expected in find(Maker(causal, device, dtype)):
             check.close(got(x), expected(x), TOLERANCE[dtype], f"{what} (causal={causal})")
-
-
-def limits_of(member: Member, causal: bool, device: str, dtype: torch.dtype) -> list[Pair]:
-    """(what, one side, other side) of every limit that is known for the member."""
-    find = known(member, "limits")
-    return [] if find is None else find(Maker(causal, device, dtype))
 
 
 @dataclass(frozen=True)
