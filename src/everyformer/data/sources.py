@@ -108,15 +108,8 @@ class Source:
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
         """The content, about a mebibyte at a time."""
-        where = self.where(entry)
-        with reading(where):
-            stream = self.stream(entry)
-        with stream:
-            while True:
-                with reading(where):
-                    chunk = stream.read(CHUNK)
-                if not chunk:
-                    return
+        with reading(self.where(entry)), self.stream(entry) as stream:
+            while chunk := stream.read(CHUNK):
                 yield chunk
 
     def read(self, entry: Entry) -> bytes:
