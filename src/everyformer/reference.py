@@ -1,5 +1,7 @@
 """The literal equations: slow, float64-able, the definition that the fast functions must equal."""
 
+# ruff: noqa: F401
+
 from everyformer.engines.content.hashing import lsh_buckets_reference as lsh_buckets
 from everyformer.engines.softmax.pairs import relative_shift_reference as relative_shift
 from everyformer.engines.sparse.attention import sparse_attention_reference as sparse_attention
@@ -17,23 +19,3 @@ from everyformer.mixers.routing.reference import routing_attention_reference as 
 from everyformer.positions.alibi import alibi_slopes_reference as alibi_slopes
 from everyformer.positions.rope import rotate_reference as rotate
 from everyformer.positions.sinusoidal import sinusoid_reference as sinusoid
-
-__all__ = [
-    "aft_conv",
-    "aft_full",
-    "aft_local",
-    "aft_simple",
-    "alibi_slopes",
-    "attention",
-    "fourier_features",
-    "linear_attention",
-    "lsh_attention",
-    "lsh_buckets",
-    "positive_features",
-    "relative_shift",
-    "rotate",
-    "routing_attention",
-    "sinusoid",
-    "sparse_attention",
-    "spatial_gate",
-]

@@ -36,10 +36,9 @@ class Corpus:
         self.source, self.utf8 = source, utf8
         layout = find_layout(source.entries, part)
         self.note = layout.note
-        own = layout.validation is not None
-        self._groups = [_filled(layout.train if own else source.entries)]
-        if layout.validation is not None:
-            self._groups.append(_filled(layout.validation))
+        own = layout.validation
+        groups = [source.entries] if own is None else [layout.train, own]
+        self._groups = [[entry for entry in group if entry.size > 0] for group in groups]
         if not all(self._groups):
             raise DataError(f"every text in '{source.given}' is empty; give files with content")
         lengths = [self._lengths(group) for group in self._groups]
@@ -47,7 +46,7 @@ class Corpus:
         self._joined = max(self.documents) > 1
         ends = np.cumsum(np.concatenate(lengths) + self._joined)
         self.size = int(ends[-1])
-        self._cut = None if own else self._cut_at(ends, held_out)
+        self._cut = self._cut_at(ends, held_out) if own is None else None
 
     def _lengths(self, group: Sequence[Entry]) -> np.ndarray:
         """Bytes of every document."""
@@ -193,10 +192,6 @@ def tokenizer_kind(config: DataConfig, given: Tokenizer | None) -> str:
             "from; give a smaller fraction"
         )
     return kind
-
-
-def _filled(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    return tuple(entry for entry in entries if entry.size > 0)
 
 
 def _character_start(chunk: bytes, start: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ MOST_CLASSES = 0.5
 """Different labels for each row of a table, above which the label column is taken for a mistake."""
 ENOUGH_ROWS = 20
 """Rows from which on that is judged."""
+ARRAYS = ("bounds", "labels", "train_rows", "validation_rows")
+"""Fields of the data that are saved as files of numpy."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,9 +73,7 @@ def holds_labels(source: Source) -> bool:
     entries = (*layout.train, *(layout.validation or ()))
     if any(len(e.parts) != 2 or e.suffix != ".txt" for e in entries):
         return False
-    counts: dict[str, int] = {}
-    for entry in layout.train:
-        counts[entry.parts[0]] = counts.get(entry.parts[0], 0) + 1
+    counts = Counter(entry.parts[0] for entry in layout.train)
     return len(counts) > 1 and min(counts.values()) > 1
 
 
@@ -93,10 +94,7 @@ def load_labelled(
 
     folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
     fitted = load_tokenizer(folder)
-    arrays = {
-        name: np.load(folder / f"{name}.npy")
-        for name in ("bounds", "labels", "train_rows", "validation_rows")
-    }
+    arrays = {name: np.load(folder / f"{name}.npy") for name in ARRAYS}
     lengths = np.diff(arrays["bounds"])
     length = int(min(config.length, lengths.max()))
     cut = int((lengths > length).sum())
@@ -177,9 +175,7 @@ def _build(
     fitted.save(folder)
     bounds, checksum = _encode(texts, fitted, folder)
     rows = np.flatnonzero(~chosen), np.flatnonzero(chosen)
-    for name, array in zip(
-        ("bounds", "labels", "train_rows", "validation_rows"), (bounds, labels, *rows), strict=True
-    ):
+    for name, array in zip(ARRAYS, (bounds, labels, *rows), strict=True):
         np.save(folder / f"{name}.npy", array)
     return {
         "classes": classes,

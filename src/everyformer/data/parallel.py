@@ -77,9 +77,7 @@ class ParallelDataset(Dataset):
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """(rows, 2) tokens of source and target, end tokens included."""
-        first = self.bounds[2 * rows]
-        middle = self.bounds[2 * rows + 1]
-        return np.stack((middle - first, self.bounds[2 * rows + 2] - middle), axis=1)
+        return np.diff(self.bounds[2 * rows[:, None] + np.arange(3)], axis=1)
 
     def held_out(self, limit: int | None = None) -> tuple[list[Tensor], list[str]]:
         """Sources (S,) as tokens and their translations as text, in the order of the files."""
@@ -134,7 +132,8 @@ def load_parallel(
     folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build, pairs.stamp)
     fitted = load_tokenizer(folder)
     bounds = np.load(folder / "bounds.npy", mmap_mode="r")
-    longest = np.diff(bounds).reshape(-1, 2).max(1)
+    lengths = np.diff(bounds).reshape(-1, 2)
+    longest = lengths.max(1)
     training, cut = facts["training"], config.length
     kept = np.flatnonzero(longest[:training] <= cut)
     if training and not len(kept):
@@ -147,7 +146,6 @@ def load_parallel(
         split += f"; {training - len(kept):,} pairs longer than {cut:,} tokens left out of training"
     if pairs.turnable:
         split += f"; --data.languages {'-'.join(reversed(pairs.languages))} turns the direction"
-    lengths = np.diff(bounds).reshape(-1, 2)[kept]
     return ParallelDataset(
         name=source.name,
         task="seq2seq",
@@ -162,7 +160,7 @@ def load_parallel(
         bounds=bounds,
         train_rows=kept,
         validation_rows=np.arange(training, len(longest)),
-        buckets=Buckets(lengths, config.tokens) if len(kept) else None,
+        buckets=Buckets(lengths[kept], config.tokens) if len(kept) else None,
         languages=pairs.languages,
         references=folder / "references.json",
     )

@@ -88,16 +88,13 @@ class Source:
 
     def stamp(self) -> str:
         """Hash of the paths, sizes and times of change: equal while nothing was touched."""
+        files = [] if self.archive_path is None else [("", self.archive_path)]
+        files += [(e.name, e.handle) for e in self.entries if isinstance(e.handle, Path)]
         rows: list[tuple[str, str, int, int]] = []
-        if self.archive_path is not None:
-            found = self.archive_path.stat()
-            rows.append(("", str(self.archive_path.absolute()), found.st_size, found.st_mtime_ns))
-        for entry in self.entries:
-            if isinstance(entry.handle, Path):
-                with reading(self.where(entry)):
-                    found = entry.handle.stat()
-                path = str(entry.handle.absolute())
-                rows.append((entry.name, path, found.st_size, found.st_mtime_ns))
+        for name, path in files:
+            with reading(f"'{path}'"):
+                found = path.stat()
+            rows.append((name, str(path.absolute()), found.st_size, found.st_mtime_ns))
         return digest(rows)
 
     def where(self, entry: Entry) -> str:
@@ -108,15 +105,8 @@ class Source:
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
         """The content, about a mebibyte at a time."""
-        where = self.where(entry)
-        with reading(where):
-            stream = self.stream(entry)
-        with stream:
-            while True:
-                with reading(where):
-                    chunk = stream.read(CHUNK)
-                if not chunk:
-                    return
+        with reading(self.where(entry)), self.stream(entry) as stream:
+            while chunk := stream.read(CHUNK):
                 yield chunk
 
     def read(self, entry: Entry) -> bytes:

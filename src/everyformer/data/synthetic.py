@@ -6,8 +6,9 @@ rows come from a stream of seeds that training never draws from, and are always 
 
 from __future__ import annotations
 
+import statistics
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,13 @@ MOST_ARGUMENTS = 10
 LEAF_ABOVE = 0.25
 """A draw above this makes a digit, so an operator has probability 0.25 (as the Long Range Arena's
 generator does, whatever the name of its constant says)."""
-OPERATORS = ("MIN", "MAX", "MED", "SM")
+OPERATORS: tuple[Callable[[list[int]], int], ...] = (
+    min,
+    max,
+    lambda arguments: int(statistics.median(arguments)),
+    lambda arguments: sum(arguments) % 10,
+)
+"""MIN, MAX, MED and SM, in the order of their tokens."""
 SHORTEST = 4
 """Expressions have between length / 4 and length tokens, the arena's own ratio of 500 to 2,000."""
 ATTEMPTS = 10_000
@@ -184,20 +191,7 @@ class ListOpsDataset(GeneratedDataset):
                 return None
             arguments.append(value)
         tokens.append(15)
-        return _value(OPERATORS[operator], arguments)
-
-
-def _value(operator: str, arguments: list[int]) -> int:
-    if operator == "MIN":
-        return min(arguments)
-    if operator == "MAX":
-        return max(arguments)
-    if operator == "SM":
-        return sum(arguments) % 10
-    ordered, middle = sorted(arguments), len(arguments) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) // 2
+        return OPERATORS[operator](arguments)
 
 
 def _draws(random: np.random.Generator) -> Iterator[float]:

@@ -109,9 +109,8 @@ class _Search:
         self.start, self.end = model.config.start_token, model.config.end_token
         self.tokens = torch.full((rows, 1), self.start, device=source.device)
         # all beams begin alike: only the first may be extended
-        first = torch.full((batch, search.beam), -math.inf, device=source.device)
-        first[:, 0] = 0.0
-        self.alive = first
+        self.alive = torch.full((batch, search.beam), -math.inf, device=source.device)
+        self.alive[:, 0] = 0.0
 
     def run(self) -> list[list[Hypothesis]]:
         """Search until every sentence is done."""

@@ -8,7 +8,7 @@ Scores are changed in this order: repetition penalty, minimum length, temperatur
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from everyformer.core.state import StackState
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.generation.config import Sampling
 from everyformer.models.base import Model
+from everyformer.models.modes import evaluating
 
 ENDED = -1
 """in a batch, for the tokens that a row has not, since its text has ended"""
@@ -96,20 +97,14 @@ class TokenStream(Iterator[Tensor]):
     def __init__(
         self, model: Model, texts: _Rows, tokens: int | None, state: StackState | None
     ) -> None:
-        self._model, self.state = model, state
+        self._model, self.state, self.rows = model, state, len(texts.ids)
         self._drawn = self._draw(texts, tokens)
 
     def __next__(self) -> Tensor:
         # between two tokens the caller's model is as the caller left it
-        training = self._model.training
-        if training:
-            self._model.eval()
-        try:
-            with torch.inference_mode():
-                return next(self._drawn)
-        finally:
-            if training:
-                self._model.train()
+        model = self._model
+        with evaluating(model) if model.training else nullcontext(), torch.inference_mode():
+            return next(self._drawn)
 
     def _draw(self, texts: _Rows, tokens: int | None) -> Iterator[Tensor]:
         """The loop of `stream`."""
@@ -189,11 +184,9 @@ def generate(
     tokenizer: Tokenizer | None = None,
 ) -> Tensor:
     """The new tokens (B, n) that `stream` yields, n at most ``tokens``; `ENDED` after an end."""
-    ids, keep = _rows_of(prompt, mask, torch.device("cpu"))
-    mask = None if keep is None else Mask(keep=keep)
-    options: dict[str, Any] = {"mask": mask, "sampling": sampling, "tokenizer": tokenizer}
-    drawn = list(stream(model, ids, tokens=tokens, **options))
-    return torch.stack(drawn, 1) if drawn else ids.new_empty(ids.shape[0], 0)
+    new = stream(model, prompt, tokens=tokens, mask=mask, sampling=sampling, tokenizer=tokenizer)
+    drawn = list(new)
+    return torch.stack(drawn, 1) if drawn else torch.empty(new.rows, 0, dtype=torch.long)
 
 
 class _Rows:

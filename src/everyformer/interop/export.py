@@ -99,7 +99,8 @@ def export_program(
         ConfigError: another ending. UnsupportedError: another task.
     """
     path = _ending(path, ".pt2")
-    with _evaluating(model):
+    # with gradients, learned biases take another path through torch's attention
+    with evaluating(model), torch.no_grad():
         program = _program(model, padding)
     with file_written_whole(path.absolute()) as temporary, _Patient(temporary, "w") as file:
         torch.export.save(program, file)
@@ -142,7 +143,7 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
     for package in ("onnx", "onnxscript", "onnxruntime"):
         extra_module(package, "export", "export to ONNX")
     path = _ending(path, ".onnx")
-    with _evaluating(model), _literal(model), _quiet():
+    with evaluating(model), torch.no_grad(), _literal(model), _quiet():
         program = _program(model, padding).run_decompositions({BAND: _band_by_lookup})
         own = {
             str(node.target) for node in program.graph.nodes if "everyformer" in str(node.target)
@@ -160,7 +161,7 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
     about = {"config": to_dict(model.config), "longest": longest}
     onnx_program.model.metadata_props["everyformer"] = json.dumps(about)
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    with file_written_whole(path.absolute()) as temporary, _evaluating(model):
+    with file_written_whole(path.absolute()) as temporary:
         # a file of protobuf ends at 2 GB
         onnx_program.save(temporary, external_data=size > 1.5e9)
         difference = _compare(model, temporary, padding)
@@ -200,15 +201,15 @@ def _inputs(model: Model, padding: bool, batch: int, length: int) -> dict[str, T
     """Random inputs by name; some tokens are padding, never the first."""
     config, weight = model.config, next(model.parameters())
     draw = torch.Generator().manual_seed(batch + length)
-    if TASKS[config.task].pictures and config.task in ABLE:
-        assert config.image is not None
-        pixels = torch.rand(batch, *config.image, generator=draw) * 2 - 1
-        return {"pixels": pixels.to(weight)}
     if config.task not in ABLE:
         raise UnsupportedError(
             f"a model of the task '{config.task}' cannot be exported; tasks that can: "
             f"{', '.join(ABLE)}"
         )
+    if TASKS[config.task].pictures:
+        assert config.image is not None
+        pixels = torch.rand(batch, *config.image, generator=draw) * 2 - 1
+        return {"pixels": pixels.to(weight)}
     size = (batch, length)
     inputs = {"tokens": torch.randint(config.vocabulary, size, generator=draw)}
     if padding:
@@ -246,13 +247,9 @@ def compare_program(model: Model, path: str | Path, *, padding: bool = True) -> 
         EveryformerError: it is more than rounding.
     """
     loaded = torch.export.load(path).module()
-
-    def run(inputs: dict[str, Tensor]) -> Tensor:
-        with torch.no_grad():
-            return loaded(**inputs).cpu()
-
-    with _evaluating(model):
-        return _difference(model, run, "the exported program", padding)
+    return _difference(
+        model, lambda inputs: loaded(**inputs).cpu(), "the exported program", padding
+    )
 
 
 def _compare(model: Model, path: Path, padding: bool) -> float:
@@ -276,6 +273,7 @@ def _compare(model: Model, path: Path, padding: bool) -> float:
     return _difference(model, run, "onnxruntime", padding)
 
 
+@torch.no_grad()
 def _difference(
     model: Model, run: Callable[[dict[str, Tensor]], Tensor], what: str, padding: bool
 ) -> float:
@@ -284,7 +282,7 @@ def _difference(
     largest = 0.0
     for batch, length in ((1, 1), (1, min(5, longest)), (2, longest)):
         inputs = _inputs(model, padding, batch, length)
-        with torch.no_grad():
+        with evaluating(model):
             expected = Program(model)(**inputs).cpu()
         got = run(inputs)
         difference = (got - expected).abs()
@@ -298,13 +296,6 @@ def _difference(
                 f"length {length}: the file would be of no use"
             )
     return largest
-
-
-@contextmanager
-def _evaluating(model: Model) -> Iterator[None]:
-    # with gradients, learned biases take another path through torch's attention
-    with evaluating(model), torch.no_grad():
-        yield
 
 
 @contextmanager

@@ -31,7 +31,9 @@ from everyformer.core.mask import Mask, document_positions, positions_of
 from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
 from everyformer.generation.sampling import initial_state
-from everyformer.interop.hf_attention import NAME, WITH_WEIGHTS, register
+from everyformer.interop.hf_attention import NAME as NAME
+from everyformer.interop.hf_attention import WITH_WEIGHTS as WITH_WEIGHTS
+from everyformer.interop.hf_attention import register
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import DEFAULT_LENGTH, ModelConfig
 from everyformer.models.language import LanguageModel
@@ -48,14 +50,6 @@ try:
     from transformers.modeling_outputs import CausalLMOutputWithPast
 except ImportError as error:
     raise MissingExtraError("transformers", "hf", "the Hugging Face interface") from error
-
-__all__ = [
-    "NAME",
-    "WITH_WEIGHTS",
-    "EveryformerCache",
-    "EveryformerConfig",
-    "EveryformerForCausalLM",
-]
 
 
 class EveryformerConfig(PreTrainedConfig):
@@ -291,8 +285,7 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> None:
         self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **options)
 
-    def gradient_checkpointing_disable(self) -> None:
-        self.activation_checkpointing_disable()
+    gradient_checkpointing_disable = activation_checkpointing_disable
 
     @torch.no_grad()
     def initialize_weights(self) -> None:

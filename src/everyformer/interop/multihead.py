@@ -202,23 +202,18 @@ class MultiheadAttention(nn.Module):
         shapes: list[Any] = [(sum(self.sizes), self.embed_dim), None, None, None]
         if not fused:
             shapes = [None, *zip(self.sizes, sources, strict=True)]
-        names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-        for name, shape in zip(names, shapes, strict=True):
-            parameter = None if shape is None else nn.Parameter(torch.empty(shape, **like))
-            self.register_parameter(name, parameter)
-        in_bias = nn.Parameter(torch.zeros(sum(self.sizes), **like)) if bias else None
-        self.register_parameter("in_proj_bias", in_bias)
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias, **like)
         if self.out_proj.bias is not None:
             nn.init.zeros_(self.out_proj.bias)
-        for name in names:
-            if getattr(self, name) is not None:
-                nn.init.xavier_uniform_(getattr(self, name))
+        names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+        for name, shape in zip(names, shapes, strict=True):
+            weight = None if shape is None else nn.init.xavier_uniform_(torch.empty(shape, **like))
+            self.register_parameter(name, None if weight is None else nn.Parameter(weight))
+        in_bias = nn.Parameter(torch.zeros(sum(self.sizes), **like)) if bias else None
+        self.register_parameter("in_proj_bias", in_bias)
         for name, size in zip(("bias_k", "bias_v"), self.sizes[1:], strict=True):
-            parameter = nn.Parameter(torch.empty(1, 1, size, **like)) if add_bias_kv else None
-            self.register_parameter(name, parameter)
-            if parameter is not None:
-                nn.init.xavier_normal_(parameter)
+            row = nn.init.xavier_normal_(torch.empty(1, 1, size, **like)) if add_bias_kv else None
+            self.register_parameter(name, None if row is None else nn.Parameter(row))
         norm = {"normalized_shape": self.head_dim, **like}
         self.query_norm = nn.RMSNorm(**norm) if o.qk_norm else None
         self.key_norm = nn.RMSNorm(**norm) if o.qk_norm else None
@@ -229,9 +224,9 @@ class MultiheadAttention(nn.Module):
     def _loose_options(self, options: dict[str, Any], bias: bool) -> dict[str, Any]:
         """Torch's ``bias`` and ``dropout`` under the names that the mixer has for them."""
         options = dict(options)
-        own: Any = MIXERS.get(self.member) if self.member in MIXERS.names() else None
-        if own is None:
+        if self.member not in MIXERS.names():
             return options  # `create_mixer` knows what to say
+        own: Any = MIXERS.get(self.member)
         defaults = own.Options()
         if self.dropout:
             self._refuse(dropout=not hasattr(defaults, "attention_dropout"))

@@ -259,8 +259,7 @@ def load_model(
         values = read_saved(path / "config.json", MODEL_FORMAT)
         check_sums(path, values["sha256"])
         model = build(values["config"])
-        weights = path / "model.safetensors"
-        load_weights(model, saved_tensors(weights, model), weights)
+        load_checkpoint(path, CheckpointParts(model))
         return model.eval()
     values = read_saved(path / "config.json", RUN_FORMAT)
     model = build(values["model"])

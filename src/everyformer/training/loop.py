@@ -29,6 +29,7 @@ from everyformer.training.optimiser import (
     WeightAverage,
     build_optimiser,
     clip_gradients,
+    copy_weights,
     set_learning_rate,
 )
 from everyformer.training.progress import Progress
@@ -119,6 +120,7 @@ class _Job:
         self.optimiser = build_optimiser(model, config)
         self.average = None if config.ema is None else WeightAverage(model, config.ema)
         self.carry = carry_of(model, dataset, world)
+        self.parts = CheckpointParts(model, self.optimiser, self.average, self.carry)
         self.state = TrainingState()
         self.show = show and world.first
         self.signal: int | None = None
@@ -128,7 +130,7 @@ class _Job:
         records = self.records
         values = describe_run(self.model, self.dataset, self.config) | extra
         if resume:
-            records.load(self.state, self._parts(), values)
+            records.load(self.state, self.parts, values)
         records.open(self.state, values)
         self.first = self.state.steps
         self.begun = self.logged = self.state.tokens, self.state.seconds
@@ -160,7 +162,7 @@ class _Job:
                 break
             self._step()
         if self.average is not None:
-            self.average.load_into(self.model)
+            copy_weights(self.model, self.average.values)
 
     def result(self) -> TrainResult:
         """What this run came to."""
@@ -271,10 +273,7 @@ class _Job:
         return True
 
     def _save(self) -> None:
-        self.records.save(self.state, self._parts(), self.config.keep)
-
-    def _parts(self) -> CheckpointParts:
-        return CheckpointParts(self.model, self.optimiser, self.average, self.carry)
+        self.records.save(self.state, self.parts, self.config.keep)
 
     def _evaluate(self) -> dict[str, Any] | None:
         config = self.config

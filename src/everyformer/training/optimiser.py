@@ -65,10 +65,9 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float | None) -> f
     Parameters ``apart`` have a norm of their own, with the same limit; it is not given back.
     """
     used = [parameter for parameter in parameters if parameter.grad is not None]
-    own = [parameter for parameter in used if getattr(parameter, "apart", False)]
-    common = [parameter for parameter in used if not getattr(parameter, "apart", False)]
     norms = []
-    for group in (common, own):
+    for apart in (False, True):
+        group = [parameter for parameter in used if getattr(parameter, "apart", False) is apart]
         norm = get_total_norm([parameter.grad for parameter in group if parameter.grad is not None])
         if limit is not None:
             clip_grads_with_norm_(group, limit, norm)
@@ -112,10 +111,6 @@ class WeightAverage:
             yield
         finally:
             self._swap(model)
-
-    def load_into(self, model: nn.Module) -> None:
-        """Make the averaged weights the model's own."""
-        copy_weights(model, self.values)
 
     def _swap(self, model: nn.Module) -> None:
         weights: dict[str, Tensor] = dict(model.named_parameters())

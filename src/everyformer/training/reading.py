@@ -58,9 +58,8 @@ def read_windows(
             continue
         state = begin(model, len(batch.targets))
         for part in parts:
-            part = part.to(world.device)
-            state = call(model, part, state, last=1).state
-        yield Read(call(model, batch, state), batch, state.seen.cpu())
+            state = forward(model, part.to(world.device), state, last=1).state
+        yield Read(forward(model, batch, state), batch, state.seen.cpu())
 
 
 def read_in_order(
@@ -73,7 +72,7 @@ def read_in_order(
         if limit is not None and number * streams >= limit:
             return
         batch, before = batch.to(world.device), state.seen.cpu()
-        out = call(model, batch, state)
+        out = forward(model, batch, state)
         state = out.state
         yield Read(out, batch, before)
 
@@ -88,8 +87,3 @@ def begin(model: Any, rows: int) -> Any:
     if begun is None:
         raise UnsupportedError("this model carries nothing from one segment to the next")
     return begun(rows)
-
-
-def call(model: nn.Module, batch: Batch, state: Any, **options: Any) -> Any:
-    """The model's output on a batch that goes on from ``state``."""
-    return model(batch.inputs, targets=batch.targets, mask=batch.mask, state=state, **options)

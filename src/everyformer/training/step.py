@@ -34,11 +34,13 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
-def forward(model: nn.Module, batch: Batch, state: StackState | None = None) -> ModelOutput:
+def forward(
+    model: nn.Module, batch: Batch, state: StackState | None = None, **options: Any
+) -> ModelOutput:
     """The model's output and loss on a batch; one with a memory goes on from ``state``."""
     given = {"state": state, "labels": batch.labels}
-    more: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return model(batch.inputs, targets=batch.targets, mask=batch.mask, **more)
+    options |= {name: value for name, value in given.items() if value is not None}
+    return model(batch.inputs, targets=batch.targets, mask=batch.mask, **options)
 
 
 def backward(

@@ -8,7 +8,6 @@ old model has and the new one lacks, such as its head, is left; what only the ne
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,11 +69,10 @@ class WarmStart:
     def lines(self) -> list[str]:
         """The report, one line a kind."""
         found = []
-        for field in dataclasses.fields(self):
-            names = getattr(self, field.name)
-            listed = ", ".join(names if field.name != "taken" else names[:3])
-            more = f" and {len(names) - 3} more" if field.name == "taken" and names[3:] else ""
-            found.append(f"{field.name}: {len(names)}{': ' if names else ''}{listed}{more}")
+        for kind, names in vars(self).items():
+            listed = names[:3] if kind == "taken" else names
+            more = f" and {len(names) - 3} more" if len(listed) < len(names) else ""
+            found.append(f"{kind}: {len(names)}{': ' if names else ''}{', '.join(listed)}{more}")
         return found
 
 
@@ -90,13 +88,11 @@ def read_start(path: str | Path) -> Start:
     try:
         values = read_saved(file, RUN_FORMAT)
     except CheckpointError:
-        values = read_saved(file, MODEL_FORMAT)
-        return Start(
-            expanded(path), from_dict(ModelConfig, values["config"]), saved_tokenizer(path)
-        )
-    saved = values.get("tokenizer")
-    tokenizer = None if saved is None else load_tokenizer(saved)
-    return Start(expanded(path), from_dict(ModelConfig, values["model"]), tokenizer)
+        config, tokenizer = read_saved(file, MODEL_FORMAT)["config"], saved_tokenizer(path)
+    else:
+        config, saved = values["model"], values.get("tokenizer")
+        tokenizer = None if saved is None else load_tokenizer(saved)
+    return Start(expanded(path), from_dict(ModelConfig, config), tokenizer)
 
 
 def saved_tokenizer(path: str | Path) -> Tokenizer | None:

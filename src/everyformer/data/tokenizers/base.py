@@ -22,27 +22,18 @@ class Tokenizer(ABC):
     """A tokenizer: encodes and decodes text; equal when every text gives the same tokens."""
 
     kind: str
+    name: str
+    """The tokenizer as the option is written: ``bytes``, ``chars``, ``bpe:8000``, ``hub``."""
+    vocabulary: int
+    """Number of different tokens; ids are 0 up to this."""
+    separator: int | None
+    """The token that ends a document, or None where the training text had just one."""
     mask: int | None = None
     """The token that stands for a hidden one, where the vocabulary has its own."""
     opening: tuple[int, ...] = ()
     """Tokens that a text which stands by itself begins with, and every prompt."""
     closing: tuple[int, ...] = ()
     """Tokens that a text which stands by itself ends with."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The tokenizer as the option is written: ``bytes``, ``chars``, ``bpe:8000``, ``hub``."""
-
-    @property
-    @abstractmethod
-    def vocabulary(self) -> int:
-        """Number of different tokens; ids are 0 up to this."""
-
-    @property
-    @abstractmethod
-    def separator(self) -> int | None:
-        """The token that ends a document, or None where the training text had just one."""
 
     @abstractmethod
     def encode_array(self, text: str) -> np.ndarray:

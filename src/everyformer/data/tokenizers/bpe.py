@@ -22,8 +22,10 @@ class BPETokenizer(PackageTokenizer):
 
     def __init__(self, size: int, model: str) -> None:
         super().__init__(model)
-        self.size = size
+        self.name, self.size = f"bpe:{size}", size
+        self.vocabulary = self._inner.get_vocab_size()
         self._end = np.array(self._inner.encode(SEPARATOR).ids, dtype=self.dtype)
+        self.separator = int(self._end[0])
 
     @classmethod
     def fit(cls, texts: Iterable[str], size: int) -> BPETokenizer:
@@ -43,18 +45,6 @@ class BPETokenizer(PackageTokenizer):
         )
         inner.train_from_iterator(_training_pieces(texts), trainer)
         return cls(size, inner.to_str())
-
-    @property
-    def name(self) -> str:
-        return f"bpe:{self.size}"
-
-    @property
-    def vocabulary(self) -> int:
-        return self._inner.get_vocab_size()
-
-    @property
-    def separator(self) -> int | None:
-        return int(self._end[0])
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "size": self.size, "model": json.loads(self.model)}

@@ -39,7 +39,7 @@ class HubTokenizer(PackageTokenizer):
 
     def __init__(self, model: str, size: int, end: int | None, mask: int | None) -> None:
         super().__init__(model)
-        self.size, self.end, self.mask = size, end, mask
+        self.vocabulary, self.separator, self.mask = size, end, mask
         check_size(self.known, size)
         for mark in (end, mask):
             if mark is not None and not 0 <= mark < size:
@@ -66,19 +66,11 @@ class HubTokenizer(PackageTokenizer):
         """The token that the file writes so; None where it has none."""
         return None if text is None else self._inner.token_to_id(text)
 
-    @property
-    def vocabulary(self) -> int:
-        return self.size
-
-    @property
-    def separator(self) -> int | None:
-        return self.end
-
     def context(self, before: Iterable[int]) -> list[int]:
         """Some files leave a space out where a text begins."""
         return list(before)[-CONTEXT:]
 
     def to_dict(self) -> dict[str, Any]:
         model = json.loads(self.model)
-        marks = {"end": self.end, "mask": self.mask}
-        return {"kind": self.kind, "size": self.size, **marks, "model": model}
+        marks = {"end": self.separator, "mask": self.mask}
+        return {"kind": self.kind, "size": self.vocabulary, **marks, "model": model}

@@ -55,12 +55,13 @@ class MarianTokenizer(Tokenizer):
         unknown: str,
         marks: Mapping[str, int],
     ) -> None:
-        self.models, self.pieces, self.size = dict(models), dict(pieces), size
+        self.models, self.pieces, self.vocabulary = dict(models), dict(pieces), size
         self.end, self.unknown = end, unknown
         _check_numbers("vocab.json", self.pieces)
         for piece, use in ((end, "ends a text"), (unknown, "stands for what it does not know")):
             if piece not in self.pieces:
                 raise DataError(f"vocab.json lacks '{piece}', which {use}")
+        self.separator: int = self.pieces[end]
         _check_numbers("the list of added tokens", marks)
         own = {mark: self.pieces[mark] for mark in (end, unknown)}
         self.marks = {**own, **marks}
@@ -73,14 +74,6 @@ class MarianTokenizer(Tokenizer):
         self._marks = re.compile(f"({'|'.join(map(re.escape, longest))})")
         self._source, self._target = (_loaded(side, models[side]) for side in SIDES)
         self.lacking = {side: self._lacking(side) for side in SIDES}
-
-    @property
-    def vocabulary(self) -> int:
-        return self.size
-
-    @property
-    def separator(self) -> int:
-        return self.pieces[self.end]
 
     def encode_array(self, text: str) -> np.ndarray:
         """The tokens of sources, with the end between them."""
@@ -116,7 +109,7 @@ class MarianTokenizer(Tokenizer):
     def to_dict(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
-            "size": self.size,
+            "size": self.vocabulary,
             "end": self.end,
             "unknown": self.unknown,
             "marks": self.marks,

@@ -37,9 +37,11 @@ class CharTokenizer(Tokenizer):
 
     def __init__(self, characters: str) -> None:
         self.characters = characters
+        self.vocabulary = len(characters) + 1
         points = np.array([ord(c) for c in characters], dtype=np.int64)
         self._ids = np.zeros(0x110000, dtype=self.dtype)
         self._ids[points] = np.arange(1, len(points) + 1)
+        self.separator = int(self._ids[0]) or None
         self._texts = ["\ufffd", *characters]
 
     @classmethod
@@ -49,14 +51,6 @@ class CharTokenizer(Tokenizer):
         for text in texts:
             seen.update(text)
         return cls("".join(sorted(seen)))
-
-    @property
-    def vocabulary(self) -> int:
-        return len(self.characters) + 1
-
-    @property
-    def separator(self) -> int | None:
-        return int(self._ids[0]) or None
 
     def encode_array(self, text: str) -> np.ndarray:
         return self._ids[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)]

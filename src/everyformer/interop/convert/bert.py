@@ -92,12 +92,12 @@ def encoder_rules(config: ModelConfig, kind: Encoder) -> list[Rule]:
             *same("transform_norm", norm),
             Rule(("head.bias",), (f"{bias}.bias",)),
         ]
+        if not config.tie:
+            # they hold the bias twice, and add this one
+            rules += same("head", f"{bias}.decoder")
     else:
         rules += same("pool.head.0", f"{kind.classifier}.dense")
         rules += same("pool.head.2", f"{kind.classifier}.out_proj")
-    if TASKS[config.task].predicts == "hidden" and not config.tie:
-        # they hold the bias twice, and add this one
-        rules += same("head", f"{bias}.decoder")
     biased = "query" in config.genes["mixer"].get("bias", ())
     for n in range(config.layers):
         theirs = f"{kind.body}.encoder.layer.{n}.attention.self"

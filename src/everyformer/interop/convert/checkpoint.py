@@ -139,8 +139,7 @@ def export_checkpoint(
     own = {weights[name].data_ptr() for name in taken}
     with written_whole(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
-        text = json.dumps(config, indent=2) + "\n"
-        write_text(temporary / "config.json", text)
+        write_text(temporary / "config.json", json.dumps(config, indent=2) + "\n")
         if tokenizer is not None:
             export_tokenizer(tokenizer, temporary, model.config.tokens)
     fresh = [name for rule in rules if rule.skip for name in rule.theirs]

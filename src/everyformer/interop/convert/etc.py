@@ -55,11 +55,11 @@ def lift_to_etc(
     config = model.config
     mixer = config.genes["mixer"]
     chosen = from_dict(AttentionOptions, mixer.options)
+    usual = vars(AttentionOptions())
     odd = [
-        f"{field.name}={getattr(chosen, field.name)}"
-        for field in dataclasses.fields(chosen)
-        if field.name not in KEPT
-        and getattr(chosen, field.name) != getattr(AttentionOptions(), field.name)
+        f"{name}={value}"
+        for name, value in vars(chosen).items()
+        if name not in KEPT and value != usual[name]
     ]
     if not TASKS[config.task].summarised or config.causal or mixer.name != "attention":
         raise UnsupportedError(

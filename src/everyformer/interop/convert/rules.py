@@ -8,6 +8,7 @@ RoBERTa's positions begin at row 2.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -113,10 +114,7 @@ class Report:
         lines = [f"{len(self.taken)} taken, {len(self.made)} made, {len(self.left)} left"]
         groups = (("made (fresh)", self.made), ("left", self.left), ("taken", self.taken))
         for what, names in groups:
-            kinds: dict[str, int] = {}
-            for name in names:
-                kind = re.sub(r"\.\d+\.", ".*.", name)
-                kinds[kind] = kinds.get(kind, 0) + 1
+            kinds = Counter(re.sub(r"\.\d+\.", ".*.", name) for name in names)
             lines += [f"{what}: {kind}" + (f" x {n}" if n > 1 else "") for kind, n in kinds.items()]
         return "\n".join(lines)
 

@@ -157,7 +157,7 @@ def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
         "model_max_length": tokens,
     }
     if isinstance(tokenizer, HubTokenizer):
-        marks = {"eos_token": tokenizer.end, "mask_token": tokenizer.mask}
+        marks = {"eos_token": tokenizer.separator, "mask_token": tokenizer.mask}
         texts = {name: None if i is None else tokenizer.token(i) for name, i in marks.items()}
         values |= {name: text for name, text in texts.items() if text is not None}
     _write_table(folder / MARKS[1], values)
