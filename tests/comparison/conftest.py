@@ -11,7 +11,7 @@ from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
 from everyformer.comparison import decoding, trainings, worker
-from everyformer.training.signals import StopSignals
+from everyformer.core.stopping import Gentle
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The jobs that were started, by their folders' names; they run in this process."""
     names: list[str] = []
 
-    def here(place: Path, stop: StopSignals) -> int:
+    def here(place: Path, stop: Gentle) -> int:
         names.append(place.name)
         return worker.main(place)
 

@@ -16,8 +16,8 @@ from small_comparisons import Compared
 
 from everyformer.cli import main
 from everyformer.comparison import plan, trainings, worker
+from everyformer.core.stopping import Gentle
 from everyformer.training.logging import read_metrics
-from everyformer.training.signals import StopSignals
 
 Compare = Callable[..., Compared]
 
@@ -91,7 +91,7 @@ def test_a_process_that_dies_is_reported(
 ) -> None:
     run = trainings.launch
 
-    def dies(place: Path, stop: StopSignals) -> int:
+    def dies(place: Path, stop: Gentle) -> int:
         ends = {"gmlp-seed0": -signal.SIGKILL, "aft-simple-seed0": 3}
         return ends[place.name] if place.name in ends else run(place, stop)
 

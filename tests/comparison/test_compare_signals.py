@@ -19,7 +19,7 @@ from small_comparisons import SMALL, Compared
 from everyformer.benchmark.points import Point
 from everyformer.cli import main
 from everyformer.comparison import trainings
-from everyformer.training.signals import StopSignals
+from everyformer.core.stopping import Gentle
 
 WORDS = ("gmlp", "aft-simple", *SMALL, "--training.checkpoint-every", "5", "--out", "made")
 STEPS = ("--steps", "1000", "--training.evaluate-every", "none")
@@ -84,7 +84,7 @@ def test_a_stop_between_trainings_or_points_ends_what_remains(
 ) -> None:
     run = trainings.launch
 
-    def stopped(place: Path, stop: StopSignals) -> int:
+    def stopped(place: Path, stop: Gentle) -> int:
         run(place, stop)
         os.kill(os.getpid(), number)
         return 0

@@ -61,10 +61,10 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
         if not text:
             which = "the prompt" if len(texts) == 1 else f"prompt {number} of {len(texts)}"
             raise ConfigError(f"{which} is empty: give at least one character")
+    from everyformer.core.stopping import Gentle
     from everyformer.data.text import encode_prompt
     from everyformer.generation.sampling import ENDED, generate, initial_state, stream
     from everyformer.generation.state_file import load_state, save_state
-    from everyformer.training.signals import StopSignals
 
     model = trained.model(options.average)
     exact = initial_state(model, 1) is not None
@@ -102,7 +102,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     # an endless text ends by a signal, and one that is kept is kept then too
     watched = options.tokens is None or options.state is not None
     try:
-        with StopSignals("stopping after this token") if watched else nullcontext() as stop:
+        with Gentle("stopping after this token") if watched else nullcontext() as stop:
             for token in drawn:
                 count += 1
                 if int(token) not in hidden:

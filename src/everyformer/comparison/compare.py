@@ -24,12 +24,12 @@ from everyformer.comparison.trainings import Finished, Say, Trainings
 from everyformer.core.config import to_dict
 from everyformer.core.files import write_text
 from everyformer.core.sealed import write_json
+from everyformer.core.stopping import Gentle
 from everyformer.core.tasks import ALL_TASKS
 from everyformer.data import load_dataset
 from everyformer.data.dataset import Dataset
 from everyformer.family import info
 from everyformer.training.run import environment
-from everyformer.training.signals import StopSignals
 
 FORMAT = "everyformer-comparison"
 SIZES = ("width", "heads", "layers", "max_length")
@@ -72,7 +72,7 @@ def run_comparison(
         if entrant.error is not None:
             say(f"{entrant.member}: cannot be built: {entrant.error}")
     with opened(config, dataset.fingerprint) as folder:
-        with StopSignals() as stop:
+        with Gentle() as stop:
             finished = Trainings(config, dataset, folder, say, stop).run(ready)
         if stop.received:
             return Comparison([], cast(Results, {}), folder, stop.received)

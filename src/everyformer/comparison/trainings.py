@@ -21,8 +21,8 @@ from everyformer.comparison.plan import Entrant, Job, job, jobs
 from everyformer.comparison.results import Result
 from everyformer.core.config import to_dict
 from everyformer.core.errors import MissingExtraError
+from everyformer.core.stopping import Gentle
 from everyformer.data.dataset import Dataset
-from everyformer.training.signals import StopSignals
 
 Say = Callable[[str], None]
 Finished = list[tuple[Job, Result]]
@@ -36,7 +36,7 @@ class Trainings:
     dataset: Dataset
     folder: Path
     say: Say
-    stop: StopSignals
+    stop: Gentle
     _tried: set[str] = field(default_factory=set)
 
     def run(self, ready: list[Entrant]) -> Finished:
@@ -135,7 +135,7 @@ class Trainings:
                 return
 
 
-def launch(folder: Path, stop: StopSignals) -> int:
+def launch(folder: Path, stop: Gentle) -> int:
     """Run the job in ``place`` in a fresh process, and return its exit code.
 
     The process is in a session of its own, so that Ctrl-C reaches this one alone, which asks the

@@ -39,7 +39,7 @@ class Gentle:
     nothing is ever received. ``what`` tells the user what happens now.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str = "stopping after this step, with a checkpoint") -> None:
         self._messages = [f"\n{what}; press Ctrl-C again to stop at once\n"]
         self.received: int | None = None
         self.seen: set[str] = set()

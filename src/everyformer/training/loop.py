@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
+from everyformer.core.stopping import Gentle
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
 from everyformer.training.carry import carry_of, training_batch
@@ -37,7 +38,6 @@ from everyformer.training.records import Records, describe_run
 from everyformer.training.result import TrainResult, peak_rss
 from everyformer.training.run import RunDirectory
 from everyformer.training.schedule import learning_rate
-from everyformer.training.signals import StopSignals
 from everyformer.training.stages import check_stages, narrowed, pieces_of
 from everyformer.training.step import backward, count_operations, positions, seed_step
 
@@ -73,7 +73,7 @@ def train(
     torch.set_num_threads(config.threads or threads)
     was_training = model.training
     try:
-        with join(config.device) as world, StopSignals() as stop:
+        with join(config.device) as world, Gentle() as stop:
             job = _Job(model, dataset, config, world, run, stop, show)
             job.begin(resume, extra_config or {})
             try:
@@ -97,7 +97,7 @@ class _Job:
         config: TrainingConfig,
         world: World,
         run: RunDirectory | None,
-        stop: StopSignals,
+        stop: Gentle,
         show: bool,
     ) -> None:
         if config.batch < config.accumulate * world.size:
