@@ -3,8 +3,7 @@
 import pytest
 
 from everyformer.core.errors import ResourceError
-from everyformer.core.memory import check_memory
-from everyformer.core.words import size
+from everyformer.core.memory import check_memory, size
 
 GIB = 1 << 30
 

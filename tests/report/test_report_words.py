@@ -6,7 +6,7 @@ import pytest
 from report_results import made_up
 
 from everyformer.cli.compare import render
-from everyformer.core.words import size
+from everyformer.core.memory import size
 from everyformer.report.words import answer, brief, listed, notes, question
 
 

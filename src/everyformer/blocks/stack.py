@@ -145,6 +145,11 @@ class Stack(nn.Module):
             given.added = [F.pad(each, (0, 0, count, 0)) for each in given.added]
         return torch.cat((lead.to(x.dtype).expand(x.shape[0], -1, -1), x), 1)
 
+    @property
+    def mixers(self) -> list[Mixer]:
+        """Of every block, first block first."""
+        return [cast(Block, block).mixer for block in self.blocks]
+
     def read_context(self, encoded: Tensor, mask: Mask | None = None) -> tuple[State, ...]:
         """The encoder's output (batch, source, width), taken in once by every layer's reader."""
         readers = [block.cross for block in self.blocks if isinstance(block, Block)]

@@ -13,7 +13,7 @@ from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import to_dict
-from everyformer.core.words import size
+from everyformer.core.memory import size
 from everyformer.family import list_members
 
 

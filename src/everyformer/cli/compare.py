@@ -19,7 +19,7 @@ from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
 from everyformer.core.gene import plain_choice
-from everyformer.core.words import size
+from everyformer.core.memory import size
 from everyformer.family import list_members
 from everyformer.genes import GENES
 

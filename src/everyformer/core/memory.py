@@ -14,7 +14,6 @@ import re
 from pathlib import Path
 
 from everyformer.core.errors import EveryformerError, ResourceError
-from everyformer.core.words import size
 
 try:
     import resource
@@ -106,3 +105,14 @@ def _own_limit() -> float:
     except OSError:
         return most
     return most - pages * resource.getpagesize()
+
+
+def size(count: float | None) -> str:
+    """A count of bytes: '512 B', '1.5 GiB'; '-' where there is none."""
+    if count is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024 or unit == "TiB":
+            break
+        count /= 1024
+    return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"

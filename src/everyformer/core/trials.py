@@ -62,14 +62,21 @@ def output(mixer: Any) -> Side:
     return lambda x: mixer(x).y
 
 
-def are_attention(name: str, cases: Mapping[str, Mapping[str, Any]]) -> Limits:
-    """Limits in which a mixer that has attention's weights is attention: its options, by name."""
+def are_attention(
+    name: str, cases: Mapping[str, Mapping[str, Any]], then: Callable[[Any], None] | None = None
+) -> Limits:
+    """Limits in which a mixer that has attention's weights is attention: its options, by name.
+
+    ``then`` is called with each such mixer, to set what attention has not.
+    """
 
     def limits(make: Make) -> list[Pair]:
         plain, pairs = make("attention"), []
         for what, options in cases.items():
             mixer = make(name, **options)
             mixer.load_state_dict(plain.state_dict(), strict=False)
+            if then is not None:
+                then(mixer)
             pairs.append((f"{what} is attention", output(mixer), output(plain)))
         return pairs
 

@@ -125,8 +125,7 @@ class SentencePairs:
             {_stem(e): e for e in entries if _ending(e) == language} for language in self.languages
         ]
         for stem, (language, own, other) in itertools.product(
-            sorted({*found[0], *found[1]}),
-            zip(self.languages, found, reversed(found), strict=True),
+            sorted({*found[0], *found[1]}), zip(self.languages, found, reversed(found), strict=True)
         ):
             if stem not in own:
                 raise DataError(

@@ -26,8 +26,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
 from everyformer.generation.config import BeamConfig
 from everyformer.generation.sampling import check_scores, initial_state
-from everyformer.models.base import Model
-from everyformer.models.modes import evaluating
+from everyformer.models.base import Model, evaluating
 from everyformer.models.seq2seq import EncoderDecoder
 
 

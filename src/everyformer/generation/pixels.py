@@ -17,9 +17,8 @@ from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.state import State
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw, initial_state
-from everyformer.models.base import Model
+from everyformer.models.base import Model, evaluating
 from everyformer.models.enlarging import SuperResolution
-from everyformer.models.modes import evaluating
 from everyformer.models.pixels import DrawingModel
 
 

@@ -18,8 +18,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.generation.config import Sampling
-from everyformer.models.base import Model
-from everyformer.models.modes import evaluating
+from everyformer.models.base import Model, evaluating
 
 ENDED = -1
 """in a batch, for the tokens that a row has not, since its text has ended"""

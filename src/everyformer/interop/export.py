@@ -42,8 +42,7 @@ from everyformer.core.state import State
 from everyformer.core.tasks import TASKS
 from everyformer.engines.averages import factors  # noqa: F401 (has the operator BAND)
 from everyformer.mixers import MIXERS
-from everyformer.models.base import Model
-from everyformer.models.modes import evaluating
+from everyformer.models.base import Model, evaluating
 from everyformer.positions.base import Position
 
 ABLE = tuple(name for name, task in TASKS.items() if task.embeds_text or not task.writes)

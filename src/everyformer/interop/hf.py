@@ -21,12 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.config import from_dict, to_dict
-from everyformer.core.errors import (
-    ConfigError,
-    MissingExtraError,
-    ShapeError,
-    UnsupportedError,
-)
+from everyformer.core.errors import ConfigError, MissingExtraError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, document_positions, positions_of
 from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS

@@ -172,8 +172,7 @@ class ImageTransformer(PatternAttention):
         q, k = self._rotate(q, positions[None]), self._rotate(k, positions[None])
         if keep is None:
             return self.attend(q, k, v, plan), None
-        why = "hidden cells of a picture keep their positions, which units of whole rows cannot"
-        take(self.name, "dense", why, rows.x.shape[1] > SHORT)
+        take(self.name, "dense", "units of whole rows know no hidden cells", q.shape[2] > SHORT)
         visible = plan.visible(positions, positions, self.heads) & keep[:, None, None]
         pairs = Pairs.of(positions[None], positions[None], regular=True, causal=False)
         return self.scores.attend(q, k, v, Visibility(mask=visible), pairs), None

@@ -248,10 +248,7 @@ def _limits(make: Make) -> list[Pair]:
         steps = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
         return mixer.out(v.cumsum(1) / steps if mixer.causal else v.mean(1, keepdim=True) + 0 * v)
 
-    return [
-        ("equal keys take the mean of V", output(mixer), means),
-        *value_limits(make, "linear"),
-    ]
+    return [("equal keys take the mean of V", output(mixer), means), *value_limits(make, "linear")]
 
 
 @MIXERS.register("linear")

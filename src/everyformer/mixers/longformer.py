@@ -34,7 +34,7 @@ from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
-from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
+from everyformer.core.trials import LENGTH, Trials, are_attention
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.sparse.attention import choose
@@ -70,24 +70,11 @@ class LongformerState(State):
     """by the global projections, of the tokens up to the last global one"""
 
 
-def _limits(make: Make) -> list[Pair]:
-    """A window over everything is attention; so are tokens that are all global."""
-    plain = make("attention")
-    names: dict[str, dict[str, Any]] = {
-        "window >= 2 L": {"window": 2 * LENGTH},
-        "window >= 2 L with global tokens": {"window": 2 * LENGTH, "global_tokens": (0, 3)},
-        "all tokens global": {"window": 0, "global_tokens": LENGTH},
-    }
-    pairs: list[Pair] = []
-    for what, options in names.items():
-        wide = make("longformer", **options)
-        wide.load_state_dict(plain.state_dict(), strict=False)
-        if wide.project_global is not None:
-            wide.copy_projections()
-        pairs.append((f"{what} is attention", output(wide), output(plain)))
-    return pairs
-
-
+LIMITS: dict[str, dict[str, Any]] = {
+    "window >= 2 L": {"window": 2 * LENGTH, "global_projections": True},
+    "window >= 2 L with global tokens": {"window": 2 * LENGTH, "global_tokens": (0, 3)},
+    "all tokens global": {"window": 0, "global_tokens": LENGTH},
+}
 TRIALS = Trials(
     variants=(
         {},
@@ -97,7 +84,7 @@ TRIALS = Trials(
         {"window": 6, "dilation": 2, "global_tokens": 1, "position": "alibi"},
         {"window": 4, "global_tokens": (0, 3), "position": "t5-relative"},
     ),
-    limits=_limits,
+    limits=are_attention("longformer", LIMITS, lambda mixer: mixer.copy_projections()),
 )
 
 

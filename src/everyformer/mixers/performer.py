@@ -42,12 +42,7 @@ from everyformer.engines.kernel.features import (
 )
 from everyformer.engines.ranges import full_precision, widened
 from everyformer.mixers import MIXERS
-from everyformer.mixers._kernel import (
-    KernelAttention,
-    KernelOptions,
-    Keys,
-    value_limits,
-)
+from everyformer.mixers._kernel import KernelAttention, KernelOptions, Keys, value_limits
 
 FeatureMap = Literal["positive", "hyperbolic", "trigonometric", "relu"]
 

@@ -43,13 +43,7 @@ from everyformer.engines.kernel.features import (
 )
 from everyformer.engines.ranges import widened
 from everyformer.mixers import MIXERS
-from everyformer.mixers._kernel import (
-    Bias,
-    KernelAttention,
-    KernelOptions,
-    Keys,
-    value_limits,
-)
+from everyformer.mixers._kernel import Bias, KernelAttention, KernelOptions, Keys, value_limits
 
 
 @dataclass(frozen=True)

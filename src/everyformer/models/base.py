@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import drop, make_norm
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
@@ -45,8 +45,7 @@ class Model(nn.Module):
         self.stack = build_stack(layers, reads=self.reads)
         self.summaries: Summaries | None = None
         if config.summaries.per is not None:
-            mixers = [block.mixer for block in self.stack.blocks if isinstance(block, Block)]
-            labelled = all("sentences" in mixer.honours for mixer in mixers)
+            labelled = all("sentences" in mixer.honours for mixer in self.stack.mixers)
             self.summaries = Summaries(config.width, config.summaries, labelled)
         self.dropout = config.embedding_dropout
 
@@ -256,3 +255,14 @@ def _scale_outputs(model: Model, layers: int) -> None:
     """What is added to the residual stream starts smaller by sqrt(2 layers)."""
     for linear in residual_outputs(model.stack, "gpt2"):
         nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """``model`` is in evaluation mode while the block runs, and then in the mode it was in."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)

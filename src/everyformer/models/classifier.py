@@ -15,9 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.block import Block
 from everyformer.blocks.feedforward import Activation
-from everyformer.blocks.stack import Stack
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
@@ -29,11 +27,6 @@ from everyformer.models.config import ModelConfig
 from everyformer.models.language import total_loss
 
 _POOLED = frozenset({"keep", "allowed", "bias", "global_tokens", "grid"})
-
-
-def mixers_of(stack: Stack) -> list[Mixer]:
-    """The mixers of a stack, first layer first."""
-    return [block.mixer for block in stack.blocks if isinstance(block, Block)]
 
 
 class Pool(nn.Module):
@@ -110,7 +103,7 @@ class TextClassifier(Model):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.pool = Pool(config, self.stack.out_width, mixers_of(self.stack))
+        self.pool = Pool(config, self.stack.out_width, self.stack.mixers)
         self.start_weights([self.embedding])
 
     def forward(
@@ -154,7 +147,7 @@ class ImageClassifier(Model):
         self.patches = nn.Conv2d(channels, config.width, config.patch, stride=config.patch)
         nn.init.xavier_uniform_(self.patches.weight.flatten(1))
         nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
-        mixers = mixers_of(self.stack)
+        mixers = self.stack.mixers
         self.pool = Pool(config, self.stack.out_width, mixers)
         self.start_weights([])
         self.gridded = config.pooling != "class" and all("grid" in m.honours for m in mixers)

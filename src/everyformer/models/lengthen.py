@@ -25,7 +25,6 @@ from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.mixers.longformer import Longformer
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
-from everyformer.models.classifier import mixers_of
 from everyformer.models.config import DEFAULT_LENGTH, ModelConfig
 
 LONG = ("longformer", "bigbird")
@@ -71,7 +70,7 @@ def lengthen(model: Model, mixer: str, length: int, **options: Any) -> Model:
             value = value[torch.arange(len(weights[name]), device=value.device) % len(value)]
         weights[name] = value
     out.load_state_dict(weights)
-    for own in mixers_of(out.stack):
+    for own in out.stack.mixers:
         if isinstance(own, Longformer) and own.project_global is not None:
             own.copy_projections()
     return out.eval()

@@ -93,11 +93,7 @@ class XlRelative(ScorePosition):
 
     name = "xl-relative"
     trials = Trials(
-        inside=(
-            {"clamp": 4, "softcap": 2.0},
-            {"distances": "learned", "reach": 3},
-        ),
-        limits=_limits,
+        inside=({"clamp": 4, "softcap": 2.0}, {"distances": "learned", "reach": 3}), limits=_limits
     )
     recorded: ClassVar[Recorded] = {"terms": terms_of_scores}
     Options = XlRelativeOptions

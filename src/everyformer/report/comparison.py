@@ -20,7 +20,7 @@ from everyformer.comparison.results import Results, Row, finished, points
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnknownNameError
 from everyformer.core.files import write_text
-from everyformer.core.words import size
+from everyformer.core.memory import size
 from everyformer.family import info
 from everyformer.report.figures import draw_all
 from everyformer.report.learned import learned_of_all

@@ -13,8 +13,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from everyformer.benchmark.points import BASELINE, Point, crossover
 from everyformer.comparison.results import Axis, CompletedRun, Results, finished, points
+from everyformer.core.memory import size as bytes_in_words
 from everyformer.core.tasks import TASKS
-from everyformer.core.words import size as bytes_in_words
 from everyformer.report.style import Styles, name_members, new_figure, ranked_figure, styled
 from everyformer.report.words import UNITS, brief, count, interval, listed, overlap, quality
 

@@ -26,8 +26,7 @@ from everyformer.core.tasks import TASKS
 from everyformer.core.trace import Trace, trace
 from everyformer.generation.pixels import draw_images
 from everyformer.genes import GENES
-from everyformer.models.base import Model
-from everyformer.models.modes import evaluating
+from everyformer.models.base import Model, evaluating
 from everyformer.models.pixels import DrawingModel
 from everyformer.positions.base import Position
 from everyformer.report.heatmaps import draw_offered

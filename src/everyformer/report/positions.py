@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from matplotlib.figure import Figure
 
-from everyformer.blocks.block import Block
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.panels import Panel, Panels, Pictures, layer_title
@@ -23,7 +22,7 @@ LONGEST_MASK = 16
 def offered(model: Model, length: int | None) -> Pictures:
     """What positions and mixers show of themselves, by name, of several the first one's; and the
     masks of those that do not draw them."""
-    mixers = [block.mixer for block in model.stack.blocks if isinstance(block, Block)]
+    mixers = model.stack.mixers
     found: Pictures = {}
     before = [part for part in model.stack.before or () if isinstance(part, Position)]
     for position in positions_of(model).values():

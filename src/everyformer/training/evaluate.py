@@ -16,7 +16,7 @@ from everyformer.core.tasks import TASKS
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
-from everyformer.models.modes import evaluating
+from everyformer.models.base import evaluating
 from everyformer.training.curves import Curves
 from everyformer.training.distributed import World
 from everyformer.training.reading import read_in_order, read_windows

@@ -22,12 +22,7 @@ from everyformer.verification.conditions import together
 from everyformer.verification.result import Check
 
 # About 2^14 roundings of the dtype: enough for sums over lengths <= 40 through a few products.
-TOLERANCE = {
-    torch.float64: 1e-10,
-    torch.float32: 5e-5,
-    torch.bfloat16: 6e-2,
-    torch.float16: 1e-2,
-}
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-5, torch.bfloat16: 6e-2, torch.float16: 1e-2}
 SPLITS = ((0, 3, 4, 11), (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11), (0, 10, 11), (0, 11))
 
 

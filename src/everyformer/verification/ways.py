@@ -16,7 +16,7 @@ from everyformer.mixers import MIXERS
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_mixers
 
-SIZES = {"width": 32, "heads": 2, "layers": 1}
+WIDTH = 32
 
 
 def ways_of(name: str, length: int) -> dict[str, list[Way]]:
@@ -39,12 +39,13 @@ def ways_of(name: str, length: int) -> dict[str, list[Way]]:
 
 
 def _build(name: str, length: int, **options: float) -> Mixer:
+    sizes = {"width": WIDTH, "heads": 2, "layers": 1}
     causal = bool(info(name).can("causal"))
-    return build_mixers(configure_layers(name, causal, length, **SIZES, **options))[0]
+    return build_mixers(configure_layers(name, causal, length, **sizes, **options))[0]
 
 
 def _ways(mixer: Callable[[Tensor], Any], length: int) -> list[Way]:
     with warnings.catch_warnings(), watched() as ways:
         warnings.simplefilter("ignore", AllPairsWarning)
-        mixer(torch.zeros(1, length, int(SIZES["width"])))
+        mixer(torch.zeros(1, length, WIDTH))
     return list(dict.fromkeys(ways)) or [Way("mixer", "its own", "there is one way alone")]

@@ -237,8 +237,5 @@ _banded_average, _ = operator(
     results=("o", "total"),
     inputs=("k", "v", "bias"),
     shapes=lambda k, v, lead: (fake(v[:, lead:]), fake(widened(k[:, lead:]))),
-    flops=(
-        _operations,
-        lambda k, v, bias, causal, lead: 2 * _operations(k, v, bias, causal, lead),
-    ),
+    flops=(_operations, lambda k, v, bias, causal, lead: 2 * _operations(k, v, bias, causal, lead)),
 )

@@ -53,12 +53,7 @@ from everyformer.mixers._heads import HeadMixer
 from everyformer.mixers.base import Rows
 from everyformer.mixers.linformer.reference import compress_reference, linformer_reference
 from everyformer.mixers.linformer.segments import LinformerState, advanced, linformer_chunked
-from everyformer.mixers.linformer.slots import (
-    LEARNED,
-    Projection,
-    Slots,
-    compress,
-)
+from everyformer.mixers.linformer.slots import LEARNED, Projection, Slots, compress
 from everyformer.mixers.linformer.trials import TRIALS
 
 Sharing = Literal["none", "headwise", "key-value", "layerwise"]

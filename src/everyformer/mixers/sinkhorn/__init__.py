@@ -48,12 +48,7 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.content.balance import (
-    NOTHING,
-    balanced,
-    balanced_reference,
-    gumbel,
-)
+from everyformer.engines.content.balance import NOTHING, balanced, balanced_reference, gumbel
 from everyformer.engines.ranges import widened
 from everyformer.engines.rows import gather_rows
 from everyformer.engines.softmax.attention import softmax_attention
