@@ -1,7 +1,4 @@
-"""What few mixers can do: a protocol each, which callers ask for with ``isinstance``.
-
-All other mixers know nothing of it; `everyformer.core.mixer.Mixer` is what all can do.
-"""
+"""What few mixers can do, beside `Mixer`: protocols that callers ask for with ``isinstance``."""
 
 from __future__ import annotations
 
