@@ -20,7 +20,7 @@ from everyformer.generation.pixels import draw_images
 from everyformer.models.logistics import mixture_losses
 from everyformer.models.options import PixelOptions
 from everyformer.models.pixel_sequence import START, PixelSequence
-from everyformer.models.pixels import PixelModel
+from everyformer.models.pixels import DrawingModel
 from everyformer.positions.sinusoidal import sinusoid
 
 IMAGE = (3, 3, 4)
@@ -35,13 +35,13 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-def model_of(task: str = PIXELS, member: str = "attention", **options: Any) -> PixelModel:
+def model_of(task: str = PIXELS, member: str = "attention", **options: Any) -> DrawingModel:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"image": IMAGE, "width": 16, "heads": 2, "layers": 2}
     if task == ENLARGE:
         sizes["source_image"] = (3, 2, 2)
     made = ef.create_model(member, task, **{**sizes, **options}).double().eval()
-    assert isinstance(made, PixelModel)
+    assert isinstance(made, DrawingModel)
     with torch.no_grad():
         for weight in made.parameters():
             weight.add_(torch.randn_like(weight) * 0.3)
@@ -76,7 +76,7 @@ def test_tokens_of_blocks_follow_the_grid_of_rows_and_columns_times_channels():
     assert sequence.channel(torch.arange(12)).tolist() == [n % 2 for n in made]
 
 
-def entered(model: PixelModel, stack: torch.nn.Module, *given: Any, **named: Any) -> Tensor:
+def entered(model: DrawingModel, stack: torch.nn.Module, *given: Any, **named: Any) -> Tensor:
     """What enters ``stack``: (L, width) of the first picture."""
     seen: list[Tensor] = []
     handle = stack.register_forward_pre_hook(lambda part, x: seen.append(x[0][0]))
