@@ -6,6 +6,8 @@ import torch
 from everyformer import create_mixer, create_model
 from everyformer.core.errors import ShapeError
 from everyformer.core.state import StackState
+from everyformer.mixers import MIXERS
+from helpers import build_mixer
 
 
 def held_state(batch=3):
@@ -85,3 +87,16 @@ def test_an_old_state_stays_valid_after_it_was_continued():
     first = mixer(x, state=state).y
     mixer(torch.randn(1, 3, 8), state=state)
     assert torch.equal(mixer(x, state=state).y, first)
+
+
+@pytest.mark.parametrize("name", sorted(set(MIXERS.names()) - {"etc", "by-head"}))
+def test_an_empty_state_has_the_dtype_that_is_asked_for(name):
+    options = {"causal_chunk": 4} if name == "linformer" else {}
+    mixer = build_mixer(name, width=8, heads=2, causal=True, max_length=16, **options)
+    own, other = (
+        {t.dtype for t in mixer.init_state(2, dtype=dtype).tensors() if t.is_floating_point()}
+        for dtype in (None, torch.bfloat16)
+    )
+    # sums may be wider than what is asked for, never as wide as the weights here
+    assert torch.float64 in own
+    assert torch.float64 not in other
