@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from everyformer.core.bounds import Count, Positive, Repeats
+from everyformer.core.bounds import Affects, Count, Positive, Repeats
 from everyformer.core.config import Choice, Options
 from everyformer.core.errors import ConfigError
 from everyformer.core.gene import NoOptions
@@ -16,6 +16,8 @@ from everyformer.training.config import TrainingConfig
 
 OWN = Choice("member", NoOptions())
 """for a gene: each member has its own"""
+Idle = Affects("nothing")
+"""no result depends on it, so that it may change when a comparison goes on"""
 
 
 @dataclass(frozen=True)
@@ -49,15 +51,15 @@ class CompareConfig(Options):
     """what is equal: width, or parameters to within 10% of the first member's"""
     lr_grid: tuple[Positive, ...] = ()
     """learning rates tried for each member with the first seed; the best one is kept"""
-    bench_lengths: tuple[Count, ...] = (256, 512, 1024, 2048)
+    bench_lengths: Annotated[tuple[Count, ...], Idle] = (256, 512, 1024, 2048)
     """lengths at which time and memory of one layer are measured; none given skips it"""
-    launcher: Literal["local", "ray"] = "local"
+    launcher: Annotated[Literal["local", "ray"], Idle] = "local"
     """one training after the other here, or spread over a Ray cluster"""
-    out: str = "runs/compare"
+    out: Annotated[str, Idle] = "runs/compare"
     """directory of results.json, results.csv, report.html and the runs"""
-    resume: bool = False
+    resume: Annotated[bool, Idle] = False
     """go on with the comparison in that directory"""
-    overwrite: bool = False
+    overwrite: Annotated[bool, Idle] = False
     """replace an earlier comparison in that directory"""
 
     def __post_init__(self) -> None:

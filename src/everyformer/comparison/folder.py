@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from everyformer.comparison.config import CompareConfig
-from everyformer.core.config import from_dict, to_dict
+from everyformer.core.config import affects, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 from everyformer.core.sealed import write_json
@@ -23,8 +23,6 @@ from everyformer.training.upgrades import read_saved
 RECORD = "comparison.json"
 FORMAT = "everyformer-comparison-options"
 LOCK = ".lock"
-FREE = ("out", "resume", "overwrite", "launcher", "bench_lengths")
-"""options that may change when a comparison goes on: no result depends on them"""
 
 
 def begun_with(folder: Path) -> dict[str, Any] | None:
@@ -114,9 +112,9 @@ def _changed(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     if before[0] == after[0] and before[1] <= after[1]:
         for name in ("steps", *(f"budget_{kind}" for kind in BUDGETS)):
             begun["training"][name] = now["training"][name]
-    for name in FREE:
-        begun.pop(name, None)
-        del now[name]
+    for name in field_types(CompareConfig):
+        if affects(CompareConfig, name) == "nothing":
+            del begun[name], now[name]
     return differences(begun, now)
 
 
