@@ -46,6 +46,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(), ALL_TASKS, _SOFTMAX,
         "without the factor 1/sqrt(D) softmax saturates as D grows, with it entropy and gradients "
         "stay flat; and attention solves associative recall where an LSTM of equal size fails",
+        group="attention",
     ),
     Member(
         "gpt", "GPT-2: decoder-only language model", "Radford et al.", 2019, None,
@@ -55,6 +56,7 @@ FAMILY: tuple[Member, ...] = (
         (LM,), _SOFTMAX,
         "bytes of real text: bits per byte clearly under a 5-gram baseline",
         bidirectional="decoder-only by definition: use 'attention' without causal masking",
+        group="attention",
     ),
     Member(
         "transformer", "The Transformer: encoder-decoder", "Vaswani et al.", 2017, "1706.03762",
@@ -63,6 +65,7 @@ FAMILY: tuple[Member, ...] = (
         (SEQ2SEQ,), _SOFTMAX,
         "copies, reverses and sorts sequences of 10 to 20 symbols exactly; post-norm, as "
         "published, it needs a warm-up, where pre-norm does not",
+        group="attention",
     ),
     Member(
         "bert", "BERT: masked language model", "Devlin et al.", 2018, "1810.04805",
@@ -73,6 +76,7 @@ FAMILY: tuple[Member, ...] = (
         (MLM, TEXT), _SOFTMAX,
         "reading both sides of a hidden token guesses it better than reading the left side alone",
         causal="an encoder: it reads both sides", streaming="an encoder reads the whole text",
+        group="attention",
     ),
     Member(
         "vit", "Vision Transformer", "Dosovitskiy et al.", 2020, "2010.11929",
@@ -81,28 +85,33 @@ FAMILY: tuple[Member, ...] = (
         (IMAGE,), _SOFTMAX,
         "on CIFAR-10 (JPEG) attention, gMLP and AFT-conv of equal size are comparable",
         causal="an encoder of image patches", streaming="an encoder reads the whole image",
+        group="attention",
     ),
     Member(
         "sinusoidal", "Sinusoidal positions", "Vaswani et al.", 2017, "1706.03762",
         _genes(position="sinusoidal"), ALL_TASKS, _SOFTMAX,
         "PE[p+k] is PE[p] turned by a rotation that depends on k alone",
+        group="positions",
     ),
     Member(
         "learned", "Learned absolute positions", "Gehring et al.", 2017, "1705.03122",
         _genes(position="learned"), ALL_TASKS, _SOFTMAX,
         "as good as sinusoids inside the table, undefined beyond it",
+        group="positions",
     ),
     Member(
         "rope", "Rotary positions (RoFormer)", "Su et al.", 2021, "2104.09864",
         _genes(position="rope"), ALL_TASKS, _SOFTMAX,
         "scores depend on distances alone: shifting every position changes nothing",
         cross="rotations are defined between tokens of one sequence",
+        group="positions",
     ),
     Member(
         "alibi", "ALiBi: attention with linear biases", "Press et al.", 2022, "2108.12409",
         _genes(position="alibi"), ALL_TASKS, _SOFTMAX,
         "trained on short texts it reads long ones at no loss, where waves and rotations fail",
         cross=_NO_CROSS_DISTANCE,
+        group="positions",
     ),
     Member(
         "t5-relative", "T5's relative position biases", "Raffel et al.", 2020, "1910.10683",
@@ -110,6 +119,7 @@ FAMILY: tuple[Member, ...] = (
         Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores", "2 t d"),
         "learned biases of buckets of distances stand longer texts than those of the training",
         cross=_NO_CROSS_DISTANCE,
+        group="positions",
     ),
     Member(
         "shaw", "Relative position vectors", "Shaw et al.", 2018, "1803.02155",
@@ -118,6 +128,7 @@ FAMILY: tuple[Member, ...] = (
         "the token n places back is found once vectors tell it from all others, and those of keys "
         "are enough",
         cross=_NO_CROSS_DISTANCE,
+        group="positions",
     ),
     Member(
         "xl-relative", "Transformer-XL's relative positions", "Dai et al.", 2019, "1901.02860",
@@ -126,6 +137,7 @@ FAMILY: tuple[Member, ...] = (
         "order enters by two of its four terms: without them a trained model loses over half a bit "
         "a byte",
         cross=_NO_CROSS_DISTANCE,
+        group="positions",
     ),
     Member(
         "da-transformer", "Distance-aware Transformer", "Wu, Wu, Huang", 2021, "2010.06925",
@@ -133,6 +145,7 @@ FAMILY: tuple[Member, ...] = (
         Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores", "2 t d"),
         "heads part by the sign of alpha where near order and far matches both matter",
         cross=_NO_CROSS_DISTANCE,
+        group="positions",
     ),
     Member(
         "learned-per-layer", "Learned positions before every layer", "Al-Rfou et al.", 2018,
@@ -140,6 +153,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(position="learned-per-layer", model={"layer_losses": True, "lookahead": 0.5}),
         ALL_TASKS, _SOFTMAX,
         "with losses of its inner layers a deep model of characters learns faster",
+        group="positions",
     ),
     Member(
         "transformer-xl", "Transformer-XL: a memory of segments", "Dai et al.", 2019, "1901.02860",
@@ -151,6 +165,7 @@ FAMILY: tuple[Member, ...] = (
         "the loss falls with a longer memory in evaluation than in training, and the first tokens "
         "of a segment lose no more than the others",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
+        group="memory of the past",
     ),
     Member(
         "compressive", "Compressive Transformer", "Rae et al.", 2020, "1911.05507",
@@ -164,6 +179,7 @@ FAMILY: tuple[Member, ...] = (
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
         exempt={"chunks": "what is compressed when depends on where segments begin; equal segments "
                 "give equal results, and at rate 1 any do"},
+        group="memory of the past",
     ),
     Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
@@ -171,6 +187,7 @@ FAMILY: tuple[Member, ...] = (
         Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),
         "a learned position bias addresses tokens that AFT-simple cannot",
         cross=_NO_CROSS_AFT,
+        group="attention-free",
     ),
     Member(
         "aft-local", "Attention-free Transformer, local", "Zhai et al.", 2021, "2105.14103",
@@ -178,6 +195,7 @@ FAMILY: tuple[Member, ...] = (
         Cost(1, 1, "O(L s d) time, O(L d) memory", "2 s d, constant"),
         "a local position bias addresses tokens that AFT-simple cannot, at linear cost",
         cross=_NO_CROSS_AFT,
+        group="attention-free",
     ),
     Member(
         "aft-simple", "Attention-free Transformer, simple", "Zhai et al.", 2021, "2105.14103",
@@ -185,6 +203,7 @@ FAMILY: tuple[Member, ...] = (
         Cost(1, 1, "O(L d) time and memory", "2 d, constant"),
         "global pooling: cheapest of all, and blind to where a token stands",
         cross=_NO_CROSS_AFT,
+        group="attention-free",
     ),
     Member(
         "aft-conv", "Attention-free Transformer, convolutional", "Zhai et al.", 2021, "2105.14103",
@@ -192,24 +211,28 @@ FAMILY: tuple[Member, ...] = (
         Cost(1, 1, "O(L s d) time, O(L d) memory", "s (d + h), constant"),
         "one shared kernel a head keeps the local bias at any length",
         cross=_NO_CROSS_AFT,
+        group="attention-free",
     ),
     Member(
         "linear", "Linear attention", "Katharopoulos et al.", 2020, "2006.16236",
         _genes(mixer="linear"), ALL_TASKS, _KERNEL,
         "copies a sequence that it has read into a state of constant size, at a cost for each "
         "token that does not grow with what was read",
+        group="low rank and kernels",
     ),
     Member(
         "performer", "Performer: softmax attention by FAVOR+", "Choromanski et al.", 2021,
         "2009.14794", _genes(mixer="performer"), ALL_TASKS, _KERNEL,
         "positive features estimate softmax attention better than trigonometric ones, orthogonal "
         "rows better than independent ones where norms are small, with an error like 1/M",
+        group="low rank and kernels",
     ),
     Member(
         "rfa", "Random feature attention", "Peng et al.", 2021, "2103.02143",
         _genes(mixer="rfa"), ALL_TASKS, _KERNEL,
         "a language model with the gate needs fewer bits than without it and than linear attention "
         "with elu features; a token costs the same after any number of tokens",
+        group="low rank and kernels",
     ),
     Member(
         "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
@@ -218,6 +241,7 @@ FAMILY: tuple[Member, ...] = (
              "2 K w d, constant"),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
         cross="a token's clusters are chosen among all queries, which a writing decoder has not",
+        group="content-based",
     ),
     Member(
         "sinkhorn", "Sparse Sinkhorn attention", "Tay et al.", 2020, "2002.11296",
@@ -227,6 +251,7 @@ FAMILY: tuple[Member, ...] = (
         "copies from a far block, where local attention of the same cost cannot; its sort matrices "
         "sharpen",
         cross="blocks of one sequence are sorted for blocks of the same",
+        group="content-based",
     ),
     Member(
         "image-transformer", "Image Transformer", "Parmar et al.", 2018, "1802.05751",
@@ -241,6 +266,7 @@ FAMILY: tuple[Member, ...] = (
         "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
         "rectangles beat stretches of the raster where pictures have vertical structure",
         cross="blocks are of one picture; in super-resolution plain attention reads the small one",
+        group="sparse patterns",
     ),
     Member(
         "sparse-transformer", "Sparse Transformer", "Child, Gray, Radford, Sutskever", 2019,
@@ -255,6 +281,7 @@ FAMILY: tuple[Member, ...] = (
              "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
         "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
         cross="the sets are of places in one sequence",
+        group="sparse patterns",
     ),
     Member(
         "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
@@ -264,6 +291,7 @@ FAMILY: tuple[Member, ...] = (
         "windows that grow from layer to layer model text better than windows of one size or that "
         "shrink; a position table that is repeated begins far better than one with fresh rows",
         cross="a window is of one sequence",
+        group="sparse patterns",
     ),
     Member(
         "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
@@ -275,6 +303,7 @@ FAMILY: tuple[Member, ...] = (
         "a needle anywhere in a text is found through random and global blocks, and not through a "
         "window of as many keys; paths between blocks are that much shorter",
         cross="blocks of one sequence read blocks of the same",
+        group="sparse patterns",
     ),
     Member(
         "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
@@ -287,6 +316,7 @@ FAMILY: tuple[Member, ...] = (
         causal="global tokens, which all read, would show later text to earlier",
         cross="it reads one text, and tokens that stand for its sentences",
         streaming="an encoder reads the whole text",
+        group="sparse patterns",
     ),
     Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
@@ -296,6 +326,7 @@ FAMILY: tuple[Member, ...] = (
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
         "local heads alone cannot",
         cross="blocks of one sequence read blocks of the same",
+        group="sparse patterns",
     ),
     Member(
         "linformer", "Linformer", "Wang et al.", 2020, "2006.04768",
@@ -306,6 +337,7 @@ FAMILY: tuple[Member, ...] = (
         causal="the paper has no causal form, since every slot mixes all positions; "
                "'linformer-chunked' is an extension that has one",
         streaming="an encoder reads the whole text",
+        group="low rank and kernels",
     ),
     Member(
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
@@ -316,6 +348,7 @@ FAMILY: tuple[Member, ...] = (
         "an extension of ours: exactly causal, with slots for segments that are complete",
         bidirectional="segments are for the causal form: use 'linformer'",
         cross="a text that is cut into segments reads no other",
+        group="low rank and kernels",
     ),
     Member(
         "gmlp", "gMLP: MLPs with a spatial gating unit", "Liu, Dai, So, Le", 2021, "2105.08050",
@@ -323,6 +356,7 @@ FAMILY: tuple[Member, ...] = (
         Cost(2, 2, "O(L^2 f) time, O(L f + L^2) memory; f hidden channels", "t f / 2"),
         "the learned spatial matrix becomes Toeplitz on a shift-invariant task (R^2 > 0.85)",
         cross=_NO_CROSS_SGU,
+        group="attention-free",
     ),
     Member(
         "amlp", "aMLP: gMLP with a tiny attention", "Liu, Dai, So, Le", 2021, "2105.08050",
@@ -330,11 +364,13 @@ FAMILY: tuple[Member, ...] = (
         Cost(2, 2, "O(L^2 (f + a)) time; a channels of the tiny attention", "t (f / 2 + 2 a)"),
         "one small head makes up for what a static matrix cannot align",
         cross=_NO_CROSS_SGU,
+        group="attention-free",
     ),
     Member(
         "axial", "Axial positions", "Kitaev et al.", 2020, "2001.04451",
         _genes(position="axial"), ALL_TASKS, _SOFTMAX,
         "two short tables serve as well as one with a row for every position",
+        group="positions",
     ),
     Member(
         "reformer", "Reformer: attention among tokens of like hash", "Kitaev et al.", 2020,
@@ -353,6 +389,7 @@ FAMILY: tuple[Member, ...] = (
             "causality": _MOVING_CHUNKS + "; its first half, no gradient to the future, is tested",
             "numbers": "a bucket is an argmax, which rounding turns: low precision sees other keys",
         },
+        group="content-based",
     ),
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ from everyformer.comparison.plan import Entrant, entrants, own_options, preset_c
 from everyformer.comparison.results import FailedRow, Results, Row, Run
 from everyformer.comparison.summary import BETTER, curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished, Say, Trainings
+from everyformer.comparison.verdict import letters, same_functions, verdict
 from everyformer.core.config import to_dict
 from everyformer.core.files import write_text
 from everyformer.core.sealed import write_json
@@ -121,16 +122,19 @@ def collect(
             which = {"member": job.member, "seed": job.seed, "lr": job.lr, "folder": job.folder}
             runs.append(cast(Run, {**which, **kept, **lines}))
     ranked = rank(rows, metric)
-    qualities = [row["quality"] for row in ranked if row["status"] == "done"]
+    trained = [row for row in ranked if row["status"] == "done"]
+    together = zip(trained, letters(trained), same_functions(trained, runs), strict=True)
+    for row, own_letters, equals in together:
+        row["letters"], row["same_as"] = own_letters, equals
+    qualities = [row["quality"] for row in trained]
     base = next((e.parameters for e in ready if e.parameters), None)
-    for row in ranked:
-        if row["status"] == "done":
-            own_runs = [r for r in runs if r["member"] == row["member"]]
-            row["seconds_to_slowest"] = time_to(qualities[-1], own_runs[0]["evaluations"], metric)
-            row["parameter_ratio"] = row["parameters"] / base if base else None
-            row["beats_attention_from"] = crossover(points, row["member"])
-            config_of = next(e.config for e in ready if e.member == row["member"])
-            row["preset"] = {} if config_of is None else preset_changes(config_of)
+    for row in trained:
+        own_runs = [r for r in runs if r["member"] == row["member"]]
+        row["seconds_to_slowest"] = time_to(qualities[-1], own_runs[0]["evaluations"], metric)
+        row["parameter_ratio"] = row["parameters"] / base if base else None
+        row["beats_attention_from"] = crossover(points, row["member"])
+        config_of = next(e.config for e in ready if e.member == row["member"])
+        row["preset"] = {} if config_of is None else preset_changes(config_of)
     return {
         "format": FORMAT,
         "command": command,
@@ -142,6 +146,9 @@ def collect(
         "rows": ranked,
         "runs": runs,
         "bench": [to_dict(point) for point in points],
+        "verdict": verdict(trained),
+        "waiting": [],
+        "next": [],
     }
 
 

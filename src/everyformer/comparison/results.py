@@ -39,6 +39,19 @@ class Failed(TypedDict):
     error: str | None
 
 
+class Calibrated(TypedDict):
+    """How fast a member trains, measured with all members in turn before any is trained."""
+
+    seconds: float
+    """a step, in the quietest round"""
+    rounds: list[float]
+    """seconds a step in each round"""
+    cpu_seconds: float
+    """of all threads a step, in that round"""
+    steps: int
+    """that the budget is worth"""
+
+
 class Trained(TypedDict):
     """What a training came to."""
 
@@ -54,8 +67,18 @@ class Trained(TypedDict):
     """None where no step was made in the last sitting"""
     leaks: NotRequired[str]
     """why its loss is none of a model that writes"""
+    speed_spread: NotRequired[Interval | None]
+    """quartiles of the tokens a second, from one logged step to the next"""
+    calibrated: NotRequired[Calibrated | None]
+    """where the budget was in seconds"""
+    load: NotRequired[float | None]
+    """processes that were ready to run, as the training ended (mean over a minute)"""
     decoding: NotRequired[dict[str, float | None]]
     """milliseconds a token by tokens before it, and the ``state`` in bytes"""
+    decoding_spread: NotRequired[dict[str, Interval]]
+    """quartiles of those milliseconds"""
+    limits: NotRequired[list[str]]
+    """what the model cannot, in sentences"""
     by_position: NotRequired[list[list[float]]]
     """[first position, mean loss] of each stretch of the window"""
     sample: NotRequired[Sample | None]
@@ -142,6 +165,31 @@ class Row(TypedDict):
     """tokens"""
     preset: NotRequired[dict[str, Any]]
     """what its preset changes besides its genes"""
+    seconds: float
+    """of training, without evaluations"""
+    speed_spread: Interval | None
+    """quartiles of the tokens a second"""
+    decode_spread: dict[str, Interval]
+    """quartiles of the milliseconds a token"""
+    limits: list[str]
+    """what the model cannot, in sentences"""
+    calibrated: Calibrated | None
+    """of the first seed, where the budget was in seconds"""
+    group: str
+    """of the family; see `Member`"""
+    letters: list[str]
+    """of the tiers that it is in: members with a letter in common cannot be told apart"""
+    same_as: list[str]
+    """members with the same losses to the last digit"""
+
+
+class Verdict(TypedDict):
+    """What the numbers allow to say of the order."""
+
+    best: list[str]
+    """members that share the first tier, best first; one where the winner is settled"""
+    doubts: list[str]
+    """why no winner may be named, in sentences without a full stop"""
 
 
 class Results(TypedDict):
@@ -160,6 +208,11 @@ class Results(TypedDict):
     runs: list[Run]
     bench: list[dict[str, Any]]
     """see `points`"""
+    verdict: Verdict
+    waiting: list[str]
+    """members whose trainings are still to come; none in a finished comparison"""
+    next: list[tuple[str, str]]
+    """what to do now: (in words, the command)"""
 
 
 def finished(results: Results) -> list[Row]:

@@ -1,4 +1,7 @@
-"""From single trainings to one row a member: means over seeds, 95% intervals, what beats what."""
+"""From single trainings to one row a member: means over seeds, 95% intervals, what beats what.
+
+What only the whole table tells of a row (its tiers, its equals) is added when all rows are known.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from everyformer.comparison.results import (
     quality_of,
 )  # fmt: skip
 from everyformer.core.tasks import TASKS
+from everyformer.family import info
 from everyformer.training.logging import read_metrics
 
 NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
@@ -64,6 +68,14 @@ def member_row(member: str, parameters: int, runs: Sequence[Trained], metric: Me
         "leaks": first.get("leaks"),
         "by_position": first.get("by_position"),
         "sample": first.get("sample"),
+        "seconds": statistics.mean(run["seconds"] for run in runs),
+        "speed_spread": first.get("speed_spread"),
+        "decode_spread": first.get("decoding_spread") or {},
+        "limits": first.get("limits") or [],
+        "calibrated": first.get("calibrated"),
+        "group": info(member).group,
+        "letters": [],
+        "same_as": [],
     }
 
 

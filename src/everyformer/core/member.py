@@ -62,6 +62,8 @@ class Member:
     padding: bool | str = True
     exempt: Mapping[str, str] = field(default_factory=dict)
     """laws that do not apply, with the reason"""
+    group: str = "others"
+    """the members that it is read beside, where many are compared"""
 
     @property
     def is_mixer(self) -> bool:

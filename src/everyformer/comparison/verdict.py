@@ -1,0 +1,103 @@
+"""What a table allows to say: tiers that its intervals support, equal functions, the verdict.
+
+No winner is named where the machine was too busy to share seconds fairly or a member hardly began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import ascii_lowercase
+
+from everyformer.comparison.results import Calibrated, Row, Run, Verdict
+
+SCATTER = 0.25
+"""of a member's speed between rounds of the calibration, or between that and its training"""
+FEWEST_STEPS = 50
+"""of a training that says something of a member"""
+IDLE_LOAD = 0.5
+"""processes beside those of a comparison that do not disturb it"""
+
+
+def letters(rows: Sequence[Row]) -> list[list[str]]:
+    """The tiers of each row: rows with a letter in common have intervals with a value in common.
+
+    Every letter stands for one largest set of intervals that all share a value; so rows of one
+    letter are not told apart, and rows without a common one are. Sets are lettered best first, as
+    ``rows`` are. An unknown interval is that of its value alone.
+    """
+    spans = [row["interval"] or [row["quality"]] * 2 for row in rows]
+    # intervals that share a value share the low end of one of them
+    sharing = [{n for n, span in enumerate(spans) if span[0] <= low <= span[1]} for low, _ in spans]
+    largest = [one for one in sharing if not any(one < other for other in sharing)]
+    tiers = sorted({tuple(sorted(one)) for one in largest})
+    return [[_letter(i) for i, tier in enumerate(tiers) if n in tier] for n in range(len(rows))]
+
+
+def _letter(index: int) -> str:
+    """a, b ... z, a1, b1 ..."""
+    rounds, within = divmod(index, len(ascii_lowercase))
+    return ascii_lowercase[within] + (str(rounds) if rounds else "")
+
+
+def same_functions(rows: Sequence[Row], runs: Sequence[Run]) -> list[list[str]]:
+    """For each row the members whose every evaluation gave the same loss to the last digit."""
+    losses = {
+        row["member"]: tuple(
+            line["evaluation"]["loss"]
+            for run in runs
+            if run["member"] == row["member"]
+            for line in run["evaluations"]
+        )
+        for row in rows
+    }
+    return [
+        [name for name, own in losses.items() if own and name != me and own == losses[me]]
+        for me in losses
+    ]
+
+
+def verdict(
+    rows: Sequence[Row],
+    *,
+    seconds: float | None = None,
+    load: float | None = None,
+    cores: int = 1,
+    threads: int = 1,
+) -> Verdict:
+    """Who shares the first tier of ranked ``rows``, and why none of them may be called the best.
+
+    Args:
+        rows: with their letters, best first.
+        seconds: the budget, where it was one of seconds.
+        load: the highest that was seen beside the comparison's own; None where it is not known.
+        threads: of a training.
+    """
+    if not rows:
+        return {"best": [], "doubts": []}
+    first = set(rows[0]["letters"])
+    best = [row["member"] for row in rows if first & set(row["letters"])]
+    doubts = []
+    if seconds is not None:
+        if load is not None and load + threads > cores + IDLE_LOAD:
+            doubts.append(
+                f"the machine had other work (a load of {load:.1f} beside {threads} threads of "
+                f"training on {cores} cores)"
+            )
+        unsteady = [
+            f"{row['member']} by {_scatter(row):.0%}" for row in rows if _scatter(row) > SCATTER
+        ]
+        if unsteady:
+            doubts.append(f"speeds scattered ({', '.join(unsteady)})")
+    short = [f"{row['member']} {row['steps']:,.0f}" for row in rows if row["steps"] < FEWEST_STEPS]
+    if short:
+        doubts.append(f"fewer than {FEWEST_STEPS} steps were made ({', '.join(short)})")
+    return {"best": best, "doubts": doubts}
+
+
+def _scatter(row: Row) -> float:
+    """By how much a member's seconds a step differed between measurements, as a share."""
+    calibrated: Calibrated | None = row["calibrated"]
+    if calibrated is None:
+        return 0.0
+    known = [*calibrated["rounds"], row["seconds"] / max(row["steps"], 1)]
+    return max(known) / min(known) - 1 if min(known) > 0 else 0.0
