@@ -10,7 +10,7 @@ import pytest
 from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
-from everyformer.comparison import decoding, trainings, worker
+from everyformer.comparison import calibration, decoding, trainings, worker
 from everyformer.core.stopping import Gentle
 
 
@@ -29,11 +29,12 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The jobs that were started, by their folders' names; they run in this process."""
     names: list[str] = []
 
-    def here(place: Path, stop: Gentle) -> int:
+    def here(module: str, place: Path, stop: Gentle, *words: str) -> int:
         names.append(place.name)
         return worker.main(place)
 
     monkeypatch.setattr(trainings, "launch", here)
+    monkeypatch.setattr(calibration, "launch", lambda module, place, stop: calibration.main(place))
     monkeypatch.setattr(decoding, "CONTEXTS", (4, 8))
     monkeypatch.setattr(worker, "decoding_times", decoding.decoding_times)
     return names
@@ -42,7 +43,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take a second, and few tests are about them."""
-    monkeypatch.setattr("everyformer.report.comparison.write_report", lambda *given: None)
+    monkeypatch.setattr("everyformer.report.comparison.write_report", lambda *given, **how: None)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,12 +82,9 @@ def run(words: Sequence[str]) -> int:
         found = (result.evaluation or {}).items()
         rows |= {name: value for name, value in found if isinstance(value, int | float)}
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
-        if TASKS[dataset.task].continues and dataset.tokenizer is not None:
-            rows["next"] = f"everyformer generate {folder} --prompt '...'"
-        if TASKS[dataset.task].draws:
-            rows["next"] = f"everyformer generate {folder}"
-        if TASKS[dataset.task].translates and dataset.tokenizer is not None:
-            rows["next"] = f"everyformer eval {folder} --bleu"
+        task = TASKS[dataset.task]
+        if dataset.tokenizer is not None or task.pictures:
+            rows["next"] = f"everyformer {task.use.format(run=shlex.quote(str(folder)))}"
         print(facts(rows))
     return result.exit_code
 

@@ -38,9 +38,7 @@ class CompareConfig(Options):
     model: Architecture = field(default_factory=Architecture)
     """the same sizes for all"""
     training: TrainingConfig = field(
-        default_factory=lambda: TrainingConfig(
-            budget_seconds=60.0, batch=16, evaluate_every=100, checkpoint_every=None
-        )
+        default_factory=lambda: TrainingConfig(budget_seconds=60.0, checkpoint_every=None)
     )
     """the same budget and optimiser for all"""
     options: tuple[str, ...] = ()

@@ -25,18 +25,21 @@ WARM_UP, TIMED = 3, 12
 
 
 @torch.inference_mode()
-def decoding_times(config: ModelConfig) -> dict[str, float | None]:
-    """Milliseconds a token after a short and a long context, one row, median after warm-up.
+def decoding_times(
+    config: ModelConfig,
+) -> tuple[dict[str, float | None], dict[str, list[float]]]:
+    """Milliseconds a token after a short and a long context, one row: medians, and quartiles.
 
-    The weights are fresh (speed does not depend on them) and tables are made long enough. ``state``
-    is the size of the state at the longer context in bytes, None where there is no exact state and
-    the whole text is read again.
+    The first tokens are not counted. The weights are fresh (speed does not depend on them) and
+    tables are made long enough. ``state`` is the size of the state at the longer context in bytes,
+    None where there is no exact state and the whole text is read again.
     """
     if TASKS[config.task].pictures:
-        return {}
+        return {}, {}
     longest = CONTEXTS[-1] + WARM_UP + TIMED + 1
     model = build_model(dataclasses.replace(config, max_length=longest)).eval()
     found: dict[str, float | None] = {}
+    spread: dict[str, list[float]] = {}
     for context in CONTEXTS:
         ids = torch.randint(0, config.vocabulary, (1, context))
         state = initial_state(model, 1)
@@ -52,9 +55,10 @@ def decoding_times(config: ModelConfig) -> dict[str, float | None]:
             else:
                 state = model(token, state=state).state
             times.append(1000 * (time.perf_counter() - start))
-        found[str(context)] = statistics.median(times[WARM_UP:])
+        low, found[str(context)], high = statistics.quantiles(times[WARM_UP:], n=4)
+        spread[str(context)] = [low, high]
         found["state"] = None if state is None else state.nbytes
-    return found
+    return found, spread
 
 
 @torch.inference_mode()

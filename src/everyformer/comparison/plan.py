@@ -36,6 +36,8 @@ class Entrant:
     config: ModelConfig | None
     parameters: int | None
     error: str | None = None
+    steps: int | None = None
+    """what a budget in seconds is worth to it; None: its trainings have the budget as it is"""
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,14 @@ def jobs(config: CompareConfig, ready: list[Entrant]) -> list[Job]:
 def job(config: CompareConfig, entrant: Entrant, seed: int, lr: float) -> Job:
     """One training of an entrant."""
     assert entrant.config is not None
+    training = dataclasses.replace(config.training, seed=seed, lr=lr)
+    if entrant.steps is not None:
+        training = dataclasses.replace(training, steps=entrant.steps, budget_seconds=None)
     run = dataclasses.replace(
         described(entrant.config),
         task=entrant.config.task,
         data=config.data,
-        training=dataclasses.replace(config.training, seed=seed, lr=lr),
+        training=training,
     )
     folder = f"runs/{entrant.member}-seed{seed}"
     if lr != config.training.lr:

@@ -50,6 +50,8 @@ class Calibrated(TypedDict):
     """of all threads a step, in that round"""
     steps: int
     """that the budget is worth"""
+    peak_bytes: int | None
+    """largest memory, by then, of the process that timed all members"""
 
 
 class Trained(TypedDict):
@@ -69,10 +71,8 @@ class Trained(TypedDict):
     """why its loss is none of a model that writes"""
     speed_spread: NotRequired[Interval | None]
     """quartiles of the tokens a second, from one logged step to the next"""
-    calibrated: NotRequired[Calibrated | None]
-    """where the budget was in seconds"""
     load: NotRequired[float | None]
-    """processes that were ready to run, as the training ended (mean over a minute)"""
+    """threads on the machine that wanted a core during the training, its own too (mean)"""
     decoding: NotRequired[dict[str, float | None]]
     """milliseconds a token by tokens before it, and the ``state`` in bytes"""
     decoding_spread: NotRequired[dict[str, Interval]]
@@ -174,7 +174,9 @@ class Row(TypedDict):
     limits: list[str]
     """what the model cannot, in sentences"""
     calibrated: Calibrated | None
-    """of the first seed, where the budget was in seconds"""
+    """None where it could not be timed"""
+    load: float | None
+    """threads on the machine that wanted a core, its own too: the highest mean of a training"""
     group: str
     """of the family; see `Member`"""
     letters: list[str]
@@ -211,8 +213,8 @@ class Results(TypedDict):
     verdict: Verdict
     waiting: list[str]
     """members whose trainings are still to come; none in a finished comparison"""
-    next: list[tuple[str, str]]
-    """what to do now: (in words, the command)"""
+    next: list[list[str]]
+    """what to do with the best now: [in words, the command]"""
 
 
 def finished(results: Results) -> list[Row]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from everyformer.comparison.results import (
+    Calibrated,
     Curve,
     Evaluation,
     FailedRow,
@@ -38,7 +39,13 @@ def quality_metric(task: str, evaluation: Evaluation) -> Metric:
     return cast(Metric, found)
 
 
-def member_row(member: str, parameters: int, runs: Sequence[Trained], metric: Metric) -> Row:
+def member_row(
+    member: str,
+    parameters: int,
+    runs: Sequence[Trained],
+    metric: Metric,
+    calibrated: Calibrated | None = None,
+) -> Row:
     """The comparison's row of one member from its finished runs (one a seed)."""
     values = [quality_of(run["evaluation"], metric) for run in runs]
     first = runs[0]
@@ -72,7 +79,8 @@ def member_row(member: str, parameters: int, runs: Sequence[Trained], metric: Me
         "speed_spread": first.get("speed_spread"),
         "decode_spread": first.get("decoding_spread") or {},
         "limits": first.get("limits") or [],
-        "calibrated": first.get("calibrated"),
+        "calibrated": calibrated,
+        "load": max(filter(None, (run.get("load") for run in runs)), default=None),
         "group": info(member).group,
         "letters": [],
         "same_as": [],
@@ -112,9 +120,14 @@ def student_quantile(degrees: int) -> float:
     return math.sqrt(degrees) * math.tan(low)
 
 
-def curve(run: Path) -> Curve:
-    """Training and evaluation rows of a run's metrics.jsonl, evaluations with their cost so far."""
+def curve(run: Path, last: int | None = None) -> Curve:
+    """Training and evaluation rows of a run's metrics.jsonl, evaluations with their cost so far.
+
+    ``last``: the step that they end with.
+    """
     rows = read_metrics(run / "metrics.jsonl")
+    if last is not None:
+        rows = [row for row in rows if row["step"] <= last]
     training = [row for row in rows if "evaluation" not in row]
     evaluations = [row for row in rows if "evaluation" in row]
     by_step = {row["step"]: row for row in training}

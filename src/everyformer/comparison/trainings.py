@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import math
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.estimate import Estimate
 from everyformer.comparison.files import RESULT, read_job, read_result, write_job, write_result
 from everyformer.comparison.plan import Entrant, Job, job, jobs
+from everyformer.comparison.processes import ended, launch, stopped_by
 from everyformer.comparison.results import Result
 from everyformer.core.config import to_dict
 from everyformer.core.errors import MissingExtraError
@@ -37,17 +38,16 @@ class Trainings:
     folder: Path
     say: Say
     stop: Gentle
+    estimate: Estimate
     _tried: set[str] = field(default_factory=set)
 
-    def run(self, ready: list[Entrant]) -> Finished:
-        """Every job with its result, those missing that a signal kept from running."""
+    def run(self, ready: list[Entrant]) -> Iterator[Finished]:
+        """The jobs of one member after the other with their results, until a signal stops them."""
         if self.config.launcher == "ray":
             self._on_ray(ready)
-        finished: Finished = []
         for entrant in ready:
-            if entrant.config is not None:
-                finished += self._entrant(entrant)
-        return finished
+            if entrant.config is not None and self.stop.received is None:
+                yield self._entrant(entrant)
 
     def _entrant(self, entrant: Entrant) -> Finished:
         """Trainings of one member: its learning rate first, then every seed."""
@@ -75,21 +75,24 @@ class Trainings:
         folder = self.folder / planned.folder
         kept = self._kept(planned, folder)
         if kept is not None and (kept["status"] == "done" or planned.folder in self._tried):
+            self.estimate.over(planned)
             return kept
         if self.stop.received is not None:
             return None
         self._tried.add(planned.folder)
         self._prepare(planned, folder)
-        self.say(f"{planned.member}, seed {planned.seed}, learning rate {planned.lr:g}")
-        code = launch(folder, self.stop)
+        start = time.perf_counter()
+        part = json.dumps(to_dict(self.estimate.part(planned)))
+        code = launch("worker", folder, self.stop, part)
         found = read_result(folder)
         if found is None:
-            if self.stop.received is None and code == 128 + signal.SIGTERM:
+            if self.stop.received is None and stopped_by(code):
                 self.stop.received = signal.SIGTERM
             if self.stop.received is not None:
                 return None
-            found = {"status": "failed", "error": _ended(code)}
+            found = {"status": "failed", "error": ended(code)}
             write_result(folder, found)
+        self.estimate.over(planned, time.perf_counter() - start)
         if found["status"] != "done":
             self.say(f"{planned.member}: failed: {found['error']}")
         return found
@@ -133,39 +136,3 @@ class Trainings:
                     # as Ctrl-C in a training: it stops after its step, with a checkpoint
                     ray.cancel(task, force=False)
                 return
-
-
-def launch(folder: Path, stop: Gentle) -> int:
-    """Run the job in ``place`` in a fresh process, and return its exit code.
-
-    The process is in a session of its own, so that Ctrl-C reaches this one alone, which asks the
-    other to stop. Its standard input is a pipe that ends when this process dies in any way.
-    """
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "everyformer.comparison.worker", str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=2,
-        start_new_session=True,
-    )
-    stopping = False
-    try:
-        while True:
-            try:
-                return child.wait(0.1)
-            except subprocess.TimeoutExpired:
-                if stop.received is not None and not stopping:
-                    child.send_signal(signal.SIGTERM)
-                    stopping = True
-    except KeyboardInterrupt:
-        child.kill()
-        raise
-    finally:
-        assert child.stdin is not None
-        child.stdin.close()
-        child.wait()
-
-
-def _ended(code: int) -> str:
-    end = f"signal {-code}" if code < 0 else f"exit code {code}"
-    why = " (out of memory?)" if code == -signal.SIGKILL else ""
-    return f"the process ended with {end}{why}"

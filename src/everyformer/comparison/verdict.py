@@ -5,17 +5,17 @@ No winner is named where the machine was too busy to share seconds fairly or a m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 
-from everyformer.comparison.results import Calibrated, Row, Run, Verdict
+from everyformer.comparison.results import Row, Run, Verdict
 
 SCATTER = 0.25
 """of a member's speed between rounds of the calibration, or between that and its training"""
 FEWEST_STEPS = 50
 """of a training that says something of a member"""
 IDLE_LOAD = 0.5
-"""processes beside those of a comparison that do not disturb it"""
+"""threads beyond one a core that do not disturb a training"""
 
 
 def letters(rows: Sequence[Row]) -> list[list[str]]:
@@ -56,48 +56,44 @@ def same_functions(rows: Sequence[Row], runs: Sequence[Run]) -> list[list[str]]:
     ]
 
 
-def verdict(
-    rows: Sequence[Row],
-    *,
-    seconds: float | None = None,
-    load: float | None = None,
-    cores: int = 1,
-    threads: int = 1,
-) -> Verdict:
+def verdict(rows: Sequence[Row], *, in_seconds: bool, cores: int) -> Verdict:
     """Who shares the first tier of ranked ``rows``, and why none of them may be called the best.
 
     Args:
         rows: with their letters, best first.
-        seconds: the budget, where it was one of seconds.
-        load: the highest that was seen beside the comparison's own; None where it is not known.
-        threads: of a training.
+        in_seconds: whether the budget was one of seconds, which a busy machine shares unevenly.
+        cores: of the machine.
     """
     if not rows:
         return {"best": [], "doubts": []}
     first = set(rows[0]["letters"])
     best = [row["member"] for row in rows if first & set(row["letters"])]
-    doubts = []
-    if seconds is not None:
-        if load is not None and load + threads > cores + IDLE_LOAD:
-            doubts.append(
-                f"the machine had other work (a load of {load:.1f} beside {threads} threads of "
-                f"training on {cores} cores)"
-            )
-        unsteady = [
-            f"{row['member']} by {_scatter(row):.0%}" for row in rows if _scatter(row) > SCATTER
-        ]
-        if unsteady:
-            doubts.append(f"speeds scattered ({', '.join(unsteady)})")
+    doubts = [*(_unfair_seconds(rows, cores) if in_seconds else ())]
     short = [f"{row['member']} {row['steps']:,.0f}" for row in rows if row["steps"] < FEWEST_STEPS]
     if short:
         doubts.append(f"fewer than {FEWEST_STEPS} steps were made ({', '.join(short)})")
     return {"best": best, "doubts": doubts}
 
 
+def _unfair_seconds(rows: Sequence[Row], cores: int) -> Iterator[str]:
+    """Reasons to doubt that equal seconds were worth what they would be on a quiet machine."""
+    load = max((row["load"] for row in rows if row["load"] is not None), default=0.0)
+    if load > cores + IDLE_LOAD:
+        yield f"the machine had other work ({load:.1f} threads wanted its {cores} cores)"
+    scatters = {row["member"]: _scatter(row) for row in rows}
+    unsteady = [f"{name} by {share:.0%}" for name, share in scatters.items() if share > SCATTER]
+    if unsteady:
+        yield f"speeds scattered ({', '.join(unsteady)})"
+    untimed = [row["member"] for row in rows if row["calibrated"] is None]
+    if untimed:
+        yield f"the speed of {', '.join(untimed)} could not be measured beforehand"
+
+
 def _scatter(row: Row) -> float:
-    """By how much a member's seconds a step differed between measurements, as a share."""
-    calibrated: Calibrated | None = row["calibrated"]
+    """By how much the measured seconds a step differed, in the rounds and in training."""
+    calibrated = row["calibrated"]
     if calibrated is None:
         return 0.0
-    known = [*calibrated["rounds"], row["seconds"] / max(row["steps"], 1)]
-    return max(known) / min(known) - 1 if min(known) > 0 else 0.0
+    trained = row["tokens"] / row["steps"] / row["tokens_per_second"]
+    known = [*calibrated["rounds"], trained]
+    return max(known) / min(known) - 1

@@ -6,10 +6,9 @@ So a member that runs out of memory or crashes takes nothing with it, and memory
 
 from __future__ import annotations
 
-import os
-import signal
+import json
+import statistics
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import Any, cast
@@ -19,30 +18,41 @@ from filelock import FileLock
 from everyformer.benchmark.measure import memory_peak
 from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
 from everyformer.comparison.files import read_job, write_result
+from everyformer.comparison.processes import stop_with_parent
 from everyformer.comparison.results import Evaluation, Result, Trained
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
 from everyformer.core.files import write_text
-from everyformer.core.mixer import leak_of
+from everyformer.core.machine import LoadMeter
+from everyformer.core.mixer import Mixer, leak_of
+from everyformer.core.pulse import Pulse, doing
 from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
+from everyformer.family import info
+from everyformer.models.base import Model
+from everyformer.positions.base import Position
 from everyformer.training import RunDirectory, train
+from everyformer.training.logging import read_metrics
+from everyformer.training.progress import Part
 from everyformer.training.spec import RunSpec, build_run
 
 LONGEST_STEP = 600.0
 """seconds"""
 
 
-def main(folder: Path) -> int:
-    """Train the job in ``folder``; 143 if a signal stopped it, else 0, however it ended."""
+def main(folder: Path, part: Part | None = None) -> int:
+    """Train the job in ``folder``; 143 if a signal stopped it, else 0, however it ended.
+
+    ``part``: what it is of the comparison, to tell its progress by.
+    """
     keep_freed_memory()
     job = read_job(folder)
     # a comparison that was killed leaves its process behind for as long as one step takes
     with FileLock(folder / ".lock", timeout=LONGEST_STEP):
         result: Result | None
         try:
-            result = work(folder, job)
+            result = work(folder, job, part)
         except EveryformerError as error:
             result = {"status": "failed", "error": str(error)}
         except Exception as error:  # whatever a member does, the others go on
@@ -57,7 +67,7 @@ def main(folder: Path) -> int:
     return 0
 
 
-def work(folder: Path, job: dict[str, Any]) -> Trained | None:
+def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained | None:
     """Train, then look at what came of it; None if a signal stopped it."""
     spec = from_dict(RunSpec, job["run"])
     dataset = load_dataset(spec.data, spec.task)
@@ -67,10 +77,9 @@ def work(folder: Path, job: dict[str, Any]) -> Trained | None:
     config = model.config
     before = memory_peak() or 0
     resume = (folder / "run").exists()
-    with RunDirectory(folder / "run", resume=resume) as run:
-        trained = train(
-            model, dataset, training, run, resume=resume, extra_config={"run": to_dict(spec)}
-        )
+    more = {"run": to_dict(spec)}
+    with RunDirectory(folder / "run", resume=resume) as run, LoadMeter() as load:
+        trained = train(model, dataset, training, run, resume=resume, extra_config=more, part=part)
     if trained.interrupted:
         return None
     peak = trained.peak_device or (memory_peak() or 0) - before
@@ -85,30 +94,48 @@ def work(folder: Path, job: dict[str, Any]) -> Trained | None:
         "tokens_per_second": speed,
         "evaluation": cast(Evaluation, trained.evaluation),
         "peak_bytes": peak if trained.tokens_per_second else None,
+        "load": load.mean,
+        "speed_spread": speed_spread(folder / "run" / "metrics.jsonl"),
+        "limits": limits_of(model),
         "config": to_dict(config),
     }
     model.eval()
     if leak := leak_of(model):
         found["leaks"] = leak
     if TASKS[dataset.task].writes and not TASKS[dataset.task].encodes:
-        found["decoding"] = decoding_times(config)
+        with doing(f"timing how fast {config.member} writes"):
+            found["decoding"], found["decoding_spread"] = decoding_times(config)
     if TASKS[dataset.task].continues:
-        found["by_position"] = loss_by_position(model, dataset, training.evaluate_sequences)
-        found["sample"] = sample(model, dataset)
+        with doing(f"reading and writing with {config.member}"):
+            found["by_position"] = loss_by_position(model, dataset, training.evaluate_sequences)
+            found["sample"] = sample(model, dataset)
     return found
 
 
-def stop_with_parent() -> None:
-    """Stop as on SIGTERM, with a checkpoint, when the standard input ends: the parent has died."""
+def limits_of(model: Model) -> list[str]:
+    """What a model cannot that others can, in sentences without a full stop."""
+    found = []
+    parts = (part for part in model.modules() if isinstance(part, Mixer | Position))
+    tables = [part.max_length for part in parts if part.max_length is not None]
+    if tables and not TASKS[model.config.task].pictures:
+        found.append(f"reads at most {min(tables):,} tokens, where its tables end")
+    streaming = info(model.config.member).streaming
+    if TASKS[model.config.task].continues and isinstance(streaming, str):
+        found.append("has no exact state, so every token that it writes reads the whole text again")
+    return found
 
-    def watch() -> None:
-        while os.read(0, 4096):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=watch, daemon=True).start()
+def speed_spread(metrics: Path) -> list[float] | None:
+    """Quartiles of the tokens a second between logged steps, the first ones left out."""
+    speeds = [row["tokens_per_second"] for row in read_metrics(metrics) if "evaluation" not in row]
+    known = speeds[1:]
+    if len(known) < 4:
+        return None
+    low, _, high = statistics.quantiles(known, n=4)
+    return [low, high]
 
 
 if __name__ == "__main__":
     stop_with_parent()
-    sys.exit(main(Path(sys.argv[1])))
+    with Pulse("starting a training"):
+        sys.exit(main(Path(sys.argv[1]), from_dict(Part, json.loads(sys.argv[2]))))

@@ -35,6 +35,8 @@ class Task:
     """whether an encoder reads a source for a decoder that writes"""
     metrics: tuple[str, ...] = ("loss",)
     """what a table is ranked by: the first of these that an evaluation has"""
+    use: str = "eval {run}"
+    """the words after `everyformer` that a trained run is first used by"""
 
     @property
     def classifies(self) -> bool:
@@ -83,6 +85,7 @@ TASKS: dict[str, Task] = {
         Task(
             LM, "tokens -> the next token at every position", "text", "next",
             "language:LanguageModel", "--data mytext.txt", metrics=_BITS,
+            use="generate {run} --prompt '...'",
         ),
         Task(
             MLM, "tokens, some of them hidden -> the hidden ones", "text", "hidden",
@@ -100,18 +103,18 @@ TASKS: dict[str, Task] = {
             SEQ2SEQ, "a source text -> a target text", "parallel text", "next",
             "seq2seq:EncoderDecoder",
             "--data corpus-en-de.zip --tokenizer bpe:8000 --data.tokens 4096", encodes=True,
-            metrics=_BITS,
+            metrics=_BITS, use="eval {run} --bleu",
         ),
         Task(
             PIXELS, "a picture -> the next intensity at every position", "pictures", "next",
             "pixels:PixelModel", "--data myimages.zip --task pixels",
-            metrics=("bits_per_dim", "loss"),
+            metrics=("bits_per_dim", "loss"), use="generate {run}",
         ),
         Task(
             ENLARGE, "a small picture -> a large one", "pictures", "next",
             "enlarging:SuperResolution",
             "--data myimages.zip --task super-resolution --data.small 8", encodes=True,
-            metrics=("bits_per_dim", "loss"),
+            metrics=("bits_per_dim", "loss"), use="generate {run}",
         ),
     )
 }  # fmt: skip

@@ -53,18 +53,19 @@ _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"
 """control character -> its picture"""
 
 
-def write_report(results: Results, folder: Path) -> Path:
+def write_report(results: Results, folder: Path, *, complete: bool = True) -> Path:
     """Write ``report.html`` and ``figures/`` into ``folder``; the page's path.
 
     Args:
-        results: what `comparison.compare.collect` returns, or results.json.
+        results: what `comparison.collect.collect` returns, or results.json.
+        complete: whether nothing more will come; before that the page is brief.
     """
     folder = Path(folder)
     styles = Styles(results["config"]["members"])
     sections = [
         _figures(results, folder),
         _samples(results),
-        _learned(results, folder),
+        _learned(results, folder) if complete else "",
         _data(results),
         _environment(results),
         _repeat(results),

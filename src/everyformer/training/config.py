@@ -24,7 +24,7 @@ class TrainingConfig(Options):
     """train on so many token positions instead of `steps`"""
     budget_flops: Positive | None = None
     """train for so many floating-point operations (forward and backward) instead of `steps`"""
-    batch: Count = 32
+    batch: Count = 16
     """sequences an optimiser step, over all processes and slices together"""
     accumulate: Count = 1
     """slices a batch is worked through in, to save memory; the gradient stays the same"""
@@ -59,7 +59,7 @@ class TrainingConfig(Options):
     """recompute each block in the backward pass: less memory, about a third more time"""
     ema: Between | None = None
     """decay of a running average of the weights, used for evaluation and by load; none is off"""
-    evaluate_every: Count | None = 200
+    evaluate_every: Count | None = 100
     """steps between evaluations; none evaluates at the end alone"""
     evaluate_sequences: Count | None = 256
     """validation sequences an evaluation reads; none reads all"""

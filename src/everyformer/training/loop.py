@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
+from everyformer.core.pulse import doing
 from everyformer.core.stopping import Gentle
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
@@ -33,9 +34,9 @@ from everyformer.training.optimiser import (
     copy_weights,
     set_learning_rate,
 )
-from everyformer.training.progress import Progress
+from everyformer.training.progress import Part, Progress
 from everyformer.training.records import Records, describe_run
-from everyformer.training.result import TrainResult, peak_rss
+from everyformer.training.result import Timed, TrainResult, peak_rss
 from everyformer.training.run import RunDirectory
 from everyformer.training.schedule import learning_rate
 from everyformer.training.stages import check_stages, narrowed, pieces_of
@@ -54,6 +55,7 @@ def train(
     resume: bool = False,
     extra_config: dict[str, Any] | None = None,
     show: bool = True,
+    part: Part | None = None,
 ) -> TrainResult:
     """Train ``model`` in place; at the end it has the averaged weights if ``config.ema`` is set.
 
@@ -63,6 +65,7 @@ def train(
             was saved yet). Model and data must be those of the run.
         extra_config: further entries of the run's config.json.
         show: progress on stderr.
+        part: what the run is of a larger work, whose progress is shown too.
 
     Raises:
         DivergedError: the loss or the gradient is not finite; the last checkpoint stays.
@@ -75,7 +78,7 @@ def train(
     try:
         with join(config.device) as world, Gentle() as stop:
             job = _Job(model, dataset, config, world, run, stop, show)
-            job.begin(resume, extra_config or {})
+            job.begin(resume, extra_config or {}, part)
             try:
                 job.work()
             finally:
@@ -125,7 +128,7 @@ class _Job:
         self.show = show and world.first
         self.signal: int | None = None
 
-    def begin(self, resume: bool, extra: dict[str, Any]) -> None:
+    def begin(self, resume: bool, extra: dict[str, Any], part: Part | None) -> None:
         """Load what there is to resume, open the files and make ready for steps."""
         records = self.records
         values = describe_run(self.model, self.dataset, self.config) | extra
@@ -134,13 +137,14 @@ class _Job:
         records.open(self.state, values)
         self.first = self.state.steps
         self.begun = self.logged = self.state.tokens, self.state.seconds
-        self.left_out = 0
+        self.left_out, self.cpu_seconds = 0, 0.0
+        self.speed: float | None = None
         self.module = self.world.wrap(self.model)
         self.compiled: Any = torch.compile(self.module) if self.config.compile else self.module
         # a comparison's trainings lie in MEMBER-seedN/run
         path = records.path.parent if records.path and records.path.name == "run" else records.path
         label = self.dataset.name if path is None else path.name
-        self.progress = Progress(label, self._done(), show=self.show)
+        self.progress = Progress(label, self._done(), part=part, show=self.show)
         kind, amount = self.config.budget
         at = f", going on from step {self.state.steps}" if self.state.steps else ""
         if records.changed:
@@ -182,10 +186,18 @@ class _Job:
             path=self.records.path,
             signal=self.signal,
             left_out=self.left_out,
+            timed=self._timed(),
         )
 
+    def _timed(self) -> Timed | None:
+        steps, seconds = self.state.steps - self.first - self.left_out, self.begun[1]
+        if steps == 0:
+            return None
+        return Timed(steps, self.state.seconds - seconds, self.cpu_seconds)
+
     def _step(self) -> None:
-        start, state, config = time.perf_counter(), self.state, self.config
+        start, cpu_start = time.perf_counter(), time.process_time()
+        state, config = self.state, self.config
         batch = training_batch(self.dataset, self.carry, state.steps, config.batch, config.seed)
         batch = self._staged(batch)
         seed_step(config.seed, state.steps + 1, self.world.rank)
@@ -207,10 +219,13 @@ class _Job:
         state.tokens += read
         state.flops += round((state.flops_per_position or 0) * read)
         state.seconds += self.world.from_first([time.perf_counter() - start])[0]
+        self.cpu_seconds += time.process_time() - cpu_start
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
             self._report(losses, lr, norm)
         if state.steps - self.first == WARM_UP_STEPS and self._done() < 1:
             self.begun, self.left_out = (state.tokens, state.seconds), WARM_UP_STEPS
+            self.cpu_seconds = 0.0
+        self.progress.update(self._done(), state.steps, losses["task"], self.speed)
 
     def _staged(self, batch: Batch) -> Batch:
         """The batch as the stage reads it; operations are counted anew where one begins."""
@@ -239,7 +254,7 @@ class _Job:
 
     def _report(self, losses: dict[str, float], lr: float, norm: float) -> None:
         state, (tokens, seconds) = self.state, self.logged
-        speed = _speed(state.tokens - tokens, state.seconds - seconds)
+        self.speed = _speed(state.tokens - tokens, state.seconds - seconds)
         self.logged = state.tokens, state.seconds
         terms = {name: loss for name, loss in losses.items() if name != "task"}
         row = {
@@ -251,10 +266,9 @@ class _Job:
             **({"losses": terms} if terms else {}),
             "lr": lr,
             "grad_norm": norm,
-            "tokens_per_second": speed,
+            "tokens_per_second": self.speed,
         }
         self.records.write(row)
-        self.progress.update(self._done(), state.steps, losses["task"], speed)
 
     def _milestone(self) -> bool:
         """Evaluate and save where they are due; False if a stop cut the evaluation off."""
@@ -277,7 +291,8 @@ class _Job:
 
     def _evaluate(self) -> dict[str, Any] | None:
         config = self.config
-        with nullcontext() if self.average is None else self.average.applied(self.model):
+        averaged = nullcontext() if self.average is None else self.average.applied(self.model)
+        with averaged, doing(f"evaluating after step {self.state.steps}"):
             found = evaluate(
                 self.model,
                 self.dataset,

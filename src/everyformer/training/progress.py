@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from tqdm import tqdm
 
-LINE_SECONDS = 10.0
+from everyformer.core.pulse import said
+
+LINE_SECONDS = 4.5
+"""between two lines, less the steps that end in between"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a run is of a larger work."""
+
+    number: int
+    """of the run, from 1 on"""
+    of: int
+    """how many runs there are"""
+    begin: float
+    """share of the work that is done before"""
+    end: float
+    """the same after it"""
+    after: float
+    """seconds that will be left then"""
 
 
 class Progress:
@@ -17,53 +37,72 @@ class Progress:
     Args:
         label: said first, the run's name.
         begun: share of the budget already spent, from an earlier sitting.
+        part: the larger work, if there is one, whose progress is shown too.
         show: False says nothing at all.
     """
 
-    def __init__(self, label: str, begun: float = 0.0, *, show: bool = True) -> None:
-        self._label, self._show = label, show
+    def __init__(
+        self, label: str, begun: float = 0.0, *, part: Part | None = None, show: bool = True
+    ) -> None:
+        self._label = label if part is None else f"[{part.number} of {part.of}] {label}"
+        self._show, self._part = show, part
         self._begun, self._done = begun, begun
         self._start = self._said = time.perf_counter()
         self._bar: tqdm[Any] | None = None
         if show and sys.stderr.isatty():
             form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
-            self._bar = tqdm(total=1.0, initial=begun, desc=label, bar_format=form, leave=False)
+            self._bar = tqdm(
+                total=1.0, initial=begun, desc=self._label, bar_format=form, leave=False
+            )
 
-    def update(self, done: float, step: int, loss: float, speed: float) -> None:
-        """Tell how far the run is.
+    def update(self, done: float, step: int, loss: float, speed: float | None) -> None:
+        """Tell how far the run is, if it is time to.
 
         Args:
             done: share of the budget spent. step: steps taken. loss: of the last step, in nats.
-            speed: token positions a second.
+            speed: token positions a second; None before it is known.
         """
+        done = min(done, 1.0)
+        pace = "" if speed is None else f", {speed:,.0f} tokens/s"
         if self._bar is not None:
-            self._bar.set_postfix_str(f"step {step}, loss {loss:.4f}, {speed:,.0f} tokens/s")
-            self._bar.update(min(done, 1.0) - self._done)
+            self._bar.set_postfix_str(f"step {step}, loss {loss:.4f}{pace}", refresh=False)
+            self._bar.update(done - self._done)
+            said()
         elif time.perf_counter() - self._said > LINE_SECONDS:
-            self._said = time.perf_counter()
             left = self._left(done)
-            self.say(
-                f"{done:4.0%}  step {step}  loss {loss:.4f}  {speed:,.0f} tokens/s  {left} left"
-            )
-        self._done = min(done, 1.0)
+            text = f"{done:4.0%}  step {step}, loss {loss:.4f}{pace}, {_minutes(left)} left"
+            if self._part is not None:
+                part = self._part
+                whole = part.begin + done * (part.end - part.begin)
+                in_all = None if left is None else left + part.after
+                text += f"; of all {whole:.0%}, {_minutes(in_all)} left"
+            self.say(text)
+        self._done = done
 
     def say(self, text: str) -> None:
         """Print one line, above the bar if there is one."""
-        if self._show:
-            line = f"{self._label}: {text}"
-            if self._bar is not None:
-                self._bar.write(line, file=sys.stderr)
-            else:
-                print(line, file=sys.stderr, flush=True)
+        if not self._show:
+            return
+        said()
+        self._said = time.perf_counter()
+        line = f"{self._label}: {text}"
+        if self._bar is not None:
+            self._bar.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Take the bar away."""
         if self._bar is not None:
             self._bar.close()
 
-    def _left(self, done: float) -> str:
-        spent = time.perf_counter() - self._start
+    def _left(self, done: float) -> float | None:
+        """Seconds until the budget is spent; None before that can be said."""
         if done <= self._begun:
-            return "?"
-        seconds = max(0.0, spent / (done - self._begun) * (1 - done))
-        return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
+            return None
+        spent = time.perf_counter() - self._start
+        return spent / (done - self._begun) * (1 - done)
+
+
+def _minutes(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{int(seconds // 60)}:{int(seconds % 60):02d}"

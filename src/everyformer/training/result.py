@@ -9,6 +9,16 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class Timed:
+    """Steps and the time that they took."""
+
+    steps: int
+    seconds: float
+    cpu_seconds: float
+    """of all threads of this process"""
+
+
+@dataclass(frozen=True)
 class TrainResult:
     """Result of a run, over all its sittings."""
 
@@ -35,6 +45,8 @@ class TrainResult:
     """number of the signal that stopped the run before its end"""
     left_out: int = 0
     """first steps of this sitting that the speed leaves out"""
+    timed: Timed | None = None
+    """what the others took; None where there were none"""
 
     @property
     def interrupted(self) -> bool:

@@ -1,0 +1,218 @@
+"""Calibration: how fast every member trains, measured with members in turn before any is trained.
+
+A budget in seconds is turned into steps by it, so that what else the machine does cannot decide
+who learns most: each of several rounds times every member, and a member's quietest round counts.
+
+All members are timed in one process, `python -m everyformer.comparison.calibration FOLDER`; where
+one crashes it, a fresh process goes on with the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from everyformer.benchmark.measure import memory_peak
+from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.plan import Entrant, job
+from everyformer.comparison.processes import ended, launch, stop_with_parent, stopped_by
+from everyformer.comparison.results import Calibrated
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.errors import CheckpointError
+from everyformer.core.pulse import Pulse, doing
+from everyformer.core.sealed import read_json, write_json
+from everyformer.core.stopping import Gentle
+from everyformer.data.dataset import Dataset
+from everyformer.training.config import BUDGETS, TrainingConfig
+from everyformer.training.spec import RunSpec
+
+FILE, FORMAT = "calibration.json", "everyformer-calibration"
+ROUNDS = 3
+"""that count, of a budget in seconds; without one a member is timed once, for the plan"""
+FIRST_STEPS = 2
+"""timed in the round before those, which says how many steps fill a round"""
+SHARE, SHORTEST, LONGEST = 0.01, 0.1, 0.5
+"""of a budget that a round spends on a member, and its bounds in seconds"""
+MOST_STEPS = 200
+"""of a round"""
+
+
+def calibrate(
+    config: CompareConfig, ready: list[Entrant], dataset: Dataset, folder: Path, stop: Gentle
+) -> dict[str, Calibrated]:
+    """What is known of each member's speed; one that cannot be trained is left out.
+
+    What an earlier sitting measured is kept.
+    """
+    runs = {e.member: _timed_run(config, e) for e in ready if e.config is not None}
+    budget = config.training.budget_seconds
+    rounds = 0 if budget is None else 1 if config.training.compile else ROUNDS
+    spent = min(max(SHARE * (budget or 0), SHORTEST), LONGEST)
+    plan = {"rounds": rounds, "round_seconds": spent, "fingerprint": dataset.fingerprint}
+    measured = _kept(folder, plan, runs)
+    while stop.received is None and any(not _complete(measured, name, rounds) for name in runs):
+        _write(folder, plan, runs, measured, None)
+        code = launch("calibration", folder, stop)
+        values = read_json(folder / FILE, FORMAT)
+        measured, at = values["measured"], values["at"]
+        if stopped_by(code):
+            stop.received = stop.received or code - 128
+        elif at is not None:
+            measured[at] = {"error": ended(code)}
+        elif code:
+            break
+    return {
+        name: _calibrated(found, config.training)
+        for name, found in measured.items()
+        if name in runs and _complete(measured, name, rounds) and "error" not in found
+    }
+
+
+def _timed_run(config: CompareConfig, entrant: Entrant) -> RunSpec:
+    """A member's first training, without what would stretch or shorten it."""
+    planned = job(config, entrant, config.training.seed, config.training.lr)
+    free: dict[str, Any] = {f"budget_{kind}": None for kind in BUDGETS}
+    brief = dataclasses.replace(
+        planned.run.training,
+        steps=config.training.steps or 1,
+        evaluate_every=None,
+        evaluate_sequences=1,
+        checkpoint_every=None,
+        **free,
+    )
+    return dataclasses.replace(planned.run, training=brief)
+
+
+def _calibrated(found: dict[str, Any], training: TrainingConfig) -> Calibrated:
+    rounds = found["rounds"] or [found["first"]]
+    quietest = min(rounds, key=lambda one: one["seconds"])
+    kind, amount = training.budget
+    return {
+        "seconds": quietest["seconds"],
+        "rounds": [one["seconds"] for one in rounds],
+        "cpu_seconds": quietest["cpu_seconds"],
+        "steps": max(1, math.ceil(amount / quietest[kind])),
+        "peak_bytes": found["peak_bytes"],
+    }
+
+
+def _complete(measured: dict[str, Any], name: str, rounds: int) -> bool:
+    found = measured.get(name)
+    return found is not None and ("error" in found or len(found["rounds"]) >= rounds)
+
+
+def _kept(folder: Path, plan: dict[str, Any], runs: dict[str, RunSpec]) -> dict[str, Any]:
+    """Earlier measurements of the same trainings."""
+    try:
+        values = read_json(folder / FILE, FORMAT)
+    except CheckpointError:
+        return {}
+    if values["fingerprint"] != plan["fingerprint"]:
+        return {}
+    now = {name: json.loads(json.dumps(to_dict(run))) for name, run in runs.items()}
+    same = {name for name, run in values["runs"].items() if run == now.get(name)}
+    return {
+        name: found
+        for name, found in values["measured"].items()
+        if name in same and "error" not in found
+    }
+
+
+def _write(
+    folder: Path,
+    plan: dict[str, Any],
+    runs: dict[str, RunSpec],
+    measured: dict[str, Any],
+    at: str | None,
+) -> None:
+    write_json(
+        folder / FILE,
+        {
+            "format": FORMAT,
+            **plan,
+            "runs": {name: to_dict(run) for name, run in runs.items()},
+            "measured": measured,
+            "at": at,
+        },
+    )
+
+
+def main(folder: Path) -> int:
+    """Time the members that ``FOLDER/calibration.json`` names; 143 if a signal stopped it."""
+    from everyformer.data import load_dataset
+
+    values = read_json(folder / FILE, FORMAT)
+    runs = {name: from_dict(RunSpec, run) for name, run in values["runs"].items()}
+    plan = {name: values[name] for name in ("rounds", "round_seconds", "fingerprint")}
+    measured: dict[str, Any] = values["measured"]
+    first = next(iter(runs.values()))
+    dataset = load_dataset(first.data, first.task)
+    with Gentle("stopping") as stop:
+        for number in range(plan["rounds"] + 1):
+            for name, run in runs.items():
+                if stop.received is not None:
+                    return 143
+                if "error" in measured.get(name, {}) or len(_all(measured, name)) > number:
+                    continue
+                _write(folder, plan, runs, measured, name)
+                with doing(f"timing a few steps of {name}"):
+                    _measure(measured, name, run, dataset, plan["round_seconds"])
+        _write(folder, plan, runs, measured, None)
+    return 143 if stop.received is not None else 0
+
+
+def _all(measured: dict[str, Any], name: str) -> list[dict[str, float]]:
+    """The first round and those that count."""
+    found = measured.get(name)
+    return [] if found is None else [found["first"], *found["rounds"]]
+
+
+def _measure(
+    measured: dict[str, Any], name: str, run: RunSpec, dataset: Dataset, seconds: float
+) -> None:
+    """Add a round of about so many seconds to what is known of a member, or why it failed."""
+    found, steps = measured.get(name), FIRST_STEPS
+    if found is not None:
+        steps = min(max(FIRST_STEPS, math.ceil(seconds / found["first"]["seconds"])), MOST_STEPS)
+    try:
+        spent = time_steps(run, dataset, steps)
+    except Exception as error:  # its own training will say it again, with all details
+        measured[name] = {"error": f"{type(error).__name__}: {error}"}
+        return
+    if found is None:
+        measured[name] = {"first": spent, "rounds": [], "peak_bytes": memory_peak()}
+    else:
+        found["rounds"].append(spent)
+
+
+def time_steps(run: RunSpec, dataset: Dataset, steps: int) -> dict[str, float]:
+    """What one of ``steps`` training steps after warm-up takes, by kind of budget.
+
+    ``seconds``, ``cpu_seconds`` of all threads, ``tokens``, ``flops``, and ``steps``: 1.
+    """
+    from everyformer.training import train
+    from everyformer.training.loop import WARM_UP_STEPS
+    from everyformer.training.spec import build_run
+
+    training = dataclasses.replace(run.training, steps=WARM_UP_STEPS + steps)
+    model = build_run(dataclasses.replace(run, training=training), dataset)
+    result = train(model, dataset, training, show=False)
+    timed = result.timed
+    assert timed is not None
+    return {
+        "steps": 1,
+        "seconds": timed.seconds / timed.steps,
+        "cpu_seconds": timed.cpu_seconds / timed.steps,
+        "tokens": result.tokens / result.steps,
+        "flops": result.flops / result.steps,
+    }
+
+
+if __name__ == "__main__":
+    stop_with_parent()
+    with Pulse("starting to time members"):
+        sys.exit(main(Path(sys.argv[1])))
