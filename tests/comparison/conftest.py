@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
 from everyformer.comparison import calibration, decoding, trainings, worker
+from everyformer.core.config import from_dict
 from everyformer.core.stopping import Gentle
+from everyformer.training.progress import Part
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def here(module: str, place: Path, stop: Gentle, *words: str) -> int:
         names.append(place.name)
-        return worker.main(place)
+        return worker.main(place, from_dict(Part, json.loads(words[0])))
 
     monkeypatch.setattr(trainings, "launch", here)
     monkeypatch.setattr(calibration, "launch", lambda module, place, stop: calibration.main(place))

@@ -14,8 +14,7 @@ import pytest
 from small_comparisons import SMALL
 
 from everyformer.benchmark.points import Point
-from everyformer.comparison import compare as comparing
-from everyformer.comparison import worker
+from everyformer.comparison import timing, worker
 from everyformer.comparison.summary import mean_interval, student_quantile
 from everyformer.data.dataset import Dataset
 from everyformer.report.words import notes
@@ -31,9 +30,9 @@ def test_all_members_see_the_same_batches_in_the_same_order(
     work, load = worker.work, worker.load_dataset
     running: list[tuple[str, int]] = []
 
-    def working(folder: Any, job: dict[str, Any]) -> Any:
+    def working(folder: Any, job: dict[str, Any], part: Any) -> Any:
         running.append((job["run"]["member"], job["run"]["training"]["seed"]))
-        return work(folder, job)
+        return work(folder, job, part)
 
     def loading(*given: Any) -> Dataset:
         dataset = load(*given)
@@ -72,11 +71,6 @@ def test_a_budget_of_operations_is_kept_to_within_a_step(compare: Compare) -> No
         step = run["flops"] / run["steps"]
         assert 1e7 <= run["flops"] < 1e7 + step
     assert len({run["steps"] for run in done.results["runs"]}) > 1
-
-
-def test_a_budget_of_seconds_is_spent_by_all(compare: Compare) -> None:
-    done = compare("gmlp", "aft-simple", "--budget-seconds", "0.1")
-    assert all(0.1 <= run["seconds"] < 1 for run in done.results["runs"])
 
 
 def test_a_member_learns_the_same_as_alone(compare: Compare, tree: Any) -> None:
@@ -140,7 +134,7 @@ def test_everything_is_on_record(compare: Compare, monkeypatch: pytest.MonkeyPat
     def measured(names: list[str], lengths: tuple[int, ...], **given: Any) -> Any:
         return (Point(n, length, seconds=float(length)) for length in lengths for n in names)
 
-    monkeypatch.setattr(comparing, "bench", measured)
+    monkeypatch.setattr(timing, "bench", measured)
     words = (
         *MEMBERS,
         "--steps",
@@ -170,8 +164,8 @@ def test_everything_is_on_record(compare: Compare, monkeypatch: pytest.MonkeyPat
         assert run["sample"]["text"]
     assert [line["member"] for line in done.table()] == [row["member"] for row in results["rows"]]
     assert float(done.table()[0]["quality"]) == values[0]
-    head, _, *lines = done.out.splitlines()
-    assert head.startswith("member")
+    lines = done.out.splitlines()
+    lines = lines[2 + next(n for n, line in enumerate(lines) if line.startswith("member")) :]
     assert [line.split()[0] for line in lines[:3]] == [row["member"] for row in results["rows"]]
     assert re.search(r"^report  .*report.html$", done.out, re.MULTILINE)
     words = (*SMALL, *words, "--bench-lengths", "8", "16", "--out", "made")
@@ -181,7 +175,7 @@ def test_everything_is_on_record(compare: Compare, monkeypatch: pytest.MonkeyPat
 def test_json_is_all_that_stands_on_stdout(compare: Compare) -> None:
     done = compare("gmlp", "--steps", "1", "--json")
     assert json.loads(done.out)["rows"][0]["member"] == "gmlp"
-    assert "gmlp, seed 0" in done.err
+    assert "[1 of 1] gmlp-seed0" in done.err
 
 
 def test_a_whole_comparison_from_a_file(compare: Compare, tree: Any) -> None:

@@ -84,8 +84,8 @@ def test_a_stop_between_trainings_or_points_ends_what_remains(
 ) -> None:
     run = trainings.launch
 
-    def stopped(place: Path, stop: Gentle) -> int:
-        run(place, stop)
+    def stopped(module: str, place: Path, stop: Gentle, *words: str) -> int:
+        run(module, place, stop, *words)
         os.kill(os.getpid(), number)
         return 0
 
@@ -100,17 +100,17 @@ def test_a_stop_between_trainings_or_points_ends_what_remains(
     assert (done.code, launched) == (code, ["gmlp-seed0"])
     assert "go on with: everyformer compare --resume --out made" in done.err
     assert done.out == ""
-    monkeypatch.setattr("everyformer.comparison.compare.bench", measured)
+    monkeypatch.setattr("everyformer.comparison.timing.bench", measured)
     assert compare("--resume", "--bench-lengths", "8", "16", small=False).code == code
     monkeypatch.undo()
-    assert launched == ["gmlp-seed0", "aft-simple-seed0"]
-    assert not (done.folder / "results.json").exists()
+    assert launched == ["gmlp-seed0"]
+    assert done.results["waiting"] == ["aft-simple"]
 
 
 def test_a_stop_while_the_page_is_drawn_comes_at_once(
     compare: Callable[..., Compared], launched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def drawn(*given: Any) -> None:
+    def drawn(*given: Any, **how: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         pytest.fail("the page was drawn to its end")
 

@@ -263,7 +263,10 @@ def test_progress_prints_plain_lines_without_a_terminal(
     bar.say("done")
     bar.close()
     lines = capfd.readouterr().err.splitlines()
-    assert lines == ["run:  50%  step 10  loss 1.2500  12,345 tokens/s  0:00 left", "run: done"]
+    assert lines == [
+        "run:  50%  step 10, loss 1.2500, 12,345 tokens/s, 0:00 left",
+        "run: done",
+    ]
 
 
 def test_progress_draws_a_bar_on_a_terminal(

@@ -20,7 +20,9 @@ from typing import Any
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.errors import EveryformerError, refused_by_system, unknown
 from everyformer.core.memory import is_out_of_memory, out_of_memory
+from everyformer.core.pulse import Pulse
 from everyformer.core.stopping import Guard, Stopped
+from everyformer.core.waiting import wait_briefly
 
 VERBS: dict[str, str] = {
     "list": "see what exists, filtered by what you need",
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _require_streams()
     words = [word for word in words if word != "--debug"]
     try:
-        with Guard(watch=arguments is None), warnings.catch_warnings():
+        with Guard(watch=arguments is None), warnings.catch_warnings(), _pulse(words, arguments):
             warnings.showwarning = _warn
             code = _run(words)
             # what cannot be written is found out here, not when the interpreter ends
@@ -77,6 +79,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):  # nobody can be told
             print(f"everyformer: {sentence}", file=sys.stderr)
         return code
+
+
+def _pulse(
+    words: Sequence[str], arguments: Sequence[str] | None
+) -> contextlib.AbstractContextManager[object]:
+    """A sign of life of a program; a call from Python has none."""
+    if arguments is not None or not words:
+        return contextlib.nullcontext()
+    wait_briefly()
+    return Pulse(f"everyformer {words[0]} is at work")
 
 
 def _explained(error: BaseException) -> tuple[str, int]:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 import tyro
 
-from everyformer.cli.console import emit, table
+from everyformer.cli.comparison_table import render
+from everyformer.cli.console import emit
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, peek, say
 from everyformer.comparison.config import OWN, CompareConfig
-from everyformer.comparison.results import Results, finished
-from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
 from everyformer.core.gene import plain_choice
-from everyformer.core.memory import size
 from everyformer.family import list_members
 from everyformer.genes import GENES
 
@@ -67,6 +64,8 @@ def run(words: Sequence[str]) -> int:
             say(hint)
         raise
     if done.interrupted:
+        if done.rows:
+            say(f"report of the members so far: {done.folder / 'report.html'}")
         say(hint)
         return 128 + done.interrupted
     if options.json:
@@ -108,45 +107,3 @@ def _begun_options(words: Sequence[str]) -> CompareOptions | None:
             "begin one"
         )
     return None
-
-
-def render(results: Results) -> str:
-    """The one table that a person can decide from."""
-    metric, done = results["metric"], finished(results)
-    contexts = sorted({c for row in done for c in row["decode_ms"]}, key=int)
-    headers = ["member", "parameters", "ratio", metric.replace("_per_", "/"), "95% interval"]
-    headers += ["tokens/s", "peak memory", "s to slowest"]
-    headers += [*(f"ms/token at {c}" for c in contexts), "beats attention from"]
-    rows: list[list[Any]] = []
-    failed = []
-    for row in results["rows"]:
-        if row["status"] != "done":
-            rows.append([row["member"], "failed", *[None] * (len(headers) - 2)])
-            if row["error"]:
-                failed.append(f"{row['member']} failed: {row['error']}")
-            continue
-        low, high = row["interval"] or (None, None)
-        span = "-" if low is None else f"{low:.4f} to {high:.4f}"
-        start = row["beats_attention_from"]
-        beats = "baseline" if row["member"] == "attention" else start and f"L = {start}"
-        rows.append(
-            [
-                row["member"] + ("*" if row.get("leaks") else ""),
-                f"{row['parameters']:,}",
-                f"{row['parameter_ratio']:.2f}",
-                f"{row['quality']:.4f}",
-                span,
-                f"{row['tokens_per_second']:,.0f}",
-                size(row["peak_bytes"]),
-                row["seconds_to_slowest"],
-                *(row["decode_ms"].get(c) for c in contexts),
-                beats or ("not reached" if results["bench"] else "not measured"),
-            ]
-        )
-    leaks = [
-        f"* {row['member']}: {NOT_WRITING}: {row['leaks']}" for row in done if row.get("leaks")
-    ]
-    better = f"{results['better']} {metric.replace('_', ' ')} is better"
-    return "\n".join(
-        [table(headers, rows), f"{better}; {results['data']['split']}", *leaks, *failed]
-    )

@@ -13,6 +13,7 @@ from everyformer.cli.generate_options import GenerateOptions
 from everyformer.cli.parsing import say, verb
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.files import expanded
+from everyformer.core.pulse import said
 from everyformer.core.tasks import TASKS
 from everyformer.generation.config import BeamConfig, Sampling
 
@@ -151,6 +152,7 @@ def _writer(tokenizer: Tokenizer, before: Sequence[int] = ()) -> Callable[[int |
     written = ""
 
     def write(token: int | None, last: bool) -> None:
+        said()
         nonlocal written
         new = [] if token is None else [token]
         if tokenizer.kind == "bytes":

@@ -21,6 +21,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 from everyformer.core.gene import NONE
 from everyformer.core.plain import from_json, from_toml
+from everyformer.core.pulse import said
 
 C = TypeVar("C")
 
@@ -163,6 +164,7 @@ def peek(words: Sequence[str], flag: str) -> str | None:
 
 def say(text: str) -> None:
     """A line for people, on stderr: stdout is for results."""
+    said()
     print(text, file=sys.stderr, flush=True)
 
 

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,16 @@ MOST_STEPS = 200
 
 
 def calibrate(
-    config: CompareConfig, ready: list[Entrant], dataset: Dataset, folder: Path, stop: Gentle
+    config: CompareConfig,
+    ready: list[Entrant],
+    dataset: Dataset,
+    folder: Path,
+    stop: Gentle,
+    say: Callable[[str], None],
 ) -> dict[str, Calibrated]:
     """What is known of each member's speed; one that cannot be trained is left out.
 
-    What an earlier sitting measured is kept.
+    What an earlier sitting measured is kept; ``say`` is told where something must be measured.
     """
     runs = {e.member: _timed_run(config, e) for e in ready if e.config is not None}
     budget = config.training.budget_seconds
@@ -54,6 +60,8 @@ def calibrate(
     spent = min(max(SHARE * (budget or 0), SHORTEST), LONGEST)
     plan = {"rounds": rounds, "round_seconds": spent, "fingerprint": dataset.fingerprint}
     measured = _kept(folder, plan, runs)
+    if not all(_complete(measured, name, rounds) for name in runs):
+        say("timing a few steps of every member, in turn")
     while stop.received is None and any(not _complete(measured, name, rounds) for name in runs):
         _write(folder, plan, runs, measured, None)
         code = launch("calibration", folder, stop)

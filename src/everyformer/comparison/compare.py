@@ -73,10 +73,9 @@ def run_comparison(
             say(f"{entrant.member}: cannot be built: {entrant.error}")
     with opened(config, dataset.fingerprint) as folder:
         finished, results = Finished(), cast(Results, {})
-        times = LayerTimes(config, folder, say)
+        times = LayerTimes(config, folder)
         with Gentle() as stop:
-            say("timing a few steps of every member, in turn")
-            calibrated = calibrate(config, ready, dataset, folder, stop)
+            calibrated = calibrate(config, ready, dataset, folder, stop, say)
             if config.training.budget_seconds is not None:
                 ready = [_with_steps(entrant, calibrated) for entrant in ready]
             estimate = Estimate(config, ready, calibrated)
@@ -85,7 +84,7 @@ def run_comparison(
             trainings = Trainings(config, dataset, folder, say, stop, estimate)
             for own in trainings.run(ready):
                 finished += own
-                if stop.received is None and any(found["status"] == "done" for _, found in own):
+                if any(found["status"] == "done" for _, found in own):
                     times.measure(own[0][0].member, stop)
                 results = collect(
                     config, dataset, ready, calibrated, finished, times.points, folder, command

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,10 @@ SIZES = ("width", "heads", "layers", "max_length")
 
 
 class LayerTimes:
-    """What has been measured of one layer of each member, and of plain attention beside them.
+    """What has been measured of one layer of each member, and of plain attention beside them."""
 
-    Args:
-        say: is told of the members that are measured.
-    """
-
-    def __init__(self, config: CompareConfig, folder: Path, say: Callable[[str], None]) -> None:
-        self._lengths, self._path, self._say = config.bench_lengths, folder / FILE, say
+    def __init__(self, config: CompareConfig, folder: Path) -> None:
+        self._lengths, self._path = config.bench_lengths, folder / FILE
         self._own = {
             member: {name: value for name, value in options.items() if name not in SIZES}
             for member, options in own_options(config).items()

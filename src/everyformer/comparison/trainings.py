@@ -42,12 +42,14 @@ class Trainings:
     _tried: set[str] = field(default_factory=set)
 
     def run(self, ready: list[Entrant]) -> Iterator[Finished]:
-        """The jobs of one member after the other with their results, until a signal stops them."""
+        """All jobs of one member after the other with their results, until a signal stops them."""
         if self.config.launcher == "ray":
             self._on_ray(ready)
         for entrant in ready:
             if entrant.config is not None and self.stop.received is None:
-                yield self._entrant(entrant)
+                own = self._entrant(entrant)
+                if len(own) == self.config.seeds:
+                    yield own
 
     def _entrant(self, entrant: Entrant) -> Finished:
         """Trainings of one member: its learning rate first, then every seed."""

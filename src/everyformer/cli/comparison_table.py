@@ -1,0 +1,70 @@
+"""A comparison in a terminal: what it allows to say, the table, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everyformer.benchmark.points import BASELINE
+from everyformer.cli.console import table
+from everyformer.comparison.results import Interval, Results, Row, finished
+from everyformer.comparison.summary import NOT_WRITING
+from everyformer.core.memory import size
+from everyformer.report.words import UNITS, answer, brief, interval, quality
+
+
+def render(results: Results) -> str:
+    """The one table that a person can decide from."""
+    metric, done = results["metric"], finished(results)
+    contexts = sorted({c for row in done for c in row["decode_ms"]}, key=int)
+    headers = ["member", "tier", UNITS[metric], "95% interval", "parameters", "steps"]
+    headers += ["tokens/s in training", "peak memory", "s until as good as the last"]
+    headers += [f"ms a token after {c}" for c in contexts]
+    if results["bench"]:
+        headers.append(f"faster than {BASELINE} from")
+    rows = [_cells(row, results, contexts) for row in done]
+    failed = [row for row in results["rows"] if row["status"] != "done"]
+    rows += [[row["member"], "failed", *[None] * (len(headers) - 2)] for row in failed]
+    leaks = [row for row in done if row.get("leaks")]
+    notes = [f"* {row['member']}: {NOT_WRITING}: {row['leaks']}" for row in leaks]
+    notes += [f"{row['member']} {limit}" for row in done for limit in row["limits"]]
+    notes += [f"{row['member']} failed: {row['error']}" for row in failed if row["error"]]
+    better = (
+        f"{results['better']} is better; members with a letter of their tier in common cannot be "
+        "told apart; (low to high) are quartiles"
+    )
+    lines = [answer(results), "", table(headers, rows), better, *notes]
+    if results["next"]:
+        widest = max(len(words) for words, _ in results["next"])
+        lines += ["", *(f"{words:<{widest}}  {command}" for words, command in results["next"])]
+    return "\n".join(lines)
+
+
+def _cells(row: Row, results: Results, contexts: list[str]) -> list[Any]:
+    metric = results["metric"]
+    cells = [
+        row["member"] + ("*" if row.get("leaks") else ""),
+        "".join(row["letters"]),
+        quality(row["quality"], metric),
+        interval(row, metric),
+        f"{row['parameters']:,}",
+        f"{row['steps']:,.0f}",
+        _spread(row["tokens_per_second"], row["speed_spread"]),
+        size(row["peak_bytes"]),
+        row.get("seconds_to_slowest"),
+    ]
+    cells += [
+        _spread(row["decode_ms"].get(context), row["decode_spread"].get(context))
+        for context in contexts
+    ]
+    if results["bench"]:
+        start = row.get("beats_attention_from")
+        reached = f"{start:,} tokens" if start else "not reached"
+        cells.append("is it" if row["member"] == BASELINE else reached)
+    return cells
+
+
+def _spread(value: float | None, around: Interval | None) -> str | None:
+    """A number and its quartiles."""
+    if value is None:
+        return None
+    return brief(value) + (f" ({brief(around[0])} to {brief(around[1])})" if around else "")

@@ -1,0 +1,90 @@
+"""A program that works for long says so; one that talks does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from everyformer.core import pulse
+from everyformer.core.machine import LoadMeter, running
+from everyformer.core.pulse import Pulse, doing, said
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "SILENCE", 0.08)
+    monkeypatch.setattr(pulse, "_LOOK", 0.01)
+
+
+def test_silence_is_broken_by_the_innermost_work(capfd: pytest.CaptureFixture[str]) -> None:
+    with Pulse("the program"):
+        time.sleep(0.3)
+        with doing("reading"), doing("counting words"):
+            time.sleep(0.3)
+    lines = capfd.readouterr().err.splitlines()
+    assert {line.rpartition(" (")[0] for line in lines} == {"the program", "counting words"}
+    assert len(lines) >= 4
+
+
+def test_who_speaks_is_not_interrupted(capfd: pytest.CaptureFixture[str]) -> None:
+    with Pulse("the program"):
+        for _ in range(15):
+            said()
+            time.sleep(0.02)
+    assert capfd.readouterr().err == ""
+
+
+def test_without_a_pulse_nothing_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    with doing("reading"):
+        said()
+        time.sleep(0.2)
+    assert capfd.readouterr().err == ""
+
+
+def test_the_silence_that_is_broken_lasts_less_than_five_seconds() -> None:
+    code = "from everyformer.core import pulse; print(pulse.SILENCE + pulse._LOOK)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(told.stdout) < 5
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [
+        ({}, "10000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "None"),
+        ({"KMP_BLOCKTIME": "1"}, "None"),
+    ],
+)
+def test_waiting_threads_spin_briefly_unless_the_user_has_chosen(
+    given: dict[str, str], spins: str
+) -> None:
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    code = (
+        "import os, sys; from everyformer.cli import main; sys.argv = ['everyformer', 'list'];"
+        "sys.stdout = open(os.devnull, 'w'); main();"
+        "print(os.environ.get('GOMP_SPINCOUNT'), file=sys.stderr)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stderr.split() == [spins]
+
+
+@pytest.mark.skipif(running() is None, reason="the system does not say")
+def test_a_busy_thread_is_load() -> None:
+    with LoadMeter(0.01) as meter:
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            pass
+    assert meter.mean is not None
+    assert meter.mean > 0.5
