@@ -17,9 +17,24 @@ from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.gene import plain_choice
 from everyformer.core.member import Cost, Genes, Member
-from everyformer.core.tasks import ALL_TASKS, ENLARGE, IMAGE, LM, MLM, PIXELS, SEQ2SEQ, TEXT
+from everyformer.core.tasks import (
+    ALL_TASKS,
+    ENLARGE,
+    IMAGE,
+    IMAGE_NUMBER,
+    LM,
+    MLM,
+    PIXELS,
+    SEQ2SEQ,
+    SERIES,
+    SERIES_NUMBER,
+    TEXT,
+    TEXT_NUMBER,
+)  # fmt: skip
 from everyformer.genes import GENES, plain_genes
 
+_TEXT, _IMAGE, _SERIES = (TEXT, TEXT_NUMBER), (IMAGE, IMAGE_NUMBER), (SERIES, SERIES_NUMBER)
+"""what says one thing of a text, a picture, a series"""
 _SOFTMAX = Cost(2, 1, "O(L^2 d) time, O(L d) memory when fused", "2 t d")
 _NO_CROSS_DISTANCE = "distances are defined between tokens of one sequence"
 _KERNEL = Cost(1, 1, "O(L M d) time, O(L (M + d)) memory; M features a head", "M (d + h), constant")
@@ -73,7 +88,7 @@ FAMILY: tuple[Member, ...] = (
               wiring="post", block={"norm_eps": 1e-12, "dropout": 0.1},
               model={"init": "bert", "embedding_dropout": 0.1, "embedding_norm": True,
                      "token_types": 2, "head_transform": True, "head_bias": True}),
-        (MLM, TEXT), _SOFTMAX,
+        (MLM, *_TEXT), _SOFTMAX,
         "reading both sides of a hidden token guesses it better than reading the left side alone",
         causal="an encoder: it reads both sides", streaming="an encoder reads the whole text",
         group="attention",
@@ -82,7 +97,7 @@ FAMILY: tuple[Member, ...] = (
         "vit", "Vision Transformer", "Dosovitskiy et al.", 2020, "2010.11929",
         _genes(position="learned", mixer=_BIASED,
               block={"norm_eps": 1e-6}, model={"pooling": "class"}),
-        (IMAGE,), _SOFTMAX,
+        _IMAGE, _SOFTMAX,
         "on CIFAR-10 (JPEG) attention, gMLP and AFT-conv of equal size are comparable",
         causal="an encoder of image patches", streaming="an encoder reads the whole image",
         group="attention",
@@ -236,7 +251,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
-        _genes(mixer="routing"), (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
+        _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
              "2 K w d, constant"),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
@@ -260,7 +275,7 @@ FAMILY: tuple[Member, ...] = (
               model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
                      "scale_embedding": True},
               tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
-        (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE),
         Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
              "2 (q + m) d; 2-D: of q_h + m_h rows"),
         "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
@@ -276,7 +291,7 @@ FAMILY: tuple[Member, ...] = (
                      "final_norm_eps": 1e-6},
               model={"tie": False},
               tasks={PIXELS: {"position": None}}),
-        (LM, MLM, TEXT, IMAGE, PIXELS),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS),
         Cost(1.5, 1, "O(L s d + L^2 d / s) time, O(L^1.5 d) with s = sqrt(L); O(L d) memory",
              "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
         "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
@@ -285,7 +300,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
-        _genes(mixer="longformer"), (LM, MLM, TEXT, SEQ2SEQ),
+        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ),
         Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
              "2 (w + g) d; global tokens in a causal one are this library's extension"),
         "windows that grow from layer to layer model text better than windows of one size or that "
@@ -295,7 +310,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
-        _genes(mixer="bigbird"), (LM, MLM, TEXT, SEQ2SEQ),
+        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ),
         Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
              "tokens in the window, at random and for all",
              "2 n s d, n blocks that a later one may read; the causal form is this library's "
@@ -308,7 +323,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
         _genes(mixer="etc", position=None, wiring="post",
-              model={"summaries": {"per": "tokens"}}), (MLM, TEXT),
+              model={"summaries": {"per": "tokens"}}), (MLM, *_TEXT),
         Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",
              "none: it reads both sides"),
         "global tokens carry what lies beyond the radius: a task of two levels is solved with them "
@@ -320,7 +335,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
-        _genes(mixer="blockwise"), (LM, MLM, TEXT, IMAGE, PIXELS),
+        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS),
         Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
              "2 (s + 1) d L / n; shifts to s"),
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
@@ -330,7 +345,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "linformer", "Linformer", "Wang et al.", 2020, "2006.04768",
-        _genes(mixer="linformer"), (MLM, TEXT, IMAGE),
+        _genes(mixer="linformer"), (MLM, *_TEXT, *_SERIES, *_IMAGE),
         Cost(1, 1, "O(L k d) time, O(L (k + d)) memory; k slots", "none: it reads both sides"),
         "time grows like L; attention matrices of a trained model have low rank, and the loss of a "
         "masked language model nears that of full attention as k grows",
@@ -342,7 +357,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
         "2006.04768", _genes(mixer=Choice("linformer", {"causal_chunk": 64})),
-        (LM, TEXT, PIXELS, ENLARGE),
+        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE),
         Cost(2, 2, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
              "2 d (t k / c + c)"),
         "an extension of ours: exactly causal, with slots for segments that are complete",
@@ -378,7 +393,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(mixer="reformer", position="axial",
               wiring="reversible", block={"feedforward": "relu"},
               model={"tie": False, "scale_embedding": True}),
-        (LM, MLM, TEXT, IMAGE, PIXELS, ENLARGE),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE),
         Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "
              "any depth", "2 t d and n h t buckets"),
         "more rounds of hashing come nearer to dense attention; depth costs no activations",

@@ -190,10 +190,7 @@ def _configure(
     complete = configure(
         member,
         dataset.task,
-        vocabulary=dataset.vocabulary,
-        classes=max(len(dataset.classes), 1),
-        **dataset.pictures,
-        **dataset.target_ends,
+        **dataset.model_options,
         **{**options, **own},
     )
     return with_sentences(complete, dataset)

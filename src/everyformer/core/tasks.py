@@ -11,8 +11,20 @@ from typing import Literal, get_args
 
 LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
 SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
+SERIES, TEXT_NUMBER = "classify-series", "regress-text"
+IMAGE_NUMBER, SERIES_NUMBER = "regress-image", "regress-series"
 TaskName = Literal[
-    "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution"
+    "lm",
+    "mlm",
+    "classify-text",
+    "classify-image",
+    "seq2seq",
+    "pixels",
+    "super-resolution",
+    "classify-series",
+    "regress-text",
+    "regress-image",
+    "regress-series",
 ]
 
 
@@ -23,10 +35,10 @@ class Task:
     name: str
     about: str
     """what goes in, and what comes out"""
-    reads: Literal["text", "labelled text", "parallel text", "pictures"]
+    reads: Literal["text", "labelled text", "parallel text", "pictures", "series"]
     """the kind of data that it is learned from"""
-    predicts: Literal["next", "hidden", "class"]
-    """every next token or intensity, hidden tokens, or one class a row"""
+    predicts: Literal["next", "hidden", "class", "number"]
+    """every next token or intensity, hidden tokens, or one class or some numbers a row"""
     model: str
     """module of `everyformer.models` and class"""
     train: str
@@ -40,7 +52,28 @@ class Task:
 
     @property
     def classifies(self) -> bool:
+        """Whether it names the class of a row."""
         return self.predicts == "class"
+
+    @property
+    def measures(self) -> bool:
+        """Whether it answers a row with numbers."""
+        return self.predicts == "number"
+
+    @property
+    def answers(self) -> bool:
+        """Whether it says one thing of a whole row."""
+        return self.classifies or self.measures
+
+    @property
+    def series(self) -> bool:
+        """Whether it reads numbers at each step of a series."""
+        return self.reads == "series"
+
+    @property
+    def word(self) -> str:
+        """What it is called where the data say what is read: classify, regress; else its name."""
+        return self.name.partition("-")[0] if self.answers else self.name
 
     @property
     def writes(self) -> bool:
@@ -75,7 +108,7 @@ class Task:
     @property
     def embeds_text(self) -> bool:
         """Whether one stack reads tokens of text."""
-        return not self.pictures and not self.encodes
+        return not self.pictures and not self.series and not self.encodes
 
 
 _BITS = ("bits_per_byte", "loss")
@@ -116,6 +149,22 @@ TASKS: dict[str, Task] = {
             "--data myimages.zip --task super-resolution --data.small 8", encodes=True,
             metrics=("bits_per_dim", "loss"), use="generate {run}",
         ),
+        Task(
+            SERIES, "a series of numbers -> a class", "series", "class",
+            "classifier:SeriesClassifier", "--data myseries.npz", metrics=("accuracy",),
+        ),
+        Task(
+            TEXT_NUMBER, "tokens -> a number", "labelled text", "number",
+            "classifier:TextClassifier", "--data prices.csv --task regress", metrics=("rmse",),
+        ),
+        Task(
+            IMAGE_NUMBER, "a picture -> a number", "pictures", "number",
+            "classifier:ImageClassifier", "--data myimages.npz --task regress", metrics=("rmse",),
+        ),
+        Task(
+            SERIES_NUMBER, "a series of numbers -> a number", "series", "number",
+            "classifier:SeriesClassifier", "--data myseries.npz --task regress", metrics=("rmse",),
+        ),
     )
 }  # fmt: skip
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
@@ -124,3 +173,10 @@ ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
 def tasks_that(what: str) -> tuple[str, ...]:
     """Names of the tasks whose record says yes to ``what``, a field or property of `Task`."""
     return tuple(name for name, task in TASKS.items() if getattr(task, what))
+
+
+def tasks_called(word: str) -> tuple[str, ...]:
+    """The task of this name, or those that share the word; () where there is none."""
+    if word in TASKS:
+        return (word,)
+    return tuple(name for name, task in TASKS.items() if task.word == word)

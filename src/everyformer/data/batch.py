@@ -21,9 +21,10 @@ class Batch:
     """A batch: B rows of inputs with their targets."""
 
     inputs: Tensor
-    """(B, L) int64 tokens, or (B, C, H, W) uint8 pixels."""
+    """(B, L) int64 tokens, (B, C, H, W) uint8 pixels, or (B, L, C) float32 steps of series."""
     targets: Tensor
-    """(B, L) or (B, T) int64 with -100 where nothing is scored, or (B,) int64 classes."""
+    """(B, L) or (B, T) int64 with -100 where nothing is scored, (B,) int64 classes, or (B, N)
+    float32 numbers."""
     keep: Tensor | None = None
     """(B, L) bool, True = real token; None when all are."""
     documents: Tensor | None = None
@@ -66,11 +67,15 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Tokens of texts, padding included; of pictures every channel value (see
-        `Model.positions_read` for what a model reads of them)."""
+        """Tokens of texts and steps of series, padding included; of pictures every channel value
+        (see `Model.positions_read` for what a model reads of them)."""
+        if self.inputs.dim() == 3:
+            return self.inputs[..., 0].numel()
         return self.inputs.numel() + (self.targets.numel() if self.separate else 0)
 
     @property
     def scored(self) -> int:
-        """How many targets count."""
+        """How many targets count; of numbers, rows that have some."""
+        if self.targets.is_floating_point():
+            return len(self.targets)
         return int((self.targets != IGNORED).sum())

@@ -17,16 +17,16 @@ from everyformer.core.extras import extra_module
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
-from everyformer.data.dataset import Dataset
-from everyformer.data.images import ImageDataset, check_labels, image_dataset
+from everyformer.data.dataset import Dataset, Spread
+from everyformer.data.images import ImageDataset, check_labels, image_dataset, reshaped
 from everyformer.data.masking import masked
-from everyformer.data.pictures import pillow
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated
 from everyformer.data.tasks import SERVED
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.data.waves import load_waves
 
 LARGEST = 10_000_000
 """Bytes of the standard library that are taken, in sorted order."""
@@ -66,6 +66,8 @@ def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | No
         return masked(text, config) if task and TASKS[task].predicts == "hidden" else text
     if config.source == "digits":
         return load_digits(config, task or served[0])
+    if config.source == "waves":
+        return load_waves(config, task or served[0])
     return load_generated(config, task)
 
 
@@ -112,25 +114,21 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
     held_out = np.zeros(len(labels), dtype=bool)
     held_out[held_out_draw(labels, config.validation, config.seed)] = True
     labelled = TASKS[task].classifies or config.labels
+    numbers = None
+    if TASKS[task].measures:
+        labels = labels[:, None].astype(np.float32)
+        numbers = Spread.of(labels[~held_out])
     names: tuple[tuple[str, ...], ...] = (tuple("0123456789"), ())
     return image_dataset(
-        _shaped(pixels, config),
+        reshaped(pixels, config),
         labels,
         held_out,
         name="digits",
         task=cast(TaskName, task),
         classes=names[not labelled],
-        untold=names[labelled or TASKS[task].encodes],
+        numbers=numbers,
+        untold=names[labelled or TASKS[task].encodes or TASKS[task].measures],
         split=f"a draw of {config.validation:.0%} within each class (seed {config.seed}): COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),
         small=config.small,
     )
-
-
-def _shaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
-    """The digits in another size or as colours, where the config asks for that."""
-    if config.size and config.size != pixels.shape[-1]:
-        image, size = pillow("resizing pictures"), (config.size, config.size)
-        resized = [image.fromarray(p[0]).resize(size, image.Resampling.BICUBIC) for p in pixels]
-        pixels = np.stack([np.asarray(picture)[None] for picture in resized])
-    return np.repeat(pixels, 3, axis=1) if config.colour == "rgb" else pixels

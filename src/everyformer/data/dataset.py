@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
@@ -15,6 +17,21 @@ from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.batch import Batch
 from everyformer.data.selection import epoch_rows, spread
 from everyformer.data.tokenizers.base import Tokenizer
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation of each column of some numbers."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    """1 where all are the same"""
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Spread:
+        """Of (rows, columns), in double precision."""
+        mean, std = values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
+        return cls((*mean.tolist(),), (*np.where(std > 0, std, 1.0).tolist(),))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +42,7 @@ class Dataset(ABC):
     """What the data is called in tables."""
     task: TaskName
     """What a model does with it."""
-    kind: Literal["text", "images"]
+    kind: Literal["text", "images", "series"]
     """What the inputs are."""
     vocabulary: int
     """Number of different tokens; of pixels 256."""
@@ -39,6 +56,10 @@ class Dataset(ABC):
     """(channels, height, width) of pictures."""
     source_image: tuple[int, int, int] | None = None
     """The same of the small pictures that are enlarged (super-resolution)."""
+    features: Spread | None = None
+    """Of the numbers at each step of a series, over the training part."""
+    numbers: Spread | None = None
+    """Of the numbers that are predicted, over the training part."""
     bytes_per_token: float | None = None
     """Mean bytes behind a validation token: nats per token / ln 2 / this = bits per byte. None
     when that has no meaning."""
@@ -76,10 +97,22 @@ class Dataset(ABC):
         return {"start_token": end, "end_token": end}
 
     @property
-    def pictures(self) -> dict[str, Any]:
-        """Facts that a model of pictures must have, by the names of its config's fields."""
-        names = self.classes if TASKS[self.task].draws else ()
-        return {"image": self.image, "source_image": self.source_image, "class_names": names}
+    def model_options(self) -> dict[str, Any]:
+        """What the data decides about a model, by the names of its config's fields."""
+        options: dict[str, Any] = {
+            "vocabulary": self.vocabulary,
+            "classes": max(len(self.classes), 1),
+            "image": self.image,
+            "source_image": self.source_image,
+            "class_names": self.classes if TASKS[self.task].draws else (),
+            **self.target_ends,
+        }
+        if self.numbers is not None:
+            options |= {"target_mean": self.numbers.mean, "target_std": self.numbers.std}
+        if self.features is not None:
+            known = {"feature_mean": self.features.mean, "feature_std": self.features.std}
+            options |= {"features": len(self.features.mean), **known}
+        return options
 
     def summary(self) -> dict[str, Any]:
         """The facts above as plain values, for a run's files and reports."""
@@ -102,7 +135,7 @@ class ClassedDataset(Dataset):
     """Data of which each row has a class, or none: trained on in shuffled epochs."""
 
     labels: np.ndarray
-    """(rows,) class ids; zeros without classes."""
+    """(rows,) class ids, zeros without classes; or (rows, numbers) float32 to predict."""
     train_rows: np.ndarray
     """Rows for training."""
     validation_rows: np.ndarray
@@ -111,6 +144,10 @@ class ClassedDataset(Dataset):
     @abstractmethod
     def rows(self, chosen: np.ndarray) -> Batch:
         """The rows of these numbers."""
+
+    def answers(self, chosen: np.ndarray) -> Tensor:
+        """The targets of these rows: class ids (B,), or numbers (B, N)."""
+        return torch.from_numpy(self.labels[chosen])
 
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
         return self.rows(epoch_rows(self.train_rows, step, size, seed))

@@ -25,7 +25,7 @@ from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
-from everyformer.data.dataset import ClassedDataset
+from everyformer.data.dataset import ClassedDataset, Spread
 from everyformer.data.layout import class_entries, class_names, find_layout
 from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import held_out_draw, spread
@@ -54,8 +54,8 @@ class ImageDataset(ClassedDataset):
 
     def rows(self, chosen: np.ndarray) -> Batch:
         inputs = torch.from_numpy(np.array(self.pixels[chosen]))
-        labels = torch.from_numpy(self.labels[chosen])
-        if TASKS[self.task].classifies:
+        labels = self.answers(chosen)
+        if TASKS[self.task].answers:
             return Batch(inputs, labels)
         targets = inputs.permute(0, 2, 3, 1).flatten(1).long()
         classes = labels if self.classes else None
@@ -85,13 +85,16 @@ def image_dataset(
     classes: tuple[str, ...],
     split: str,
     checksum: str,
+    numbers: Spread | None = None,
     small: int | None = None,
     untold: tuple[str, ...] = (),
 ) -> ImageDataset:
-    """Pictures (N, C, H, W), class ids (N,) and flags (N,) of those held out, as a dataset.
+    """Pictures (N, C, H, W), their labels and flags (N,) of those held out, as a dataset.
 
     Args:
+        labels: class ids (N,), or numbers (N, n) to predict.
         classes: names, where the class is a target or an input; else ().
+        numbers: of the training pictures, where they are predicted.
         small: `DataConfig.small`.
         untold: names of classes that earlier versions counted to the data without need.
 
@@ -100,7 +103,7 @@ def image_dataset(
     """
     _, channels, height, width = pixels.shape
     counts = f"{int((~held_out).sum()):,} training and {int(held_out.sum()):,} validation pictures"
-    classify = TASKS[task].classifies
+    answers = TASKS[task].answers
     source: tuple[int, int, int] | None = None
     facts: list[Any] = [checksum, labels.tobytes(), held_out.tobytes(), classes]
     if TASKS[task].encodes:
@@ -117,10 +120,11 @@ def image_dataset(
         kind="images",
         vocabulary=256,
         classes=classes,
-        length=height * width * (1 if classify else channels),
+        length=height * width * (1 if answers else channels),
         image=(channels, height, width),
         source_image=source,
-        bytes_per_token=None if classify else 1.0,
+        numbers=numbers,
+        bytes_per_token=None if answers else 1.0,
         split=split.replace("COUNTS", counts),
         fingerprint=digest(*facts),
         known_as=(digest(*facts[:3], untold),) if untold else (),
@@ -128,6 +132,23 @@ def image_dataset(
         labels=labels,
         train_rows=np.flatnonzero(~held_out),
         validation_rows=np.flatnonzero(held_out),
+    )
+
+
+def reshaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
+    """Pictures (N, C, H, W) uint8 in another size or as grey or colours, as the config asks."""
+    if config.colour == "grey" and pixels.shape[1] == 3:
+        weights = np.array((0.299, 0.587, 0.114))[:, None, None]
+        pixels = np.rint((pixels * weights).sum(1, keepdims=True)).astype(np.uint8)
+    if config.size and pixels.shape[2:] != (config.size, config.size):
+        image, size = pillow("resizing pictures"), (config.size, config.size)
+        resized = [
+            np.asarray(image.fromarray(plane).resize(size, image.Resampling.BICUBIC))
+            for plane in pixels.reshape(-1, *pixels.shape[2:])
+        ]
+        pixels = np.stack(resized).reshape(*pixels.shape[:2], *size)
+    return (
+        np.repeat(pixels, 3, axis=1) if config.colour == "rgb" and pixels.shape[1] == 1 else pixels
     )
 
 
@@ -204,7 +225,7 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
 
 def check_labels(config: DataConfig, task: str) -> None:
     """Refuse ``labels`` as an input of a classifier, which is to find them."""
-    if config.labels and TASKS[task].classifies:
+    if config.labels and TASKS[task].answers:
         raise ConfigError(
             "'data.labels' tells a model the class of each picture that it draws; a classifier is "
             "to find it: leave it out, or take --task pixels"

@@ -10,17 +10,17 @@ import statistics
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
-from everyformer.data.dataset import Dataset
+from everyformer.data.dataset import Dataset, Spread
 from everyformer.data.selection import spread
 from everyformer.data.tasks import SERVED
 
@@ -162,7 +162,10 @@ class ListOpsDataset(GeneratedDataset):
             tokens, values[row] = self._expression(draws)
             inputs[row, : len(tokens)] = tokens
             keep[row, : len(tokens)] = True
-        return Batch(torch.from_numpy(inputs), torch.from_numpy(values), torch.from_numpy(keep))
+        answers = torch.from_numpy(values)
+        if TASKS[self.task].measures:
+            answers = answers[:, None].float()
+        return Batch(torch.from_numpy(inputs), answers, torch.from_numpy(keep))
 
     def _expression(self, draws: Iterator[float]) -> tuple[list[int], int]:
         """One of fitting length; those that grow too long are dropped as soon as they do."""
@@ -225,13 +228,18 @@ def load_generated(config: DataConfig, task: str | None = None) -> GeneratedData
         if config.length < 4:
             raise ConfigError(f"listops needs a --data.length of at least 4, not {config.length}")
         options |= {"vocabulary": 16, "depth": config.depth}
+    chosen = cast(TaskName, task or SERVED[config.source][0])
+    measures = TASKS[chosen].measures
+    named = rewrites or measures
     dataset = kind(
         name=config.source,
-        task="seq2seq" if rewrites else SERVED[config.source][0],
+        task="seq2seq" if rewrites else chosen,
         kind="text",
-        classes=tuple("0123456789") if kind is ListOpsDataset else (),
+        classes=tuple("0123456789") if kind is ListOpsDataset and not measures else (),
+        # a value is nearly as likely as any other
+        numbers=Spread.of(np.arange(10)[:, None]) if measures else None,
         split=f"generated without end; {HELD_OUT:,} validation sequences from other seeds",
-        fingerprint=digest(VERSION, config.source, options, *(["seq2seq"] if rewrites else [])),
+        fingerprint=digest(VERSION, config.source, options, *([chosen] if named else [])),
         **options,
     )
     if kind is ListOpsDataset:

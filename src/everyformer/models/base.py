@@ -119,7 +119,7 @@ class Model(nn.Module):
         counts: dict[str, int] = {}
         if self.config.image is None:
             keep = None if mask is None else mask.keep
-            real = inputs.numel() if keep is None else int(keep.sum())
+            real = inputs.shape[:2].numel() if keep is None else int(keep.sum())
             real += len(inputs) * (self.config.pooling == "class")
             counts = {"commitment": real, "codebook": real}
         if self.config.genes["memory"].get("reconstruction_norm") == "sum":

@@ -13,7 +13,7 @@ from everyformer.core.config import Choice, converted, field_types, from_dict, t
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
 from everyformer.core.gene import Gene, plain_choice
 from everyformer.core.mixer import DROPOUT, Mixer, no_weights, set_options
-from everyformer.core.tasks import LM, TASKS, TEXT
+from everyformer.core.tasks import LM, TASKS, TEXT, tasks_called
 from everyformer.family import Member, info, list_members
 from everyformer.genes import GENES
 from everyformer.mixers import MIXERS
@@ -116,8 +116,8 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
 
     Args:
         name: a member (`list_members()`).
-        task: 'lm', 'mlm', 'classify-text', 'classify-image', 'seq2seq', 'pixels' or
-            'super-resolution'.
+        task: a name in `core.tasks.TASKS`, or 'classify' or 'regress', whose options say what is
+            read: ``image``, ``features`` of a series, else tokens.
         options: fields of `ModelConfig` (width, layers, heads, max_length, vocabulary ...), of
             `BlockOptions` (wiring, feedforward, dropout ...), of the mixer, the position or the
             memory, by their names; ``by_layer(...)`` values differ by layer, a mixer
@@ -132,8 +132,7 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
 def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
     """The complete config that `create_model` would build."""
     member = info(name)
-    if task not in TASKS:
-        raise unknown("task", task, TASKS)
+    task = _named(task, options)
     if task not in member.tasks:
         able = [m.name for m in list_members(task=task)]
         raise UnsupportedError(
@@ -154,6 +153,16 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
     if scaled is None:
         scaled = scales_embedding(config)
     return dataclasses.replace(config, causal=is_causal(member, config), scale_embedding=scaled)
+
+
+def _named(task: str, options: dict[str, Any]) -> str:
+    """The task that a word means (classify, regress), by what the options say is read."""
+    called = tasks_called(task)
+    if not called:
+        raise unknown("task", task, [*TASKS, *(one.word for one in TASKS.values())])
+    reads = "pictures" if options.get("image") else "series" if options.get("features") else ""
+    fitting = (name for name in called if TASKS[name].reads == reads)
+    return next(fitting, called[0])
 
 
 def scales_embedding(config: ModelConfig) -> bool:

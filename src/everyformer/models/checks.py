@@ -20,14 +20,19 @@ GLOBALS = frozenset({"keep", "global_tokens"})
 
 def check_model(config: ModelConfig) -> None:
     """Refuse what the task or the wiring of a model contradicts."""
-    if config.loss_chunk is not None and TASKS[config.task].classifies:
+    if config.loss_chunk is not None and TASKS[config.task].answers:
         raise GeneError(
             f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
             "predicts once for a whole row: leave it out"
         )
     _check_reversible(config)
     task = TASKS[config.task]
-    tied = config.tie and not task.classifies and not task.pictures
+    if len(config.target_mean) != len(config.target_std) or not config.target_mean:
+        raise ConfigError(
+            f"target_mean has {len(config.target_mean)} numbers and target_std "
+            f"{len(config.target_std)}: each number that is predicted has both"
+        )
+    tied = config.tie and not task.answers and not task.pictures
     if config.init == "sparse-transformer" and tied:
         raise GeneError(
             "init='sparse-transformer' starts the output layer at 0, but tie=True makes it the "
@@ -116,7 +121,7 @@ def _check_reversible(config: ModelConfig) -> None:
             "reversible_output='mean' with task 'seq2seq'"
         )
     task = TASKS[config.task]
-    tied = config.tie and task.embeds_text and not task.classifies
+    tied = config.tie and task.embeds_text and not task.answers
     if tied and not (task.predicts == "hidden" and config.head_transform):
         raise GeneError(
             "reversible_output='concat' gives twice the width, but tie=True makes the output layer "

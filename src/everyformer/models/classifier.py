@@ -1,4 +1,8 @@
-"""Classifiers of text and of images: one stack, two ways in, four ways to pool.
+"""Classifiers of text, images and series: one stack, three ways in, five ways to pool.
+
+The same models predict numbers where their task asks for that. Then the head's outputs z stand for
+numbers in units of the training data, m + s z with its mean m and standard deviation s, and the
+loss is the mean of (z - (y - m) / s)^2.
 
 Images are cut into patches by a strided convolution (equal to a linear layer on flattened patches),
 in raster order: Dosovitskiy et al. 2020, arXiv 2010.11929, eq. 1. The pooled vector is the mean of
@@ -9,6 +13,7 @@ token that is read is a global one for mixers that know such, unless the mask na
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,7 +24,7 @@ from everyformer.blocks.feedforward import Activation
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
-from everyformer.core.outputs import ModelOutput
+from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
 from everyformer.models.base import Model, refuse_state
@@ -40,16 +45,17 @@ class Pool(nn.Module):
         self.marks = bool(mixers) and knows and self.pooling in ("class", "first")
         hidden = config.head_hidden
         if hidden is None:
-            last = nn.Linear(channels, config.classes)
+            last = nn.Linear(channels, config.outputs)
             self.head: nn.Module = last
         else:
-            last = nn.Linear(hidden, config.classes)
+            last = nn.Linear(hidden, config.outputs)
             between = Activation(config.head_activation)
             self.head = nn.Sequential(nn.Linear(channels, hidden), between, last)
         nn.init.zeros_(last.bias)
-        # ViT starts its head at zero; a text classifier does not, since every logit then moves
-        # alike and small tasks stay on that plateau (seen on modular sums)
-        if TASKS[config.task].pictures:
+        # ViT starts its head at zero, and numbers begin at their mean; a text classifier does not,
+        # since every logit then moves alike and small tasks stay on that plateau (seen on modular
+        # sums)
+        if TASKS[config.task].measures or not TASKS[config.task].embeds_text:
             nn.init.zeros_(last.weight)
         else:
             nn.init.normal_(last.weight, std=channels**-0.5)
@@ -97,8 +103,36 @@ def _and_one(flags: Tensor | None) -> Tensor | None:
     return None if flags is None else nn.functional.pad(flags, (1, 0), value=True)
 
 
-class TextClassifier(Model):
-    """Text classifier: inputs (B, L) int64 with ``mask.keep``, targets (B,), logits (B, C)."""
+class Answering(Model):
+    """Base of models that say one thing of a row: logits (B, C) of classes, or numbers (B, N).
+
+    Targets are class ids (B,), or floats (B,) or (B, N).
+    """
+
+    pool: Pool
+
+    def answer(self, z: Tensor, targets: Tensor | None, out: StackOutput) -> ModelOutput:
+        """The output of a head's outputs ``z``, with the loss where there are targets."""
+        config = self.config
+        if not TASKS[config.task].measures:
+            loss, losses = total_loss(z, targets, out.losses, config)
+            return ModelOutput(z, loss, losses, None, taps=out.taps)
+        mean, std = z.new_tensor(config.target_mean), z.new_tensor(config.target_std)
+        loss, losses = None, dict(out.losses)
+        if targets is not None:
+            goals = targets.reshape(len(z), -1).to(z.dtype)
+            if goals.shape != z.shape:
+                raise ShapeError(
+                    f"targets must be ({len(z)}, {z.shape[1]}) numbers, not {tuple(targets.shape)}"
+                )
+            task = (z - (goals - mean) / std).square().mean()
+            losses = {"task": task, **losses}
+            loss = functools.reduce(torch.add, losses.values())
+        return ModelOutput(mean + std * z, loss, losses, None, taps=out.taps)
+
+
+class TextClassifier(Answering):
+    """Text classifier, or regressor: inputs (B, L) int64 with ``mask.keep``."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -122,20 +156,19 @@ class TextClassifier(Model):
         x, mask = self.pool.open(x, mask)
         out, summarised = self.read_text(self.add_positions(x, mask, None), inputs, mask, taps=taps)
         if summarised is not None and self.config.pooling == "globals":
-            logits = self.pool(summarised.y, Mask(keep=summarised.keep))
+            z = self.pool(summarised.y, Mask(keep=summarised.keep))
         else:
-            logits = self.pool(out.y, mask)
-        loss, losses = total_loss(logits, targets, out.losses, self.config)
-        return ModelOutput(logits, loss, losses, None, taps=out.taps)
+            z = self.pool(out.y, mask)
+        return self.answer(z, targets, out)
 
 
-class ImageClassifier(Model):
-    """Image classifier: inputs (B, C, H, W), uint8 or floats already normalised; targets (B,)."""
+class ImageClassifier(Answering):
+    """Image classifier, or regressor: inputs (B, C, H, W), uint8 or floats already normalised."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         if config.image is None:
-            raise GeneError("task 'classify-image' needs image=(channels, height, width)")
+            raise GeneError(f"task '{config.task}' needs image=(channels, height, width)")
         channels, height, width = config.image
         if height % config.patch or width % config.patch:
             sides = [p for p in range(1, min(height, width) + 1) if not (height % p or width % p)]
@@ -175,6 +208,56 @@ class ImageClassifier(Model):
             mask = Mask(grid=self.grid)
         x, mask = self.pool.open(x, mask)
         out = self.stack(self.add_positions(x, mask, None), mask=mask, taps=taps)
-        logits = self.pool(out.y, mask)
-        loss, losses = total_loss(logits, targets, out.losses, self.config)
-        return ModelOutput(logits, loss, losses, None, taps=out.taps)
+        return self.answer(self.pool(out.y, mask), targets, out)
+
+
+class SeriesClassifier(Answering):
+    """Classifier, or regressor, of series: inputs (B, L, features) floats with ``mask.keep``.
+
+    Every step is a token: its numbers, less their means and over their standard deviations, go
+    through one linear layer.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        if config.features is None:
+            raise GeneError(f"task '{config.task}' needs features, the numbers at each step")
+        for name in ("feature_mean", "feature_std"):
+            known = getattr(config, name)
+            if known and len(known) != config.features:
+                raise GeneError(
+                    f"{name} has {len(known)} numbers, but there are {config.features} features"
+                )
+        self.steps = nn.Linear(config.features, config.width)
+        nn.init.xavier_uniform_(self.steps.weight)
+        nn.init.zeros_(self.steps.bias)
+        self.pool = Pool(config, self.stack.out_width, self.stack.mixers)
+        self.start_weights([])
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        taps: Sequence[str] = (),
+    ) -> ModelOutput:
+        refuse_state(self, state)
+        config = self.config
+        if inputs.dim() != 3 or inputs.shape[-1] != config.features:
+            raise ShapeError(
+                f"series must be (batch, length, {config.features}), not {tuple(inputs.shape)}"
+            )
+        series = inputs.to(self.steps.weight.dtype)
+        if config.feature_mean:
+            series = series - series.new_tensor(config.feature_mean)
+        if config.feature_std:
+            series = series / series.new_tensor(config.feature_std)
+        if mask is not None and mask.keep is not None:
+            # what stands in the padding may be anything
+            series = series.where(mask.keep[..., None], 0.0)
+        x = self.steps(series) * self.embedding_scale
+        x, mask = self.pool.open(x, mask)
+        out = self.stack(self.add_positions(x, mask, None), mask=mask, taps=taps)
+        return self.answer(self.pool(out.y, mask), targets, out)

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.bounds import Affects, Amount, Count, Dropout, Layers, Share, Whole
+from everyformer.core.bounds import (
+    Affects,
+    Amount,
+    Count,
+    Dropout,
+    Layers,
+    Positive,
+    Share,
+    Whole,
+)  # fmt: skip
 from everyformer.core.config import Choice, Options
 from everyformer.core.gene import EMBEDDING_STD
 from everyformer.core.tasks import TASKS, TaskName
@@ -36,7 +45,7 @@ class Architecture(Options):
     """longest sequence of text; only tables over positions cost anything for it (default: 1024,
     in a run what the data needs)"""
     patch: Count = 4
-    """side of the square patches that an image is cut into (classify-image)"""
+    """side of the square patches that an image is cut into (classify-image, regress-image)"""
     pooling: Literal["mean", "class", "first", "last", "globals"] = "mean"
     """what a classifier reads: mean of real tokens, a class token of its own, the first or last
     real token (first: BERT's, whose texts begin with one for that), or the mean of the global
@@ -62,8 +71,8 @@ class Architecture(Options):
     embedding_dropout: Dropout = 0.0
     """dropout on the sum of embeddings and positions"""
     scale_embedding: bool | None = None
-    """token embeddings times sqrt(width) (default: with sinusoidal positions, as in 2017, and in
-    lm, mlm and classify-text with init=member: before layers of usual size small embeddings
+    """token embeddings times sqrt(width) (default: with sinusoidal positions, as in 2017, and
+    wherever one stack reads text with init=member: before layers of usual size small embeddings
     learn late)"""
     embedding_norm: bool = False
     """a norm over the sum of embeddings and positions (BERT)"""
@@ -93,7 +102,7 @@ class Architecture(Options):
     pixels: PixelOptions = field(default_factory=PixelOptions)
     """how pictures are drawn (pixels, super-resolution)"""
     summaries: SummaryOptions = field(default_factory=SummaryOptions)
-    """global tokens that stand for parts of a text (mlm, classify-text)"""
+    """global tokens that stand for parts of a text (mlm, classify-text, regress-text)"""
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ class ModelConfig(Architecture):
     task: TaskName = "lm"
     """what goes in and what comes out"""
     vocabulary: Count = 256
-    """number of tokens (lm, mlm, classify-text, seq2seq)"""
+    """number of tokens (lm, mlm, classify-text, regress-text, seq2seq)"""
     source_vocabulary: Count | None = None
     """number of source tokens, where they have embeddings of their own (seq2seq)"""
     start_token: Whole = 0
@@ -115,9 +124,21 @@ class ModelConfig(Architecture):
     end_token: Whole = 0
     """what a target ends with (seq2seq)"""
     classes: Count = 2
-    """number of classes (classify-text, classify-image)"""
+    """number of classes (classify-text, classify-image, classify-series)"""
+    target_mean: tuple[float, ...] = (0.0,)
+    """mean of each number that is predicted, over the training data; as many as there are numbers
+    (regress-text, regress-image, regress-series)"""
+    target_std: tuple[Positive, ...] = (1.0,)
+    """standard deviations of the same"""
+    features: Count | None = None
+    """numbers at each step (classify-series, regress-series)"""
+    feature_mean: tuple[float, ...] = ()
+    """mean of each of them over the training data (default: 0)"""
+    feature_std: tuple[Positive, ...] = ()
+    """standard deviations of the same (default: 1)"""
     image: tuple[Count, Count, Count] | None = None
-    """channels, height and width of the images (classify-image, pixels, super-resolution)"""
+    """channels, height and width of the images (classify-image, regress-image, pixels,
+    super-resolution)"""
     source_image: tuple[Count, Count, Count] | None = None
     """the same of the small images that are enlarged (super-resolution)"""
     class_names: tuple[str, ...] = ()
@@ -131,6 +152,11 @@ class ModelConfig(Architecture):
     def with_genes(self, **chosen: Choice) -> Self:
         """The same model with other choices for some genes."""
         return dataclasses.replace(self, genes=self.genes | chosen)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that are said of a row: a score for each class, or what is predicted."""
+        return len(self.target_mean) if TASKS[self.task].measures else self.classes
 
     @property
     def embedding_scale(self) -> float:

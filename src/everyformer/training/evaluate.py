@@ -20,6 +20,7 @@ from everyformer.models.base import evaluating
 from everyformer.training.curves import Curves
 from everyformer.training.distributed import World
 from everyformer.training.reading import read_in_order, read_windows
+from everyformer.training.regression import NumberErrors
 from everyformer.training.step import autocast
 
 Z = 1.959963984540054
@@ -57,7 +58,8 @@ def evaluate(
     Returns:
         ``loss`` (nats a scored target), ``loss_interval``, ``perplexity``, ``accuracy``,
         ``accuracy_interval``, ``top5`` (from five classes on), ``scored``, ``sequences``; with
-        text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval. Intervals
+        text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval; with numbers
+        ``mae``, ``rmse``, ``r2`` and, of answering the mean, ``mean_mae``, ``mean_rmse``. Intervals
         are normal over sequences; of classifiers' accuracy, Wilson's. A model whose losses are no
         cross-entropies of its logits makes no guesses, so it has no accuracy.
 
@@ -66,6 +68,7 @@ def evaluate(
     """
     world = world or World(next(model.parameters()).device)
     sums = torch.zeros(10, dtype=torch.float64)
+    numbers = _number_errors(model, dataset)
     guesses, top5, stopped = True, True, 0.0
     devices = [world.device] if world.device.type == "cuda" else []
     with (
@@ -88,6 +91,8 @@ def evaluate(
                 guesses = guesses and read.out.each is None
                 top5 = top5 and guesses and read.out.logits.shape[-1] >= 5
                 sums += _count(read.out, read.batch)
+                if numbers is not None:
+                    numbers.add(read.out.logits, read.batch.targets)
                 if curves is not None:
                     curves.add(read)
     *counted, stops = world.sum([*sums.tolist(), stopped])
@@ -97,16 +102,27 @@ def evaluate(
         raise DataError(
             f"the validation part of {dataset.name} has no scored target: give more data"
         )
+    if numbers is not None:
+        summed = world.sum(numbers.sums.flatten().tolist())
+        numbers.sums = torch.tensor(summed, dtype=torch.float64).view_as(numbers.sums)
+        return numbers.summary()
     found = _summary(counted, dataset, top5)
     return found if guesses else {k: v for k, v in found.items() if "accuracy" not in k}
+
+
+def _number_errors(model: nn.Module, dataset: Dataset) -> NumberErrors | None:
+    """What counts the errors of predicted numbers, where the task has such."""
+    config: Any = getattr(getattr(model, "module", model), "config", None)
+    measures = TASKS[dataset.task].measures and config is not None
+    return NumberErrors(config.target_mean, config.target_std) if measures else None
 
 
 def in_words(found: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
     parts = [f"validation loss {found['loss']:.4f}"]
-    for name in ("bits_per_byte", "bits_per_dim", "accuracy"):
+    for name in ("bits_per_byte", "bits_per_dim", "accuracy", "rmse", "r2"):
         if name in found:
-            around = found[f"{name}_interval"]
+            around = found.get(f"{name}_interval")
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
             parts.append(f"{name.replace('_', ' ')} {found[name]:.4f}{span}")
     return ", ".join(parts)

@@ -99,7 +99,7 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
         f.name: to_dict(getattr(spec.model, f.name)) for f in dataclasses.fields(Architecture)
     }
     options["max_length"] = max(spec.model.max_length or 0, dataset.length)
-    if origin is not None and origin.causal and TASKS[dataset.task].classifies:
+    if origin is not None and origin.causal and TASKS[dataset.task].answers:
         options["causal"] = True
     if (
         origin is not None
@@ -116,10 +116,7 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
         spec.member,
         dataset.task,
         schedule=dict(_by_layer(item) for item in spec.schedule),
-        vocabulary=dataset.vocabulary,
-        classes=max(len(dataset.classes), 1),
-        **dataset.pictures,
-        **dataset.target_ends,
+        **dataset.model_options,
         **options,
         **genes,
     )

@@ -152,11 +152,10 @@ def _take_positions(
 ) -> str | None:
     # a class token has the first row
     slots = [
-        int(TASKS[config.task].classifies and config.pooling == "class")
-        for config in (before, after)
+        int(TASKS[config.task].answers and config.pooling == "class") for config in (before, after)
     ]
     old, new = table[slots[0] :], into[slots[1] :]
-    if before.image != after.image and not TASKS[after.task].classifies:
+    if before.image != after.image and not TASKS[after.task].answers:
         return None
     if min(slots) == 1:
         into[0] = table[0]
@@ -175,7 +174,7 @@ def _take_positions(
 
 def _grid(config: ModelConfig) -> tuple[int, int] | None:
     """Rows and columns of patches; None for a model that reads no patches."""
-    if config.image is None or not TASKS[config.task].classifies:
+    if config.image is None or not TASKS[config.task].answers:
         return None
     return config.image[1] // config.patch, config.image[2] // config.patch
 

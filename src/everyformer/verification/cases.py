@@ -110,10 +110,17 @@ def small_model(
     if does.pictures:
         sizes |= {"image": (1, 4, 4), "patch": 2, "classes": 3}
         pixels = torch.randint(0, 256, (2, 1, 4, 4), generator=generator).to(torch.uint8)
-        targets = torch.tensor([0, 2]) if does.classifies else pixels.flatten(1).long()
+        targets = pixels.flatten(1).long()
+        if does.answers:
+            targets = torch.tensor([0, 2]) if does.classifies else torch.tensor([[0.5], [-2.0]])
         if does.encodes:
             sizes |= {"source_image": (1, 2, 2)}
             pixels = pixels[:, :, ::2, ::2]
         return create_model(member.name, task, **sizes), pixels, targets
-    targets = torch.tensor([0, 1]) if does.classifies else tokens.roll(-1, 1)
+    targets = tokens.roll(-1, 1)
+    if does.answers:
+        targets = torch.tensor([0, 1]) if does.classifies else torch.tensor([[0.5], [-2.0]])
+    if does.series:
+        series = draw(2, 12, 3, seed=1, dtype=torch.float32)
+        return create_model(member.name, task, features=3, **sizes), series, targets
     return create_model(member.name, task, vocabulary=50, **sizes), tokens, targets

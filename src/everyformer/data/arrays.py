@@ -1,0 +1,414 @@
+"""Arrays of numpy as data: tokens, pictures or series in .npy or .npz, with classes or numbers.
+
+An .npz brings inputs (x, inputs, data, images, series, tokens ...) and, to classify or to predict
+numbers, targets (y, targets, labels ...), one a row; with the endings _train and _test (or _val)
+the source's own split holds. ``lengths`` says how much of each row is real. What an array is
+follows from its shape and dtype, or from the task:
+
+    (N, H, W) uint8, (N, H, W, C), (N, C, H, W)    pictures; floats from 0 to 1, or 0 to 255
+    (N, T) or (N, T, C) floats                     series of T steps
+    (N, L) integers                                rows of tokens; (M,) one text of tokens
+
+Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+import torch
+
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.tasks import TASKS, TaskName
+from everyformer.data.batch import Batch
+from everyformer.data.cache import digest
+from everyformer.data.config import DataConfig
+from everyformer.data.dataset import ClassedDataset, Dataset, Spread
+from everyformer.data.images import image_dataset, reshaped
+from everyformer.data.selection import held_out_draw
+from everyformer.data.sources import Source, reading
+from everyformer.data.text import TextDataset
+
+SUFFIXES = {".npy", ".npz"}
+INPUTS = ("x", "inputs", "input", "data", "images", "image", "series", "tokens", "features")
+TARGETS = ("y", "targets", "target", "labels", "label", "classes")
+HELD_OUT = ("test", "val", "validation", "valid")
+"""endings of the arrays that are held out"""
+FEW = 20
+"""different whole numbers up to which they are taken for classes, where the task is not given"""
+
+Kind = Literal["tokens", "pictures", "series"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ArrayDataset(ClassedDataset):
+    """Rows of tokens (N, L) or series (N, T, C) with padding on the right."""
+
+    inputs: np.ndarray
+    """int64 or float32"""
+    lengths: np.ndarray | None
+    """(N,) how much of each row is real; None: all"""
+
+    def rows(self, chosen: np.ndarray) -> Batch:
+        inputs = torch.from_numpy(self.inputs[chosen])
+        keep = None
+        if self.lengths is not None:
+            keep = torch.from_numpy(np.arange(inputs.shape[1]) < self.lengths[chosen, None])
+        return Batch(inputs, self.answers(chosen), keep)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The arrays of a source, training rows first."""
+
+    inputs: np.ndarray
+    targets: np.ndarray | None
+    lengths: np.ndarray | None
+    held_out: int
+    """rows at the end that the source holds out itself"""
+    note: str
+
+
+def holds_arrays(source: Source) -> bool:
+    """Whether a source is one file of arrays."""
+    return len(source.entries) == 1 and source.entries[0].suffix in SUFFIXES
+
+
+def load_arrays(
+    source: Source, config: DataConfig, task: str | None, able: Sequence[str]
+) -> Dataset:
+    """One file of arrays as the data of ``task``, or of the first of ``able`` that it can serve.
+
+    Raises:
+        DataError: no inputs by a known name, rows without targets where the task needs them,
+            shapes, lengths or dtypes that fit nothing, values that are not finite.
+    """
+    parts = _read(source, config)
+    given = source.given
+    kind = _kind(parts.inputs, task, given)
+    chosen = _task(kind, parts, task, able, given)
+    if kind == "pictures":
+        return _pictures(parts, config, chosen, source)
+    if not TASKS[chosen].answers:
+        return _text(parts, config, chosen, source)
+    inputs, lengths = _rows_of(parts, kind, given)
+    labels, classes, numbers = _targets(parts, chosen, given)
+    held_out, split = _held_out(parts, labels if classes else None, config)
+    train = inputs[~held_out]
+    series = kind == "series"
+    what = "series" if series else "rows"
+    counts = f"{int((~held_out).sum()):,} training and {int(held_out.sum()):,} validation {what}"
+    return ArrayDataset(
+        name=source.name,
+        task=chosen,
+        kind="series" if series else "text",
+        vocabulary=256 if series else int(inputs.max()) + 1,
+        classes=classes,
+        length=inputs.shape[1],
+        features=Spread.of(_real(train, lengths, held_out)) if series else None,
+        numbers=None if numbers is None else Spread.of(numbers[~held_out]),
+        split=f"{split}: {counts}",
+        fingerprint=digest(inputs.tobytes(), labels.tobytes(), held_out.tobytes(), classes),
+        inputs=inputs,
+        lengths=lengths,
+        labels=labels,
+        train_rows=np.flatnonzero(~held_out),
+        validation_rows=np.flatnonzero(held_out),
+    )
+
+
+def _read(source: Source, config: DataConfig) -> _Parts:
+    """The arrays by what they are for."""
+    [entry] = source.entries
+    where = source.where(entry)
+    try:
+        with reading(where):
+            found = np.load(io.BytesIO(source.read(entry)), allow_pickle=False)
+            arrays = {"x": found} if isinstance(found, np.ndarray) else {**found}
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{where} is no file of plain arrays ({error}): write it with numpy.save or "
+            "numpy.savez, from arrays of numbers or strings (nothing is unpickled)"
+        ) from error
+    by_name = {name.lower(): name for name in arrays}
+    x = _named(by_name, INPUTS)
+    if x is None:
+        raise DataError(
+            f"{where} has the arrays {', '.join(arrays)}, none of which is called {INPUTS[0]}, "
+            f"{', '.join(INPUTS[1:-1])} or {INPUTS[-1]}: name the inputs so"
+        )
+    wanted = TARGETS if config.label_column is None else (config.label_column.lower(),)
+    y = _named(by_name, wanted)
+    if y is None and config.label_column is not None:
+        raise DataError(
+            f"{where} has no array '{config.label_column}'; it has {', '.join(arrays)}: choose "
+            "with --data.label-column"
+        )
+    columns = [_column(arrays, by_name, name) for name in (x, y, "lengths")]
+    inputs, targets, lengths = columns
+    assert inputs is not None
+    for name, other in (("targets", targets), ("lengths", lengths)):
+        if other is not None and sum(map(len, other)) != sum(map(len, inputs)):
+            raise DataError(
+                f"{where} has {sum(map(len, inputs)):,} rows of inputs but "
+                f"{sum(map(len, other)):,} {name}: there must be one a row"
+            )
+    joined = [None if part is None else np.concatenate(part) for part in columns]
+    assert joined[0] is not None
+    held_out = len(inputs[1]) if len(inputs) > 1 else 0
+    note = "the source's own held-out arrays" if held_out else ""
+    if len(joined[0]) < 2:
+        raise DataError(f"{where} has fewer than two rows; training and validation need both")
+    return _Parts(joined[0], joined[1], joined[2], held_out, note)
+
+
+def _named(by_name: dict[str, str], wanted: Sequence[str]) -> str | None:
+    """The first of the wanted names that is there, by itself or in parts."""
+    for name in wanted:
+        if name in by_name or f"{name}_train" in by_name:
+            return name
+    return None
+
+
+def _column(
+    arrays: dict[str, np.ndarray], by_name: dict[str, str], name: str | None
+) -> list[np.ndarray] | None:
+    """An array, or its training part and the one that is held out."""
+    if name is None:
+        return None
+    if name in by_name:
+        return [arrays[by_name[name]]]
+    if f"{name}_train" not in by_name:
+        return None
+    rest = next((f"{name}_{e}" for e in HELD_OUT if f"{name}_{e}" in by_name), None)
+    parts = [f"{name}_train", *([rest] if rest else [])]
+    return [arrays[by_name[part]] for part in parts]
+
+
+def _kind(inputs: np.ndarray, task: str | None, given: str) -> Kind:
+    """What an array holds, by the task where one is given."""
+    floats = inputs.dtype.kind == "f"
+    if inputs.dtype.kind not in "iufb":
+        raise DataError(f"the inputs in '{given}' are of dtype {inputs.dtype}: give numbers")
+    if task is not None and task in TASKS:
+        wanted = TASKS[task]
+        if wanted.pictures:
+            return "pictures"
+        return "series" if wanted.series else "tokens"
+    if inputs.ndim == 4 or (inputs.ndim == 3 and inputs.dtype == np.uint8):
+        return "pictures"
+    if floats and inputs.ndim in (2, 3):
+        return "series"
+    if not floats and inputs.ndim in (1, 2):
+        return "tokens"
+    raise DataError(
+        f"the inputs in '{given}' are {inputs.dtype} of shape {inputs.shape}, which may be several "
+        "things: say with --task (classify-image, regress-series ...), or give pictures "
+        "(N, H, W, C), series (N, T, C) of floats, or tokens (N, L) of integers"
+    )
+
+
+def _task(kind: Kind, parts: _Parts, task: str | None, able: Sequence[str], given: str) -> TaskName:
+    """What the arrays are for: their targets say whether classes or numbers are asked for."""
+    reads = {"tokens": ("labelled text", "text"), "pictures": ("pictures",), "series": ("series",)}
+    fitting = [name for name, one in TASKS.items() if one.reads in reads[kind]]
+    if parts.targets is None:
+        served = [name for name in fitting if not TASKS[name].answers and not TASKS[name].encodes]
+        why = "no targets: name them y, targets or labels"
+    else:
+        first = "number" if _are_numbers(parts.targets) else "class"
+        answers = [name for name in fitting if TASKS[name].answers]
+        served = sorted(answers, key=lambda name: TASKS[name].predicts != first)
+        served += [name for name in fitting if name not in answers]
+        why = f"{kind}"
+    served = [name for name in served if TASKS[name].predicts != "hidden"]
+    wanted = [name for name in served if task is None or task in (name, TASKS[name].word)]
+    natural = [name for name in wanted if name in able] or wanted
+    if not natural:
+        raise DataError(
+            f"'{given}' has {why}, so it cannot serve the task {task or 'that is asked for'}; it "
+            f"can serve {', '.join(served) or 'none'}"
+        )
+    return cast(TaskName, natural[0])
+
+
+def _are_numbers(targets: np.ndarray) -> bool:
+    """Whether targets are to be predicted as numbers, where nobody says."""
+    if targets.dtype.kind == "f":
+        return True
+    return targets.dtype.kind in "iu" and len(np.unique(targets)) > FEW
+
+
+def _targets(
+    parts: _Parts, task: str, given: str
+) -> tuple[np.ndarray, tuple[str, ...], np.ndarray | None]:
+    """Class ids with the classes' names, or numbers (N, n)."""
+    targets = parts.targets
+    assert targets is not None
+    if TASKS[task].measures:
+        if targets.dtype.kind not in "iuf" or targets.ndim > 2:
+            raise DataError(
+                f"the targets in '{given}' are {targets.dtype} of shape {targets.shape}, where "
+                "numbers, one or some a row, are to be predicted"
+            )
+        numbers = targets.reshape(len(targets), -1).astype(np.float32)
+        _require_finite(numbers, "targets", given)
+        return numbers, (), numbers
+    flat = targets.reshape(len(targets), -1)
+    if flat.shape[1] != 1:
+        raise DataError(
+            f"the targets in '{given}' are of shape {targets.shape}, where one class a row is "
+            "needed; of one-hot rows give their argmax"
+        )
+    if targets.dtype.kind == "f":
+        raise DataError(
+            f"the targets in '{given}' are floats: to predict numbers take --task regress, of "
+            "classes give integers or strings"
+        )
+    names, labels = np.unique(flat[:, 0], return_inverse=True)
+    if len(names) < 2:
+        raise DataError(f"all rows of '{given}' are of one class, {names[0]}: give two or more")
+    return labels.astype(np.int64), tuple(map(str, names)), None
+
+
+def _rows_of(parts: _Parts, kind: Kind, given: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Tokens (N, L) or series (N, T, C), and the lengths of rows that are padded."""
+    inputs, lengths = parts.inputs, parts.lengths
+    if kind == "series":
+        inputs = inputs[..., None] if inputs.ndim == 2 else inputs
+        if inputs.ndim != 3:
+            raise DataError(f"series in '{given}' must be (N, T) or (N, T, C), not {inputs.shape}")
+        inputs = inputs.astype(np.float32)
+    elif inputs.ndim != 2 or inputs.dtype.kind not in "iub":
+        raise DataError(
+            f"tokens in '{given}' must be (N, L) integers, not {inputs.dtype} of {inputs.shape}"
+        )
+    else:
+        inputs = inputs.astype(np.int64)
+    if lengths is not None:
+        lengths = lengths.astype(np.int64)
+        if lengths.ndim != 1 or lengths.min() < 1 or lengths.max() > inputs.shape[1]:
+            raise DataError(
+                f"lengths in '{given}' must be (N,) whole numbers from 1 to {inputs.shape[1]}"
+            )
+        real = np.arange(inputs.shape[1]) < lengths[:, None]
+        inputs = np.where(real if kind == "tokens" else real[..., None], inputs, 0)
+    if kind == "series":
+        _require_finite(inputs, "inputs", given)
+    elif inputs.min() < 0:
+        raise DataError(
+            f"tokens in '{given}' go down to {inputs.min()}, but they count from 0: give what is "
+            "padding as an array 'lengths'"
+        )
+    return inputs, lengths
+
+
+def _require_finite(values: np.ndarray, what: str, given: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
+    if len(bad):
+        raise DataError(
+            f"{len(bad):,} rows of the {what} in '{given}' hold NaN or infinity, the first is row "
+            f"{bad[0]}: leave them out or fill them"
+        )
+
+
+def _real(train: np.ndarray, lengths: np.ndarray | None, held_out: np.ndarray) -> np.ndarray:
+    """All real steps of the training rows, (steps, C)."""
+    if lengths is None:
+        return train.reshape(-1, train.shape[-1])
+    return train[np.arange(train.shape[1]) < lengths[~held_out, None]]
+
+
+def _held_out(
+    parts: _Parts, labels: np.ndarray | None, config: DataConfig
+) -> tuple[np.ndarray, str]:
+    """Flags of the rows that are held out, and how they were chosen."""
+    held_out = np.zeros(len(parts.inputs), dtype=bool)
+    if parts.held_out:
+        held_out[-parts.held_out :] = True
+        return held_out, parts.note
+    zeros = np.zeros(len(held_out), dtype=np.int64)
+    held_out[held_out_draw(zeros if labels is None else labels, config.validation, config.seed)] = 1
+    within = "" if labels is None else " within each class"
+    return held_out, f"a draw of {config.validation:.0%}{within} (seed {config.seed})"
+
+
+def _text(parts: _Parts, config: DataConfig, task: TaskName, source: Source) -> TextDataset:
+    """Tokens as one text, rows one after the other; its end is held out."""
+    tokens, given = parts.inputs.reshape(-1), source.given
+    if tokens.dtype.kind not in "iub" or tokens.min() < 0:
+        raise DataError(f"tokens in '{given}' must be integers from 0 on, not {tokens.dtype}")
+    if config.packing:
+        raise ConfigError(
+            "'data.packing' has no meaning for arrays of tokens: no token ends a text"
+        )
+    own = parts.held_out * (parts.inputs.size // len(parts.inputs))
+    cut = len(tokens) - (own or round(config.validation * len(tokens)))
+    train, validation = tokens[:cut], tokens[cut:]
+    if min(len(validation), len(train) if cut else len(validation)) <= config.length:
+        raise DataError(
+            f"'{given}' is too short: {len(train):,} training and {len(validation):,} validation "
+            f"tokens, where --data.length {config.length} needs {config.length + 1:,} in either. "
+            "Give more tokens, a smaller --data.length or another --data.validation"
+        )
+    how = parts.note or f"the last {config.validation:.0%} of the tokens are held out"
+    return TextDataset(
+        name=source.name,
+        task=task,
+        kind="text",
+        vocabulary=int(tokens.max()) + 1,
+        length=config.length,
+        split=f"{how}: {len(train):,} training and {len(validation):,} validation tokens",
+        fingerprint=digest(tokens.astype(np.int64).tobytes(), cut),
+        train=train,
+        validation=validation,
+    )
+
+
+def _pictures(parts: _Parts, config: DataConfig, task: TaskName, source: Source) -> Dataset:
+    pixels = _channels_first(parts.inputs, source.given)
+    labels = np.zeros(len(pixels), dtype=np.int64)
+    classes, numbers = tuple[str, ...](), None
+    if TASKS[task].answers or config.labels:
+        labels, classes, numbers = _targets(parts, task, source.given)
+    held_out, split = _held_out(parts, labels if classes else None, config)
+    return image_dataset(
+        reshaped(pixels, config),
+        labels,
+        held_out,
+        name=source.name,
+        task=task,
+        classes=classes,
+        numbers=None if numbers is None else Spread.of(numbers[~held_out]),
+        split=f"{split}: COUNTS",
+        checksum=digest(pixels.tobytes(), config.size, config.colour),
+        small=config.small,
+    )
+
+
+def _channels_first(images: np.ndarray, given: str) -> np.ndarray:
+    """Pictures (N, C, H, W) uint8 of one or three channels."""
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim == 4 and images.shape[-1] in (1, 3, 4):
+        images = np.moveaxis(images[..., :3], -1, 1)
+    if images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise DataError(
+            f"pictures in '{given}' must be (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 "
+            f"channels, not {images.shape}"
+        )
+    if images.dtype == np.uint8:
+        return np.ascontiguousarray(images)
+    low, high = float(images.min()), float(images.max())
+    if not (np.isfinite([low, high]).all() and low >= 0 and high <= 255):
+        raise DataError(
+            f"pictures in '{given}' go from {low:g} to {high:g}: give 0 to 255, or floats from 0 "
+            "to 1"
+        )
+    scale = 255.0 if images.dtype.kind == "f" and high <= 1 else 1.0
+    return np.ascontiguousarray(np.rint(images * scale).astype(np.uint8))
