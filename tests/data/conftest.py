@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from everyformer.core.tasks import ALL_TASKS
 from everyformer.data import DataConfig, Dataset, load_dataset
 
 
@@ -17,7 +18,9 @@ def load(tmp_path: Path) -> Callable[..., Dataset]:
 
     def make(source: Path | str, task: str | None = None, **options: Any) -> Dataset:
         tokenizer = options.pop("reader", None)
+        able = options.pop("able", ALL_TASKS)
         settings = {"cache": str(tmp_path / "cache"), **options}
-        return load_dataset(DataConfig(source=str(source), **settings), task, tokenizer=tokenizer)
+        config = DataConfig(source=str(source), **settings)
+        return load_dataset(config, task, tokenizer=tokenizer, able=able)
 
     return make

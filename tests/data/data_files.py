@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import zipfile
 from collections.abc import Callable, Mapping
@@ -35,6 +36,13 @@ def pack(path: Path, files: Files) -> Path:
         for name, content in files.items():
             archive.writestr(name, raw(content))
     return path
+
+
+def delimited(rows: Any, delimiter: str = ",", end: str = "\n", quoting: int = 0) -> str:
+    """Rows as Python's own CSV writer writes them."""
+    file = io.StringIO(newline="")
+    csv.writer(file, delimiter=delimiter, lineterminator=end, quoting=quoting).writerows(rows)
+    return file.getvalue()
 
 
 def picture(value: int | np.ndarray = 0, size: tuple[int, int] = (4, 4), mode: str = "L") -> bytes:

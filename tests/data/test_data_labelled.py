@@ -101,12 +101,6 @@ def test_tables_may_bring_their_split_and_number_their_classes(tmp_path: Path, l
         ({"x/1.txt": "one", "x/2.txt": "two"}, "x", "no folders for classes"),
         ({"x/a/1.txt": "one", "x/b/1.txt": b"\0"}, "x", r"b/1\.txt' looks binary"),
         ({"x/a/1.txt": " ", "x/b/1.txt": ""}, "x", "holds no texts"),
-        ({"a.csv": "body,label\nx,y\n"}, "a.csv", "columns text and label.*'body'"),
-        ({"a.csv": "one\ntwo\n"}, "a.csv", "columns text and label"),
-        ({"a.csv": "text,label\nx,y\nz\n"}, "a.csv", "line 3: 1 column"),
-        ({"a.csv": b"text,label\n\xff,y\n"}, "a.csv", "not UTF-8"),
-        ({"a.csv": "".join(f"t,{n}\n" for n in range(30))}, "a.csv", "30 different labels"),
-        ({"a.jsonl": '{"text": "a", "label": 1.5}'}, "a.jsonl", 'line 1: no "label"'),
         (
             {"x/train.csv": "a,0\nb,1\n", "x/test.csv": "c,2\n"},
             "x",

@@ -200,8 +200,12 @@ def test_unsound_twins_are_refused_with_their_place(
         ("x.tsv", "a\tb\nc\td\te\n", "x.tsv', line 2 has 3 column"),
         ("x.tsv", "source\ttarget\na\n", "x.tsv', line 2 has 1 column"),
         ("x.tsv", "a\tb\nc\t \n", "x.tsv', line 2, column 2 is empty"),
-        ("x.jsonl", '{"source": "a"}\n', "x.jsonl', line 1: no two texts"),
-        ("x.jsonl", '{"source": "a", "target": 3}\n', "x.jsonl', line 1: no two texts"),
+        (
+            "x.jsonl",
+            '{"source": "a", "target": "b"}\n{"source": "a"}\n',
+            "line 2: no field 'target'",
+        ),
+        ("x.jsonl", '{"source": "a", "target": 3}\n', "line 1: 'target' holds 3, which is no text"),
         ("x.jsonl", '{"source": "a", "target": "\\ud800"}\n', "line 1: 'target' has half a surr"),
         ("x.en", "only English\n", "one language only, 'en'"),
         ("x.en", "", "is empty"),
@@ -229,9 +233,9 @@ def test_one_side_of_a_folder_alone_is_refused(tmp_path: Path, load: Load) -> No
         (".", {"languages": "en-en"}, "two different languages"),
         (".", {"tokens": 0}, "at least 1"),
         (".", {"tokens": 20}, "more than --data.tokens 20"),
-        (".", {"task": "lm", "tokens": 20}, "'data.tokens' has no meaning for the task lm"),
-        ("copy", {"tokens": 20}, "'data.tokens' has no meaning for the built-in 'copy'"),
-        ("copy", {"part": "x"}, "'data.part' has no meaning"),
+        (".", {"task": "lm", "tokens": 20}, "--data.tokens has no meaning for the task lm"),
+        ("copy", {"tokens": 20}, "--data.tokens has no meaning for the built-in 'copy'"),
+        ("copy", {"part": "x"}, "--data.part has no meaning"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(

@@ -14,6 +14,9 @@ SMALLEST_BPE = 257
 LARGEST_BPE = 1_000_000
 """Several times the largest vocabulary in use; what trains them claims room for all at once."""
 
+TABLE_OPTIONS = ("text_column", "label_column", "source_column", "target_column", "header")
+"""Options of tables, which no other data has a use for."""
+
 
 @dataclass(frozen=True)
 class DataConfig(Options):
@@ -27,6 +30,18 @@ class DataConfig(Options):
     languages: str | None = None
     """Parallel text: the direction as FROM-TO, named like the files' endings or the fields (en-de).
     Unset: as the source's name has it, else in alphabetical order."""
+    text_column: str | None = None
+    """Tables: the column with the text, by its name or its number from 1. Unset: the one that is
+    called like a text (text, sentence, review ...), or of two columns the one that is no label."""
+    label_column: str | None = None
+    """Tables: the column with the class, likewise (label, class, category ...)."""
+    source_column: str | None = None
+    """Tables of pairs: the column that is translated, likewise (source, or as in languages)."""
+    target_column: str | None = None
+    """Tables of pairs: the column with the translation, likewise (target, or as in languages)."""
+    header: Literal["auto", "yes", "no"] = "auto"
+    """Whether the first line of a CSV or TSV names the columns; auto knows it by the names, or
+    guesses and says so."""
     tokenizer: str = "bytes"
     """How text becomes tokens: bytes, chars, or bpe:SIZE, trained on the training part. (hub: the
     tokenizer of a converted checkpoint that a run starts from, which needs not be said.)"""
@@ -79,6 +94,11 @@ class DataConfig(Options):
         tokenizer_parts(self.tokenizer)
         if self.languages is not None:
             direction(self.languages)
+
+    @property
+    def table_options(self) -> dict[str, str | None]:
+        """What is said of a table's columns, by the options' names."""
+        return {name: getattr(self, name) for name in TABLE_OPTIONS}
 
 
 def direction(languages: str) -> tuple[str, str]:

@@ -1,7 +1,9 @@
 """A corpus as one stream of bytes, checked and cut into training and validation on its way.
 
 Several documents are joined in sorted order of their paths and each ends with U+0000; one document
-alone has none. JSON lines are documents, one a line. No more than a chunk is in memory.
+alone has none. Of tables, each cell of the text column is a document: always of JSON lines and
+Parquet, of CSV and TSV where the column is chosen (else they are read as they stand). No more than
+a chunk is in memory.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import numpy as np
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.config import DataConfig, tokenizer_parts
 from everyformer.data.layout import find_layout
-from everyformer.data.records import JSON_LINES, json_texts
 from everyformer.data.sources import CHUNK, Entry, Source
+from everyformer.data.table import DELIMITED, JSON_LINES, PARQUET
+from everyformer.data.tables import TableReader, text_reader
 from everyformer.data.tokenizers.base import PIECE, SEPARATOR, Tokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer
 
@@ -26,34 +29,36 @@ LONGEST_CHARACTER = 4
 class Corpus:
     """The documents of a source, and the byte at which the held-out part begins."""
 
-    def __init__(
-        self, source: Source, held_out: float, utf8: bool, part: str | None = None
-    ) -> None:
-        """``utf8``: every document must be UTF-8 (else .bin files and other encodings pass).
-
-        ``part``: what is held out, where the source has several parts (`find_layout`).
-        """
+    def __init__(self, source: Source, config: DataConfig, utf8: bool) -> None:
+        """``utf8``: every document must be UTF-8 (else .bin files and other encodings pass)."""
         self.source, self.utf8 = source, utf8
-        layout = find_layout(source.entries, part)
+        layout = find_layout(source.entries, config.part)
         self.note = layout.note
         own = layout.validation
         groups = [source.entries] if own is None else [layout.train, own]
         self._groups = [[entry for entry in group if entry.size > 0] for group in groups]
         if not all(self._groups):
             raise DataError(f"every text in '{source.given}' is empty; give files with content")
+        tables = JSON_LINES | PARQUET | (DELIMITED if config.text_column else set())
+        self._tables = {e.name for group in self._groups for e in group if e.suffix in tables}
+        self._reader: TableReader | None = None
+        if self._tables:
+            entry = next(e for group in self._groups for e in group if e.name in self._tables)
+            self._reader = text_reader(source, config, entry)
+        self.notes = self._notes()
         lengths = [self._lengths(group) for group in self._groups]
         self.documents = [len(found) for found in lengths]
         self._joined = max(self.documents) > 1
         ends = np.cumsum(np.concatenate(lengths) + self._joined)
         self.size = int(ends[-1])
-        self._cut = self._cut_at(ends, held_out) if own is None else None
+        self._cut = self._cut_at(ends, config.validation) if own is None else None
 
     def _lengths(self, group: Sequence[Entry]) -> np.ndarray:
         """Bytes of every document."""
         found: list[int] = []
         for entry in group:
-            if entry.suffix in JSON_LINES:
-                found += [len(t.encode()) for t in json_texts(self.source, entry)]
+            if entry.name in self._tables:
+                found += [len(text.encode()) for text in self._texts(entry)]
             else:
                 found.append(entry.size)
         if not found:
@@ -104,22 +109,43 @@ class Corpus:
 
     def _stream(self, group: Sequence[Entry]) -> Iterator[bytes]:
         for entry in group:
-            if entry.suffix in JSON_LINES:
-                yield from self._joined_lines(entry)
+            if entry.name in self._tables:
+                yield from self._joined_cells(entry)
             else:
                 yield from checked(self.source, entry, self.utf8)
                 if self._joined:
                     yield SEPARATOR.encode()
 
-    def _joined_lines(self, entry: Entry) -> Iterator[bytes]:
-        """JSON lines' texts in chunks, since a chunk a line would be slow for short ones."""
+    def _joined_cells(self, entry: Entry) -> Iterator[bytes]:
+        """A table's texts in chunks, since a chunk a row would be slow for short ones."""
         waiting = bytearray()
-        for text in json_texts(self.source, entry):
+        for text in self._texts(entry):
             waiting += (text + SEPARATOR * self._joined).encode()
             if len(waiting) >= CHUNK:
                 yield bytes(waiting)
                 waiting.clear()
         yield bytes(waiting)
+
+    def _texts(self, entry: Entry) -> Iterator[str]:
+        """The cells of a table's text column."""
+        assert self._reader is not None
+        for table, (column,), number, (cell,) in self._reader.rows(entry):
+            text = table.text(number, column, cell)
+            if SEPARATOR in text:
+                raise DataError(
+                    f"{table.at(number)}: the text has the character U+0000, which marks the end "
+                    "of a document here; remove it"
+                )
+            yield text
+
+    def _notes(self) -> str:
+        """What there is to say of tables: half sentences, each with a semicolon before it."""
+        notes = () if self._reader is None else self._reader.notes
+        both = [entry for group in self._groups for entry in group]
+        if any(entry.suffix in DELIMITED and entry.name not in self._tables for entry in both):
+            plain = "the table is read as plain text, delimiters and all"
+            notes = (*notes, f"{plain} (one column: --data.text-column)")
+        return "".join(f"; {note}" for note in notes)
 
 
 def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:

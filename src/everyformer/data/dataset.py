@@ -15,7 +15,7 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.batch import Batch
-from everyformer.data.selection import epoch_rows, spread
+from everyformer.data.selection import epoch_rows, majority, spread
 from everyformer.data.tokenizers.base import Tokenizer
 
 
@@ -64,7 +64,8 @@ class Dataset(ABC):
     """Mean bytes behind a validation token: nats per token / ln 2 / this = bits per byte. None
     when that has no meaning."""
     split: str
-    """One sentence: how training and validation were separated, with their sizes."""
+    """One sentence: what there is of labels, how training and validation were separated, with their
+    sizes, which columns are read, what was guessed and left out."""
     fingerprint: str
     """Hash of content, split and tokenizer; equal data on another machine has the same."""
     known_as: tuple[str, ...] = ()
@@ -140,6 +141,23 @@ class ClassedDataset(Dataset):
     """Rows for training."""
     validation_rows: np.ndarray
     """Rows that are held out."""
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Rows of each class; () without classes."""
+        if not self.classes:
+            return ()
+        return tuple(np.bincount(self.labels, minlength=len(self.classes)).tolist())
+
+    @property
+    def majority(self) -> float | None:
+        """Validation accuracy of always giving the commonest class of training."""
+        if not self.classes or not len(self.validation_rows):
+            return None
+        return majority(self.labels, self.train_rows, self.validation_rows)[1]
+
+    def summary(self) -> dict[str, Any]:
+        return super().summary() | {"counts": list(self.counts), "majority": self.majority}
 
     @abstractmethod
     def rows(self, chosen: np.ndarray) -> Batch:

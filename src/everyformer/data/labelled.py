@@ -1,9 +1,9 @@
-"""Texts with a class each: a folder for each class, or a table with the columns text and label."""
+"""Texts with a class each: a folder for each class, or a table with a text and a label column."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +15,18 @@ import torch
 from everyformer.core.errors import DataError
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
+from everyformer.data.classes import SHOWN, describe, refuse_labels, refuse_unlabelled
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import checked, tokenizer_kind
 from everyformer.data.dataset import ClassedDataset
 from everyformer.data.layout import class_entries, class_names, find_layout
-from everyformer.data.records import TABLES, has_labels, labelled_rows
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
+from everyformer.data.table import TABLES
+from everyformer.data.tables import TableReader, labelled_reader
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 
-MOST_CLASSES = 0.5
-"""Different labels for each row of a table, above which the label column is taken for a mistake."""
-ENOUGH_ROWS = 20
-"""Rows from which on that is judged."""
 ARRAYS = ("bounds", "labels", "train_rows", "validation_rows")
 """Fields of the data that are saved as files of numpy."""
 
@@ -61,33 +59,19 @@ class LabelledTextDataset(ClassedDataset):
         return Batch(torch.from_numpy(inputs), labels, torch.from_numpy(keep))
 
 
-def holds_labels(source: Source) -> bool:
-    """Whether a source is naturally labelled text.
-
-    That is: nothing but tables with labels; or .txt files in two or more folders, two or more in
-    each and no deeper ones.
-    """
-    if all(entry.suffix in TABLES for entry in source.entries):
-        return all(has_labels(source, entry) for entry in source.entries)
-    layout = find_layout(source.entries)
-    entries = (*layout.train, *(layout.validation or ()))
-    if any(len(e.parts) != 2 or e.suffix != ".txt" for e in entries):
-        return False
-    counts = Counter(entry.parts[0] for entry in layout.train)
-    return len(counts) > 1 and min(counts.values()) > 1
-
-
 def load_labelled(
     source: Source, config: DataConfig, tokenizer: Tokenizer | None = None
 ) -> LabelledTextDataset:
     """A source as texts to classify, encoded once into the cache.
 
     Raises:
-        DataError: no classes or only one, a class without files, a broken table, binary files.
+        DataError: no classes or only one, a class without files, a broken table, rows without a
+            label, labels that are no classes, binary files.
+        ConfigError: columns that are not there, or that could be several.
     """
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
     draw = config.validation, config.seed, config.part
-    key = digest(FORMAT, "labelled", source.stamp(), *draw, spec)
+    key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.table_options)
 
     def build(folder: Path) -> dict[str, Any]:
         return _build(_LabelledTexts(source, config, tokenizer), folder, config, tokenizer)
@@ -122,15 +106,22 @@ class _LabelledTexts:
     def __init__(self, source: Source, config: DataConfig, tokenizer: Tokenizer | None) -> None:
         self.source = source
         self.utf8 = tokenizer_kind(config, tokenizer) != "bytes"
-        self.tables = all(entry.suffix in TABLES for entry in source.entries)
         self.layout = find_layout(source.entries, config.part)
         self.loose = self.empty = 0
-        if not self.tables:
+        self.table: TableReader | None = None
+        if all(entry.suffix in TABLES for entry in source.entries):
+            self.table = labelled_reader(source, config, self.layout.train[0])
+        else:
             self.layout, self.loose = class_entries(source, self.layout)
 
     def read(self) -> Iterator[tuple[bool, str, str]]:
-        """(held out by the source itself, text, label); texts of white space alone are left out."""
-        self.empty = 0
+        """(held out by the source itself, text, label); texts of white space alone are left out.
+
+        Raises:
+            DataError: texts without a label, when all are read.
+        """
+        self.empty = self.unlabelled = 0
+        self._lines: list[str] = []
         for part, entries in enumerate((self.layout.train, self.layout.validation or ())):
             for entry in entries:
                 for text, label in self._rows(entry):
@@ -138,13 +129,22 @@ class _LabelledTexts:
                         yield bool(part), text, label
                     else:
                         self.empty += 1
+        refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.given}'")
 
     def _rows(self, entry: Entry) -> Iterator[tuple[str, str]]:
-        if self.tables:
-            yield from labelled_rows(self.source, entry)
-        else:
+        if self.table is None:
             raw = b"".join(checked(self.source, entry, self.utf8))
             yield raw.decode("utf-8", "strict" if self.utf8 else "surrogateescape"), entry.parts[0]
+            return
+        for table, (first, second), number, cells in self.table.rows(entry):
+            text = table.text(number, first, cells[0])
+            label = table.label(number, second, cells[1])
+            if text.strip() and not label:
+                self.unlabelled += 1
+                if len(self._lines) < SHOWN:
+                    several = len(self.source.entries) > 1
+                    self._lines.append(table.at(number) if several else f"{table.unit} {number}")
+            yield text, label
 
 
 def _build(
@@ -152,20 +152,21 @@ def _build(
 ) -> dict[str, Any]:
     """Write tokens, bounds, labels and split into ``folder``; give the facts."""
     given = texts.source.given
-    found = [(held_out, label) for held_out, _, label in texts.read()]
-    names = [label for _, label in found]
-    if not names:
+    codes: dict[str, int] = {}
+    labels, chosen = _first_pass(texts, codes)
+    if not codes:
         raise DataError(f"'{given}' holds no texts; give rows or files with content")
-    if texts.tables and len(names) >= ENOUGH_ROWS and len(set(names)) > MOST_CLASSES * len(names):
-        raise DataError(
-            f"'{given}' has {len(set(names)):,} different labels in {len(names):,} rows, so its "
-            "label column is probably another one; name the columns text and label in a header"
-        )
-    train, rest = ({label for held_out, label in found if held_out == part} for part in (0, 1))
+    if (reader := texts.table) is not None:
+        counts = dict(zip(codes, np.bincount(labels).tolist(), strict=True))
+        table, index = reader.first, reader.indices[1]
+        option = table.names[index] if table.names else str(index + 1)
+        sure = config.label_column is not None
+        refuse_labels(counts, table.column(index), option, f"'{given}'", sure)
+    names = list(codes)
+    train, rest = ({names[code] for code in np.unique(labels[chosen == part])} for part in (0, 1))
     classes = class_names(train, rest, given)
     ids = {name: index for index, name in enumerate(classes)}
-    labels = np.array([ids[name] for name in names], dtype=np.int64)
-    chosen = np.array([held_out for held_out, _ in found])
+    labels = np.array([ids[name] for name in names], dtype=np.int64)[labels]
     if texts.layout.validation is None:
         chosen[held_out_draw(labels, config.validation, config.seed)] = True
     if not chosen.any():
@@ -175,15 +176,27 @@ def _build(
     fitted.save(folder)
     bounds, checksum = _encode(texts, fitted, folder)
     rows = np.flatnonzero(~chosen), np.flatnonzero(chosen)
-    for name, array in zip(ARRAYS, (bounds, labels, *rows), strict=True):
-        np.save(folder / f"{name}.npy", array)
+    for name, values in zip(ARRAYS, (bounds, labels, *rows), strict=True):
+        np.save(folder / f"{name}.npy", values)
     return {
         "classes": classes,
-        "split": _split(texts, len(rows[0]), len(rows[1]), config),
+        "split": f"{describe(labels, *rows, classes)}; {_split(texts, *rows, config)}",
         "fingerprint": digest(
             checksum, labels.tobytes(), chosen.tobytes(), classes, fitted.to_dict()
         ),
     }
+
+
+def _first_pass(texts: _LabelledTexts, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """(texts,) the label of each, numbered into ``codes`` as they come, and whether it is held out.
+
+    A million rows are numbers here, not strings.
+    """
+    labels, chosen = array("q"), bytearray()
+    for held_out, _, label in texts.read():
+        labels.append(codes.setdefault(label, len(codes)))
+        chosen.append(held_out)
+    return np.array(labels, dtype=np.int64), np.array(chosen, dtype=bool)
 
 
 def _encode(texts: _LabelledTexts, tokenizer: Tokenizer, folder: Path) -> tuple[np.ndarray, bytes]:
@@ -198,11 +211,16 @@ def _encode(texts: _LabelledTexts, tokenizer: Tokenizer, folder: Path) -> tuple[
     return np.array(bounds, dtype=np.int64), checksum.digest()
 
 
-def _split(texts: _LabelledTexts, train: int, validation: int, config: DataConfig) -> str:
+def _split(
+    texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, config: DataConfig
+) -> str:
     drawn = f"a draw of {config.validation:.0%} within each class (seed {config.seed})"
-    note = f"{texts.layout.note or drawn}: {train:,} training and {validation:,} validation texts"
+    note = f"{texts.layout.note or drawn}: {len(train):,} training and "
+    note += f"{len(validation):,} validation texts"
     if texts.empty:
         note += f"; {texts.empty:,} empty ones left out"
     if texts.loose:
         note += f"; {texts.loose:,} files outside the class folders left aside"
+    if texts.table is not None:
+        note += "".join(f"; {each}" for each in texts.table.notes)
     return note

@@ -5,23 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from everyformer.core.config import field_defaults
 from everyformer.core.errors import ConfigError, DataError, nearest, unknown
 from everyformer.core.tasks import ALL_TASKS, TASKS
 from everyformer.data.builtin import load_builtin
-from everyformer.data.config import DataConfig
+from everyformer.data.config import TABLE_OPTIONS, DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.data.images import holds_images, load_images
-from everyformer.data.labelled import holds_labels, load_labelled
+from everyformer.data.labelled import load_labelled
+from everyformer.data.layout import without_notes
 from everyformer.data.masking import masked
-from everyformer.data.pairs import holds_parallel
+from everyformer.data.natural import first_served, natural_task
 from everyformer.data.parallel import load_parallel
-from everyformer.data.sources import open_source
+from everyformer.data.sources import Source, open_source
+from everyformer.data.table import DELIMITED, TABLES
 from everyformer.data.tasks import BUILTINS, SERVED
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
 
 PARALLEL = ("target", "languages", "tokens")
 FITS = "; leave it out, or give files that it fits (parallel text is the task seq2seq)"
+COLUMNS = TABLE_OPTIONS, ": it is for tables (.csv, .tsv, .jsonl, .parquet)"
+SIDES = "; choose the columns of pairs with --data.source-column and --data.target-column"
 PACKING = ("packing",), ": it is for lm and mlm on text"
 DRAWING = ("labels", "small"), ": it is for pictures that are drawn"
 """options that some data has no use for, and what they are for"""
@@ -39,33 +44,36 @@ def load_dataset(
     Args:
         config: source, tokenizer, lengths, held-out part.
         task: one of lm, mlm, classify-text, classify-image, seq2seq, pixels, super-resolution;
-            None takes what is natural: a text file lm, parallel text seq2seq, a folder or zip with
-            a folder of texts for each class classify-text, pictures classify-image (pixels when
-            they have no classes), a built-in its first task.
+            None takes what is natural: a text file lm, parallel text seq2seq, a table or a folder
+            with a folder of texts for each class classify-text, pictures classify-image (pixels
+            when they have no classes), a built-in its first task.
         tokenizer: a finished run's, to read other text as that run would; replaces the config's.
         able: the tasks that the model has; of what a text or a built-in can serve, the first of
-            them is natural.
+            them is natural. A table of two columns is pairs to a model that only translates.
 
     Raises:
         ConfigError: an unknown built-in, task or option.
-        DataError: the source is missing, unreadable, too short, or not fit for the task.
-        MissingExtraError: pillow, scikit-learn or tokenizers is needed and not installed.
+        DataError: the source is missing, unreadable, too short, or not fit for the task; a table
+            may be labelled text or pairs, and nothing says which.
+        MissingExtraError: pillow, scikit-learn, pyarrow or tokenizers is needed and not installed.
     """
     if task is not None and task not in TASKS:
         raise ConfigError(f"no data for the task '{task}'; {nearest(task, TASKS)}")
     if config.source in BUILTINS:
         data = f"the built-in '{config.source}'"
         _refuse(config, data, (*PARALLEL, "part"), FITS)
+        _refuse(config, data, *COLUMNS)
         if config.source != "stdlib":
             _refuse(config, data, *PACKING)
         if config.source != "digits":
             _refuse(config, data, *DRAWING)
         served = SERVED[config.source]
-        return load_builtin(config, task or _natural(served, able), tokenizer)
+        return load_builtin(config, task or first_served(served, able), tokenizer)
     _refuse_unknown_name(config.source)
     with open_source(config.source) as source:
         if holds_images(source):
             _refuse(config, "pictures", PARALLEL, FITS)
+            _refuse(config, "pictures", *COLUMNS)
             _refuse(config, "pictures", *PACKING)
             return load_images(source, config, task)
         if task is not None and TASKS[task].pictures:
@@ -74,31 +82,38 @@ def load_dataset(
                 "or zip of .png or .jpg files, or take the task lm or classify-text"
             )
         _refuse(config, "text", *DRAWING)
+        _refuse_of_files(source, config)
         if task is None:
-            pairs = ("seq2seq",) if holds_parallel(source, config) else ()
-            labels = ("classify-text",) if not pairs and holds_labels(source) else ()
-            task = _natural((*pairs, *labels, "lm", "mlm"), able)
+            task = natural_task(source, config, able)
         if TASKS[task].reads != "text":
             _refuse(config, f"the task {task}", *PACKING)
         if TASKS[task].translates:
+            _refuse(config, f"the task {task}", ("text_column", "label_column"), SIDES)
             return load_parallel(source, config, tokenizer)
         _refuse(config, f"the task {task}", PARALLEL, FITS)
+        _refuse(config, f"the task {task}", ("source_column", "target_column"), FITS)
+        if not TASKS[task].classifies:
+            _refuse(config, f"the task {task}", ("label_column",), "; leave it out, or classify")
         if TASKS[task].classifies:
             return load_labelled(source, config, tokenizer)
         text = load_text(source, config, tokenizer)
         return masked(text, config) if TASKS[task].predicts == "hidden" else text
 
 
-def _natural(served: Sequence[str], able: Sequence[str]) -> str:
-    """The first task of ``served`` that the model has; its very first where it has none."""
-    return next((task for task in served if task in able), served[0])
-
-
 def _refuse(config: DataConfig, data: str, names: Sequence[str], hint: str) -> None:
     """Refuse options that would have no meaning for ``data``."""
     for name in names:
-        if getattr(config, name) not in (None, False):
-            raise ConfigError(f"'data.{name}' has no meaning for {data}{hint}")
+        if getattr(config, name) != field_defaults(DataConfig)[name]:
+            raise ConfigError(f"--data.{name.replace('_', '-')} has no meaning for {data}{hint}")
+
+
+def _refuse_of_files(source: Source, config: DataConfig) -> None:
+    """Refuse options of tables for other files, and of headers where no line could be one."""
+    endings = {entry.suffix for entry in without_notes(source.entries)}
+    if not endings <= TABLES:
+        _refuse(config, f"'{source.given}'", *COLUMNS)
+    if not endings & DELIMITED:
+        _refuse(config, f"'{source.given}'", ("header",), ", whose columns have names")
 
 
 def _refuse_unknown_name(source: str) -> None:

@@ -1,7 +1,7 @@
 """Parallel text: which files hold it, in which direction, and its pairs one after the other.
 
 Two files of equal name but for the language's ending (train.en, train.de), any number of such twins
-in a folder or zip; two files given one by one; a TSV of two columns; JSON lines with two fields.
+in a folder or zip; two files given one by one; tables with two columns for them.
 Lines end at \\n alone (other line separators of Unicode are text), white space around is dropped.
 """
 
@@ -10,29 +10,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig, direction
 from everyformer.data.layout import find_layout, without_notes
-from everyformer.data.records import JSON_LINES, json_rows
-from everyformer.data.sources import Entry, Source, open_source, reading
+from everyformer.data.names import FIELDS, LANGUAGES
+from everyformer.data.sources import Entry, Source, open_source, text_lines
+from everyformer.data.table import TABLES
+from everyformer.data.tables import TableReader, names_sides, open_table, pair_reader
 from everyformer.data.tokenizers.base import SEPARATOR
-
-PAIR_TABLES = {".tsv", *JSON_LINES}
-FIELDS = ("source", "target")
-"""What columns and fields are called where no languages name them."""
-_CODES = (
-    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da "
-    "de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy "
-    "hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg "
-    "li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or "
-    "os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta "
-    "te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
-)
-LANGUAGES = frozenset(_CODES.split())
-"""ISO 639-1: the endings by which files show by themselves that they are parallel text."""
 
 Pair = tuple[str, str, str, str]
 """source, target, and file and line of either"""
@@ -41,14 +28,15 @@ Pair = tuple[str, str, str, str]
 def holds_parallel(source: Source, config: DataConfig) -> bool:
     """Whether a source is parallel text by its options or by itself.
 
-    By itself: tables whose first line names both sides, or files that all end in languages, with
+    By itself: a table whose first line names both sides, or files that all end in languages, with
     two languages at least for one name.
     """
-    if config.target is not None or config.languages is not None:
+    options = (config.target, config.languages, config.source_column, config.target_column)
+    if any(option is not None for option in options):
         return True
     entries = without_notes(source.entries)
-    if all(entry.suffix in PAIR_TABLES for entry in entries):
-        return all(_sides(source, entry) is not None for entry in entries)
+    if all(entry.suffix in TABLES for entry in entries):
+        return names_sides(open_table(source, config, entries[0]))
     if any(_ending(entry) not in LANGUAGES for entry in entries):
         return False
     return len({_stem(entry) for entry in entries}) < len(entries)
@@ -65,6 +53,7 @@ class SentencePairs:
         """
         self.source = source
         self.turnable = False
+        self.table: TableReader | None = None
         self._twins: dict[str, Entry] = {}
         entries = without_notes(source.entries)
         given = None if config.languages is None else direction(config.languages)
@@ -79,8 +68,9 @@ class SentencePairs:
             self.languages = FIELDS if "" in endings or len(set(endings)) == 1 else endings
             self._twins[first.name] = second
             entries = [first]
-        elif all(entry.suffix in PAIR_TABLES for entry in entries):
-            self.languages = given or _sides(source, entries[0]) or FIELDS
+        elif all(entry.suffix in TABLES for entry in entries):
+            first = find_layout(entries, config.part).train[0]
+            self.table, self.languages = pair_reader(source, config, first, given)
         else:
             self.languages = given or _direction_of(source, entries)
             self.turnable = given is None
@@ -142,9 +132,9 @@ class SentencePairs:
         return list(found[0].values())
 
     def _pairs(self, entry: Entry) -> Iterator[Pair]:
-        if entry.name in self._twins:
+        if self.table is None:
             return self._of_files(entry, self._twins[entry.name])
-        return self._of_json(entry) if entry.suffix in JSON_LINES else self._of_table(entry)
+        return self._of_table(self.table, entry)
 
     def _of_files(self, first: Entry, second: Entry) -> Iterator[Pair]:
         where = self.source.where(first), self.source.where(second)
@@ -158,67 +148,28 @@ class SentencePairs:
                 )
             yield source, target, f"{where[0]}, line {number}", f"{where[1]}, line {number}"
 
-    def _of_json(self, entry: Entry) -> Iterator[Pair]:
-        for here, row in json_rows(self.source, entry):
-            fields = _fields(row)
-            names = next((n for n in (self.languages, FIELDS) if n[0] in fields), FIELDS)
-            first, second = (fields.get(name) for name in names)
-            if not (isinstance(first, str) and isinstance(second, str)):
-                raise DataError(
-                    f'{here}: no two texts; each line must be like {{"source": "...", "target": '
-                    '"..."}, or {"en": "...", "de": "..."} with --data.languages en-de'
-                )
-            yield first, second, f"{here}: '{names[0]}'", f"{here}: '{names[1]}'"
-
-    def _of_table(self, entry: Entry) -> Iterator[Pair]:
-        """Columns by name where the first line names them, else two columns; quotes are text."""
-        columns: tuple[int, int] | None = None
-        for number, line in enumerate(_lines(self.source, entry), start=1):
-            cells = line.split("\t")
-            here = f"{self.source.where(entry)}, line {number}"
-            if number == 1:
-                columns = _columns([cell.strip().lower() for cell in cells], self.languages)
-                if columns is not None:
-                    continue
-            if len(cells) != 2 if columns is None else len(cells) <= max(columns):
-                raise DataError(
-                    f"{here} has {len(cells)} column(s) between tabs; a line must have two, or the "
-                    "first line must name the columns source and target (or as in --data.languages)"
-                )
-            a, b = columns or (0, 1)
-            yield cells[a], cells[b], f"{here}, column {a + 1}", f"{here}, column {b + 1}"
+    def _of_table(self, reader: TableReader, entry: Entry) -> Iterator[Pair]:
+        for table, (first, second), number, (source, target) in reader.rows(entry):
+            here, there = (f"{table.at(number)}, {table.column(c)}" for c in (first, second))
+            source = table.text(number, first, source)
+            yield source, table.text(number, second, target), here, there
 
 
 def _lines(source: Source, entry: Entry) -> Iterator[str]:
-    where = source.where(entry)
-    with reading(where), source.stream(entry) as stream:
-        for number, raw in enumerate(stream, start=1):
-            try:
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{where}, line {number} is not UTF-8 text ({error.reason}); convert it "
-                    "(iconv -f LATIN1 -t UTF-8)"
-                ) from error
-            yield line.rstrip("\r\n")
+    """Lines that end at line feeds alone, without their ends."""
+    return (line.rstrip("\r\n") for line in text_lines(source, entry, newline="\n"))
 
 
 def _checked(text: str, where: str) -> str:
     if SEPARATOR in text:
         raise DataError(f"{where} has the character U+0000, which ends a sentence here; remove it")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{where} has half a surrogate pair; mend the escapes \\ud800 to \\udfff"
-        ) from error
     return text.strip()
 
 
 def _two_files(source: Source, given: str) -> tuple[Entry, Entry]:
     with open_source(given) as other:
         files = source.plain_file, other.plain_file
-        if None in files or any(e.suffix in PAIR_TABLES for e in (*source.entries, *other.entries)):
+        if None in files or any(e.suffix in TABLES for e in (*source.entries, *other.entries)):
             raise ConfigError(
                 f"'data.target' goes with two plain files of text, not with '{source.given}' and "
                 f"'{given}'; a folder, zip or table holds both languages by itself"
@@ -245,34 +196,6 @@ def _direction_of(source: Source, entries: Sequence[Entry]) -> tuple[str, str]:
     if re.search(rf"(^|[^a-z]){second}[-_]{first}([^a-z]|$)", source.name.lower()):
         return second, first
     return first, second
-
-
-def _sides(source: Source, entry: Entry) -> tuple[str, str] | None:
-    """What the first line of a table calls its sides: source and target, or two languages."""
-    if entry.suffix in JSON_LINES:
-        _, row = next(json_rows(source, entry), ("", {}))
-        names = list(_fields(row))
-    else:
-        names = [cell.strip().lower() for cell in next(_lines(source, entry), "").split("\t")]
-    if all(name in names for name in FIELDS):
-        return FIELDS
-    if len(names) == len(set(names)) == 2 and LANGUAGES.issuperset(names):
-        return names[0], names[1]
-    return None
-
-
-def _fields(row: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a JSON line, which some keep one level down."""
-    inner = row.get("translation")
-    return inner if isinstance(inner, dict) else row
-
-
-def _columns(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] | None:
-    """Places of both sides in a first line that names them; None where it does not."""
-    for wanted in (languages, FIELDS):
-        if all(name in names for name in wanted):
-            return names.index(wanted[0]), names.index(wanted[1])
-    return None
 
 
 def _ending(entry: Entry) -> str:

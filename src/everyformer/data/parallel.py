@@ -124,7 +124,7 @@ def load_parallel(
     pairs = SentencePairs(source, config)
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
     given = config.validation, config.part, pairs.languages, pairs.stamp()
-    key = digest(FORMAT, "parallel", *given, spec)
+    key = digest(FORMAT, "parallel", *given, spec, config.table_options)
 
     def build(folder: Path) -> dict[str, Any]:
         return _build(pairs, folder, config, tokenizer)
@@ -238,6 +238,8 @@ def _encode(
 def _split(pairs: SentencePairs, training: int, validation: int, strange: int) -> str:
     counts = f"{training:,} training and {validation:,} validation pairs"
     note = f"{pairs.note}: {counts} from {' to '.join(pairs.languages)}"
+    if pairs.table is not None:
+        note += "".join(f"; {each}" for each in pairs.table.notes)
     if pairs.empty:
         note += f"; {pairs.empty:,} empty pairs left out"
     if strange:

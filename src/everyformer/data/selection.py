@@ -53,3 +53,9 @@ def held_out_draw(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
         order = np.random.default_rng((seed, int(label))).permutation(len(members))
         drawn.append(members[order[:count]])
     return np.sort(np.concatenate(drawn))
+
+
+def majority(labels: np.ndarray, train: np.ndarray, validation: np.ndarray) -> tuple[int, float]:
+    """The commonest class of the training rows, or else of all, and its share of validation."""
+    answer = int(np.bincount(labels[train] if len(train) else labels).argmax())
+    return answer, float((labels[validation] == answer).mean())

@@ -6,7 +6,9 @@ desktop systems are passed over. Every failure to read is a `DataError` that nam
 
 from __future__ import annotations
 
+import codecs
 import glob
+import io
 import os
 import re
 import stat
@@ -139,6 +141,47 @@ def reading(where: str) -> Iterator[None]:
             f"{where} cannot be unpacked: {error}. The zip is damaged, encrypted or packed by an "
             "unknown method; pack or fetch it again"
         ) from error
+
+
+def text_lines(source: Source, entry: Entry, newline: str | None = None) -> Iterator[str]:
+    """The lines of a text in UTF-8, with their ends; a byte-order mark is passed over.
+
+    ``newline`` is as in `open`: which line ends count, and whether they are kept as they are.
+
+    Raises:
+        DataError: another encoding, with the line where that shows.
+    """
+    where = source.where(entry)
+    try:
+        with (
+            reading(where),
+            source.stream(entry) as raw,
+            io.TextIOWrapper(raw, encoding="utf-8-sig", newline=newline) as lines,
+        ):
+            yield from lines
+    except UnicodeDecodeError as error:
+        raise _foreign_encoding(source, entry, error.reason) from error
+
+
+def _foreign_encoding(source: Source, entry: Entry, reason: str) -> DataError:
+    """What to tell of a file that is not UTF-8: the line, and whether others before it are."""
+    where, number, mixed, utf16 = source.where(entry), 0, False, False
+    with reading(where), source.stream(entry) as stream:
+        for number, line in enumerate(stream, start=1):
+            utf16 |= number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            try:
+                mixed |= not line.decode("utf-8-sig").isascii()
+            except UnicodeDecodeError:
+                break
+    if mixed:
+        return DataError(
+            f"{where}, line {number} is not UTF-8 text ({reason}), but lines before it are: the "
+            "file mixes encodings; mend or remove such lines"
+        )
+    return DataError(
+        f"{where}, line {number} is not UTF-8 text ({reason}); convert it (iconv -f "
+        f"{'UTF-16' if utf16 else 'LATIN1'} -t UTF-8)"
+    )
 
 
 def open_source(given: str) -> Source:

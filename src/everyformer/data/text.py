@@ -91,10 +91,11 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
     """
     kind = tokenizer_kind(config, tokenizer)
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    key = digest(FORMAT, "text", source.stamp(), config.validation, config.part, spec)
+    given = config.validation, config.part, config.table_options
+    key = digest(FORMAT, "text", source.stamp(), *given, spec)
 
     def build(folder: Path) -> dict[str, Any]:
-        corpus = Corpus(source, config.validation, utf8=kind != "bytes", part=config.part)
+        corpus = Corpus(source, config, utf8=kind != "bytes")
         fitted = tokenizer or fit_tokenizer(config.tokenizer, corpus.training_text())
         fitted.save(folder)
         return _encode(corpus, fitted, folder)
@@ -207,6 +208,7 @@ def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> dict[str, Any
         "unknown": unknown,
         "documents": corpus.documents,
         "note": corpus.note,
+        "columns": corpus.notes,
         "fingerprint": digest(*(each.digest() for each in hashes), tokenizer.to_dict()),
     }
 
@@ -220,4 +222,5 @@ def _split(facts: dict[str, Any]) -> str:
     return (
         f"{facts['note']}: {facts['train_tokens']:,} training and "
         f"{facts['validation_tokens']:,} validation tokens{strange} ({joined})"
+        f"{facts['columns']}"
     )

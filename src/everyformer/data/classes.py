@@ -1,0 +1,81 @@
+"""Classes of labelled texts: which labels can be some, and what there is to say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from everyformer.core.errors import DataError
+from everyformer.data.headers import FEW, is_number
+from everyformer.data.selection import majority
+from everyformer.data.tables import ENOUGH_ROWS
+
+MOST_NUMBERS = 20
+"""Different whole numbers that are taken for classes unasked, at most."""
+SHOWN = 8
+"""Classes that are counted by name, at most, and lines that are named."""
+
+
+def refuse_labels(
+    counts: Mapping[str, int], column: str, option: str, where: str, chosen: bool
+) -> None:
+    """Refuse a column of labels that can hardly be classes.
+
+    Args:
+        counts: rows of each label.
+        column: what messages call the column.
+        option: its name or number, as the option takes it.
+        chosen: whether the option was given.
+
+    Raises:
+        DataError: numbers that are not whole, or many; as good as no value comes again.
+    """
+    rows, found = sum(counts.values()), len(counts)
+    if all(map(is_number, counts)):
+        whole = all(float(label.replace(",", ".", 1)).is_integer() for label in counts)
+        if not whole or (found > MOST_NUMBERS and not chosen):
+            hint = f" (--data.label-column {option} takes these as classes)" if whole else ""
+            raise DataError(
+                f"{column} of {where} holds {found:,} different number{'s' * (found > 1)}: predict "
+                f"numbers with --task regress, or choose another --data.label-column{hint}"
+            )
+    if rows >= ENOUGH_ROWS and found > FEW * rows:
+        raise DataError(
+            f"{where} has {found:,} different labels in {rows:,} rows, so {column} is probably no "
+            "label; choose another with --data.label-column (pairs to translate are --task seq2seq)"
+        )
+
+
+def refuse_unlabelled(lines: Sequence[str], count: int, where: str) -> None:
+    """Refuse rows without a label, if there are any.
+
+    Raises:
+        DataError: with the first of them.
+    """
+    if count:
+        more = f" and {count - len(lines):,} more" if count > len(lines) else ""
+        raise DataError(
+            f"{where} has {count:,} text{'s' * (count > 1)} without a label: {', '.join(lines)}"
+            f"{more}; fill the label{'s' * (count > 1)} in or remove such rows"
+        )
+
+
+def describe(
+    labels: np.ndarray, train: np.ndarray, validation: np.ndarray, classes: Sequence[str]
+) -> str:
+    """Rows, classes with their counts, and what always giving the same answer would reach."""
+    counts = np.bincount(labels, minlength=len(classes))
+    order = np.argsort(-counts, kind="stable").tolist()
+    parts = [f"{classes[index]} ({counts[index]:,})" for index in order[:SHOWN]]
+    if len(order) > SHOWN:
+        parts.append(f"and {len(order) - SHOWN:,} more")
+    note = f"{len(labels):,} texts of {len(classes):,} classes: {', '.join(parts)}"
+    answer, accuracy = majority(labels, train, validation)
+    note += f"; always answering '{classes[answer]}' is right for {accuracy:.1%} of those held out"
+    single = [classes[index] for index in np.flatnonzero(counts == 1).tolist()]
+    if single and len(train):
+        named = ", ".join(f"'{name}'" for name in single[:SHOWN])
+        more = f" and {len(single) - SHOWN:,} more" if len(single) > SHOWN else ""
+        note += f"; {named}{more} of one text only, which cannot be in both parts"
+    return note

@@ -1,0 +1,71 @@
+"""Whether the first row of a table names its columns: known by the names, or guessed by the rest.
+
+A guess asks of every column whether its first cell could stand among those below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from everyformer.data.names import FIELDS, LABELS, LANGUAGES, TEXTS, two_languages
+
+FEW = 0.5
+"""Different values for each row, up to which a column is one of classes."""
+_KNOWN = TEXTS | LABELS | LANGUAGES | set(FIELDS)
+_NAME = re.compile(r"[^\W\d][\w.\-]*")
+"""a word as columns are called"""
+
+
+def finds_header(
+    first: Sequence[str], below: Sequence[Sequence[str]], wanted: Sequence[str]
+) -> tuple[bool, bool]:
+    """Whether the first row is a header, and whether that is certain.
+
+    ``wanted``: names that the user has given, of columns that must then be there.
+    """
+    names = [cell.strip().lower() for cell in first]
+    columns = list(zip(*below, strict=True)) if below else [()] * len(first)
+    if wanted or two_languages(names):
+        return True, True
+    once = [
+        name
+        for name, cells in zip(names, columns, strict=True)
+        if name in _KNOWN and name not in {cell.strip().lower() for cell in cells}
+    ]
+    if any(name not in LANGUAGES for name in once) or len(set(once)) > 1:
+        return True, True
+    if not below or not all(names):
+        return False, len(names) < 2
+    signs = [_sign(cell.strip(), cells) for cell, cells in zip(first, columns, strict=True)]
+    strongest = max(map(abs, signs))
+    return strongest > 0 and -strongest not in signs, False
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number, with a comma or a point."""
+    try:
+        float(cell.strip().replace(",", ".", 1))
+    except ValueError:
+        return False
+    return True
+
+
+def _sign(first: str, cells: Sequence[str]) -> int:
+    """How the first cell of a column speaks for a header, above 0, or against one, below."""
+    filled = [cell.strip() for cell in cells if cell.strip()]
+    if not filled:
+        return 0
+    if all(map(is_number, filled)):
+        return -2 if is_number(first) else 2
+    counts = Counter(filled)
+    if first in counts:
+        return -2
+    is_name = _NAME.fullmatch(first) is not None
+    if len(counts) <= FEW * len(filled):
+        return 2 if min(counts.values()) > 1 else int(is_name)
+    lengths = sorted(map(len, filled))
+    if is_name and len(first) < lengths[0]:
+        return 1
+    return 0 if is_name and 2 * len(first) < lengths[len(lengths) // 2] else -1

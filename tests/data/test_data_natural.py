@@ -1,0 +1,268 @@
+"""What a table is read for: labelled texts, pairs, documents; what is asked, what options mean."""
+
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from data_files import Load, delimited, write
+
+from everyformer.core.errors import ConfigError, DataError, EveryformerError, MissingExtraError
+
+LABELLED = [("text", "label"), *((f"some text {n}", "ab"[n % 2]) for n in range(8))]
+PAIRS = [(f"the {n} runs", f"nun läuft {n} sehr") for n in ("dog", "cat", "fox", "hen")]
+TWO = delimited(PAIRS, "\t")
+JSON = "".join(
+    json.dumps({"n": n, "text": text, "label": label}) + "\n"
+    for n, (text, label) in enumerate(LABELLED[1:])
+)
+TRANSLATOR, READER = ("seq2seq",), ("mlm", "classify-text")
+BOTH = (*READER, *TRANSLATOR)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "able", "task"),
+    [
+        ("a.tsv", TWO, TRANSLATOR, "seq2seq"),
+        ("a.csv", delimited(PAIRS), TRANSLATOR, "seq2seq"),
+        ("a.csv", delimited([("left", "right"), *PAIRS]), TRANSLATOR, "seq2seq"),
+        ("a.csv", delimited([("source", "target"), *PAIRS]), BOTH, "seq2seq"),
+        ("a.csv", delimited([("english", "german"), *PAIRS]), BOTH, "seq2seq"),
+        ("a.csv", delimited([("n", "en", "de"), *((1, *p) for p in PAIRS)]), BOTH, "seq2seq"),
+        ("a.csv", delimited(LABELLED), BOTH, "classify-text"),
+        ("a.csv", delimited([("text", "target"), *LABELLED[1:]]), BOTH, "classify-text"),
+        ("a.csv", delimited(LABELLED), ("lm",), "lm"),
+        ("a.tsv", TWO, ("lm",), "lm"),
+        ("a.csv", "ragged,too\nx\n" * 9, ("lm",), "lm"),
+        ("a.csv", "text\n" + "some\n" * 40, READER, "mlm"),
+        ("a.jsonl", JSON, READER, "classify-text"),
+        ("a.jsonl", JSON.replace("label", "mood").replace('"n"', '"m"'), ("lm",), "lm"),
+        ("a.jsonl", "".join(f'{{"n": {n}, "text": "t"}}\n' for n in range(99)), READER, "mlm"),
+    ],
+)
+def test_a_table_is_read_for_what_it_shows(
+    name: str, content: str, able: Any, task: str, tmp_path: Path, load: Load
+) -> None:
+    length = 32 if task == "seq2seq" else 4
+    assert load(write(tmp_path, {name: content}) / name, able=able, length=length).task == task
+
+
+ASKED = (
+    "two columns of text {}: pairs to translate take --task seq2seq .*--data.source-column {} "
+    "--data.target-column {}.*--data.label-column .*--task lm --data.text-column"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "able", "message"),
+    [
+        ("a.tsv", TWO, READER, ASKED.format("and no header", 1, 2)),
+        ("en-de.tsv", TWO, BOTH, ASKED.format("and no header", 1, 2)),
+        ("a.csv", delimited(PAIRS), BOTH, ASKED.format("and no header", 1, 2)),
+        ("a.jsonl", '{"l": "a b", "r": "c d"}\n', BOTH, ASKED.format(r"\(l, r\)", "l", "r")),
+        ("a.csv", delimited(LABELLED), TRANSLATOR, "only translates.*--data.source-column"),
+        ("a.csv", delimited([("x", "y", "z"), ("1", "a b", "c")]), READER, "called like a label"),
+    ],
+)
+def test_what_a_table_does_not_show_is_asked(
+    name: str, content: str, able: Any, message: str, tmp_path: Path, load: Load
+) -> None:
+    with pytest.raises(EveryformerError, match=message):
+        load(write(tmp_path, {name: content}) / name, able=able)
+
+
+def pairs_of(data: Any) -> list[tuple[str, str]]:
+    ends = data.bounds
+    texts = [data.tokenizer.decode(data.tokens[a : b - 1]) for a, b in pairwise(ends)]
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "languages"),
+    [
+        ("a.csv", delimited(PAIRS, ";"), {"task": "seq2seq"}, "source-target"),
+        ("a.tsv", TWO, {"source_column": "1"}, "source-target"),
+        ("a.csv", delimited([("Left", "Right"), *PAIRS]), {"target_column": "right"}, "left-right"),
+        (
+            "a.csv",
+            delimited([("n", "Right", "Left"), *((7, b, a) for a, b in PAIRS)]),
+            {"source_column": "left", "target_column": "right"},
+            "left-right",
+        ),
+        (
+            "a.csv",
+            delimited([("de", "en"), *((b, a) for a, b in PAIRS)]),
+            {"languages": "en-de"},
+            "en-de",
+        ),
+        (
+            "a.jsonl",
+            "".join(json.dumps({"translation": {"x": b, "y": a}}) + "\n" for a, b in PAIRS),
+            {"source_column": "y"},
+            "y-x",
+        ),
+    ],
+)
+def test_columns_of_pairs_are_chosen(
+    name: str, content: str, options: Any, languages: str, tmp_path: Path, load: Load
+) -> None:
+    data = load(write(tmp_path, {name: content}) / name, **options)
+    assert pairs_of(data) == PAIRS
+    assert "-".join(data.languages) == languages
+    assert f"from {languages.replace('-', ' to ')}" in data.split
+
+
+def test_sides_that_are_not_named_are_said(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path, {"a.tsv": TWO}) / "a.tsv", able=TRANSLATOR)
+    assert (
+        "; source from column 1, target from column 2; no line is taken for a header" in data.split
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"source_column": "1", "target_column": "1"}, "source and target are both column 1"),
+        ({"source_column": "en"}, "no column 'en' for --data.source-column"),
+        (
+            {"source_column": "1", "task": "lm"},
+            "--data.source-column has no meaning for the task lm",
+        ),
+        ({"label_column": "1", "task": "lm"}, "--data.label-column has no meaning for the task lm"),
+        (
+            {"text_column": "1", "task": "seq2seq"},
+            "--data.text-column has no meaning.*source-column",
+        ),
+        ({"source_column": "1", "task": "classify-text"}, "--data.source-column has no meaning"),
+    ],
+)
+def test_columns_that_contradict_the_task_are_refused(
+    options: Any, message: str, tmp_path: Path, load: Load
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(write(tmp_path, {"a.tsv": TWO}) / "a.tsv", **options)
+
+
+@pytest.mark.parametrize(
+    "option", ["text_column", "label_column", "source_column", "target_column"]
+)
+@pytest.mark.parametrize("source", ["copy", "digits", "a.txt"])
+def test_columns_are_refused_where_there_are_none(
+    source: str, option: str, tmp_path: Path, load: Load
+) -> None:
+    write(tmp_path, {"a.txt": "text"})
+    given = tmp_path / source if source == "a.txt" else source
+    with pytest.raises(
+        ConfigError, match=f"--data.{option.replace('_', '-')} has no meaning.*table"
+    ):
+        load(given, **{option: "1"})
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.txt", "text"), ("a.jsonl", JSON)])
+def test_a_header_is_refused_where_no_line_can_be_one(
+    name: str, content: str, tmp_path: Path, load: Load
+) -> None:
+    with pytest.raises(ConfigError, match=r"--data\.header has no meaning"):
+        load(write(tmp_path, {name: content}) / name, header="yes")
+
+
+# documents
+
+
+@pytest.mark.parametrize("task", ["lm", "mlm"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
+def test_a_column_of_any_table_is_the_same_documents(
+    task: str, tokenizer: str, tmp_path: Path, load: Load
+) -> None:
+    rows = [("n", "body"), *((n, f"a, long text\nof {n}") for n in range(30))]
+    content = {
+        "a.csv": delimited(rows),
+        "b.tsv": delimited(rows, "\t"),
+        "c.jsonl": "".join(json.dumps({"body": text, "n": n}) + "\n" for n, text in rows[1:]),
+    }
+    write(tmp_path, content)
+    options = {"length": 16, "tokenizer": tokenizer, "text_column": "body"}
+    found = [load(tmp_path / name, task, **options) for name in content]
+    assert len({data.fingerprint for data in found}) == 1
+    assert all("30 documents" in data.split and "text from 'body'" in data.split for data in found)
+
+
+def test_a_table_that_is_read_as_plain_text_says_so(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path, {"a.csv": delimited(LABELLED)}) / "a.csv", "lm", length=4)
+    assert "plain text, delimiters and all (one column: --data.text-column)" in data.split
+    assert data.tokenizer.decode(data.train).startswith("text,label\nsome text 0,a\n")
+
+
+def test_other_columns_are_other_data_in_the_same_cache(tmp_path: Path, load: Load) -> None:
+    rows = [("one", "two"), *((f"first text {n}", f"zweiter Text {n}") for n in range(20))]
+    path = write(tmp_path, {"a.csv": delimited(rows)}) / "a.csv"
+    for task, options in (
+        (
+            "lm",
+            ({"text_column": "one"}, {"text_column": "two"}, {"text_column": "1", "header": "no"}),
+        ),
+        ("seq2seq", ({}, {"source_column": "two"}, {"header": "no"})),
+    ):
+        prints = [
+            load(path, task, length=64 if task == "seq2seq" else 12, **each).fingerprint
+            for each in options
+        ]
+        assert len(set(prints)) == 3
+    path = write(tmp_path, {"b.csv": delimited([("x", "y", "z"), *["ijk", "jki"] * 3])}) / "b.csv"
+    labels = [{"text_column": "x", "label_column": c} for c in "yz"]
+    assert len({load(path, "classify-text", **each).fingerprint for each in labels}) == 2
+
+
+# Parquet
+
+
+def test_parquet_without_its_package_names_the_extra(
+    tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = write(tmp_path, {"a.parquet": b"PAR1"}) / "a.parquet"
+    with pytest.raises(MissingExtraError, match=r"reading Parquet .*pyarrow.*everyformer\[data\]"):
+        load(path)
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Any:
+    """A function that writes columns into a.parquet."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    def make(**columns: Any) -> Path:
+        write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+        return tmp_path / "a.parquet"
+
+    return make
+
+
+def test_parquet_is_the_same_data_as_csv(parquet: Any, tmp_path: Path, load: Load) -> None:
+    texts, labels = zip(*LABELLED[1:], strict=True)
+    path = parquet(n=range(8), text=texts, label=labels)
+    csv = write(tmp_path, {"a.csv": delimited(LABELLED)}) / "a.csv"
+    assert load(path).fingerprint == load(csv).fingerprint
+    options: dict[str, Any] = {"length": 4, "text_column": "text"}
+    assert load(path, "lm", **options).fingerprint == load(csv, "lm", **options).fingerprint
+    first, second = zip(*PAIRS, strict=True)
+    data = load(parquet(fr=first, de=second), able=BOTH)
+    assert (data.languages, pairs_of(data)) == (("fr", "de"), PAIRS)
+
+
+def test_labels_of_parquet_are_whole_numbers_or_missing(parquet: Any, load: Load) -> None:
+    texts = [f"text {n}" for n in range(6)]
+    assert load(parquet(text=texts, label=[1.0, 2.0] * 3)).classes == ("1", "2")
+    with pytest.raises(DataError, match="2 texts without a label: row 2, row 5; fill"):
+        load(parquet(text=texts, label=[1.0, np.nan, 2.0, 1.0, None, 2.0]))
+    with pytest.raises(DataError, match="row 1: 'text' holds 5, which is no text"):
+        load(parquet(text=[5, 6, 7], label=["a"] * 3), "classify-text")
+
+
+def test_what_is_no_parquet_is_refused(tmp_path: Path, load: Load) -> None:
+    pytest.importorskip("pyarrow")
+    with pytest.raises(DataError, match=r"a.parquet' is not readable as Parquet"):
+        load(write(tmp_path, {"a.parquet": "text,label\na,b\n"}) / "a.parquet")

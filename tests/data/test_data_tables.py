@@ -1,0 +1,298 @@
+"""Tables as people have them: delimiters, headers, columns, labels; what is said and refused."""
+
+import json
+import tracemalloc
+from csv import QUOTE_ALL
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_files import Files, Load, delimited, write
+
+from everyformer.core.errors import EveryformerError
+from everyformer.data import DataConfig
+from everyformer.data.sources import open_source
+from everyformer.data.table import Table
+from everyformer.data.tables import labelled_reader, open_table
+
+ROWS = [
+    ("good, really; good", "yes"),
+    ("so-so | dull", "no"),
+    ('he said "wow"', "yes"),
+    ("two\nlines", "no"),
+    ("schön", "yes"),
+    ("b c", "no"),
+]
+
+
+def read(path: Path, **options: Any) -> list[tuple[str, str]]:
+    """Text and label of every row."""
+    config = DataConfig(source=str(path), **options)
+    with open_source(config.source) as source:
+        reader = labelled_reader(source, config, source.entries[0])
+        found = reader.rows(source.entries[0])
+        return [(t.text(n, i, a), t.label(n, j, b)) for t, (i, j), n, (a, b) in found]
+
+
+def table_of(path: Path, **options: Any) -> Table:
+    config = DataConfig(source=str(path), **options)
+    with open_source(config.source) as source:
+        return open_table(source, config, source.entries[0])
+
+
+def many(rows: int, labels: Any = lambda n: "ab"[n % 2], header: str = "text,label\n") -> str:
+    return header + "".join(f"some text {n},{labels(n)}\n" for n in range(rows))
+
+
+NAMED = [("text", "label"), *ROWS]
+JSON = "".join(json.dumps({"id": n, "text": t, "label": c}) + "\n" for n, (t, c) in enumerate(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", delimited(NAMED)),
+        ("a.csv", delimited(NAMED, ";", "\r\n")),
+        ("a.csv", "\ufeff" + delimited(NAMED, ";", "\r\n", QUOTE_ALL)),
+        ("a.csv", delimited(NAMED, "\t")),
+        ("a.csv", delimited(NAMED, "|")),
+        ("a.tsv", delimited(NAMED, "\t")),
+        ("a.tsv", delimited(NAMED)),
+        ("a.csv", delimited([(*row, "", "") for row in NAMED], ";")),
+        ("a.csv", delimited([*NAMED[:3], *NAMED[3:]]).replace("b c", "\n\nb c")),
+        ("a.csv", delimited([(label, text) for text, label in NAMED])),
+        ("a.csv", delimited(ROWS)),
+        ("a.csv", delimited([(label, text) for text, label in ROWS], ";")),
+        ("a.jsonl", JSON),
+    ],
+)
+def test_delimiters_quotes_and_order_of_columns_change_nothing(
+    name: str, content: str, tmp_path: Path
+) -> None:
+    assert read(write(tmp_path, {name: content}) / name) == ROWS
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_a_delimiter_inside_cells_is_none(delimiter: str, tmp_path: Path) -> None:
+    """Every row holds every delimiter, all but one between quotes, and as often."""
+    rows = [(f"a,b;c\td|e {n} " + ",;\t|" * (n % 3), "xy"[n % 2]) for n in range(30)]
+    content = delimited([("text", "label"), *rows], delimiter, quoting=QUOTE_ALL)
+    assert read(write(tmp_path, {"a.csv": content}) / "a.csv") == rows
+
+
+def test_quotes_between_tabs_are_text_unless_they_must_be_there(tmp_path: Path) -> None:
+    spoken = ['"Yes", she said\tja', '"No"\tnein', 'a "b"\tc']
+    write(tmp_path, {"a.tsv": "\n".join(spoken), "b.tsv": '"a ""b"" c"\tja\nd\tnein\n'})
+    assert read(tmp_path / "a.tsv", header="no")[0][0] == '"Yes", she said'
+    assert read(tmp_path / "b.tsv", header="no") == [('a "b" c', "ja"), ("d", "nein")]
+
+
+SURE, GUESSED = None, "the first line is taken for a header"
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "names", "said"),
+    [
+        ("review_x,stars_given\ngood film,5\nbad film,1\n", {}, 2, GUESSED),
+        ("Review Text,How good (1-5)\ngood film,5\nbad film,1\n", {}, 2, GUESSED),
+        ("Meinung,Urteil\n" + "gut so,ja\nnicht gut,nein\n" * 2, {}, 2, GUESSED),
+        ("what they wrote,verdict\n" + "gut so,ja\nnicht gut,nein\n" * 2, {}, 2, GUESSED),
+        ("Text,foo\na,b\n", {}, 2, SURE),
+        ("foo,bar\na,b\n", {"label_column": "BAR"}, 2, SURE),
+        ("foo,bar\na,b\n", {"header": "yes"}, 2, SURE),
+        ("en,de\na,b\n", {}, 2, SURE),
+        ("id,en,de\n1,a,b\n", {}, 3, SURE),
+        ("French,English\na,b\n", {}, 2, SURE),
+        ("good film,5\nbad film,1\n", {}, 0, "no line is taken for a header"),
+        ("5,good film\n1,bad film\n", {}, 0, "no line is taken for a header"),
+        ("good,pos\nbad,neg\nfine,pos\n", {}, 0, "no line is taken for a header"),
+        ("text,pos\nfine,neg\ntext,pos\n", {}, 0, "no line is taken for a header"),
+        ("Go now.\tGeh jetzt.\nRun away.\tLauf weg.\n", {}, 0, "no line is taken for a header"),
+        ("review_x,stars_given\ngood film,5\n", {"header": "no"}, 0, SURE),
+        ("good film,5\nbad film,1\n", {"label_column": "2"}, 0, "no line is taken for a header"),
+    ],
+)
+def test_a_header_is_known_or_said_to_be_guessed(
+    content: str, options: dict[str, Any], names: int, said: str | None, tmp_path: Path
+) -> None:
+    table = table_of(write(tmp_path, {"a.csv": content}) / "a.csv", **options)
+    assert len(table.names) == names
+    notes = "; ".join(table.notes)
+    assert ("--data.header" in notes) == (said is not None)
+    assert (said or "") in notes
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        ("text,label,other\nfine,good,x\n", {}),
+        ("other,Sentiment,REVIEW\nx,good,fine\n", {}),
+        ("Other,one,two\nx,fine,good\n", {"text_column": "ONE", "label_column": "Two"}),
+        (
+            "other,one,two\nx,fine,good\n",
+            {"text_column": "2", "label_column": "3", "header": "yes"},
+        ),
+        ("label,one,two\nx,fine,good\n", {"text_column": "one", "label_column": "two"}),
+        ("label,review\ngood,fine\n", {}),
+        ("what,review\ngood,fine\n", {}),
+        ("label,what\ngood,fine\n", {}),
+        ("3,2\nfine,good\n", {"text_column": "2", "label_column": "3", "header": "yes"}),
+    ],
+)
+def test_columns_are_chosen_by_name_by_number_or_are_obvious(
+    content: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    found = read(write(tmp_path, {"a.csv": content}) / "a.csv", **options)
+    assert found == ([("good", "fine")] if content.startswith("3") else [("fine", "good")])
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (
+            "text,mood,x\na,b,c\n",
+            {"label_column": "mod"},
+            "no column 'mod' for --data.label-column, but the columns text, mood, x; did you mean "
+            "'mood'",
+        ),
+        ("text,label\na,b\n", {"text_column": "zzz"}, "columns text, label; name one of them"),
+        ("text,label\na,b\n", {"text_column": "3"}, "no column '3'"),
+        ("text,label\na,b\n", {"text_column": "0"}, "no column '0'"),
+        (
+            "a b,c\na d,c\n",
+            {"header": "no", "text_column": "a b"},
+            "2 columns and no header; number",
+        ),
+        (
+            "text,label,class\na,b,c\n",
+            {},
+            "could be the label, 'label' and 'class'.*--data.label-c",
+        ),
+        ("text,review,label\na,b,c\n", {}, "could be the text, 'text' and 'review'.*--data.text-c"),
+        ("text,text,label\na,b,c\n", {"text_column": "text"}, "2 columns called.*number.*: 1 or 2"),
+        ("text,x,y\na,b,c\n", {}, "columns text, x, y.*none is called like a label"),
+        ("x,y,label\na,b,c\n", {}, "none is called like a text.*--data.text-column NAME"),
+        ("a b,1,x y\nc d,2,z w\n", {}, "3 columns and no header.*--data.label-column NUMBER"),
+        ("text,label\na,b\n", {"text_column": "1", "label_column": "text"}, "both 'text'"),
+        ("one\ntwo\n", {}, "1 column.*takes --task lm --data.text-column 1"),
+        ("text,label\nx,y\nz\n", {}, r"line 3 has 1 column between commas, line 1 has 2"),
+        ("text,label\nx,y\n\nz,y,w\n", {}, r"line 4 has 3 columns between commas, line 1 has 2"),
+        ('text,label\n"x,y\nz,y\n', {}, "line 2: the quotes.*opens a cell must close it"),
+        ('text,label\nx,y\n"x" z,y\n', {}, "line 3: the quotes"),
+        (b"text,label\nx,y\nsch\xf6n,y\n", {}, "line 3 is not UTF-8.*iconv -f LATIN1"),
+        (b"text,label\nsch\xc3\xb6n,y\nsch\xf6n,y\n", {}, "line 3 is not UTF-8.*mixes encodings"),
+        ("text,label\nx,y\n".encode("utf-16"), {}, "line 1 is not UTF-8.*iconv -f UTF-16"),
+        ("\n\n", {}, "is empty"),
+        (many(60, lambda n: "" if n % 5 == 1 else n % 2), {}, "12 texts without a label: line 3, "),
+        (many(60, lambda n: "" if n % 5 == 1 else n % 2), {}, "line 38 and 4 more; fill"),
+        (many(60, lambda n: f"own {n}"), {}, "60 different labels in 60 rows, so 'label' is prob"),
+        (many(60, lambda _: "same"), {}, "only one class, 'same'"),
+        (many(60, lambda n: n % 21), {}, "holds 21 different numbers: predict .* --task regress"),
+        (many(60, lambda n: n % 2 / 4), {}, "holds 2 different numbers.*--data.label-column$"),
+        (many(60, lambda n: n % 2 / 4), {"label_column": "label"}, "--task regress"),
+    ],
+)
+def test_unsound_tables_are_refused_with_the_way_out(
+    content: str | bytes, options: dict[str, Any], message: str, tmp_path: Path, load: Load
+) -> None:
+    path = write(tmp_path, {"a.csv": content}) / "a.csv"
+    with pytest.raises(EveryformerError, match=message) as error:
+        load(path, "classify-text", **options)
+    assert "a.csv" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"text": "a", "label": "x"}\n{"text": "b"}\n', "line 2: no field 'label', only text"),
+        ('{"text": "a", "label": null}\n', "1 text without a label: line 1; fill the label in"),
+        ('{"text": 3, "label": "x"}\n', "line 1: 'text' holds 3, which is no text"),
+        ('{"text": "a", "label": [1]}\n', r"line 1: 'label' holds \[1\], which is no label"),
+        ('{"text": "a", "label": 1.5}\n', "'label' of .* holds 1 different number: predict"),
+    ],
+)
+def test_unsound_json_lines_are_refused_with_their_place(
+    content: str, message: str, tmp_path: Path, load: Load
+) -> None:
+    with pytest.raises(EveryformerError, match=message):
+        load(write(tmp_path, {"a.jsonl": content}) / "a.jsonl", "classify-text")
+
+
+def test_a_chosen_column_of_many_whole_numbers_is_classes(tmp_path: Path, load: Load) -> None:
+    path = write(tmp_path, {"a.csv": many(210, lambda n: n % 70)}) / "a.csv"
+    assert load(path, label_column="label").classes == tuple(map(str, range(70)))
+
+
+def test_the_first_line_says_what_the_table_holds(tmp_path: Path, load: Load) -> None:
+    content = many(40, lambda n: "pos" if n % 4 else "neg", "") + "alone,odd\n ,neg\n"
+    data = load(write(tmp_path, {"a.csv": content}) / "a.csv", length=8)
+    assert data.split == (
+        "41 texts of 3 classes: pos (30), neg (10), odd (1); always answering 'pos' is right for "
+        "75.0% of those held out; 'odd' of one text only, which cannot be in both parts; a draw of "
+        "10% within each class (seed 0): 37 training and 4 validation texts; 1 empty ones left "
+        "out; text from column 1, label from column 2; no line is taken for a header, and "
+        "--data.header yes makes one; 40 of the 41 texts are cut to 8 tokens"
+    )
+
+
+def test_many_classes_are_counted_by_the_largest(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path, {"a.csv": many(100, lambda n: n % 9 if n < 99 else 8)}) / "a.csv")
+    assert "100 texts of 9 classes: 8 (12), 0 (11), " in data.split
+    assert " 6 (11), and 1 more;" in data.split
+
+
+def test_counts_and_the_majority_are_in_the_summary(tmp_path: Path, load: Load) -> None:
+    files = {
+        "train.csv": many(6, lambda n: "ab"[n > 1]),
+        "test.csv": many(4, lambda n: "ab"[n > 0]),
+    }
+    summary = load(write(tmp_path / "x", files)).summary()
+    assert (summary["classes"], summary["counts"], summary["majority"]) == (
+        ["a", "b"],
+        [3, 7],
+        0.75,
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"train.csv": many(9), "test.csv": many(9).replace("label", "lebal", 1)},
+            "no column 'label'",
+        ),
+        ({"train.csv": many(9, header=""), "test.csv": "a b,c,d\n"}, "has 3 columns, .* has 2"),
+    ],
+)
+def test_tables_of_one_source_are_alike(
+    files: Files, message: str, tmp_path: Path, load: Load
+) -> None:
+    with pytest.raises(EveryformerError, match=message):
+        load(write(tmp_path / "x", files), "classify-text")
+
+
+def test_tables_of_one_source_may_order_their_columns_anew(tmp_path: Path, load: Load) -> None:
+    test = delimited([("label", "text"), ("a", "x"), ("b", "y")], ";")
+    data = load(write(tmp_path / "x", {"train.csv": many(9), "test.csv": test}))
+    (batch,) = data.validation_batches(2)
+    assert batch.targets.tolist() == [0, 1]
+    assert batch.inputs[:, 0].tolist() == [120, 121]
+
+
+def test_a_long_table_is_never_in_memory(tmp_path: Path) -> None:
+    """100,000 rows of 2 MB are read, and less than a quarter of that is held at any time."""
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "text,label\n" + '"some text, of a row",yes\nand of another one,no\n' * 50_000 * 1
+    )
+    config = DataConfig(source=str(path))
+    tracemalloc.start()
+    try:
+        with open_source(config.source) as source:
+            reader = labelled_reader(source, config, source.entries[0])
+            rows = sum(1 for _ in reader.rows(source.entries[0]))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rows == 100_000
+    assert peak < path.stat().st_size / 4
