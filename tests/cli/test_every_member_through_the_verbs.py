@@ -32,6 +32,10 @@ DATA = {
     "super-resolution": (
         *("--data", "pictures", "--data.small", "2", "--data.validation", "0.34"),
     ),
+    "classify-series": ("--data", "waves", "--length", "16"),
+    "regress-text": ("--data", "numbers.csv", "--length", "16"),
+    "regress-image": ("--data", "numbers.npz", "--model.patch", "2"),
+    "regress-series": ("--data", "waves", "--length", "16"),
 }
 SIZES = (
     *("--width", "8", "--layers", "1", "--heads", "2", "--batch", "2", "--steps", "2"),
@@ -50,6 +54,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "text.txt").write_text(" ".join(words), encoding="utf-8")
     rows = [f"{' '.join(words[n : n + 2])},{n % 2}" for n in range(40)]
     (place / "labelled.csv").write_text("\n".join(("text,label", *rows)), encoding="utf-8")
+    rows = [f"{' '.join(words[n : n + 2])},{n / 4}" for n in range(40)]
+    (place / "numbers.csv").write_text("\n".join(("text,price", *rows)), encoding="utf-8")
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)
+    np.savez(place / "numbers.npz", images=pixels, y=pixels.mean((1, 2)))
     (place / "pairs").mkdir()
     for part, count in (("train", 24), ("val", 4)):
         for language, made in (("en", words[:count]), ("de", [w[::-1] for w in words[:count]])):

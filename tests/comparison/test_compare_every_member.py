@@ -30,6 +30,10 @@ DATA = {
     "seq2seq": ("--data", "copy", "--length", "24", "--data.symbols", "4"),
     "pixels": ("--data", "pictures"),
     "super-resolution": ("--data", "pictures", "--data.small", "2"),
+    "classify-series": ("--data", "waves", "--length", "16"),
+    "regress-text": ("--data", "listops", "--length", "32", "--data.depth", "1"),
+    "regress-image": ("--data", "digits", "--model.patch", "4"),
+    "regress-series": ("--data", "waves", "--length", "16"),
 }
 SIZES = (
     *("--bench-lengths", "--width", "8", "--layers", "1", "--heads", "2", "--batch", "2"),

@@ -59,6 +59,8 @@ def run(words: Sequence[str]) -> int:
         if options.from_run is None and not options.resume:
             # now that the task is known, what the member has there holds where nothing was said
             options = read_run(words, task=dataset.task)
+        # what was called classify or regress has its full name from here on
+        options = dataclasses.replace(options, task=dataset.task)
         model = build_run(options, dataset, None if origin is None else origin.config)
         count = sum(p.numel() for p in model.parameters())
         say(f"{options.member}: {count:,} parameters, task {dataset.task}; {dataset.split}")

@@ -29,8 +29,8 @@ class CompareConfig(Options):
     members: tuple[str, ...] = ("attention", "aft-local", "gmlp")
     """members to compare (`everyformer list`)"""
     task: str | None = None
-    """lm, mlm, classify-text, classify-image, seq2seq, pixels or super-resolution (default: what
-    the data suggests, of what all members can do)"""
+    """lm, mlm, seq2seq, pixels or super-resolution; classify or regress, of what the data holds:
+    text, images or series (default: what the data suggests, of what all members can do)"""
     data: DataConfig = field(default_factory=DataConfig)
     """the same data for all"""
     genes: dict[str, Choice] = field(default_factory=lambda: dict.fromkeys(GENES, OWN))

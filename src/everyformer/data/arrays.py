@@ -334,6 +334,11 @@ def _held_out(
         return held_out, parts.note
     zeros = np.zeros(len(held_out), dtype=np.int64)
     held_out[held_out_draw(zeros if labels is None else labels, config.validation, config.seed)] = 1
+    if not held_out.any():
+        raise DataError(
+            "every class has one row alone, so none can be held out; give more rows of each, or "
+            "predict numbers with --task regress"
+        )
     within = "" if labels is None else " within each class"
     return held_out, f"a draw of {config.validation:.0%}{within} (seed {config.seed})"
 

@@ -1,13 +1,14 @@
-"""Classes of labelled texts: which labels can be some, and what there is to say of them."""
+"""Labels as classes or as numbers: which can be some, and what there is to say of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from everyformer.core.errors import DataError
-from everyformer.data.headers import FEW, is_number
+from everyformer.data.headers import FEW, is_number, number
 from everyformer.data.selection import majority
 from everyformer.data.tables import ENOUGH_ROWS
 
@@ -33,7 +34,7 @@ def refuse_labels(
     """
     rows, found = sum(counts.values()), len(counts)
     if all(map(is_number, counts)):
-        whole = all(float(label.replace(",", ".", 1)).is_integer() for label in counts)
+        whole = all(number(label).is_integer() for label in counts)
         if not whole or (found > MOST_NUMBERS and not chosen):
             hint = f" (--data.label-column {option} takes these as classes)" if whole else ""
             raise DataError(
@@ -45,6 +46,34 @@ def refuse_labels(
             f"{where} has {found:,} different labels in {rows:,} rows, so {column} is probably no "
             "label; choose another with --data.label-column (pairs to translate are --task seq2seq)"
         )
+
+
+def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
+    """(labels,) float32 of labels that are numbers, with a decimal point or a comma.
+
+    Raises:
+        DataError: one is no number, or not a finite one.
+    """
+    labels = list(labels)
+    bad = [text for text in labels if not is_number(text) or not math.isfinite(number(text))]
+    if bad:
+        shown = ", ".join(f"'{text}'" for text in bad[:SHOWN])
+        raise DataError(
+            f"{where} holds {shown}{' and others' if len(bad) > SHOWN else ''}, where --task "
+            "regress needs numbers; choose another --data.label-column, or --task classify"
+        )
+    return np.array([number(text) for text in labels], dtype=np.float32)
+
+
+def describe_numbers(numbers: np.ndarray, train: np.ndarray, validation: np.ndarray) -> str:
+    """Rows, the range of their numbers (rows, 1), and how far off always answering the mean is."""
+    known = numbers[train] if len(train) else numbers
+    mean = known.mean(dtype=np.float64)
+    off = math.sqrt(np.square(numbers[validation] - mean).mean(dtype=np.float64))
+    return (
+        f"{len(numbers):,} texts with numbers from {numbers.min():g} to {numbers.max():g}; always "
+        f"answering their mean {mean:.4g} has an RMSE of {off:.4g} over those held out"
+    )
 
 
 def refuse_unlabelled(lines: Sequence[str], count: int, where: str) -> None:

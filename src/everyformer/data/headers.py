@@ -46,10 +46,15 @@ def finds_header(
 def is_number(cell: str) -> bool:
     """Whether a cell is a number, with a comma or a point."""
     try:
-        float(cell.strip().replace(",", ".", 1))
+        number(cell)
     except ValueError:
         return False
     return True
+
+
+def number(cell: str) -> float:
+    """A cell that is a number, with a comma or a point; else a `ValueError`."""
+    return float(cell.strip().replace(",", ".", 1))
 
 
 def _sign(first: str, cells: Sequence[str]) -> int:

@@ -184,6 +184,11 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
             f"'{source.given}' holds pictures, which the task {task} cannot use; take "
             f"{', '.join(able)} or {last}"
         )
+    if task is not None and TASKS[task].measures:
+        raise DataError(
+            f"'{source.given}' holds pictures without numbers, which the task {task} learns; give "
+            "both as arrays in an .npz (images and y)"
+        )
     pictures = [entry for entry in source.entries if entry.suffix in SUFFIXES]
     layout = find_layout(pictures, config.part)
     labelled = any(len(entry.parts) > 1 for entry in layout.train)

@@ -1,4 +1,4 @@
-"""Texts with a class each: a folder for each class, or a table with a text and a label column."""
+"""Texts with a class or a number each: a folder for each class, or a table with both columns."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from everyformer.core.errors import DataError
+from everyformer.core.tasks import TASKS, TEXT, TaskName
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
-from everyformer.data.classes import SHOWN, describe, refuse_labels, refuse_unlabelled
+from everyformer.data.classes import (
+    SHOWN,
+    describe,
+    describe_numbers,
+    numbers_of,
+    refuse_labels,
+    refuse_unlabelled,
+)  # fmt: skip
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import checked, tokenizer_kind
-from everyformer.data.dataset import ClassedDataset
+from everyformer.data.dataset import ClassedDataset, Spread
 from everyformer.data.layout import class_entries, class_names, find_layout
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
@@ -55,14 +63,17 @@ class LabelledTextDataset(ClassedDataset):
             if self.closing and count < stop - start:
                 inputs[index, max(count - len(self.closing), 0) : count] = self.closing[-count:]
             keep[index, :count] = True
-        labels = torch.from_numpy(self.labels[chosen])
-        return Batch(torch.from_numpy(inputs), labels, torch.from_numpy(keep))
+        return Batch(torch.from_numpy(inputs), self.answers(chosen), torch.from_numpy(keep))
 
 
 def load_labelled(
-    source: Source, config: DataConfig, tokenizer: Tokenizer | None = None
+    source: Source,
+    config: DataConfig,
+    tokenizer: Tokenizer | None = None,
+    task: str = TEXT,
 ) -> LabelledTextDataset:
-    """A source as texts to classify, encoded once into the cache.
+    """A source as texts with a class or, of a task that measures, a number; encoded once into the
+    cache.
 
     Raises:
         DataError: no classes or only one, a class without files, a broken table, rows without a
@@ -71,10 +82,18 @@ def load_labelled(
     """
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
     draw = config.validation, config.seed, config.part
-    key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.table_options)
+    measures = TASKS[task].measures
+    what = ["numbers"] if measures else []
+    key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.table_options, *what)
 
     def build(folder: Path) -> dict[str, Any]:
-        return _build(_LabelledTexts(source, config, tokenizer), folder, config, tokenizer)
+        texts = _LabelledTexts(source, config, tokenizer)
+        if measures and texts.table is None:
+            raise DataError(
+                f"'{source.given}' is no table, so no text has a number that task {task} could "
+                "learn; give a .csv, .tsv, .jsonl or .parquet with --data.label-column"
+            )
+        return _build(texts, folder, config, tokenizer, measures)
 
     folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
     fitted = load_tokenizer(folder)
@@ -87,11 +106,12 @@ def load_labelled(
         split += f"; {cut:,} of the {len(lengths):,} texts are cut to {length:,} tokens"
     return LabelledTextDataset(
         name=source.name,
-        task="classify-text",
+        task=cast(TaskName, task),
         kind="text",
         vocabulary=fitted.vocabulary,
         classes=tuple(facts["classes"]),
         length=length,
+        numbers=Spread.of(arrays["labels"][arrays["train_rows"]]) if measures else None,
         split=split,
         fingerprint=facts["fingerprint"],
         tokenizer=fitted,
@@ -148,7 +168,11 @@ class _LabelledTexts:
 
 
 def _build(
-    texts: _LabelledTexts, folder: Path, config: DataConfig, tokenizer: Tokenizer | None
+    texts: _LabelledTexts,
+    folder: Path,
+    config: DataConfig,
+    tokenizer: Tokenizer | None,
+    measures: bool,
 ) -> dict[str, Any]:
     """Write tokens, bounds, labels and split into ``folder``; give the facts."""
     given = texts.source.given
@@ -156,6 +180,43 @@ def _build(
     labels, chosen = _first_pass(texts, codes)
     if not codes:
         raise DataError(f"'{given}' holds no texts; give rows or files with content")
+    classes: list[str] = []
+    if measures:
+        labels = _numbers(texts, codes)[labels]
+    else:
+        labels, classes = _classes(texts, codes, labels, chosen, config)
+    if texts.layout.validation is None:
+        within = np.zeros(len(labels), dtype=np.int64) if measures else labels
+        chosen[held_out_draw(within, config.validation, config.seed)] = True
+    if not chosen.any():
+        raise DataError(f"the held-out part of '{given}' has no text; add some")
+    training = (text for (_, text, _), out in zip(texts.read(), chosen, strict=True) if not out)
+    fitted = tokenizer or fit_tokenizer(config.tokenizer, training)
+    fitted.save(folder)
+    bounds, checksum = _encode(texts, fitted, folder)
+    rows = np.flatnonzero(~chosen), np.flatnonzero(chosen)
+    for name, values in zip(ARRAYS, (bounds, labels, *rows), strict=True):
+        np.save(folder / f"{name}.npy", values)
+    about = describe_numbers(labels, *rows) if measures else describe(labels, *rows, classes)
+    drawn = f"a draw of {config.validation:.0%}{'' if measures else ' within each class'}"
+    return {
+        "classes": classes,
+        "split": f"{about}; {_split(texts, *rows, f'{drawn} (seed {config.seed})')}",
+        "fingerprint": digest(
+            checksum, labels.tobytes(), chosen.tobytes(), classes, fitted.to_dict()
+        ),
+    }
+
+
+def _classes(
+    texts: _LabelledTexts,
+    codes: dict[str, int],
+    labels: np.ndarray,
+    chosen: np.ndarray,
+    config: DataConfig,
+) -> tuple[np.ndarray, list[str]]:
+    """The class id of each text, and the classes in the order of their ids."""
+    given = texts.source.given
     if (reader := texts.table) is not None:
         counts = dict(zip(codes, np.bincount(labels).tolist(), strict=True))
         table, index = reader.first, reader.indices[1]
@@ -166,25 +227,14 @@ def _build(
     train, rest = ({names[code] for code in np.unique(labels[chosen == part])} for part in (0, 1))
     classes = class_names(train, rest, given)
     ids = {name: index for index, name in enumerate(classes)}
-    labels = np.array([ids[name] for name in names], dtype=np.int64)[labels]
-    if texts.layout.validation is None:
-        chosen[held_out_draw(labels, config.validation, config.seed)] = True
-    if not chosen.any():
-        raise DataError(f"the held-out part of '{given}' has no text; add some")
-    training = (text for (_, text, _), out in zip(texts.read(), chosen, strict=True) if not out)
-    fitted = tokenizer or fit_tokenizer(config.tokenizer, training)
-    fitted.save(folder)
-    bounds, checksum = _encode(texts, fitted, folder)
-    rows = np.flatnonzero(~chosen), np.flatnonzero(chosen)
-    for name, values in zip(ARRAYS, (bounds, labels, *rows), strict=True):
-        np.save(folder / f"{name}.npy", values)
-    return {
-        "classes": classes,
-        "split": f"{describe(labels, *rows, classes)}; {_split(texts, *rows, config)}",
-        "fingerprint": digest(
-            checksum, labels.tobytes(), chosen.tobytes(), classes, fitted.to_dict()
-        ),
-    }
+    return np.array([ids[name] for name in names], dtype=np.int64)[labels], [*classes]
+
+
+def _numbers(texts: _LabelledTexts, codes: dict[str, int]) -> np.ndarray:
+    """(labels, 1) the number that each label is."""
+    assert texts.table is not None
+    column = texts.table.first.column(texts.table.indices[1])
+    return numbers_of(codes, f"{column} of '{texts.source.given}'")[:, None]
 
 
 def _first_pass(texts: _LabelledTexts, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -211,10 +261,7 @@ def _encode(texts: _LabelledTexts, tokenizer: Tokenizer, folder: Path) -> tuple[
     return np.array(bounds, dtype=np.int64), checksum.digest()
 
 
-def _split(
-    texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, config: DataConfig
-) -> str:
-    drawn = f"a draw of {config.validation:.0%} within each class (seed {config.seed})"
+def _split(texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, drawn: str) -> str:
     note = f"{texts.layout.note or drawn}: {len(train):,} training and "
     note += f"{len(validation):,} validation texts"
     if texts.empty:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from everyformer.core.config import field_defaults
 from everyformer.core.errors import ConfigError, DataError, nearest, unknown
-from everyformer.core.tasks import ALL_TASKS, TASKS
+from everyformer.core.tasks import ALL_TASKS, TASKS, tasks_called
+from everyformer.data.arrays import holds_arrays, load_arrays
 from everyformer.data.builtin import load_builtin
 from everyformer.data.config import TABLE_OPTIONS, DataConfig
 from everyformer.data.dataset import Dataset
@@ -28,6 +29,8 @@ FITS = "; leave it out, or give files that it fits (parallel text is the task se
 COLUMNS = TABLE_OPTIONS, ": it is for tables (.csv, .tsv, .jsonl, .parquet)"
 SIDES = "; choose the columns of pairs with --data.source-column and --data.target-column"
 PACKING = ("packing",), ": it is for lm and mlm on text"
+OF_TABLES = tuple(name for name in TABLE_OPTIONS if name != "label_column")
+ARRAYS = ": it is for tables; the arrays of an .npz go by their names"
 DRAWING = ("labels", "small"), ": it is for pictures that are drawn"
 """options that some data has no use for, and what they are for"""
 
@@ -43,7 +46,7 @@ def load_dataset(
 
     Args:
         config: source, tokenizer, lengths, held-out part.
-        task: one of lm, mlm, classify-text, classify-image, seq2seq, pixels, super-resolution;
+        task: a name in `core.tasks.TASKS`, or classify or regress, of whatever the source holds;
             None takes what is natural: a text file lm, parallel text seq2seq, a table or a folder
             with a folder of texts for each class classify-text, pictures classify-image (pixels
             when they have no classes), a built-in its first task.
@@ -57,8 +60,12 @@ def load_dataset(
             may be labelled text or pairs, and nothing says which.
         MissingExtraError: pillow, scikit-learn, pyarrow or tokenizers is needed and not installed.
     """
-    if task is not None and task not in TASKS:
-        raise ConfigError(f"no data for the task '{task}'; {nearest(task, TASKS)}")
+    called = ALL_TASKS if task is None else tasks_called(task)
+    if not called:
+        known = [*TASKS, *(one.word for one in TASKS.values())]
+        raise ConfigError(f"no data for the task '{task}'; {nearest(str(task), known)}")
+    if len(called) == 1:
+        task = called[0]
     if config.source in BUILTINS:
         data = f"the built-in '{config.source}'"
         _refuse(config, data, (*PARALLEL, "part"), FITS)
@@ -68,14 +75,28 @@ def load_dataset(
         if config.source != "digits":
             _refuse(config, data, *DRAWING)
         served = SERVED[config.source]
-        return load_builtin(config, task or first_served(served, able), tokenizer)
+        if task is None or task in TASKS:
+            return load_builtin(config, task or first_served(served, able), tokenizer)
+        meant = [name for name in called if name in served]
+        return load_builtin(config, meant[0] if meant else called[0], tokenizer)
     _refuse_unknown_name(config.source)
     with open_source(config.source) as source:
+        if holds_arrays(source):
+            _refuse(config, "arrays", PARALLEL, FITS)
+            _refuse(config, "arrays", OF_TABLES, ARRAYS)
+            return load_arrays(source, config, task, able)
+        if task is not None and (kind := _reads(source, called)) is not None:
+            task = kind
         if holds_images(source):
             _refuse(config, "pictures", PARALLEL, FITS)
             _refuse(config, "pictures", *COLUMNS)
             _refuse(config, "pictures", *PACKING)
             return load_images(source, config, task)
+        if task is not None and TASKS[task].series:
+            raise DataError(
+                f"'{config.source}' holds no series, which the task {task} needs; give them as "
+                "arrays (N, T, C) with their targets in an .npz"
+            )
         if task is not None and TASKS[task].pictures:
             raise DataError(
                 f"'{config.source}' holds no pictures, which the task {task} needs; give a folder "
@@ -92,12 +113,19 @@ def load_dataset(
             return load_parallel(source, config, tokenizer)
         _refuse(config, f"the task {task}", PARALLEL, FITS)
         _refuse(config, f"the task {task}", ("source_column", "target_column"), FITS)
-        if not TASKS[task].classifies:
-            _refuse(config, f"the task {task}", ("label_column",), "; leave it out, or classify")
-        if TASKS[task].classifies:
-            return load_labelled(source, config, tokenizer)
+        if TASKS[task].answers:
+            return load_labelled(source, config, tokenizer, task)
+        _refuse(config, f"the task {task}", ("label_column",), "; leave it out, or classify")
         text = load_text(source, config, tokenizer)
         return masked(text, config) if TASKS[task].predicts == "hidden" else text
+
+
+def _reads(source: Source, called: Sequence[str]) -> str | None:
+    """Of the tasks that share a word, the one that reads what a source of files holds."""
+    if len(called) == 1:
+        return None
+    reads = "pictures" if holds_images(source) else "labelled text"
+    return next(name for name in called if TASKS[name].reads == reads)
 
 
 def _refuse(config: DataConfig, data: str, names: Sequence[str], hint: str) -> None:

@@ -38,8 +38,8 @@ class RunSpec(Options):
     genes: dict[str, Choice] = field(default_factory=plain_genes)
     """what stands for every gene, with its own options"""
     task: str | None = None
-    """lm, mlm, classify-text, classify-image, seq2seq, pixels or super-resolution (default: what
-    the data suggests, of what the member can do)"""
+    """lm, mlm, seq2seq, pixels or super-resolution; classify or regress, of what the data holds:
+    text, images or series (default: what the data suggests, of what the member can do)"""
     data: DataConfig = field(default_factory=DataConfig)
     """what is read, and how"""
     model: Architecture = field(default_factory=Architecture)

@@ -1,0 +1,199 @@
+"""Arrays of tokens, pictures and series: what they are taken for, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.data import DataConfig, load_dataset
+from everyformer.data.dataset import Spread
+
+DRAW = np.random.default_rng(0)
+PIXELS = DRAW.integers(0, 256, (20, 6, 6), dtype=np.uint8)
+SERIES = DRAW.standard_normal((20, 5, 3))
+TOKENS = DRAW.integers(0, 9, (20, 5))
+CLASSES = np.arange(20) % 3
+NUMBERS = np.arange(20) * 1.5
+
+
+def load(folder: Path, task: str | None = None, *, config: Any = None, **arrays: Any) -> Any:
+    """The data in an .npz of these arrays."""
+    np.savez(folder / "a.npz", **arrays)
+    options = {"length": 4, **(config or {})}
+    return load_dataset(DataConfig(source=str(folder / "a.npz"), **options), task)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "task"),
+    [
+        ({"x": SERIES, "y": CLASSES}, "classify-series"),
+        ({"x": SERIES[:, :, 0], "y": CLASSES}, "classify-series"),
+        ({"x": SERIES, "y": NUMBERS}, "regress-series"),
+        ({"images": PIXELS, "labels": CLASSES}, "classify-image"),
+        ({"images": PIXELS, "labels": NUMBERS}, "regress-image"),
+        ({"images": PIXELS}, "pixels"),
+        ({"images": np.stack((PIXELS,) * 3, -1), "labels": CLASSES}, "classify-image"),
+        ({"tokens": TOKENS, "targets": CLASSES}, "classify-text"),
+        ({"tokens": TOKENS, "targets": NUMBERS}, "regress-text"),
+        ({"tokens": TOKENS}, "lm"),
+        ({"x": np.repeat(SERIES, 2, 0), "y": np.arange(40) // 2}, "classify-series"),
+        ({"x": np.repeat(SERIES, 2, 0), "y": np.arange(40)}, "regress-series"),
+        ({"X": SERIES, "Y": np.array(["a", "b"] * 10)}, "classify-series"),
+    ],
+)
+def test_shape_and_dtype_tell_what_an_array_is(
+    arrays: dict[str, Any], task: str, tmp_path: Path
+) -> None:
+    dataset = load(tmp_path, **arrays)
+    assert dataset.task == task
+    batch = dataset.train_batch(0, 4, 0)
+    assert len(batch.inputs) == 4
+    assert sum(len(b.targets) for b in dataset.validation_batches(8)) > 0
+
+
+@pytest.mark.parametrize(
+    ("word", "arrays", "task"),
+    [
+        ("regress", {"x": SERIES, "y": CLASSES}, "regress-series"),
+        ("classify", {"x": np.repeat(SERIES, 2, 0), "y": np.arange(40) // 2}, "classify-series"),
+        ("regress", {"x": TOKENS, "y": CLASSES}, "regress-text"),
+        ("classify-image", {"x": SERIES[..., 0:1] ** 2 / 99, "y": CLASSES}, "classify-image"),
+        ("pixels", {"x": PIXELS, "y": CLASSES}, "pixels"),
+    ],
+)
+def test_the_task_decides_where_it_is_given(
+    word: str, arrays: dict[str, Any], task: str, tmp_path: Path
+) -> None:
+    assert load(tmp_path, word, **arrays).task == task
+
+
+def test_a_single_array_is_a_text_of_tokens(tmp_path: Path) -> None:
+    np.save(tmp_path / "t.npy", np.arange(100) % 7)
+    dataset: Any = load_dataset(DataConfig(source=str(tmp_path / "t.npy"), length=4))
+    assert (dataset.task, dataset.vocabulary) == ("lm", 7)
+    assert dataset.train.tolist() == [n % 7 for n in range(90)]
+    assert dataset.validation.tolist() == [n % 7 for n in range(90, 100)]
+
+
+def test_rows_and_their_targets_stay_together(tmp_path: Path) -> None:
+    x = np.arange(20.0)[:, None, None] + np.zeros((20, 5, 1))
+    dataset = load(tmp_path, x=x, y=np.arange(20) * 2.0)
+    for batch in (dataset.train_batch(0, 18, 0), *dataset.validation_batches(8)):
+        assert torch.equal(batch.inputs[:, 0] * 2, batch.targets)
+
+
+def test_the_sources_own_split_holds(tmp_path: Path) -> None:
+    arrays = {"x_train": SERIES[:15], "y_train": NUMBERS[:15]}
+    dataset = load(tmp_path, x_test=SERIES[15:], y_test=NUMBERS[15:], **arrays)
+    [batch] = dataset.validation_batches(8)
+    assert batch.targets[:, 0].tolist() == NUMBERS[15:].tolist()
+    assert "own held-out arrays: 15 training and 5 validation" in dataset.split
+
+
+def test_means_and_deviations_are_those_of_the_training_rows(tmp_path: Path) -> None:
+    arrays = {"x_train": SERIES[:15], "y_train": NUMBERS[:15]}
+    dataset = load(tmp_path, x_test=SERIES[15:] + 99, y_test=NUMBERS[15:], **arrays)
+    steps = SERIES[:15].astype(np.float32).reshape(-1, 3)
+    assert dataset.features.mean == pytest.approx(steps.mean(0), abs=1e-6)
+    assert dataset.features.std == pytest.approx(steps.std(0), abs=1e-6)
+    assert dataset.numbers == Spread((10.5,), (pytest.approx(NUMBERS[:15].std()),))
+    options = dataset.model_options
+    assert (options["features"], options["target_mean"]) == (3, (10.5,))
+
+
+def test_lengths_mark_the_padding_and_leave_it_out_of_the_means(tmp_path: Path) -> None:
+    lengths = 1 + np.arange(20) % 5
+    x = np.where(np.arange(5) < lengths[:, None], 1.0, np.nan)[..., None]
+    dataset = load(tmp_path, x=x, y=CLASSES, lengths=lengths)
+    batch = dataset.train_batch(0, 18, 0)
+    assert batch.keep is not None
+    assert torch.equal(batch.inputs[..., 0] == 1, batch.keep)
+    assert dataset.features == Spread((1.0,), (1.0,))
+
+
+@pytest.mark.parametrize(
+    ("images", "first"),
+    [
+        (np.full((20, 2, 2), 0.5), 128),
+        (np.full((20, 2, 2), 7, dtype=np.int64), 7),
+        (np.full((20, 2, 2, 4), 9, dtype=np.uint8), 9),
+        (np.full((20, 3, 2, 2), 9, dtype=np.uint8), 9),
+    ],
+)
+def test_pictures_of_any_scale_and_layout_are_bytes(
+    images: np.ndarray, first: int, tmp_path: Path
+) -> None:
+    dataset = load(tmp_path, "classify-image", images=images, y=CLASSES)
+    assert dataset.image == (3 if images.ndim == 4 else 1, 2, 2)
+    assert int(dataset.train_batch(0, 1, 0).inputs[0, 0, 0, 0]) == first
+
+
+@pytest.mark.parametrize(
+    ("arrays", "task", "said"),
+    [
+        ({"a": SERIES, "y": CLASSES}, None, "none of which is called x, inputs"),
+        ({"x": SERIES, "y": CLASSES[:7]}, None, "20 rows of inputs but 7 targets"),
+        ({"x": SERIES, "y": CLASSES, "lengths": CLASSES}, None, "whole numbers from 1 to 5"),
+        ({"x": SERIES}, None, "has no targets: name them y"),
+        ({"x": SERIES, "y": CLASSES}, "lm", "tokens in .* must be integers"),
+        ({"x": SERIES, "y": NUMBERS}, "classify", "take --task regress"),
+        ({"x": SERIES, "y": CLASSES * 0}, None, "all rows of .* are of one class, 0"),
+        ({"x": SERIES, "y": np.arange(20)}, "classify", "one row alone"),
+        ({"x": SERIES, "y": np.eye(20)}, "classify", "one class a row is needed"),
+        ({"x": SERIES, "y": np.array(["a", "b"] * 10)}, "regress", "numbers, one or some a row"),
+        ({"x": np.where(SERIES > 2, np.nan, SERIES), "y": CLASSES}, None, "NaN or infinity"),
+        ({"x": SERIES, "y": np.full(20, np.inf)}, None, "NaN or infinity, the first is row 0"),
+        ({"x": TOKENS - 1, "y": CLASSES}, None, "they count from 0"),
+        ({"x": SERIES[..., None, None], "y": CLASSES}, None, "which may be several things"),
+        ({"x": PIXELS.astype(float) * 2, "y": CLASSES}, "classify-image", "go from 0 to"),
+        ({"x": PIXELS[:, :, :, None].repeat(5, 3), "y": CLASSES}, None, "1 or 3 channels"),
+        ({"x": SERIES[:1], "y": CLASSES[:1]}, None, "fewer than two rows"),
+        ({"x": np.array(["a", "b"])}, None, "dtype <U1: give numbers"),
+        ({"x": TOKENS[:3]}, None, "is too short"),
+    ],
+)
+def test_arrays_that_fit_nothing_are_refused(
+    arrays: dict[str, Any], task: str | None, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=said):
+        load(tmp_path, task, **arrays)
+
+
+def test_objects_are_not_unpickled(tmp_path: Path) -> None:
+    np.save(tmp_path / "o.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match="nothing is unpickled"):
+        load_dataset(DataConfig(source=str(tmp_path / "o.npy")))
+
+
+@pytest.mark.parametrize("option", ["text_column", "target", "languages"])
+def test_options_of_tables_and_pairs_are_refused(option: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=option.replace("_", "-")):
+        load(tmp_path, x=SERIES, y=CLASSES, config={option: "en-de"})
+
+
+def test_a_label_column_names_the_array_of_targets(tmp_path: Path) -> None:
+    dataset = load(tmp_path, x=SERIES, y=CLASSES, age=NUMBERS, config={"label_column": "age"})
+    assert dataset.task == "regress-series"
+    with pytest.raises(DataError, match="no array 'agee'; it has x, y, age"):
+        load(tmp_path, x=SERIES, y=CLASSES, age=NUMBERS, config={"label_column": "agee"})
+
+
+def test_a_table_gives_numbers(tmp_path: Path) -> None:
+    lines = ["text,price", *(f"word {n},{n}.5" for n in range(20))]
+    (tmp_path / "t.csv").write_text("\n".join(lines), encoding="utf-8")
+    config = DataConfig(source=str(tmp_path / "t.csv"), length=16)
+    dataset = load_dataset(config, "regress")
+    assert dataset.task == "regress-text"
+    values = [b.targets for b in dataset.validation_batches(8)]
+    assert values[0].dtype == torch.float32
+    assert {float(v) % 1 for v in torch.cat(values)} == {0.5}
+    assert "numbers from 0.5 to 19.5" in dataset.split
+    assert "always answering their mean" in dataset.split
+    (tmp_path / "t.csv").write_text("\n".join([*lines, "word,cheap"]), encoding="utf-8")
+    with pytest.raises(DataError, match=r"'price' of .* holds 'cheap', where --task regress"):
+        load_dataset(config, "regress")

@@ -1,0 +1,158 @@
+"""Models that answer a row with numbers, and the measures of their errors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+from torch import Tensor
+
+from everyformer.core.errors import GeneError, ShapeError, UnknownNameError
+from everyformer.core.mask import Mask
+from everyformer.models.build import configure, create_model
+from everyformer.training.regression import NumberErrors
+
+SIZES: dict[str, Any] = {"width": 8, "heads": 2, "layers": 1, "max_length": 8}
+MEAN, STD = (100.0, -3.0), (10.0, 0.5)
+Y = torch.tensor([[90.0, -3.0], [125.0, -2.0], [101.0, -4.5]], dtype=torch.float64)
+
+
+def read(task: str) -> tuple[dict[str, Any], Tensor]:
+    """Options and three rows of inputs of a task."""
+    torch.manual_seed(0)
+    if task == "regress-text":
+        return {"vocabulary": 9}, torch.randint(0, 9, (3, 7))
+    if task == "regress-image":
+        return {"image": (1, 4, 4), "patch": 2}, torch.rand(3, 1, 4, 4, dtype=torch.float64)
+    return {"features": 2}, torch.randn(3, 7, 2, dtype=torch.float64)
+
+
+TASKS = ("regress-text", "regress-image", "regress-series")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_fresh_model_answers_the_mean_of_the_training_data(task: str) -> None:
+    options, inputs = read(task)
+    model = create_model(
+        "attention", task, target_mean=MEAN, target_std=STD, **SIZES, **options
+    ).double()
+    assert torch.equal(model(inputs).logits, torch.tensor([MEAN] * 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_loss_is_the_mean_square_in_standard_deviations(task: str) -> None:
+    options, inputs = read(task)
+    model = create_model(
+        "attention", task, target_mean=MEAN, target_std=STD, **SIZES, **options
+    ).double()
+    torch.nn.init.normal_(model.pool.head.weight)  # type: ignore[union-attr, arg-type]
+    out = model(inputs, targets=Y)
+    p = out.logits
+    squares = ((p - Y) / torch.tensor([10.0, 0.5])) ** 2
+    torch.testing.assert_close(out.loss, squares.sum() / 6)
+    assert float(p.detach().std(0).min()) > 0
+
+
+def test_one_number_a_row_may_come_without_a_second_dimension() -> None:
+    model = create_model("gmlp", "regress-series", features=2, **SIZES)
+    x, y = torch.randn(3, 7, 2), torch.tensor([1.0, -100.0, 3.0])
+    torch.testing.assert_close(model(x, targets=y).loss, model(x, targets=y[:, None]).loss)
+    assert model(x, targets=y).loss.item() == pytest.approx((1 + 100**2 + 9) / 3)
+
+
+def test_targets_of_another_width_are_refused() -> None:
+    model = create_model("gmlp", "regress-series", features=2, **SIZES)
+    with pytest.raises(ShapeError, match=r"\(3, 1\) numbers, not \(3, 2\)"):
+        model(torch.randn(3, 7, 2), targets=torch.randn(3, 2))
+
+
+def test_series_are_standardised_by_the_training_datas_features() -> None:
+    torch.manual_seed(0)
+    plain = create_model("attention", "classify-series", features=2, classes=3, **SIZES)
+    known = {"feature_mean": (5.0, -1.0), "feature_std": (2.0, 10.0)}
+    model = create_model("attention", "classify-series", features=2, classes=3, **known, **SIZES)
+    model.load_state_dict(plain.state_dict())
+    for one in (plain, model):
+        torch.nn.init.ones_(one.pool.head.weight)  # type: ignore[union-attr, arg-type]
+    x = torch.randn(3, 7, 2)
+    scaled = x * torch.tensor([2.0, 10.0]) + torch.tensor([5.0, -1.0])
+    torch.testing.assert_close(model(scaled).logits, plain(x).logits)
+
+
+def test_what_stands_in_the_padding_of_a_series_does_not_matter() -> None:
+    torch.manual_seed(0)
+    model = create_model("attention", "regress-series", features=2, **SIZES).double()
+    torch.nn.init.normal_(model.pool.head.weight)  # type: ignore[union-attr, arg-type]
+    x = torch.randn(1, 5, 2, dtype=torch.float64)
+    padded = torch.cat((x, torch.full((1, 2, 2), math.nan, dtype=torch.float64)), 1)
+    keep = torch.tensor([[True] * 5 + [False] * 2])
+    torch.testing.assert_close(model(padded, mask=Mask(keep=keep)).logits, model(x).logits)
+
+
+@pytest.mark.parametrize(
+    ("word", "options", "task"),
+    [
+        ("regress", {}, "regress-text"),
+        ("regress", {"image": (1, 4, 4)}, "regress-image"),
+        ("regress", {"features": 3}, "regress-series"),
+        ("classify", {"features": 3}, "classify-series"),
+        ("classify", {"image": (1, 4, 4)}, "classify-image"),
+        ("classify", {}, "classify-text"),
+    ],
+)
+def test_a_word_means_the_task_that_reads_what_is_given(
+    word: str, options: dict[str, Any], task: str
+) -> None:
+    assert configure("attention", word, **options).task == task
+
+
+def test_an_unknown_word_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="regres"):
+        configure("attention", "regres")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "needs features"),
+        ({"features": 2, "feature_mean": (1.0,)}, "1 numbers, but there are 2 features"),
+        ({"features": 2, "target_mean": (1.0, 2.0)}, "target_mean has 2 numbers and target_std 1"),
+    ],
+)
+def test_facts_of_a_series_that_do_not_fit_are_refused(options: Any, said: str) -> None:
+    with pytest.raises(Exception, match=said) as found:
+        create_model("attention", "regress-series", **SIZES, **options)
+    assert isinstance(found.value, GeneError) or "target_mean" in said
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_the_measures_are_scikit_learns(columns: int) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(40, columns, dtype=torch.float64) * 7 + 3
+    p = y + torch.randn(40, columns, dtype=torch.float64)
+    mean, std = (2.5,) * columns, (4.0,) * columns
+    errors = NumberErrors(mean, std)
+    for rows in (slice(0, 13), slice(13, 40)):
+        errors.add(p[rows], y[rows])
+    found = errors.summary()
+    assert found["mae"] == pytest.approx(mean_absolute_error(y, p))
+    assert found["rmse"] == pytest.approx(math.sqrt(mean_squared_error(y, p)))
+    assert found["r2"] == pytest.approx(r2_score(y, p))
+    constant = torch.full_like(y, 2.5)
+    assert found["mean_mae"] == pytest.approx(mean_absolute_error(y, constant))
+    assert found["mean_rmse"] == pytest.approx(math.sqrt(mean_squared_error(y, constant)))
+    assert found["loss"] == pytest.approx(mean_squared_error(y, p) / 16)
+    losses = (((p - y) / 4) ** 2).mean(1)
+    half = 1.959964 * float(losses.std(unbiased=True)) / math.sqrt(40)
+    low, high = found["loss_interval"]
+    assert (high - low) / 2 == pytest.approx(half, rel=1e-6)
+    assert found["sequences"] == found["scored"] == 40
+
+
+def test_targets_that_are_all_the_same_have_no_r2() -> None:
+    errors = NumberErrors((0.0,), (1.0,))
+    errors.add(torch.tensor([[1.0], [2.0]]), torch.tensor([3.0, 3.0]))
+    assert "r2" not in errors.summary()
