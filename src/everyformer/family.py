@@ -30,6 +30,7 @@ from everyformer.core.tasks import (
     SERIES_NUMBER,
     TEXT,
     TEXT_NUMBER,
+    tasks_called,
 )  # fmt: skip
 from everyformer.genes import GENES, plain_genes
 
@@ -412,13 +413,16 @@ FAMILY: tuple[Member, ...] = (
 def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) -> list[Member]:
     """All members in family order, or those that support ``task`` and every ability named.
 
+    Of classify and regress those that do it of text; -image and -series name another kind.
+
     Raises:
         ConfigError: another package offers a row that cannot be used; names the package.
     """
+    called = None if task is None else next(iter(tasks_called(task)), task)
     return [
         m
         for m in _known().values()
-        if (task is None or task in m.tasks) and all(m.can(a) for a in abilities)
+        if (called is None or called in m.tasks) and all(m.can(a) for a in abilities)
     ]
 
 

@@ -10,7 +10,7 @@ from everyformer.cli.parsing import verb
 from everyformer.core.config import Options
 from everyformer.core.errors import unknown
 from everyformer.core.member import Member
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import TASKS, tasks_called
 from everyformer.family import list_members
 
 ABILITIES = ("causal", "bidirectional", "cross", "streaming", "padding")
@@ -21,8 +21,8 @@ class ListOptions(Options):
     """The words of `everyformer list`."""
 
     task: str | None = None
-    """only members that have this task: lm, mlm, classify-text, classify-image, seq2seq, pixels,
-    super-resolution"""
+    """only members that have this task: lm, mlm, seq2seq, pixels, super-resolution, classify or
+    regress (of text; -image or -series say another kind)"""
     causal: bool = False
     """only members that can hide the future"""
     bidirectional: bool = False
@@ -46,8 +46,8 @@ class ListOptions(Options):
 )
 def run(options: ListOptions) -> int:
     """Print the family table."""
-    if options.task is not None and options.task not in TASKS:
-        raise unknown("task", options.task, TASKS)
+    if options.task is not None and not tasks_called(options.task):
+        raise unknown("task", options.task, [*TASKS, *(task.word for task in TASKS.values())])
     wanted = tuple(name for name in ABILITIES if getattr(options, name))
     members = list_members(task=options.task, abilities=wanted)
     members = [m for m in members if m.is_mixer or not options.mixers]
@@ -57,9 +57,14 @@ def run(options: ListOptions) -> int:
     rows = []
     for m in members:
         marks = ["yes" if able else "-" for able in (m.is_mixer, *map(m.can, ABILITIES))]
-        rows.append((m.name, m.title, str(m.year), *marks, f"L^{m.cost.time:g}"))
-    print(table(("member", "title", "year", "mixer", *ABILITIES, "time"), rows))
+        rows.append((m.name, m.title, str(m.year), *marks, _growth(m.cost.time)))
+    print(table(("member", "title", "year", "mixer", *ABILITIES, "time grows like"), rows))
     return 0
+
+
+def _growth(exponent: float) -> str:
+    """A power of the length L."""
+    return "L" if exponent == 1 else f"L^{exponent:g}"
 
 
 def describe(member: Member) -> dict[str, object]:
