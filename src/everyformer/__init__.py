@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from everyformer.core.trace import trace as trace
     from everyformer.family import info as info
     from everyformer.family import list_members as list_members
+    from everyformer.family import register as register
     from everyformer.generation.sampling import generate as generate
     from everyformer.generation.sampling import stream as stream
     from everyformer.interop.multihead import MultiheadAttention as MultiheadAttention
@@ -52,6 +53,7 @@ _HOMES = {
     "Member": "core.member",
     "info": "family",
     "list_members": "family",
+    "register": "family",
     "generate": "generation.sampling",
     "stream": "generation.sampling",
     "MultiheadAttention": "interop.multihead",

@@ -9,12 +9,15 @@ Other packages add rows through the entry-point group ``everyformer.members``, e
 
 from __future__ import annotations
 
+import datetime
 import functools
+import inspect
 from importlib.metadata import entry_points
 from typing import Any
 
+from everyformer.core import own
 from everyformer.core.config import Choice
-from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.errors import ConfigError, GeneError, unknown
 from everyformer.core.gene import plain_choice
 from everyformer.core.member import Cost, Genes, Member
 from everyformer.core.tasks import (
@@ -28,6 +31,7 @@ from everyformer.core.tasks import (
     SEQ2SEQ,
     SERIES,
     SERIES_NUMBER,
+    TASKS,
     TEXT,
     TEXT_NUMBER,
     tasks_called,
@@ -433,9 +437,84 @@ def info(name: str) -> Member:
     return _known()[name]
 
 
+def register(mixer: type[Any], row: Member | None = None) -> Member:
+    """Make a mixer of your own a member, by its ``name``, in all calls and verbs.
+
+    Processes that are started from here know it too, unless the class is of the script itself.
+
+    Args:
+        mixer: a final subclass of `everyformer.Mixer`.
+        row: what there is to say of it (default: what the class can do, found by building it).
+
+    Raises:
+        ConfigError: it is no mixer, has no name, or one that is taken.
+    """
+    _require_free(getattr(mixer, "name", None))
+    own.add_class(mixer)
+    _rows[mixer.name] = row or row_of(mixer)
+    _known.cache_clear()
+    return info(mixer.name)
+
+
+def register_spec(spec: str) -> None:
+    """The same of a class told by ``module:Class`` or ``file.py:Class``."""
+    _require_free(own.add_spec(spec).name)
+    _known.cache_clear()
+
+
+def _require_free(name: str | None) -> None:
+    if name in {member.name for member in FAMILY}:
+        raise ConfigError(f"'{name}' is a member of this library: give your mixer another name")
+
+
+_rows: dict[str, Member] = {}
+"""of classes that were registered with one"""
+
+
+def row_of(mixer: type[Any]) -> Member:
+    """What a mixer class says of itself, where nobody has written a row for it.
+
+    A small one is built both ways; a refusal is the reason why it cannot be that.
+    """
+    can: dict[str, bool | str] = {}
+    built: dict[str, Any] = {}
+    for ability, causal in (("causal", True), ("bidirectional", False)):
+        try:
+            built[ability] = mixer(width=16, heads=2, causal=causal, max_length=16)
+            can[ability] = True
+        except GeneError as error:
+            can[ability] = str(error)
+    if not built:
+        raise ConfigError(f"the mixer '{mixer.name}' can be built neither causal nor not: {can}")
+    streams = "causal" in built and built["causal"].continues
+    can["streaming"] = streams or "it does not say how a state begins (empty_state)"
+    can["cross"] = mixer.crosses or "it has no cross form"
+    tasks = [name for name, task in TASKS.items() if task.answers]
+    if can["bidirectional"] is True:
+        tasks = [MLM, *tasks]
+    if can["causal"] is True:
+        tasks = [LM, *tasks, PIXELS]
+    exempt = {"cost": "no cost is claimed: write a row for it"}
+    if not _overrides(mixer, "text_reference") and not _overrides(mixer, "reference"):
+        exempt["equation"] = "it has no reference (text_reference)"
+    about = (inspect.getdoc(mixer) or mixer.name).splitlines()[0]
+    return Member(
+        mixer.name, about.rstrip("."), "your own", datetime.date.today().year, None,
+        Genes(plain_genes() | {"mixer": Choice(mixer.name)}), tuple(tasks),
+        Cost(2, 2, "not stated", "not stated"), "none is made", exempt=exempt, group="your own",
+        **can,
+    )  # fmt: skip
+
+
+def _overrides(mixer: type[Any], name: str) -> bool:
+    """Whether a class outside of this library defines a method."""
+    owner = next((one for one in mixer.__mro__ if name in vars(one)), None)
+    return owner is not None and not owner.__module__.startswith("everyformer.")
+
+
 @functools.cache
 def _known() -> dict[str, Member]:
-    """Every member by its name: those above, then those of other packages."""
+    """Every member by its name: those above, those of other packages, the user's own mixers."""
     known = {member.name: member for member in FAMILY}
     for entry in sorted(entry_points(group="everyformer.members"), key=lambda entry: entry.name):
         owner = entry.dist.name if entry.dist else entry.module
@@ -449,4 +528,10 @@ def _known() -> dict[str, Member]:
         if not isinstance(row, Member) or row.name != entry.name:
             raise ConfigError(f"{offer} is no `Member` of that name, but {row!r}")
         known[entry.name] = row
+    for entry in entry_points(group="everyformer.mixers"):
+        if entry.name not in known:
+            known[entry.name] = row_of(own.loaded(entry))
+    for name, mixer in own.own_mixers().items():
+        if name not in known:
+            known[name] = _rows.get(name) or row_of(mixer)
     return known

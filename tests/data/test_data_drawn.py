@@ -27,7 +27,7 @@ def test_classes_are_told_with_every_batch_where_they_are_asked_for(
 ) -> None:
     source = write(tmp_path / "x", SHADES)
     data = load(source, task, labels=True)
-    assert data.classes == data.pictures["class_names"] == ("a", "b")
+    assert data.classes == data.model_options["class_names"] == ("a", "b")
     for batch in (data.train_batch(0, 2, 0), next(data.validation_batches(2))):
         assert torch.equal(batch.labels, (batch.targets[:, 0] >= 100).long())
         assert torch.equal(batch.rows(1, 2).labels, batch.labels[1:])

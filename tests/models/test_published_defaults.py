@@ -292,7 +292,9 @@ def test_the_preset_of_a_member_is_as_published(member: str, task: str) -> None:
     row = {**MEMBER_ROWS[member], **BY_TASK.get((member, task), {})}
     expected = {**GENES, "schedule": {}, **ARCHITECTURE, **row}
     if expected["scale_embedding"] is None:
-        text = task in ("lm", "mlm", "classify-text") and expected["init"] == "member"
+        text = (
+            task in ("lm", "mlm", "classify-text", "regress-text") and expected["init"] == "member"
+        )
         expected["scale_embedding"] = text or expected["position"] == "sinusoidal"
     for gene in GENES:
         options = expected.pop(f"{gene}_options", {})

@@ -373,7 +373,7 @@ def test_a_member_starts_as_published(member: str, task: str) -> None:
         sizes["source_image"] = (1, 8, 8)
     model = ef.create_model(member, task, **sizes)
     tokens, own = MEMBER_ROWS[member]
-    if task in ("lm", "mlm", "classify-text") and member not in ("gpt", "bert"):
+    if task in ("lm", "mlm", "classify-text", "regress-text") and member not in ("gpt", "bert"):
         tokens, own = UNIT, {**own, **TEXT_ROWS.get(member, {})}
     common = {**BLOCK, "*embedding.weight": N(tokens), "*embedding.*.weight": N(tokens)}
     common["pool.head.weight"] = N(UNIT)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everyformer.core.allocator import keep_freed_memory
-from everyformer.core.errors import EveryformerError, refused_by_system, unknown
+from everyformer.core.errors import ConfigError, EveryformerError, refused_by_system, unknown
 from everyformer.core.memory import is_out_of_memory, out_of_memory
 from everyformer.core.pulse import Pulse
 from everyformer.core.stopping import Guard, Stopped
@@ -120,6 +120,7 @@ def _run(words: Sequence[str]) -> int:
     if words[0] not in VERBS:
         raise unknown("verb", words[0], VERBS)
     keep_freed_memory()
+    words = _with_plugins(words)
     verb = importlib.import_module(f"everyformer.cli.{words[0]}")
     try:
         code: int = verb.run(words[1:])
@@ -127,6 +128,24 @@ def _run(words: Sequence[str]) -> int:
         # after --help and --print-config, and where a value was refused
         return stop.code if isinstance(stop.code, int) else 0
     return code
+
+
+def _with_plugins(words: Sequence[str]) -> list[str]:
+    """The words without ``--plugin SPEC``, whose mixers are known from here on."""
+    rest: list[str] = []
+    after = iter(words)
+    for word in after:
+        flag, equals, spec = word.partition("=")
+        if flag != "--plugin":
+            rest.append(word)
+            continue
+        given = spec if equals else next(after, None)
+        if given is None:
+            raise ConfigError("--plugin needs a mixer, as module:Class or path/file.py:Class")
+        from everyformer.family import register_spec
+
+        register_spec(given)
+    return rest
 
 
 def _require_streams() -> None:

@@ -87,7 +87,13 @@ class Mixer(nn.Module):
     @property
     def continues(self) -> bool:
         """Whether there is an exact state."""
-        return self.causal
+        return self.causal and self.begins
+
+    @final
+    @property
+    def begins(self) -> bool:
+        """Whether it says how a state begins (`empty_state`)."""
+        return type(self).empty_state is not Mixer.empty_state
 
     @final
     def init_state(

@@ -2,7 +2,8 @@
 
 A name equals its file or folder: ``aft-local`` is registered in ``aft_local.py`` of its package,
 ``sinkhorn`` in ``sinkhorn/``. They are imported when their name is first asked for, so that listing
-costs nothing; other packages may add names through the entry-point group ``everyformer.<kind>s``.
+costs nothing; other packages may add names through the entry-point group ``everyformer.<kind>s``,
+and users their own mixers (`everyformer.core.own`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import importlib.util
 import pkgutil
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.own import own_mixers
 
 T = TypeVar("T")
 
@@ -60,7 +62,7 @@ class Registry(Generic[T]):
             if file.name != "base" and not file.name.startswith("_")
         }
         plugins = {e.name for e in entry_points(group=f"everyformer.{self.kind}s")}
-        return sorted(files | set(self._files) | set(self._entries) | plugins)
+        return sorted(files | set(self._files) | set(self._entries) | plugins | set(self._own()))
 
     def _import(self, name: str) -> None:
         module = f"{self._package}.{self._files.get(name, name).replace('-', '_')}"
@@ -70,3 +72,11 @@ class Registry(Generic[T]):
         for entry in entry_points(group=f"everyformer.{self.kind}s", name=name):
             # whether it registers itself or not
             self._entries.setdefault(name, entry.load())
+        if name in (own := self._own()):
+            self._entries.setdefault(name, own[name])
+
+    def _own(self) -> dict[str, T]:
+        """The user's own mixers, in the registry of mixers."""
+        own: Any = own_mixers() if self.kind == "mixer" else {}
+        found: dict[str, T] = own
+        return found

@@ -45,7 +45,9 @@ from everyformer.mixers import MIXERS
 from everyformer.models.base import Model, evaluating
 from everyformer.positions.base import Position
 
-ABLE = tuple(name for name, task in TASKS.items() if task.embeds_text or not task.writes)
+ABLE = tuple(
+    name for name, task in TASKS.items() if task.embeds_text or (task.pictures and task.answers)
+)
 """tasks whose models can be exported"""
 BAND = torch.ops.everyformer.band_product.default
 TOLERANCE = 1e-4

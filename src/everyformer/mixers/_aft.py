@@ -26,8 +26,7 @@ from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.averages.running import total_average
 from everyformer.engines.rows import gather_rows
-from everyformer.mixers._heads import StreamingMixer
-from everyformer.mixers.base import Rows, rows_of
+from everyformer.mixers.base import Rows, StreamingMixer, rows_of
 
 Gate = Literal["sigmoid", "relu", "identity"]
 _GATES: dict[Gate, Callable[[Tensor], Tensor]] = {

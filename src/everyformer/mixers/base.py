@@ -8,18 +8,21 @@ is asked text by text, on the real tokens alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from everyformer.core.errors import UnsupportedError
+from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask, positions_of, runs_of
-from everyformer.core.mixer import Context, Mixer
+from everyformer.core.mixer import Context, Mixer, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.engines.rows import checked_keep, compact, repack, spread, unpack
 from everyformer.engines.softmax.visibility import surely
+from everyformer.memory.base import Memory
+from everyformer.positions.base import Position
 
 Restore = Callable[[Tensor], Tensor]
 """Puts results (rows, L, ...) back where the tokens came from; padding gets zeros."""
@@ -243,3 +246,65 @@ def _texts_of(x: Tensor, mask: Mask) -> Iterator[tuple[int, Tensor]]:
             at = (real[row] & (runs[row] == run)).nonzero().squeeze(1)
             if len(at):
                 yield row, at
+
+
+class BuiltMixer(Mixer):
+    """Base of mixers with one constructor and one way to begin a state; a member adds both hooks.
+
+    Args:
+        width: channels of x.
+        heads: H; of what the member has for each head.
+        causal: whether a token sees only itself and earlier ones.
+        max_length: longest sequence; needed where there is a table over positions.
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        position: acts on queries, keys or scores, in members that take one.
+        memory: rows of the past, in members that read one.
+        options: the member's, or a dictionary.
+    """
+
+    Options: ClassVar[type[Any]] = NoOptions
+    options: Any
+    position: Any
+    out: nn.Linear
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        causal: bool = False,
+        max_length: int | None = None,
+        channels: int | None = None,
+        position: Position | None = None,
+        memory: Memory | None = None,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        self.options = set_options(self.Options, self.name, options)
+        if channels is not None and not self.shares_heads:
+            raise GeneError(f"mixer '{self.name}' cannot be some of the heads of a layer")
+        if position is not None and not self.accepts_positions:
+            raise GeneError(
+                f"mixer '{self.name}' takes no position inside; '{position.name}' was given"
+            )
+        if memory is not None and not self.accepts_memory:
+            raise GeneError(f"mixer '{self.name}' reads no memory; '{memory.name}' was given")
+        self.width, self.heads, self.causal = width, heads, causal
+        self.channels, self.position, self.memory = channels or width, position, memory
+        self.alone = channels is None
+        self.build(max_length)
+
+    def build(self, max_length: int | None) -> None:
+        """Make the parameters, by the sizes and options that are attributes by now."""
+        raise NotImplementedError
+
+
+class StreamingMixer(RowMixer, BuiltMixer):
+    """Base of row mixers that continue a text."""
+
+    honours = frozenset({"keep", "documents"})
+
+    def check_seen(self, seen: Tensor) -> None:
+        """Refuse ``seen`` (B,) tokens beyond this mixer's table; a compiled graph cannot ask."""
+        if not torch.compiler.is_compiling():
+            self.check_length(int(seen.max()))

@@ -36,9 +36,8 @@ from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.averages.toeplitz import toeplitz_matrix, toeplitz_mix
 from everyformer.engines.softmax.visibility import surely
 from everyformer.mixers import MIXERS
-from everyformer.mixers._heads import StreamingMixer
 from everyformer.mixers.attention import Attention
-from everyformer.mixers.base import Rows
+from everyformer.mixers.base import Rows, StreamingMixer
 
 Gate = Literal["split", "multiplicative", "additive", "linear"]
 

@@ -39,10 +39,10 @@ from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility, counts_up, visibility, with_past
 from everyformer.memory.base import Segment, by_contents
 from everyformer.mixers import MIXERS
-from everyformer.mixers._heads import BuiltMixer
 from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.mixers.attention.reference import attention_reference
 from everyformer.mixers.attention.trials import TRIALS
+from everyformer.mixers.base import BuiltMixer
 from everyformer.positions._scores import ScorePosition
 from everyformer.positions.base import Position
 

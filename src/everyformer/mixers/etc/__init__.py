@@ -44,8 +44,7 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.sparse.layouts import Windows
 from everyformer.mixers import MIXERS
-from everyformer.mixers._heads import BuiltMixer
-from everyformer.mixers.base import RowMixer, Rows
+from everyformer.mixers.base import BuiltMixer, RowMixer, Rows
 from everyformer.mixers.etc.kinds import (
     Kind,
     Labels,

@@ -1,0 +1,183 @@
+"""Mixers of the user's own: the page's twenty lines, by option, by entry point and in Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everyformer import family
+from everyformer.cli import main
+from everyformer.core import own
+from everyformer.core.errors import ConfigError
+from everyformer.core.tasks import TASKS
+
+PAGE = Path(__file__).parents[1] / "docs" / "adding-a-member.md"
+SIZES = (
+    *("--width", "16", "--heads", "2", "--layers", "1", "--length", "16", "--batch", "2"),
+    *("--steps", "3", "--training.threads", "1", "--training.evaluate-sequences", "2"),
+)
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Nothing is known before, nor after."""
+    monkeypatch.setattr(own, "_here", {})
+    monkeypatch.setattr(family, "_rows", {})
+    monkeypatch.setenv(own.VARIABLE, "")
+    family._known.cache_clear()
+    yield
+    own._load.cache_clear()
+    family._known.cache_clear()
+    from everyformer.mixers import MIXERS
+
+    MIXERS._entries.pop("cum-mean", None)
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with the first program of the page in mine.py."""
+    code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert code is not None
+    assert len(code[1].rstrip().splitlines()) <= 25
+    (tmp_path / "mine.py").write_text(code[1], encoding="utf-8")
+    (tmp_path / "text.txt").write_text("the quick brown fox " * 60, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_the_page_s_mixer_keeps_every_law(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "cum-mean", "--plugin", "mine.py:CumMean", "--json"]) == 0
+    found = {r["law"]: r["status"] for r in json.loads(capsys.readouterr().out)}
+    unsaid = {"equation", "chunks", "limits", "cost"}
+    assert {law for law, status in found.items() if status == "exempt"} <= unsaid
+    assert {law for law, status in found.items() if status == "held"} >= {
+        *("causality", "padding", "numbers", "compiles", "keeps", "reproducible"),
+    }
+
+
+@pytest.mark.parametrize("spec", ["mine.py:CumMean", "mine:CumMean"])
+def test_every_verb_knows_it(spec: str, mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, plugin = ("--data", "text.txt"), ("--plugin", spec)
+    for words, said in (
+        (("list",), "Running means: every token reads the mean of those up to it"),
+        (("info", "cum-mean"), "cum-mean reads the past alone"),
+        (("train", "cum-mean", *data, *SIZES, "--out", "run"), "3 steps"),
+        (("eval", "run"), "bits_per_byte"),
+        (("generate", "run", "--prompt", "the", "--tokens", "3"), "the"),
+        (("show", "run", "encodings"), "png"),
+    ):
+        assert main([*words, *plugin]) == 0
+        assert said in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_processes_that_are_started_know_it(mine: Path) -> None:
+    """A comparison trains, and a benchmark measures, in processes of their own."""
+    words = (
+        *("compare", "cum-mean", "attention", "--plugin=mine.py:CumMean", "--data", "text.txt"),
+        *(*SIZES, "--bench-lengths", "16", "--json"),
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "everyformer", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert {row["member"]: row["status"] for row in results["rows"]} == {
+        "cum-mean": "done",
+        "attention": "done",
+    }
+    assert {p["member"]: p["status"] for p in results["bench"]}["cum-mean"] == "ok"
+
+
+def test_a_class_is_registered_in_python(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import everyformer as ef
+
+    monkeypatch.syspath_prepend(str(mine))
+    sys.modules.pop("mine", None)
+    from mine import CumMean  # type: ignore[import-not-found]
+
+    row = ef.register(CumMean)
+    assert (row.name, row.causal, row.cross) == ("cum-mean", True, "it has no cross form")
+    assert "causal=True" in str(row.bidirectional)
+    assert "empty_state" in str(row.streaming)
+    assert ef.register(CumMean) == row
+    model = ef.create_model("cum-mean", width=16, layers=1, heads=2)
+    assert type(model.stack.mixers[0]) is CumMean
+    assert type(ef.create_mixer("cum-mean", width=8, causal=True)) is CumMean
+    assert os.environ[own.VARIABLE] == "mine:CumMean"
+
+
+def test_a_mixer_reads_what_its_directions_allow(mine: Path) -> None:
+    family.register_spec("mine.py:CumMean")
+    writes = {name for name, task in TASKS.items() if task.answers} | {"lm", "pixels"}
+    assert set(family.info("cum-mean").tasks) == writes
+
+
+@pytest.mark.parametrize("group", ["mixer alone", "mixer of another name", "broken"])
+def test_an_entry_point_without_a_row_is_a_member(
+    group: str, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import everyformer as ef
+
+    name = "mean" if group == "mixer of another name" else "cum-mean"
+    value = "mine:Missing" if group == "broken" else "mine:CumMean"
+    info = mine / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[everyformer.mixers]\n{name} = {value}\n")
+    monkeypatch.syspath_prepend(str(mine))
+    sys.modules.pop("mine", None)
+    if group == "mixer alone":
+        assert ef.create_mixer("cum-mean", width=8, causal=True).name == "cum-mean"
+        assert ef.create_model("cum-mean", width=8, heads=2, layers=1).config.member == "cum-mean"
+        return
+    said = (
+        "calls itself 'cum-mean'" if name == "mean" else "the package 'mine' .* cannot be imported"
+    )
+    with pytest.raises(ConfigError, match=said):
+        ef.info("cum-mean")
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "said"),
+    [
+        ("mine.py", "", "names no class: write module:Class"),
+        ("none.py:A", "", "there is no file '.*none.py'"),
+        ("nomodule:A", "", "cannot be imported: No module named 'nomodule': install it"),
+        ("bad.py:A", "import nothing_like_it", "cannot be imported: No module named 'nothing_"),
+        ("bad.py:A", "1 / 0", "fails as it is imported: ZeroDivisionError"),
+        ("bad.py:A", "class B: pass", "has no 'A'; .*B"),
+        ("bad.py:A", "class A: pass", "is no mixer: derive a class from everyformer.Mixer"),
+        (
+            "bad.py:A",
+            "from everyformer.mixers.base import StreamingMixer\nclass A(StreamingMixer): pass",
+            "has no name: give the class one",
+        ),
+    ],
+)
+def test_a_plugin_that_fails_says_why(
+    spec: str, text: str, said: str, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (mine / "bad.py").write_text(text, encoding="utf-8")
+    assert main(["list", "--plugin", spec]) == 2
+    assert re.search(said, capsys.readouterr().err)
+
+
+def test_a_mixer_cannot_take_a_member_s_name(mine: Path) -> None:
+    text = (mine / "mine.py").read_text(encoding="utf-8").replace("cum-mean", "gmlp")
+    (mine / "mine.py").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="'gmlp' is a member of this library"):
+        family.register_spec("mine.py:CumMean")
+
+
+def test_the_option_needs_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--plugin"]) == 2
+    assert "module:Class or path/file.py:Class" in capsys.readouterr().err
