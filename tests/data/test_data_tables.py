@@ -209,6 +209,8 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
         (b"text,label\nsch\xc3\xb6n,y\nsch\xf6n,y\n", {}, "line 3 is not UTF-8.*mixes encodings"),
         ("text,label\nx,y\n".encode("utf-16"), {}, "line 1 is not UTF-8.*iconv -f UTF-16"),
         ("\n\n", {}, "is empty"),
+        ("text,label\n", {}, r"a header \(text, label\) and no rows"),
+        ("foo,bar\n", {"header": "yes"}, r"a header \(foo, bar\) and no rows"),
         (many(60, lambda n: "" if n % 5 == 1 else n % 2), {}, "12 texts without a label: line 3, "),
         (many(60, lambda n: "" if n % 5 == 1 else n % 2), {}, "line 38 and 4 more; fill"),
         (many(60, lambda n: f"own {n}"), {}, "60 different labels in 60 rows, so 'label' is prob"),
@@ -297,7 +299,8 @@ def test_tables_of_one_source_are_alike(
 
 def test_tables_of_one_source_may_order_their_columns_anew(tmp_path: Path, load: Load) -> None:
     test = delimited([("label", "text"), ("a", "x"), ("b", "y")], ";")
-    data = load(write(tmp_path / "x", {"train.csv": many(9), "test.csv": test}))
+    files = {"train.csv": many(9), "test.csv": test, "README.md": "about it"}
+    data = load(write(tmp_path / "x", files))
     (batch,) = data.validation_batches(2)
     assert batch.targets.tolist() == [0, 1]
     assert batch.inputs[:, 0].tolist() == [120, 121]
