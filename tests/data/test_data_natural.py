@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data_files import Load, delimited, write
+from data_files import Load, delimited, picture, write
 
 from everyformer.core.errors import ConfigError, DataError, EveryformerError, MissingExtraError
 
@@ -34,6 +34,18 @@ BOTH = (*READER, *TRANSLATOR)
         ("a.csv", delimited([("n", "en", "de"), *((1, *p) for p in PAIRS)]), BOTH, "seq2seq"),
         ("a.csv", delimited(LABELLED), BOTH, "classify-text"),
         ("a.csv", delimited([("text", "target"), *LABELLED[1:]]), BOTH, "classify-text"),
+        (
+            "a.csv",
+            delimited([("source", "text", "target"), *[("web", "a b", "x"), ("tv", "c", "y")] * 4]),
+            READER,
+            "classify-text",
+        ),
+        (
+            "a.jsonl",
+            '{"said": "a b", "mood": "x"}\n{"said": "c", "mood": "y"}\n' * 15,
+            READER,
+            "classify-text",
+        ),
         ("a.csv", delimited(LABELLED), ("lm",), "lm"),
         ("a.tsv", TWO, ("lm",), "lm"),
         ("a.csv", "ragged,too\nx\n" * 9, ("lm",), "lm"),
@@ -149,12 +161,12 @@ def test_columns_that_contradict_the_task_are_refused(
 @pytest.mark.parametrize(
     "option", ["text_column", "label_column", "source_column", "target_column"]
 )
-@pytest.mark.parametrize("source", ["copy", "digits", "a.txt"])
+@pytest.mark.parametrize("source", ["copy", "digits", "a.txt", "a.png"])
 def test_columns_are_refused_where_there_are_none(
     source: str, option: str, tmp_path: Path, load: Load
 ) -> None:
-    write(tmp_path, {"a.txt": "text"})
-    given = tmp_path / source if source == "a.txt" else source
+    write(tmp_path, {"a.txt": "text", "a.png": picture()})
+    given = tmp_path / source if "." in source else source
     with pytest.raises(
         ConfigError, match=f"--data.{option.replace('_', '-')} has no meaning.*table"
     ):
@@ -204,7 +216,7 @@ def test_other_columns_are_other_data_in_the_same_cache(tmp_path: Path, load: Lo
             "lm",
             ({"text_column": "one"}, {"text_column": "two"}, {"text_column": "1", "header": "no"}),
         ),
-        ("seq2seq", ({}, {"source_column": "two"}, {"header": "no"})),
+        ("seq2seq", ({}, {"header": "no"}, {"header": "no", "source_column": "2"})),
     ):
         prints = [
             load(path, task, length=64 if task == "seq2seq" else 12, **each).fingerprint

@@ -65,6 +65,10 @@ class DelimitedTable(Table):
         if self._has_header:
             self.names = tuple(name.strip() for name in first)
         self.sample = rows[1:] if self._has_header else rows
+        if not self.sample:
+            raise DataError(
+                f"{self.where} has a header ({', '.join(first)}) and no rows; give some"
+            )
 
     def rows(self, columns: Sequence[int]) -> Iterator[tuple[int, list[Any]]]:
         for number, row in itertools.islice(self._records(), int(self._has_header), None):

@@ -27,7 +27,7 @@ from everyformer.data.classes import (
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import checked, tokenizer_kind
 from everyformer.data.dataset import ClassedDataset, Spread
-from everyformer.data.layout import class_entries, class_names, find_layout
+from everyformer.data.layout import class_entries, class_names, find_layout, without_notes
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import TABLES
@@ -129,7 +129,7 @@ class _LabelledTexts:
         self.layout = find_layout(source.entries, config.part)
         self.loose = self.empty = 0
         self.table: TableReader | None = None
-        if all(entry.suffix in TABLES for entry in source.entries):
+        if all(entry.suffix in TABLES for entry in without_notes(source.entries)):
             self.table = labelled_reader(source, config, self.layout.train[0])
         else:
             self.layout, self.loose = class_entries(source, self.layout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ TABLES = DELIMITED | JSON_LINES | PARQUET
 """Endings of files that are tables."""
 SAMPLE = 1000
 """Rows from the beginning that tell what a table holds."""
+LONGEST_NAME = 40
+"""Characters of a column's name in a list of all, at most; a row may be taken for a header."""
 
 
 class Table(ABC):
@@ -59,7 +62,8 @@ class Table(ABC):
         """All columns in messages."""
         if not self.names:
             return f"{self.width} column{'s' * (self.width > 1)} and no header"
-        return f"the column{'s' * (self.width > 1)} {', '.join(self.names)}"
+        names = ", ".join(textwrap.shorten(name, LONGEST_NAME) or "''" for name in self.names)
+        return f"the column{'s' * (self.width > 1)} {names}"
 
     def text(self, number: int, index: int, cell: Any) -> str:
         """A cell as text; nothing is an empty one.
