@@ -130,6 +130,8 @@ def padding(member: Member, check: Check, device: str, dtype: torch.dtype) -> No
         ids = torch.tensor([[4] * 5 + [9] * 3], device=device)
         y = mixer(packed, mask=Mask(documents=ids)).y
         check.close(y[0], torch.cat(expected), TOLERANCE[dtype], f"{case}: packed documents mix")
+        if "equation" in member.exempt:
+            continue
         literal = mixer.reference(packed, mask=Mask(documents=ids))
         check.close(literal[0], y[0], TOLERANCE[dtype], f"{case}: the reference of documents")
     together(member, check, device, carried=False)
