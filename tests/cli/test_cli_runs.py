@@ -107,7 +107,7 @@ def test_the_member_may_be_named_anywhere(say: Say) -> None:
         ("--mixer.window", "3", "--compile", "aft-local"),
         ("--mixer.window=3", "aft-local", "--training.compile"),
         ("--compile", "aft-local", "--mixer.window=3"),
-        ("--training.compile", "--mixer.window", "3", "--schedule", "aft-local"),
+        ("--training.compile", "--mixer.window", "3", "--by-layer", "aft-local"),
     ):
         assert say("train", *words, "--print-config") == (0, expected, "")
 
@@ -240,7 +240,9 @@ def test_the_curve_over_lengths_is_the_evaluation_at_each(
     for words in (("--bleu",), ("--beam", "2")):
         assert "translations" in refused("eval", run, "--lengths", "8", *words)
     # the verb tells what it measured before the table ends it
-    assert "max_length=16" in say("eval", str(trained("learned")), "--lengths", "16", "32")[2]
+    assert (
+        "--model.max-length 16" in say("eval", str(trained("learned")), "--lengths", "16", "32")[2]
+    )
 
 
 def test_generation_continues_and_repeats_itself(
@@ -265,7 +267,7 @@ def test_a_text_that_outgrows_the_table_says_so(say: Say, trained: Train) -> Non
     run = trained("aft-full")
     code, out, err = say("generate", str(run), "--prompt", "the ", "--tokens", "30")
     assert code == 2
-    assert "aft-full was built with max_length=16" in err
+    assert "aft-full was built with --model.max-length 16" in err
     assert out.startswith("the ")
 
 
@@ -363,7 +365,7 @@ def test_bad_data_is_named_and_leaves_nothing_behind(tree: Path, refused: Refuse
 def test_a_place_that_cannot_be_written_is_refused(tree: Path, refused: Refused) -> None:
     (tree / "file").write_text("in the way", encoding="utf-8")
     words = ("--data", "text.txt", "--length", "16", "--width", "16", "--layers", "1")
-    for verb in (("train", "gmlp"), ("compare", "gmlp", "--steps", "1", "--bench-lengths")):
+    for verb in (("train", "gmlp"), ("compare", "gmlp", "--steps", "1", "--lengths")):
         for out in ("file", "file/below", "/proc/none"):
             assert "cannot write into" in refused(*verb, *words, "--out", out)
     assert (tree / "file").read_text(encoding="utf-8") == "in the way"

@@ -15,6 +15,7 @@ from everyformer.cli.console import emit, facts, table
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import VerbOptions, parse, say
 from everyformer.core.bounds import Count, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.files import expanded, named_as, write_text
 from everyformer.data.config import DataConfig
@@ -29,6 +30,14 @@ FIGURES = (".png", ".svg")
 """what figures are written as"""
 UNSAID = "to be said"
 """stands where no source of data is known"""
+
+
+@dataclass(frozen=True)
+class MemorySize(Options):
+    """The memory of a run, for one evaluation."""
+
+    slots: Whole | None = None
+    """tokens of the past that each layer's memory holds (default: as in training)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +63,8 @@ class EvalOptions(VerbOptions, BeamConfig):
     """tokens between sliding windows (default: half a window)"""
     streams: Count = 1
     """stretches of the text that are read side by side in mode recurrent"""
-    memory: Whole | None = None
-    """tokens of the past that each layer's memory holds (default: as in training)"""
+    memory: MemorySize = field(default_factory=MemorySize)
+    """how much past is read"""
     lengths: tuple[Count, ...] = ()
     """measure windows of each of these lengths in turn and draw the loss against them (lm)"""
     out: str | None = None
@@ -82,7 +91,7 @@ def run(words: Sequence[str]) -> int:
         about="Measure a trained run on its validation data, or on other data.",
         examples=(
             "everyformer eval runs/gmlp --data other.txt",
-            "everyformer eval runs/transformer-xl --mode recurrent --memory 512",
+            "everyformer eval runs/transformer-xl --mode recurrent --memory.slots 512",
         ),
         default=None if folder is None else EvalOptions(run=folder, data=known or DataConfig()),
     )
@@ -103,8 +112,8 @@ def run(words: Sequence[str]) -> int:
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     model = trained.model(options.average)
-    if options.memory is not None:
-        set_memory(model, options.memory)
+    if options.memory.slots is not None:
+        set_memory(model, options.memory.slots)
     if leak := leak_of(model):
         say(f"the loss is {NOT_WRITING}: {leak}")
     rules: dict[str, Any] = {"batch": options.batch, "limit": options.sequences}
@@ -147,8 +156,8 @@ def set_memory(model: Model, slots: int) -> None:
     memories = memories_of(model)
     if not memories or slots < 0:
         raise ConfigError(
-            f"--memory {slots} says how many tokens of the past the layers hold, 0 or more, but "
-            f"{model.config.member} has {'a memory' if memories else 'no memory'}"
+            f"--memory.slots {slots} says how many tokens of the past the layers hold, 0 or more, "
+            f"but {model.config.member} has {'a memory' if memories else 'no memory'}"
         )
     for memory in memories:
         memory.slots = slots
