@@ -263,12 +263,28 @@ def test_generation_continues_and_repeats_itself(
     assert "'--tokens' must be at least 0" in refused("generate", run, "--tokens", "-1")
 
 
-def test_a_text_that_outgrows_the_table_says_so(say: Say, trained: Train) -> None:
-    run = trained("aft-full")
-    code, out, err = say("generate", str(run), "--prompt", "the ", "--tokens", "30")
-    assert code == 2
-    assert "aft-full was built with --model.max-length 16" in err
-    assert out.startswith("the ")
+def test_a_text_that_outgrows_the_table_is_refused_before_its_first_byte(
+    say: Say, trained: Train, refused: Refused, tree: Path
+) -> None:
+    run = str(trained("aft-full"))
+    words = ("generate", run, "--prompt", "the ", "--tokens")
+    # the last token that is drawn takes no place
+    fits = 16 - len("the ") + 1
+    assert len(say(*words, str(fits))[1].rstrip("\n")) > len("the ")
+    for more in (str(fits + 1), "500", "none"):
+        told = refused(*words, more)
+        assert "16 positions" in told
+        assert f"give --tokens {fits} or fewer" in told
+        assert "--position rope" in told
+    assert f"{fits} tokens are made" in say(*words[:-1])[2]
+    assert "give a shorter prompt" in refused("generate", run, "--prompt", "the " * 5)
+    (tree / "lines.txt").write_text("a\nthe tree", encoding="utf-8")
+    lines = ("generate", run, "--prompts", "lines.txt", "--tokens")
+    assert "give --tokens 9 or fewer" in refused(*lines, "10")
+    assert say(*lines, "9")[0] == 0
+    kept = ("generate", run, "--state", "kept.state", "--tokens", "5")
+    assert say(*kept, "--prompt", "the ")[0] == 0
+    assert "8 tokens are made" in say(*kept[:-2])[2]
 
 
 def test_bytes_are_written_when_a_character_is_whole() -> None:

@@ -13,6 +13,7 @@ import tyro
 
 from everyformer.cli.console import emit, facts, table
 from everyformer.cli.flags import arrange, flags_of
+from everyformer.cli.found import found_run
 from everyformer.cli.parsing import VerbOptions, parse, say
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import Options
@@ -252,7 +253,7 @@ def _data_of(folder: str) -> DataConfig | None:
 
     if not expanded(folder).is_dir():
         raise ConfigError(f"there is no run at {folder}: give the directory that `train` made")
-    found = open_run(folder)
+    found = open_run(found_run(folder)[0])
     if not found.saved:
         return data_config(found)
     return DataConfig(source=UNSAID, length=min(DataConfig.length, max(found.length, 2)))

@@ -65,7 +65,7 @@ def parse(
         ConfigError: an unknown flag (the nearest is offered), a wrong value or config file.
         SystemExit: after --help and --print-config.
     """
-    path, words = _take(words, "--config")
+    path, words = take(words, "--config")
     printing = "--print-config" in words
     words = [word for word in words if word != "--print-config"]
     if path is not None:
@@ -182,7 +182,7 @@ def _read_config(path: str) -> dict[str, Any]:
 
 def peek(words: Sequence[str], flag: str) -> str | None:
     """The value of ``flag``, in full or short, among ``words``, without parsing the rest."""
-    return _take(words, flag)[0]
+    return take(words, flag)[0]
 
 
 def say(text: str) -> None:
@@ -231,7 +231,8 @@ def _without_none(values: Any) -> Any:
     return None if isinstance(values, str) and values in NONE else values
 
 
-def _take(words: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
+def take(words: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
+    """The value of ``flag``, in full or short, and the other words."""
     words, wanted = list(words), full_name(flag)
     for i, word in enumerate(words):
         name, equals, value = full_name(word).partition("=")

@@ -36,6 +36,8 @@ class TrainOptions(VerbOptions, RunSpec):
     """directory of the run (default: runs/MEMBER)"""
     resume: bool = False
     """go on with the run in the directory --out; it knows its member and options"""
+    json: bool = False
+    """machine output"""
 
     def spec(self) -> RunSpec:
         """The run alone."""
