@@ -73,3 +73,15 @@ def test_a_comparison_without_a_result_names_its_runs(
     assert str(compared / "runs" / "aft-full-seed0") in refused("eval", str(compared))
     shutil.rmtree(compared / "runs")
     assert "it has no run yet" in refused("eval", str(compared))
+
+
+def test_help_of_eval_names_the_runs_own_data(trained: Callable[..., Path], say: Say) -> None:
+    def default(*words: str) -> str:
+        page = " ".join(say("eval", *words, "--help")[1].replace("│", " ").split())
+        return page.partition("--data STR")[2].partition("(default: ")[2].partition(")")[0]
+
+    run = str(trained())
+    assert default(run) == "text.txt"
+    assert default() == "'what the run was trained on'"
+    Path("eval.json").write_text(f'{{"run": "{run}"}}', encoding="utf-8")
+    assert say("eval", "--config", "eval.json")[1] == say("eval", run)[1]

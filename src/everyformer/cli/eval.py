@@ -14,7 +14,7 @@ import tyro
 from everyformer.cli.console import emit, facts, table
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.found import found_run
-from everyformer.cli.parsing import VerbOptions, parse, say
+from everyformer.cli.parsing import VerbOptions, parse, peek, read_config, say
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
@@ -31,6 +31,8 @@ FIGURES = (".png", ".svg")
 """what figures are written as"""
 UNSAID = "to be said"
 """stands where no source of data is known"""
+OWN_DATA = "what the run was trained on"
+"""stands for the source in help that is about no run in particular"""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class EvalOptions(VerbOptions, BeamConfig):
     run: tyro.conf.Positional[str]
     """directory of a trained run, or folder of a saved or converted model"""
     data: DataConfig = field(default_factory=DataConfig)
-    """other data; its tokenizer is the run's (default: what the run was trained on; a saved model
-    needs to be told)"""
+    """other data; its tokenizer is the run's (defaults: those of the run, as help shows them where
+    RUN is named; a saved model needs to be told its data)"""
     sequences: Count | None = None
     """validation sequences read (default: all)"""
     batch: Count = 16
@@ -83,7 +85,7 @@ class EvalOptions(VerbOptions, BeamConfig):
 def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
     placed, _ = arrange(words, flags_of(EvalOptions))
-    folder = placed[0] if placed else None
+    folder = placed[0] if placed else _run_in_config(words)
     known = None if folder is None else _data_of(folder)
     options = parse(
         EvalOptions,
@@ -94,7 +96,10 @@ def run(words: Sequence[str]) -> int:
             "everyformer eval runs/gmlp --data other.txt",
             "everyformer eval runs/transformer-xl --mode recurrent --memory.slots 512",
         ),
-        default=None if folder is None else EvalOptions(run=folder, data=known or DataConfig()),
+        default=EvalOptions(
+            run=EvalOptions.missing if folder is None else folder,
+            data=known or DataConfig(source=UNSAID if folder else OWN_DATA),
+        ),
     )
     if options.out is not None:
         # before it is measured
@@ -148,6 +153,12 @@ def run(words: Sequence[str]) -> int:
             rows[name] = f"{value:.6g}{span}"
     print(facts(rows))
     return 0
+
+
+def _run_in_config(words: Sequence[str]) -> str | None:
+    """The run that a config file names, if there is one."""
+    path = peek(words, "--config")
+    return None if path is None else read_config(path, "eval").get("run")
 
 
 def set_memory(model: Model, slots: int) -> None:
