@@ -34,6 +34,7 @@ SLIPS = [
     ("train gmlp --dropout 0.1", "--model.block.dropout"),
     ("train gmlp --training.weight_dcay 0.1", "--training.weight-decay"),
     ("train aft-local --window 4", "--mixer.window"),
+    ("train gmlp --model.pix 3", "--model.pixels.order"),
     ("compare gmlp --epochs 3", "--steps"),
     ("bench gmlp --batch-size 3", "--batch"),
 ]
