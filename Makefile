@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV := $(VENV)/.ready-dev
 
 .PHONY: demo test lint types docs clean
 
@@ -13,18 +14,23 @@ demo: $(READY)
 test: lint types
 	$(BIN)/python -m pytest -n 2
 
-lint: $(READY)
+lint: $(DEV)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-types: $(READY)
+types: $(DEV)
 	$(BIN)/mypy
 
-docs: $(READY)
+docs: $(DEV)
 	$(BIN)/python -m everyformer.report.pages docs
 
+# what `make demo` needs: the library alone
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -e .
+	touch $@
+
+$(DEV): $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
 

@@ -37,7 +37,7 @@ VERBS = [
     (["show", "decay", "all"], "kernels.png"),
     (["convert", "run", "--to", "ours", "--out", "saved"], "saved"),
     (["bench", "decay", "--lengths", "32", "64"], "decay"),
-    (["compare", "decay", "attention", *SIZES, "--steps", "2", "--bench-lengths", "32",
+    (["compare", "decay", "attention", *SIZES, "--steps", "2", "--lengths", "32",
       "--out", "compared"], "report"),
 ]  # fmt: skip
 WRONG = {

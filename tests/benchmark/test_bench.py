@@ -213,10 +213,10 @@ def test_a_table_shows_ratios_and_reasons() -> None:
             Point("amlp", 64, "g-mlp-pytorch", status="refused", detail="for a reason"),
         ]
     ).splitlines()
-    row = "attention everyformer pass 64 2.00 1.00 to 3.00 1.00x - 2.0 KiB -"
+    row = "attention everyformer pass 64 2.00 1.00 to 3.00 1.00x - 2.0 KiB - - -"
     assert " ".join(shown[2].split()) == row
     assert "0.50x" in shown[3]
-    assert shown[4].split()[-4:] == ["2.00x", "0.25x", "-", "-"]
+    assert shown[4].split()[-6:] == ["2.00x", "0.25x", "-", "-", "-", "-"]
     assert "gmlp is faster than attention from length 64 on" in shown
     assert shown[-1] == "amlp (g-mlp-pytorch) at 64: for a reason"
 
@@ -273,3 +273,51 @@ def test_one_point_that_broke_outweighs_those_that_were_refused(
     found: tuple[Any, ...], code: int
 ) -> None:
     assert exit_code([Point("attention", 8, status=status) for status in found]) == code
+
+
+@pytest.mark.parametrize(
+    ("times", "steady"),
+    [
+        ([1.0] * 5, True),
+        ([0.91, 0.95, 1.0, 1.05, 1.09], True),
+        ([1.0, 1.0, 1.0, 1.0, 90.0], True),
+        ([0.5, 0.8, 1.0, 1.05, 1.1], False),
+        ([1.0, 1.0, 1.0, 1.2, 1.2], False),
+    ],
+)
+def test_times_are_steady_when_their_quartiles_are_near_the_median(
+    times: list[float], steady: bool
+) -> None:
+    assert inside.is_steady(times) is steady
+
+
+def test_what_scatters_is_measured_again_until_it_is_steady() -> None:
+    drawn = iter([[1.0, 2.0, 3.0, 4.0, 5.0], [3.0] * 4, [3.0] * 4, [3.0] * 4])
+    wait = dataclasses.replace(SMALL, seconds=60.0)
+    point = inside._timed(Point("gmlp", 8), lambda: next(drawn), wait)
+    # of 9 times the quartiles are 3 already: those that lie apart are 4
+    assert (point.samples, point.seconds, point.quartiles) == (9, 3.0, (3.0, 3.0))
+    assert point.stable
+
+
+def test_what_never_settles_says_so() -> None:
+    hurry = dataclasses.replace(SMALL, seconds=1e-9)
+    point = inside._timed(Point("gmlp", 8), lambda: [1.0, 2.0, 3.0], hurry)
+    assert (point.samples, point.stable) == (3, False)
+    shown = render([dataclasses.replace(point, quartiles=(1.5, 2.5))])
+    assert "unstable" in shown.splitlines()[2]
+    assert "measure again when the machine has no other work" in shown
+    base = Point("attention", 8, seconds=1.0, quartiles=(1.0, 1.0))
+    assert "~2.00x" in render([base, point])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are reset on Linux alone")
+def test_peaks_are_what_a_call_claims() -> None:
+    program = (
+        "import torch; from everyformer.benchmark.measure import peaks_of\n"
+        "for n in (2, 9, 30):\n    print(*peaks_of(lambda: torch.zeros(n * 2**18), 'cpu'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    for mebibytes, line in zip((2, 9, 30), done.stdout.splitlines(), strict=True):
+        peaks = [int(word) / 2**20 for word in line.split()]
+        assert peaks == pytest.approx([mebibytes] * 5, abs=0.3)

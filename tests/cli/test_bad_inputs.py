@@ -149,13 +149,16 @@ LARGE = [
     (train("t5-relative --position.max-distance 1000000000000"), "TiB of memory, but"),
     (train("routing --mixer.clusters 1000000000"), "routing: 1,000,000,000 clusters of"),
     (train(f"routing --mixer.window {HUGE}"), "TiB of memory, but"),
-    (train(f"sinkhorn --mixer.block-size {HUGE}"), f"block_size={10**12:,} tokens needs at least"),
+    (
+        train(f"sinkhorn --mixer.block-size {HUGE}"),
+        f"--mixer.block-size {10**12:,} tokens needs at least",
+    ),
     (train(f"bigbird --mixer.block-size {HUGE} --mixer.random-blocks 0"), "global tokens"),
     (train(f"attention --length {HUGE}"), "'text.txt' is too short"),
     (f"eval runs/attention --mode recurrent --streams {HUGE}", "bytes at once were asked for, but"),
-    (f"eval runs/attention --mode sliding --stride {HUGE}", "'stride' must be 1 to 16 tokens"),
+    (f"eval runs/attention --mode sliding --stride {HUGE}", "--stride must be 1 to 16 tokens"),
     (f"eval runs/attention --lengths {HUGE}", "is too short"),
-    (f"generate runs/aft-local --tokens 1 --prompt {'ab' * 50_000}", "max_length=16"),
+    (f"generate runs/aft-local --tokens 1 --prompt {'ab' * 50_000}", "over 16 positions"),
 ]
 FILES = [
     ("train --config deep.json", "deep.json is not valid JSON: its tables and lists are nested"),

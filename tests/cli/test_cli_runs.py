@@ -107,7 +107,7 @@ def test_the_member_may_be_named_anywhere(say: Say) -> None:
         ("--mixer.window", "3", "--compile", "aft-local"),
         ("--mixer.window=3", "aft-local", "--training.compile"),
         ("--compile", "aft-local", "--mixer.window=3"),
-        ("--training.compile", "--mixer.window", "3", "--schedule", "aft-local"),
+        ("--training.compile", "--mixer.window", "3", "--by-layer", "aft-local"),
     ):
         assert say("train", *words, "--print-config") == (0, expected, "")
 
@@ -240,7 +240,9 @@ def test_the_curve_over_lengths_is_the_evaluation_at_each(
     for words in (("--bleu",), ("--beam", "2")):
         assert "translations" in refused("eval", run, "--lengths", "8", *words)
     # the verb tells what it measured before the table ends it
-    assert "max_length=16" in say("eval", str(trained("learned")), "--lengths", "16", "32")[2]
+    assert (
+        "--model.max-length 16" in say("eval", str(trained("learned")), "--lengths", "16", "32")[2]
+    )
 
 
 def test_generation_continues_and_repeats_itself(
@@ -261,12 +263,28 @@ def test_generation_continues_and_repeats_itself(
     assert "'--tokens' must be at least 0" in refused("generate", run, "--tokens", "-1")
 
 
-def test_a_text_that_outgrows_the_table_says_so(say: Say, trained: Train) -> None:
-    run = trained("aft-full")
-    code, out, err = say("generate", str(run), "--prompt", "the ", "--tokens", "30")
-    assert code == 2
-    assert "aft-full was built with max_length=16" in err
-    assert out.startswith("the ")
+def test_a_text_that_outgrows_the_table_is_refused_before_its_first_byte(
+    say: Say, trained: Train, refused: Refused, tree: Path
+) -> None:
+    run = str(trained("aft-full"))
+    words = ("generate", run, "--prompt", "the ", "--tokens")
+    # the last token that is drawn takes no place
+    fits = 16 - len("the ") + 1
+    assert len(say(*words, str(fits))[1].rstrip("\n")) > len("the ")
+    for more in (str(fits + 1), "500", "none"):
+        told = refused(*words, more)
+        assert "16 positions" in told
+        assert f"give --tokens {fits} or fewer" in told
+        assert "--position rope" in told
+    assert f"{fits} tokens are made" in say(*words[:-1])[2]
+    assert "give a shorter prompt" in refused("generate", run, "--prompt", "the " * 5)
+    (tree / "lines.txt").write_text("a\nthe tree", encoding="utf-8")
+    lines = ("generate", run, "--prompts", "lines.txt", "--tokens")
+    assert "give --tokens 9 or fewer" in refused(*lines, "10")
+    assert say(*lines, "9")[0] == 0
+    kept = ("generate", run, "--state", "kept.state", "--tokens", "5")
+    assert say(*kept, "--prompt", "the ")[0] == 0
+    assert "8 tokens are made" in say(*kept[:-2])[2]
 
 
 def test_bytes_are_written_when_a_character_is_whole() -> None:
@@ -363,7 +381,7 @@ def test_bad_data_is_named_and_leaves_nothing_behind(tree: Path, refused: Refuse
 def test_a_place_that_cannot_be_written_is_refused(tree: Path, refused: Refused) -> None:
     (tree / "file").write_text("in the way", encoding="utf-8")
     words = ("--data", "text.txt", "--length", "16", "--width", "16", "--layers", "1")
-    for verb in (("train", "gmlp"), ("compare", "gmlp", "--steps", "1", "--bench-lengths")):
+    for verb in (("train", "gmlp"), ("compare", "gmlp", "--steps", "1", "--lengths")):
         for out in ("file", "file/below", "/proc/none"):
             assert "cannot write into" in refused(*verb, *words, "--out", out)
     assert (tree / "file").read_text(encoding="utf-8") == "in the way"

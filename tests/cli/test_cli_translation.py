@@ -218,7 +218,7 @@ def test_bleu_of_the_reference_is_100_and_of_nothing_0() -> None:
 def test_a_comparison_takes_parallel_text(corpus: Path, say: Say) -> None:
     code, out, err = say(
         *("compare", "transformer", "--data", str(corpus), "--data.languages", "en-de"),
-        *("--data.tokens", "300", "--length", "20", "--steps", "2", "--bench-lengths", *SIZES),
+        *("--data.tokens", "300", "--length", "20", "--steps", "2", "--lengths", *SIZES),
         *("--out", "compared"),
     )
     assert code == 0, err + out

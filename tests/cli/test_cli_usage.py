@@ -56,7 +56,7 @@ Refused = Callable[..., str]
         (("compare", "gmlp", "--match", "size"), "('width', 'parameters')"),
         (("verify", "gmpl"), "unknown member 'gmpl'; did you mean 'gmlp'"),
         (("verify", "--laws", "chunk"), "unknown law 'chunk'; did you mean 'chunks'"),
-        (("verify", "--dtype", "int8"), "'float64'"),
+        (("verify", "--precision", "int8"), "'float64'"),
         (("bench", "gmpl"), "unknown member 'gmpl'; did you mean 'gmlp'"),
         (("bench", "gmlp", "--lengths"), "nothing to measure"),
         (("bench", "gmlp", "--lengths", "0"), "'--lengths[0]' must be at least 1"),
@@ -96,7 +96,7 @@ def test_members_that_cannot_be_say_why(refused: Refused, tree: Path) -> None:
     assert "position 'rope'" in told
     assert "mixer 'gmlp'" in told
     told = refused("train", "attention", "--width", "10", "--heads", "3", *common)
-    assert "width=10 is not divisible by heads=3; heads that fit: 1, 2, 5, 10" in told
+    assert "--width 10 is not divisible by --heads 3; heads that fit: 1, 2, 5, 10" in told
     assert "vit" in refused("train", "vit", *common)
     assert not (tree / "runs").exists()
 

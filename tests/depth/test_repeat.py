@@ -78,7 +78,7 @@ def test_it_goes_through_flags_files_saved_models_and_resume(
 
 def test_it_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "attention", "rope", *SIZES, "--steps", "2", "--depth", "repeat",
-             "--options", "rope.times=3", "--bench-lengths", "32", "--out", "both"]  # fmt: skip
+             "--options", "rope.times=3", "--lengths", "32", "--out", "both"]  # fmt: skip
     assert main([*words, "--json"]) == 0
     rows = {row["member"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert [row["preset"]["depth"] for row in rows.values()] == ["repeat"] * 2

@@ -259,7 +259,7 @@ def test_a_split_of_heads_and_a_schedule_are_inherited(run: Callable[..., Any]) 
     heads = ("--by-head", "attention,aft-simple")
     plain = ("--data", "text.txt", *SIZES, *SHORT)
     assert run("train", "attention", *plain, *heads, "--out", "heads")[0] == 0
-    layers = ("--schedule", "window=3", "--out", "layers")
+    layers = ("--by-layer", "window=3", "--out", "layers")
     assert run("train", "attention", *plain, *layers)[0] == 0
     for source in ("heads", "layers"):
         tune = ("train", "--from", source, "--data", "labels.csv", *SHORT, "--out", f"{source}-2")

@@ -1,8 +1,9 @@
 """A benchmark: points, each measured in a fresh process, so that no memory is shared or reused.
 
 Time is the median of repeated calls after warm-up with its quartiles (`torch.utils.benchmark`,
-which synchronises devices); memory is the rise of the process's peak over one call. A point that
-runs out of memory or is refused is a result, not a crash.
+which synchronises devices), repeated until it is steady; memory is the rise of the process's peak
+over one call, the median of five. What does not become steady says so. A point that runs out of
+memory or is refused is a result, not a crash.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.family import info
+
+PRELOADED = ("everyformer.benchmark.measure", "everyformer.mixers.attention")
+"""what every point imports: torch, its compiler and the base of mixers take seconds, once"""
 
 
 def bench(
@@ -62,7 +66,7 @@ def measure(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     method = "spawn" if sys.platform in ("win32", "darwin") else "forkserver"
     context: Any = multiprocessing.get_context(method)
     if method == "forkserver":
-        context.set_forkserver_preload(["everyformer.benchmark.measure"])
+        context.set_forkserver_preload(list(PRELOADED))
     from everyformer.benchmark.measure import fill
 
     receive, send = context.Pipe(duplex=False)

@@ -16,7 +16,7 @@ from torch.utils.benchmark import Timer
 
 from everyformer.benchmark.peers import build_peer
 from everyformer.benchmark.points import Point, Setting
-from everyformer.core.allocator import keep_freed_memory
+from everyformer.core.allocator import keep_freed_memory, return_freed_memory
 from everyformer.core.errors import EveryformerError
 from everyformer.core.memory import is_out_of_memory, out_of_memory
 from everyformer.core.mixer import Mixer
@@ -29,6 +29,12 @@ from everyformer.training.result import peak_rss
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DECODE_STEPS, DECODE_WARM_UP, DECODE_CHUNK = 30, 5, 4096
+STEADY = 0.1
+"""of the median: how far quartiles of steady times lie from it"""
+LEAST_SAMPLES, PATIENCE = 5, 5
+"""times that say something, and how often the time for a point may be spent on it"""
+PEAKS, SMALL_PEAK = 5, 2**20
+"""calls whose peaks are measured, and bytes by which any two may differ"""
 
 
 def fill(send: Any, point: Point, setting: Setting, options: dict[str, Any]) -> None:
@@ -54,24 +60,28 @@ def fill(send: Any, point: Point, setting: Setting, options: dict[str, Any]) -> 
 
 
 def _pass(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
+    # before any thread has a heap of its own
+    return_freed_memory()
     module = _build(point, setting, options)
     size = (setting.batch, point.length, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
     x.requires_grad_(setting.backward)
     call = _call(module, x, setting.backward)
-    call()
-    peak = _peak(call, setting.device)
+    peaks = peaks_of(call, setting.device)
     keep_freed_memory()
     call()
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
-    timed = timer.blocked_autorange(min_run_time=setting.seconds)
-    times = torch.tensor(timed.times, dtype=torch.float64)
-    low, high = (float(times.quantile(q)) for q in (0.25, 0.75))
+    point = _timed(
+        point, lambda: timer.blocked_autorange(min_run_time=setting.seconds).times, setting
+    )
+    if peaks:
+        spread, usual = (min(peaks), max(peaks)), round(statistics.median(peaks))
+        even = spread[1] - spread[0] <= max(STEADY * usual, SMALL_PEAK)
+        point = dataclasses.replace(
+            point, peak_bytes=usual, peak_range=spread, stable=point.stable and even
+        )
     return dataclasses.replace(
         point,
-        seconds=timed.median,
-        quartiles=(low, high),
-        peak_bytes=peak,
         flops=count_flops(call) if point.source == "everyformer" else None,
     )
 
@@ -85,21 +95,53 @@ def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     keep_freed_memory()
     size = (setting.batch, point.length + steps, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
-    times = []
     with torch.inference_mode():
-        state: Any = mixer.init_state(setting.batch)
+        begun: Any = mixer.init_state(setting.batch)
         for start in range(0, point.length, DECODE_CHUNK):
-            state = mixer(x[:, start : min(start + DECODE_CHUNK, point.length)], state=state).state
-        for step in range(point.length, point.length + steps):
-            start_time = time.perf_counter()
-            state = mixer(x[:, step : step + 1], state=state).state
-            _synchronise(setting.device)
-            times.append(time.perf_counter() - start_time)
-    kept = sorted(times[DECODE_WARM_UP:])
-    low, _, high = statistics.quantiles(kept, n=4)
+            begun = mixer(x[:, start : min(start + DECODE_CHUNK, point.length)], state=begun).state
+        state = begun
+
+        def steps_timed() -> list[float]:
+            nonlocal state
+            state, times = begun, []
+            for step in range(point.length, point.length + steps):
+                start_time = time.perf_counter()
+                state = mixer(x[:, step : step + 1], state=state).state
+                _synchronise(setting.device)
+                times.append(time.perf_counter() - start_time)
+            return times[DECODE_WARM_UP:]
+
+        point = _timed(point, steps_timed, setting)
+    return dataclasses.replace(point, state_bytes=state.nbytes)
+
+
+def _timed(point: Point, measured: Callable[[], list[float]], setting: Setting) -> Point:
+    """``point`` with what ``measured`` gives, asked again until it is steady, or for so long."""
+    start = time.perf_counter()
+    times: list[float] = []
+    while True:
+        times += measured()
+        steady = len(times) >= LEAST_SAMPLES and is_steady(times)
+        late = time.perf_counter() - start > PATIENCE * setting.seconds
+        if steady or (late and len(times) >= LEAST_SAMPLES // 2 + 1):
+            break
+    low, median, high = quartiles(times)
     return dataclasses.replace(
-        point, seconds=statistics.median(kept), quartiles=(low, high), state_bytes=state.nbytes
+        point, seconds=median, quartiles=(low, high), samples=len(times), stable=steady
     )
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """The first quartile, the median and the third."""
+    points = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+    low, median, high = torch.tensor(values, dtype=torch.float64).quantile(points).tolist()
+    return low, median, high
+
+
+def is_steady(values: list[float]) -> bool:
+    """Whether the quartiles are within 10% of the median."""
+    low, median, high = quartiles(values)
+    return max(median - low, high - median) <= STEADY * median
 
 
 def _build(point: Point, setting: Setting, options: dict[str, Any]) -> nn.Module:
@@ -127,6 +169,18 @@ def _call(module: nn.Module, x: Tensor, backward: bool) -> Callable[[], None]:
             x.grad = None
 
     return call
+
+
+def peaks_of(call: Callable[[], None], device: str) -> list[int]:
+    """`_peak` of several calls, while nothing that is freed stays with the process; none where the
+    system does not tell."""
+    return_freed_memory()
+    call()
+    found = []
+    for _ in range(PEAKS):
+        return_freed_memory()
+        found.append(_peak(call, device))
+    return [peak for peak in found if peak is not None]
 
 
 def _peak(call: Callable[[], None], device: str) -> int | None:

@@ -31,7 +31,7 @@ class Setting(Options):
     device: str = "cpu"
     """where it is measured"""
     seconds: Amount = 0.4
-    """least time spent on the repetitions of a point"""
+    """least time spent on the repetitions of a point; where they scatter, up to five times that"""
     threads: Count | None = None
     """CPU threads (default: torch's own choice)"""
 
@@ -53,8 +53,14 @@ class Point:
     """median"""
     quartiles: tuple[float, float] | None = None
     """of the seconds"""
+    samples: int | None = None
+    """how many times were measured, each over one or more calls"""
+    stable: bool = True
+    """whether the quartiles of the seconds, and all peaks, are within 10% of the median"""
     peak_bytes: int | None = None
-    """memory beyond weights and inputs, at the worst moment"""
+    """memory beyond weights and inputs, at the worst moment; median of five calls"""
+    peak_range: tuple[int, int] | None = None
+    """the smallest and the largest of those peaks"""
     flops: int | None = None
     """as torch counts them"""
     state_bytes: int | None = None

@@ -97,7 +97,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
         number = error.number if isinstance(error, Stopped) else signal.SIGINT
         return str(Stopped(number)), 128 + number
     if isinstance(error, EveryformerError):
-        return str(error), error.exit_code
+        return _in_flags(error), error.exit_code
     if isinstance(error, OSError):
         _drop_output()
         return str(refused_by_system(error)), 1
@@ -105,6 +105,14 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return str(out_of_memory("what this needs", error)), 1
     what = f"{type(error).__name__}: {error}".rstrip(": ")
     return f"{what} (a fault of everyformer or of this machine; --debug shows where)", 1
+
+
+def _in_flags(error: EveryformerError) -> str:
+    """What an error says, with options as they are spelled where it came from."""
+    from everyformer.cli.messages import in_flags
+    from everyformer.cli.parsing import Spelled
+
+    return str(error) if isinstance(error, Spelled) else in_flags(str(error))
 
 
 def _run(words: Sequence[str]) -> int:
@@ -122,8 +130,14 @@ def _run(words: Sequence[str]) -> int:
     keep_freed_memory()
     words = _with_plugins(words)
     verb = importlib.import_module(f"everyformer.cli.{words[0]}")
+    from everyformer.cli.names import renamed
+    from everyformer.cli.parsing import former_in_config, say
+
+    rest, lines = renamed(words[0], words[1:])
+    for line in [*lines, *former_in_config(words[0], rest)]:
+        say(line)
     try:
-        code: int = verb.run(words[1:])
+        code: int = verb.run(rest)
     except SystemExit as stop:
         # after --help and --print-config, and where a value was refused
         return stop.code if isinstance(stop.code, int) else 0

@@ -52,12 +52,20 @@ def run(options: BenchOptions) -> int:
     ):
         points.append(point)
         done = f"{1000 * point.seconds:.2f} ms" if point.seconds is not None else point.status
-        say(f"{point.member} ({point.source}), {point.work} at {point.length}: {done}")
+        mark = "" if point.stable else ", unstable"
+        say(f"{point.member} ({point.source}), {point.work} at {point.length}: {done}{mark}")
     if options.json:
         emit([to_dict(point) for point in points])
     else:
         print(render(points))
     return exit_code(points)
+
+
+def _ratio(one: Point | None, other: Point | None) -> str | None:
+    """How many times the seconds of ``other`` those of ``one`` are; rough where either scatters."""
+    if one is None or other is None or not one.seconds or not other.seconds:
+        return None
+    return f"{'' if one.stable and other.stable else '~'}{one.seconds / other.seconds:.2f}x"
 
 
 def exit_code(points: list[Point]) -> int:
@@ -71,16 +79,15 @@ def exit_code(points: list[Point]) -> int:
 def render(points: list[Point]) -> str:
     """One row a point; the ratio is to attention of this library at the same length."""
     base = {
-        (p.length, p.work): p.seconds
-        for p in points
-        if p.member == BASELINE and p.source == "everyformer"
+        (p.length, p.work): p for p in points if p.member == BASELINE and p.source == "everyformer"
     }
-    own = {(p.member, p.length, p.work): p.seconds for p in points if p.source == "everyformer"}
+    own = {(p.member, p.length, p.work): p for p in points if p.source == "everyformer"}
     rows = []
     for p in points:
         time, other = p.seconds, base.get((p.length, p.work))
         ours = own.get((p.member, p.length, p.work))
         spread = p.quartiles and f"{1000 * p.quartiles[0]:.2f} to {1000 * p.quartiles[1]:.2f}"
+        peaks = p.peak_range and " to ".join(map(size, p.peak_range))
         rows.append(
             (
                 p.member,
@@ -89,14 +96,23 @@ def render(points: list[Point]) -> str:
                 p.length,
                 f"{1000 * time:.2f}" if time is not None else p.status,
                 spread,
-                f"{time / other:.2f}x" if time and other else None,
-                f"{ours / time:.2f}x" if time and ours and p.source != "everyformer" else None,
+                _ratio(p, other),
+                _ratio(ours, p) if p.source != "everyformer" else None,
                 size(p.peak_bytes if p.work == "pass" else p.state_bytes),
+                peaks,
                 f"{p.flops / 1e9:.2f}" if p.flops else None,
+                None if p.stable else "unstable",
             )
         )
     headers = ("member", "source", "work", "length", "ms", "quartiles", "of attention")
-    lines = [table((*headers, "ours / peer", "memory", "GFLOP"), rows)]
+    memory = ("memory", "of five calls", "GFLOP", "")
+    lines = [table((*headers, "ours / peer", *memory), rows)]
+    if not all(p.stable for p in points):
+        lines.append(
+            "unstable: quartiles or peaks beyond 10% of the median however often it was measured, "
+            "so ratios (~) are rough: measure again when the machine has no other work, or longer "
+            "(--seconds)"
+        )
     for name in dict.fromkeys(p.member for p in points):
         start = crossover(points, name)
         if start is not None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-NUMBER = re.compile(r"-|failed|[\d.,e+-]+x?( ([KMG]i)?B)?")
+NUMBER = re.compile(r"-|failed|~?[\d.,e+-]+x?( ([KMG]i)?B)?")
 """what stands right in a table"""
 
 

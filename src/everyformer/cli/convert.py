@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from everyformer.cli.console import emit, facts
-from everyformer.cli.parsing import VerbOptions, verb
+from everyformer.cli.found import found_run
+from everyformer.cli.parsing import VerbOptions, say, verb
 from everyformer.core.bounds import Count, Even
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
@@ -89,7 +90,10 @@ def run(options: ConvertOptions) -> int:
     from everyformer.interop.convert.source import find_source, open_source
     from everyformer.training.run import check_writable
 
-    source = find_source(options.source)
+    folder, told = found_run(options.source)
+    if told is not None:
+        say(told)
+    source = find_source(folder)
     form = _form(options, source)
     opened = open_source(source, mixer=options.mixer, average=options.average)
     if form == "etc":

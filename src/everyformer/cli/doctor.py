@@ -53,6 +53,11 @@ def run(options: DoctorOptions) -> int:
         return 0
     for name, value in found["machine"].items():
         print(f"{name:<12}{value}")
+    print()
+    for kind, speed in found["speed"].items():
+        print(f"{kind:<12}{speed:.4g} GFLOP/s in products of matrices")
+    choices = [tuple(row.values()) for row in found["choices"]]
+    print("\n" + table(("unset", "is here", "since"), choices))
     rows = [(name, known or "missing", why) for name, known, why in found["packages"]]
     print("\n" + table(("package", "version", "for"), rows))
     return 0 if all(known for _, known, why in found["packages"] if why == "core") else 1
@@ -72,11 +77,16 @@ def _ways(member: str, length: int, machine: bool) -> int:
 
 
 def examine() -> dict:
-    """Machine facts, and (package, version or None, core or extra) for each package."""
+    """Machine facts, speeds, what stands for unset options, and (package, version or None, core or
+    extra) for each package."""
     import torch
 
     from everyformer import __version__
+    from everyformer.cli.machine import choices, room, speeds
+    from everyformer.training.distributed import pick_device
 
+    device = pick_device("auto")
+    speed = speeds(device)
     cuda = torch.cuda.is_available()
     packages = [(name, _version(name), "core") for name in CORE]
     for extra, names in EXTRAS.items():
@@ -90,7 +100,10 @@ def examine() -> dict:
             "threads": torch.get_num_threads(),
             "device": torch.cuda.get_device_name(0) if cuda else "cpu",
             "bfloat16": "yes" if not cuda or torch.cuda.is_bf16_supported() else "no",
+            **room(),
         },
+        "speed": speed,
+        "choices": choices(device, speed),
         "packages": packages,
     }
 

@@ -13,8 +13,10 @@ import tyro
 
 from everyformer.cli.console import emit, facts, table
 from everyformer.cli.flags import arrange, flags_of
-from everyformer.cli.parsing import VerbOptions, parse, say
+from everyformer.cli.found import found_run
+from everyformer.cli.parsing import VerbOptions, parse, peek, read_config, say
 from everyformer.core.bounds import Count, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.files import expanded, named_as, write_text
 from everyformer.data.config import DataConfig
@@ -29,6 +31,16 @@ FIGURES = (".png", ".svg")
 """what figures are written as"""
 UNSAID = "to be said"
 """stands where no source of data is known"""
+OWN_DATA = "what the run was trained on"
+"""stands for the source in help that is about no run in particular"""
+
+
+@dataclass(frozen=True)
+class MemorySize(Options):
+    """The memory of a run, for one evaluation."""
+
+    slots: Whole | None = None
+    """tokens of the past that each layer's memory holds (default: as in training)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +50,8 @@ class EvalOptions(VerbOptions, BeamConfig):
     run: tyro.conf.Positional[str]
     """directory of a trained run, or folder of a saved or converted model"""
     data: DataConfig = field(default_factory=DataConfig)
-    """other data; its tokenizer is the run's (default: what the run was trained on; a saved model
-    needs to be told)"""
+    """other data; its tokenizer is the run's (defaults: those of the run, as help shows them where
+    RUN is named; a saved model needs to be told its data)"""
     sequences: Count | None = None
     """validation sequences read (default: all)"""
     batch: Count = 16
@@ -54,8 +66,8 @@ class EvalOptions(VerbOptions, BeamConfig):
     """tokens between sliding windows (default: half a window)"""
     streams: Count = 1
     """stretches of the text that are read side by side in mode recurrent"""
-    memory: Whole | None = None
-    """tokens of the past that each layer's memory holds (default: as in training)"""
+    memory: MemorySize = field(default_factory=MemorySize)
+    """how much past is read"""
     lengths: tuple[Count, ...] = ()
     """measure windows of each of these lengths in turn and draw the loss against them (lm)"""
     out: str | None = None
@@ -73,7 +85,7 @@ class EvalOptions(VerbOptions, BeamConfig):
 def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
     placed, _ = arrange(words, flags_of(EvalOptions))
-    folder = placed[0] if placed else None
+    folder = placed[0] if placed else _run_in_config(words)
     known = None if folder is None else _data_of(folder)
     options = parse(
         EvalOptions,
@@ -82,9 +94,12 @@ def run(words: Sequence[str]) -> int:
         about="Measure a trained run on its validation data, or on other data.",
         examples=(
             "everyformer eval runs/gmlp --data other.txt",
-            "everyformer eval runs/transformer-xl --mode recurrent --memory 512",
+            "everyformer eval runs/transformer-xl --mode recurrent --memory.slots 512",
         ),
-        default=None if folder is None else EvalOptions(run=folder, data=known or DataConfig()),
+        default=EvalOptions(
+            run=EvalOptions.missing if folder is None else folder,
+            data=known or DataConfig(source=UNSAID if folder else OWN_DATA),
+        ),
     )
     if options.out is not None:
         # before it is measured
@@ -103,8 +118,8 @@ def run(words: Sequence[str]) -> int:
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     model = trained.model(options.average)
-    if options.memory is not None:
-        set_memory(model, options.memory)
+    if options.memory.slots is not None:
+        set_memory(model, options.memory.slots)
     if leak := leak_of(model):
         say(f"the loss is {NOT_WRITING}: {leak}")
     rules: dict[str, Any] = {"batch": options.batch, "limit": options.sequences}
@@ -140,6 +155,12 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
+def _run_in_config(words: Sequence[str]) -> str | None:
+    """The run that a config file names, if there is one."""
+    path = peek(words, "--config")
+    return None if path is None else read_config(path, "eval").get("run")
+
+
 def set_memory(model: Model, slots: int) -> None:
     """Let every layer remember ``slots`` tokens, however many it was trained with."""
     from everyformer.memory.base import memories_of
@@ -147,8 +168,8 @@ def set_memory(model: Model, slots: int) -> None:
     memories = memories_of(model)
     if not memories or slots < 0:
         raise ConfigError(
-            f"--memory {slots} says how many tokens of the past the layers hold, 0 or more, but "
-            f"{model.config.member} has {'a memory' if memories else 'no memory'}"
+            f"--memory.slots {slots} says how many tokens of the past the layers hold, 0 or more, "
+            f"but {model.config.member} has {'a memory' if memories else 'no memory'}"
         )
     for memory in memories:
         memory.slots = slots
@@ -243,7 +264,7 @@ def _data_of(folder: str) -> DataConfig | None:
 
     if not expanded(folder).is_dir():
         raise ConfigError(f"there is no run at {folder}: give the directory that `train` made")
-    found = open_run(folder)
+    found = open_run(found_run(folder)[0])
     if not found.saved:
         return data_config(found)
     return DataConfig(source=UNSAID, length=min(DataConfig.length, max(found.length, 2)))

@@ -1,14 +1,12 @@
-"""The flags that a dataclass of options becomes: their names, short names, help and values.
+"""The flags that a dataclass of options becomes: their names, help and values.
 
-tyro makes flags of typed fields. What is ours: explanations come from `field_docs`, the flags that
-nearly every command line has also have a short name, 'none' stands for no value, and names of
-members may stand anywhere among the flags.
+tyro makes flags of typed fields. What is ours: explanations come from `field_docs`, names from
+`names.py`, 'none' stands for no value, and names of members may stand anywhere among the flags.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,40 +22,19 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
+from everyformer.cli.names import ALIASES, OTHER_NAMES, full_name
 from everyformer.core.bounds import bounds_of
 from everyformer.core.config import Choice, docs_of, field_docs, field_types, field_value, from_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.gene import NONE
-from everyformer.data.config import DataConfig
 from everyformer.genes import GENES
-from everyformer.models.config import Architecture
-from everyformer.training.config import TrainingConfig
 from everyformer.training.spec import RunSpec
 
 QUOTE = "'"
 
-HOMES: dict[type, str] = {DataConfig: "data", TrainingConfig: "training", Architecture: "model"}
-_SHORTENED: dict[type, tuple[str, ...]] = {
-    DataConfig: ("tokenizer", "length"),
-    TrainingConfig: (
-        *("steps", "batch", "lr", "seed", "device", "precision", "compile"),
-        *("budget_seconds", "budget_tokens", "budget_flops"),
-    ),
-    Architecture: ("width", "layers", "heads"),
-}
-ALIASES: dict[tuple[type, str], str] = {(DataConfig, "source"): "--data"} | {
-    (cls, name): f"--{name.replace('_', '-')}"
-    for cls, names in _SHORTENED.items()
-    for name in names
-}
-"""(class, field) -> the short name beside --home.field"""
-OTHER_NAMES = {"from_run": "--from", "class_name": "--class"}
-"""field of a verb's own options -> its name there, where Python could not call it so"""
 POSITIONAL = {(RunSpec, "member")}
 """(class, field): words without a flag"""
 
-_SHORT = {short: f"--{HOMES[cls]}.{name}" for (cls, name), short in ALIASES.items()}
-_SHORT |= {short: f"--{name}" for name, short in OTHER_NAMES.items()}
 _POSITIONAL = get_args(tyro.conf.Positional[int])[1]
 _REPEATED = get_args(tyro.conf.UseAppendAction[int])[1]
 
@@ -68,18 +45,6 @@ class Refused(Exception):
     def __init__(self, reason: ConfigError) -> None:
         super().__init__(str(reason))
         self.reason = reason
-
-
-def full_name(word: str) -> str:
-    """A flag as it is spelled in full with underscores, '=value' kept; other words as they are."""
-    flag, equals, value = word.partition("=")
-    if not flag.startswith("--"):
-        return word
-    flag = "--" + flag[2:].replace("-", "_")
-    return _SHORT_NAMES.get(flag, flag) + equals + value
-
-
-_SHORT_NAMES = {"--" + short[2:].replace("-", "_"): full for short, full in _SHORT.items()}
 
 
 def flags_of(kind: type, default: Any = None, prefix: str = "") -> dict[str, Any]:
@@ -96,7 +61,9 @@ def flags_of(kind: type, default: Any = None, prefix: str = "") -> dict[str, Any
 
 def _path(kind: type, prefix: str, name: str) -> str:
     """What a field is called on the command line; a choice's name as the choice itself."""
-    return prefix[:-1] if kind is Choice and name == "name" else prefix + name
+    if kind is Choice and name == "name":
+        return prefix[:-1]
+    return prefix + name if prefix else OTHER_NAMES.get(name, name).replace("-", "_")
 
 
 def arrange(
@@ -120,18 +87,6 @@ def arrange(
             placed.append(word)
             left = 0
     return placed, rest
-
-
-def nearest_flags(word: str, flags: dict[str, Any]) -> list[str]:
-    """The flags that ``word`` may have meant: by the whole name, or by its last part."""
-    spelled = {flag.replace("_", "-"): flag for flag in flags}
-    spelled |= {short: full for short, full in _SHORT.items() if full in flags}
-    meant = word.partition("=")[0].replace("_", "-")
-    tail = meant.rpartition(".")[2].lstrip("-")
-    close = difflib.get_close_matches(meant, spelled, n=3, cutoff=0.6)
-    ends = {name: name.rpartition(".")[2].lstrip("-") for name in spelled}
-    likely = difflib.get_close_matches(tail, set(ends.values()), n=2, cutoff=0.75)
-    return list(dict.fromkeys([*close, *(n for end in likely for n in ends if ends[n] == end)]))[:3]
 
 
 def registry(kind: type, default: Any = None) -> ConstructorRegistry:
@@ -163,9 +118,9 @@ def _dataclass_rule(info: StructTypeInfo, homes: dict[int, str]) -> StructConstr
     fields = []
     for name, hint, value in _fields(kind, given):
         text = docs.get(name, "")
-        alias = ALIASES.get((kind, name), OTHER_NAMES.get(name))
+        alias = ALIASES.get((kind, name))
         form = tyro.conf.arg(
-            name="" if kind is Choice and name == "name" else None,
+            name="" if kind is Choice and name == "name" else _own_name(name, home),
             aliases=None if alias is None else (alias,),
             help_behavior_hint=_hint(text, hint),
         )
@@ -183,6 +138,11 @@ def _dataclass_rule(info: StructTypeInfo, homes: dict[int, str]) -> StructConstr
             raise Refused(error) from error
 
     return StructConstructorSpec(instantiate=make, fields=tuple(fields))
+
+
+def _own_name(name: str, home: str) -> str | None:
+    """What a verb's own option is called, where it is not called like its field."""
+    return OTHER_NAMES.get(name) if home == "--" else None
 
 
 def _docs(kind: type, given: Any, home: str) -> dict[str, str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
+from everyformer.cli.console import emit
 from everyformer.cli.generate_options import GenerateOptions
 from everyformer.cli.parsing import say, verb
 from everyformer.core.errors import ConfigError, UnsupportedError
@@ -20,6 +22,7 @@ from everyformer.generation.config import BeamConfig, Sampling
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
     from everyformer.data.tokenizers.base import Tokenizer
+    from everyformer.models.base import Model
 
 
 @verb(
@@ -69,8 +72,9 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
 
     model = trained.model(options.average)
     exact = initial_state(model, 1) is not None
+    if options.json and options.tokens is None:
+        raise ConfigError("--json gives one document when all is made: say how many --tokens")
     kind = "a state" if exact else "recomputing (the member has no exact state)"
-    say(f"{'endless' if options.tokens is None else options.tokens} tokens with {kind}")
     rules: dict[str, Any] = {"sampling": options.sampling, "tokenizer": tokenizer}
     if options.state is not None:
         if not exact or len(texts) > 1:
@@ -84,24 +88,33 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     ids = [encode_prompt(tokenizer, text)[0].tolist() if text else [] for text in texts]
     if "state" in rules:
         ids[0] = [*last.tolist(), *ids[0]]
+    seen = int(rules["state"].seen.max()) if "state" in rules else 0
+    tokens = _fitting(model, options.tokens, max(map(len, ids)), seen)
+    say(f"{'endless' if tokens is None else tokens} tokens with {kind}")
     hidden = (ENDED, options.end_token)
     if len(ids) > 1:
-        if options.tokens is None:
+        if tokens is None:
             raise ConfigError(
                 "several prompts are continued by a number of --tokens, not endlessly"
             )
-        rows = generate(model, ids, tokens=options.tokens, **rules)
+        rows = generate(model, ids, tokens=tokens, **rules)
+        made = []
         for text, before, row in zip(texts, ids, rows.tolist(), strict=True):
             kept = [token for token in row if token not in hidden]
-            new = tokenizer.decode_after(before, kept)
-            print(json.dumps({"prompt": text, "text": new}, ensure_ascii=False))
+            made.append({"prompt": text, "text": tokenizer.decode_after(before, kept)})
+        if options.json:
+            emit({"run": options.run, "texts": made})
+        for one in made if not options.json else []:
+            print(json.dumps(one, ensure_ascii=False))
         return 0
-    print(texts[0], end="", flush=True)
-    write = _writer(tokenizer, ids[0])
-    drawn = stream(model, ids, tokens=options.tokens, **rules)
+    whole = io.StringIO()
+    if not options.json:
+        print(texts[0], end="", flush=True)
+    write = _writer(tokenizer, ids[0], whole if options.json else None)
+    drawn = stream(model, ids, tokens=tokens, **rules)
     count, token = 0, None
     # an endless text ends by a signal, and one that is kept is kept then too
-    watched = options.tokens is None or options.state is not None
+    watched = tokens is None or options.state is not None
     try:
         with Gentle("stopping after this token") if watched else nullcontext() as stop:
             for token in drawn:
@@ -112,12 +125,41 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
                     break
         write(None, True)
     finally:
-        print(flush=True)
+        if not options.json:
+            print(flush=True)
+    if options.json:
+        emit({"run": options.run, "texts": [{"prompt": texts[0], "text": whole.getvalue()}]})
     if drawn.state is not None:
         say(f"{count:,} tokens; the state holds {drawn.state.nbytes:,} bytes")
         if options.state is not None and token is not None:
             save_state(options.state, drawn.state, token)
     return 0
+
+
+def _fitting(model: Model, tokens: int | None, prompt: int, seen: int) -> int | None:
+    """``tokens``, or of the default as many as fit behind the prompt and what was ``seen`` before.
+
+    Raises:
+        ConfigError: more are asked for than the model's tables over positions have places.
+    """
+    if model.longest is None:
+        return tokens
+    # the last token that is drawn is not read
+    fits = model.longest - seen - prompt + 1
+    before = f"{seen + prompt:,} tokens come before" if seen else f"the prompt has {prompt:,}"
+    ends = f"{model.config.member} has tables over {model.longest:,} positions, and {before}"
+    if fits < 1:
+        raise ConfigError(f"{ends}, so nothing can follow: give a shorter prompt")
+    if tokens is not None and tokens <= fits:
+        return tokens
+    if tokens == GenerateOptions.tokens:
+        say(f"{ends}: {fits:,} tokens are made")
+        return fits
+    asked = "endless text" if tokens is None else f"--tokens {tokens}"
+    raise ConfigError(
+        f"{ends}, so {asked} does not fit: give --tokens {fits} or fewer, or train a model without "
+        "such tables (`everyformer train attention --position rope`), or a longer one (--length)"
+    )
 
 
 def _translations(trained: TrainedRun, options: GenerateOptions) -> int:
@@ -140,13 +182,23 @@ def _translations(trained: TrainedRun, options: GenerateOptions) -> int:
     sources = [encode_source(tokenizer, lines[number]) for number in filled]
     translations = translate_all(trained.model(options.average), tokenizer, sources, options.search)
     by_line = dict(zip(filled, translations, strict=True))
+    if options.json:
+        rows = [{"source": line, "text": by_line.get(n, "")} for n, line in enumerate(lines)]
+        emit({"run": options.run, "translations": rows})
+        return 0
     for number in range(len(lines)):
         print(by_line.get(number, ""))
     return 0
 
 
-def _writer(tokenizer: Tokenizer, before: Sequence[int] = ()) -> Callable[[int | None, bool], None]:
-    """Writes the text of each token ``before`` others as soon as its characters are whole."""
+def _writer(
+    tokenizer: Tokenizer, before: Sequence[int] = (), out: TextIO | None = None
+) -> Callable[[int | None, bool], None]:
+    """Writes the text of each token ``before`` others as soon as its characters are whole.
+
+    Args:
+        out: what it is written to (default: stdout).
+    """
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     tokens: list[int] = []
     written = ""
@@ -156,15 +208,15 @@ def _writer(tokenizer: Tokenizer, before: Sequence[int] = ()) -> Callable[[int |
         nonlocal written
         new = [] if token is None else [token]
         if tokenizer.kind == "bytes":
-            sys.stdout.write(utf8.decode(bytes(new), last))
+            (out or sys.stdout).write(utf8.decode(bytes(new), last))
         else:
             tokens.extend(new)
             text = tokenizer.decode_after(before, tokens)
             if not last and text.endswith("\ufffd"):
                 return
-            sys.stdout.write(text[len(written) :])
+            (out or sys.stdout).write(text[len(written) :])
             written = text
-        sys.stdout.flush()
+        (out or sys.stdout).flush()
 
     return write
 
@@ -175,7 +227,11 @@ def _images(trained: TrainedRun, options: GenerateOptions) -> int:
 
     why = "is for texts, but the run draws images: leave it out (--images says how many)"
     _refuse(options, ("prompt", "prompts", "tokens", "state"), why)
-    print(draw(trained, options))
+    picture = draw(trained, options)
+    if options.json:
+        emit({"run": options.run, "picture": str(picture)})
+    else:
+        print(picture)
     return 0
 
 

@@ -33,7 +33,8 @@ class GenerateOptions(VerbOptions, Sampling, BeamConfig):
     average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     tokens: Whole | None = 200
-    """how many tokens to make, none: until it is stopped"""
+    """how many tokens to make, none: until it is stopped (where a model's tables over positions end
+    before the default, as many as fit)"""
     state: str | None = None
     """file that a text is kept in between two commands: what a stream came to is saved there, and
     gone on from if it exists (the prompt is then read after it)"""
@@ -53,6 +54,8 @@ class GenerateOptions(VerbOptions, Sampling, BeamConfig):
     out: str | None = None
     """the picture to write, of images (default: RUN/samples.png, RUN/completed.png or
     RUN/enlarged.png)"""
+    json: bool = False
+    """machine output, once all is made"""
 
     @property
     def sampling(self) -> Sampling:

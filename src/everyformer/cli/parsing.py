@@ -15,7 +15,9 @@ from typing import Any, ClassVar, TypeVar
 
 import tyro
 
-from everyformer.cli.flags import Refused, arrange, flags_of, full_name, nearest_flags, registry
+from everyformer.cli.flags import Refused, arrange, flags_of, registry
+from everyformer.cli.messages import answer_with, refuse_files
+from everyformer.cli.names import as_in_file, full_name, nearest_flags, renamed_in_file
 from everyformer.core.config import Options, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
@@ -31,6 +33,10 @@ EVERYWHERE = """everywhere:
   --print-config   print what would run as JSON (which --config reads again), and end
   --plugin SPEC    know a mixer of your own, as module:Class or path/file.py:Class
   --debug          show the traceback of an error"""
+
+
+class Spelled(ConfigError):
+    """An error that quotes words or a config file as they were given: none are rewritten."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,19 +66,25 @@ def parse(
         ConfigError: an unknown flag (the nearest is offered), a wrong value or config file.
         SystemExit: after --help and --print-config.
     """
-    path, words = _take(words, "--config")
+    path, words = take(words, "--config")
     printing = "--print-config" in words
     words = [word for word in words if word != "--print-config"]
     if path is not None:
-        default = from_dict(kind, read_config(path), "", default or _unset(kind))
+        try:
+            default = from_dict(kind, read_config(path, verb), "", default or _unset(kind))
+        except ConfigError as error:
+            raise Spelled(f"{path}: {error}") from error
     default = _one_budget(default, words)
     flags = flags_of(kind, default)
+    answer_with(flags)
     placed, rest = arrange(words, flags, names)
+    if not {"member", "members"}.isdisjoint(f.name for f in dataclasses.fields(kind)):  # type: ignore[arg-type]
+        refuse_files(placed, verb)
     options, unknown = _read(kind, [*placed, *rest], verb, about, examples, default)
     if unknown:
         raise _unexpected(unknown[0], flags, verb)
     if printing:
-        print(json.dumps(to_dict(options), indent=2))
+        print(json.dumps(as_in_file(to_dict(options)), indent=2))
         raise SystemExit(0)
     return options
 
@@ -114,7 +126,7 @@ def _read(
         raise error.reason from error
     except SystemExit as stop:
         if stop.code not in (0, None):
-            raise ConfigError(f"{_sentence(errors.getvalue())}; {_see(verb)}") from stop
+            raise Spelled(f"{_sentence(errors.getvalue())}; {_see(verb)}") from stop
         lines = "\n".join(f"  {example}" for example in examples)
         print(f"\n{EVERYWHERE}\n\nexamples:\n{lines}")
         raise
@@ -137,8 +149,19 @@ def _is_rule(line: str) -> bool:
     return not line.strip("─- ")
 
 
-def read_config(path: str) -> dict[str, Any]:
-    """The options in a TOML or JSON file; 'none' stands for no value, which TOML cannot say."""
+def read_config(path: str, verb: str) -> dict[str, Any]:
+    """The options of a verb in a TOML or JSON file, by field; 'none' stands for no value, which
+    TOML cannot say."""
+    return renamed_in_file(verb, _read_config(path))[0]
+
+
+def former_in_config(verb: str, words: Sequence[str]) -> list[str]:
+    """A line on each former name in the config file that ``words`` give, if they give one."""
+    path = peek(words, "--config")
+    return [] if path is None else renamed_in_file(verb, _read_config(path))[1]
+
+
+def _read_config(path: str) -> dict[str, Any]:
     file = expanded(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -160,7 +183,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 def peek(words: Sequence[str], flag: str) -> str | None:
     """The value of ``flag``, in full or short, among ``words``, without parsing the rest."""
-    return _take(words, flag)[0]
+    return take(words, flag)[0]
 
 
 def say(text: str) -> None:
@@ -189,14 +212,12 @@ def _unset(kind: type[C]) -> C:
     return kind(**dict.fromkeys(needed, tyro.MISSING))
 
 
-def _unexpected(word: str, flags: dict[str, Any], verb: str) -> ConfigError:
+def _unexpected(word: str, flags: dict[str, Any], verb: str) -> Spelled:
     if not word.startswith("-"):
-        return ConfigError(f"unexpected word '{word}'; {_see(verb)}")
+        return Spelled(f"unexpected word '{word}'; {_see(verb)}")
     close = nearest_flags(word, flags)
     meant = "did you mean " + " or ".join(f"'{flag}'" for flag in close) + "?"
-    return ConfigError(
-        f"unknown option '{word.partition('=')[0]}'; {meant if close else _see(verb)}"
-    )
+    return Spelled(f"unknown option '{word.partition('=')[0]}'; {meant if close else _see(verb)}")
 
 
 def _see(verb: str) -> str:
@@ -211,7 +232,8 @@ def _without_none(values: Any) -> Any:
     return None if isinstance(values, str) and values in NONE else values
 
 
-def _take(words: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
+def take(words: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
+    """The value of ``flag``, in full or short, and the other words."""
     words, wanted = list(words), full_name(flag)
     for i, word in enumerate(words):
         name, equals, value = full_name(word).partition("=")

@@ -11,6 +11,7 @@ from typing import Any
 import tyro
 
 from everyformer.cli.flags import arrange, flags_of
+from everyformer.cli.messages import refuse_files
 from everyformer.cli.parsing import VerbOptions, parse, peek, read_config
 from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError, unknown
@@ -35,6 +36,8 @@ class TrainOptions(VerbOptions, RunSpec):
     """directory of the run (default: runs/MEMBER)"""
     resume: bool = False
     """go on with the run in the directory --out; it knows its member and options"""
+    json: bool = False
+    """machine output"""
 
     def spec(self) -> RunSpec:
         """The run alone."""
@@ -58,7 +61,7 @@ def read_run(
     member = named_member(words)
     if default is None:
         path = peek(words, "--config")
-        table = read_config(path) if path is not None else {}
+        table = read_config(path, "train") if path is not None else {}
         member = member or table.get("member")
         if member is None and {"--help", "-h"}.isdisjoint(words) and not _origin(words, table):
             known = ", ".join(m.name for m in list_members())
@@ -125,6 +128,7 @@ def named_member(words: Sequence[str]) -> str | None:
     # before the member is known, all but one of the words after a flag of its own stand there too
     named = [word for word in placed if word in names]
     if placed and not named:
+        refuse_files(placed[:1], "train")
         raise unknown("member", placed[0], names)
     return named[0] if named else None
 

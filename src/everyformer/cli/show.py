@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
+from everyformer.cli.console import emit
 from everyformer.cli.parsing import VerbOptions, say, verb
 from everyformer.core.bounds import Bounds
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
@@ -48,6 +49,8 @@ class ShowOptions(VerbOptions):
     random tokens)"""
     length: Annotated[int, Bounds(1, 65536)] | None = None
     """tokens read, or positions drawn (default: 64 tokens, 32 positions, 16 in masks)"""
+    json: bool = False
+    """machine output"""
 
 
 class Subject(NamedTuple):
@@ -81,6 +84,7 @@ def run(options: ShowOptions) -> int:
     kinds = [options.what]
     if options.what == "all":
         kinds = applicable(subject.model, subject.inputs)
+    drawn = []
     for kind in kinds:
         found = draw_pictures(
             subject.model,
@@ -92,7 +96,11 @@ def run(options: ShowOptions) -> int:
         )
         for name, figure in found.items():
             path = save_figure(figure, subject.folder / f"{name}.{options.format}")
-            print(f"{path}\n    {figure.get_label()}")
+            drawn.append({"picture": str(path), "shows": figure.get_label()})
+            if not options.json:
+                print(f"{path}\n    {figure.get_label()}")
+    if options.json:
+        emit({"target": options.target, "pictures": drawn})
     return 0
 
 

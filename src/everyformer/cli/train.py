@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everyformer.cli.console import facts
-from everyformer.cli.parsing import peek, say
+from everyformer.cli.console import emit, facts
+from everyformer.cli.found import found_run
+from everyformer.cli.parsing import peek, say, take
 from everyformer.cli.run_options import (
     TrainOptions,
     named_member,
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 def run(words: Sequence[str]) -> int:
     """Train, and say where the results are."""
-    options = _options(list(words))
+    words = _from_a_run(words)
+    options = _options(words)
     folder = run_folder(options)
 
     from everyformer.data import load_dataset
@@ -87,8 +89,22 @@ def run(words: Sequence[str]) -> int:
         task = TASKS[dataset.task]
         if dataset.tokenizer is not None or task.pictures:
             rows["next"] = f"everyformer {task.use.format(run=shlex.quote(str(folder)))}"
-        print(facts(rows))
+        if options.json:
+            emit({**rows, "run": str(folder), "evaluation": result.evaluation})
+        else:
+            print(facts(rows))
     return result.exit_code
+
+
+def _from_a_run(words: Sequence[str]) -> list[str]:
+    """``words`` with the run's own directory after --from, where a comparison's was given."""
+    given, rest = take(words, "--from")
+    if given is None:
+        return rest
+    found, told = found_run(given)
+    if told is not None:
+        say(told)
+    return [*rest, "--from", found]
 
 
 def _origin(options: TrainOptions, folder: Path) -> Start | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everyformer.cli.found import found_run
+from everyformer.cli.parsing import say
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.core.files import expanded
@@ -114,12 +116,15 @@ class TrainedRun:
 
 
 def open_run(folder: str) -> TrainedRun:
-    """Read the config of a run's directory, or of a saved model's folder.
+    """Read the config of a run's directory, or of a saved model's folder; see also `found_run`.
 
     Raises:
         CheckpointError: neither is there, or it is damaged.
     """
-    path = expanded(folder)
+    found, told = found_run(folder)
+    if told is not None:
+        say(told)
+    path = expanded(found)
     if not path.is_dir():
         raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
     if is_model(path):

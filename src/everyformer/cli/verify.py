@@ -28,8 +28,8 @@ class VerifyOptions(Options):
     compiles, keeps, reproducible"""
     device: str = "cpu"
     """where tensors live: cpu, cuda ..."""
-    dtype: Literal["float64", "float32", "bfloat16"] = "float64"
-    """of the identities; error bounds follow from it"""
+    precision: Literal["float64", "float32", "bfloat16"] = "float64"
+    """dtype of the identities; error bounds follow from it"""
     full: bool = False
     """also run the real compiler on every member (minutes)"""
     json: bool = False
@@ -39,7 +39,7 @@ class VerifyOptions(Options):
 @verb(
     VerifyOptions,
     about="Check every law of the members on this machine.",
-    examples=("everyformer verify", "everyformer verify aft-local gmlp --dtype float32"),
+    examples=("everyformer verify", "everyformer verify aft-local gmlp --precision float32"),
     default=VerifyOptions(),
     names=[member.name for member in list_members()],
 )
@@ -49,7 +49,7 @@ def run(options: VerifyOptions) -> int:
         info(name)
     from everyformer.verification.verify import verify
 
-    where = {"device": options.device, "dtype": options.dtype}
+    where = {"device": options.device, "dtype": options.precision}
     results = []
     for result in verify(options.members, laws=options.laws, full=options.full, **where):
         results.append(result)

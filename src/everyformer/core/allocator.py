@@ -12,19 +12,44 @@ from __future__ import annotations
 import ctypes
 import sys
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS = -1, -3, -8
 """mallopt's names (malloc.h)"""
 _NEVER = 2**31 - 1
+_SMALL = 2**16
+"""bytes; what is smaller matters to no peak"""
 _LARGE = 2**25
 """bytes; also the largest threshold that every glibc takes on 64 bits"""
 
 
 def keep_freed_memory() -> bool:
     """Let freed memory stay with this process; whether the system's allocator can do so."""
+    library = _glibc()
+    return library is not None and _set(library, _LARGE, _NEVER)
+
+
+def return_freed_memory() -> bool:
+    """Give back what is free, and from now on all but small blocks when they are freed, so that the
+    memory of this process is that in use; whether the system's allocator can do so.
+
+    Threads that begin later share one heap, which is exact where nothing else is called before.
+    """
+    library = _glibc()
+    if library is None:
+        return False
+    done = bool(library.mallopt(_ARENAS, 1)) and _set(library, _SMALL, 0)
+    library.malloc_trim(0)
+    return done
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """The C library, if it is glibc."""
     if not sys.platform.startswith("linux"):
-        return False
+        return None
     library = ctypes.CDLL(None)
-    if not hasattr(library, "gnu_get_libc_version"):
-        return False
+    return library if hasattr(library, "gnu_get_libc_version") else None
+
+
+def _set(library: ctypes.CDLL, mapped_from: int, kept: int) -> bool:
+    """Blocks of so many bytes are mapped one by one; so many free ones stay at the heap's end."""
     mallopt = library.mallopt
-    return bool(mallopt(_MMAP_THRESHOLD, _LARGE) and mallopt(_TRIM_THRESHOLD, _NEVER))
+    return bool(mallopt(_MMAP_THRESHOLD, mapped_from) and mallopt(_TRIM_THRESHOLD, kept))

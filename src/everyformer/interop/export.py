@@ -43,7 +43,6 @@ from everyformer.core.tasks import TASKS
 from everyformer.engines.averages import factors  # noqa: F401 (has the operator BAND)
 from everyformer.mixers import MIXERS
 from everyformer.models.base import Model, evaluating
-from everyformer.positions.base import Position
 
 ABLE = tuple(
     name for name, task in TASKS.items() if task.embeds_text or (task.pictures and task.answers)
@@ -158,7 +157,7 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
             )
         onnx_program = _to_onnx(program)
     assert onnx_program is not None
-    longest = _longest(model)
+    longest = model.longest
     about = {"config": to_dict(model.config), "longest": longest}
     onnx_program.model.metadata_props["everyformer"] = json.dumps(about)
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
@@ -178,7 +177,7 @@ def _ending(path: str | Path, suffix: str) -> Path:
 
 def _program(model: Model, padding: bool) -> torch.export.ExportedProgram:
     """Traced on an example, with batch and length left open."""
-    longest = _longest(model)
+    longest = model.longest
     length = 6 if longest is None else min(6, longest)
     inputs = _inputs(model, padding, 3, length)
     batch = torch.export.Dim("batch", min=1)
@@ -219,16 +218,6 @@ def _inputs(model: Model, padding: bool, batch: int, length: int) -> dict[str, T
     if config.token_types and "types" in inspect.signature(model.forward).parameters:
         inputs["types"] = torch.randint(config.token_types, size, generator=draw)
     return {name: value.to(weight.device) for name, value in inputs.items()}
-
-
-def _longest(model: Model) -> int | None:
-    """Tokens that the smallest table over positions allows, a class token not counted."""
-    tables = [
-        part.max_length
-        for part in model.modules()
-        if isinstance(part, Mixer | Position) and part.max_length is not None
-    ]
-    return min(tables) - (model.config.pooling == "class") if tables else None
 
 
 def _to_onnx(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram | None:
@@ -279,7 +268,7 @@ def _difference(
     model: Model, run: Callable[[dict[str, Tensor]], Tensor], what: str, padding: bool
 ) -> float:
     """Largest difference between ``run`` and the model at sizes that were not traced."""
-    longest = min(_longest(model) or 64, 64)
+    longest = min(model.longest or 64, 64)
     largest = 0.0
     for batch, length in ((1, 1), (1, min(5, longest)), (2, longest)):
         inputs = _inputs(model, padding, batch, length)

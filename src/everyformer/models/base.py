@@ -65,6 +65,18 @@ class Model(nn.Module):
         """
         raise NotImplementedError
 
+    @property
+    @final
+    def longest(self) -> int | None:
+        """Tokens that the smallest table over positions allows, a class token not counted; None
+        where there is no table."""
+        tables = [
+            part.max_length
+            for part in self.modules()
+            if isinstance(part, Mixer | Position) and part.max_length is not None
+        ]
+        return min(tables) - (self.config.pooling == "class") if tables else None
+
     def init_state(
         self,
         batch_size: int,

@@ -137,7 +137,7 @@ def build_run(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = None
 def _by_layer(item: str) -> tuple[str, list[Any]]:
     name, equals, values = item.partition("=")
     if not equals:
-        raise ConfigError(f"--schedule takes option=value,value,..., not '{item}'")
+        raise ConfigError(f"--by-layer takes option=value,value,..., not '{item}'")
     return name.replace("-", "_"), [_value(v) for v in values.split(",")]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -63,10 +65,34 @@ def largest_allocation(mixer: Mixer, length: int) -> int:
     """Bytes of the largest single allocation of one forward and backward pass on the CPU."""
     x = draw(1, length, mixer.width, dtype=torch.float32).requires_grad_()
     mixer(x).y.sum().backward()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+    with (
+        _without_profiler_lines(),
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled,
+    ):
         mixer(x).y.sum().backward()
     events = profiled.profiler.kineto_results.events()
     return max(event.nbytes() for event in events if event.name() == "[memory]")
+
+
+@contextmanager
+def _without_profiler_lines() -> Iterator[None]:
+    """Leaves out the lines with which the profiler's library tells stderr that it starts and ends.
+
+    It has no setting for them. Whatever else is written to stderr meanwhile follows at the end.
+    """
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as written:
+        os.dup2(written.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            written.seek(0)
+            for line in written:
+                if not line.startswith(b"USDT:"):
+                    os.write(2, line)
 
 
 def compiles(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:

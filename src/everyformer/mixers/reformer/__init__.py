@@ -22,7 +22,7 @@ ones; "bucket" lets a new token see the tokens of its buckets and the latest one
 times the chunks of a window, as trax does, which is an approximation.
 
 Published models have local layers between: mixer=by_layer("attention", "reformer", ...) with
-window=by_layer(128, None, ...), or --schedule mixer=attention,reformer window=128,none for the
+window=by_layer(128, None, ...), or --by-layer mixer=attention,reformer window=128,none for the
 command, one value a layer (there local layers are cut into blocks; a window slides).
 
 L <= C is dense attention. Padding sorts behind all buckets and is never seen. Source: Kitaev,

@@ -21,7 +21,7 @@ The paper's setting with an honest evaluation is routing="paper", evaluation_rou
 
 Layers may differ, as where published models route in the last ones alone: mixer=by_layer(
 "attention", "routing") with window=by_layer(256, 64), whose first value is of local attention;
-local_heads=by_layer(6, 4); or --schedule mixer=attention,routing window=256,64 for the command.
+local_heads=by_layer(6, 4); or --by-layer mixer=attention,routing window=256,64 for the command.
 
 Centroids follow the queries (and keys) by averages in training (`engines.content.centroids`);
 losses["commitment"] = beta mean (q - mu_a)^2 draws queries to their nearest centroid a, and

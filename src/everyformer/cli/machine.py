@@ -1,0 +1,92 @@
+"""What this machine can do now, for `doctor`: its load, room and speed, and what follows."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from everyformer.core.memory import free_memory, size
+
+UNKNOWN = "unknown"
+"""where the system does not tell"""
+SIDE, LONGEST = 512, 0.2
+"""of the matrices that are multiplied, and seconds that each kind may take"""
+KINDS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def room() -> dict[str, str]:
+    """Load, free memory and free disk, in words."""
+    try:
+        load = ", ".join(f"{n:.1f}" for n in os.getloadavg())
+    except (OSError, AttributeError):
+        load = UNKNOWN
+    free = free_memory()
+    try:
+        disk = size(shutil.disk_usage(Path.cwd()).free)
+    except OSError:
+        disk = UNKNOWN
+    return {
+        "load": f"{load} (means over 1, 5 and 15 minutes; {os.cpu_count() or UNKNOWN} cores)",
+        "free memory": size(free) if math.isfinite(free) else UNKNOWN,
+        "free disk": f"{disk} in this folder",
+    }
+
+
+def speeds(device: torch.device) -> dict[str, float]:
+    """GFLOP/s of products of matrices in each kind of numbers, the best of some."""
+    found = {}
+    for name, kind in KINDS.items():
+        one = torch.ones(SIDE, SIDE, dtype=kind, device=device)
+        begin, best = time.perf_counter(), math.inf
+        while time.perf_counter() - begin < LONGEST:
+            start = time.perf_counter()
+            # reading a number waits for the device
+            float((one @ one)[0, 0])
+            best = min(best, time.perf_counter() - start)
+        found[name] = 2 * SIDE**3 / best / 1e9
+    return found
+
+
+def choices(device: torch.device, found: dict[str, float]) -> list[dict[str, Any]]:
+    """What stands for options that nobody sets: (option, what it is here, why)."""
+    quicker = found["bfloat16"] / found["float32"]
+    threads, cores = torch.get_num_threads(), os.cpu_count() or 1
+    busy = _busy(threads, cores)
+    rows = (
+        (
+            "--device",
+            str(device),
+            "there is an accelerator" if device.type != "cpu" else "no other",
+        ),
+        ("--threads", str(threads), f"torch's own choice, of {cores} cores{busy}"),
+        (
+            "--precision",
+            "float32",
+            f"as always; bfloat16 products are {quicker:.2g}x as fast here"
+            + (": try --precision bfloat16" if quicker > 1.2 else ""),
+        ),
+        ("--compile", "no", "as always; it pays from some minutes of training on"),
+        (
+            "--mixer.backend",
+            "flex" if device.type == "cuda" else "blocked or dense",
+            "of sparse members, by text and pattern; `everyformer doctor MEMBER` tells",
+        ),
+    )
+    return [dict(zip(("option", "here", "since"), row, strict=True)) for row in rows]
+
+
+def _busy(threads: int, cores: int) -> str:
+    """A remark on other work, where it and so many threads want more than the cores."""
+    try:
+        load = os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return ""
+    return (
+        f"; other work takes {load:.1f}: fewer may be faster" if load + threads > cores + 1 else ""
+    )

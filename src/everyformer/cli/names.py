@@ -1,0 +1,179 @@
+"""The vocabulary of the command line: short names, former names, and what a wrong name may mean.
+
+One thing has one name in all verbs (docs/command-line.md has the table). Former names still work,
+in words and in config files, and say what they are called now.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from everyformer.data.config import DataConfig
+from everyformer.models.config import Architecture
+from everyformer.training.config import TrainingConfig
+
+HOMES: dict[type, str] = {DataConfig: "data", TrainingConfig: "training", Architecture: "model"}
+_SHORTENED: dict[type, tuple[str, ...]] = {
+    DataConfig: ("tokenizer", "length"),
+    TrainingConfig: (
+        *("steps", "batch", "lr", "seed", "device", "threads", "precision", "compile"),
+        *("budget_seconds", "budget_tokens", "budget_flops"),
+    ),
+    Architecture: ("width", "layers", "heads"),
+}
+_SHORTER = {(DataConfig, "source"): "data", (TrainingConfig, "evaluate_sequences"): "sequences"}
+ALIASES: dict[tuple[type, str], str] = {
+    key: f"--{short.replace('_', '-')}"
+    for key, short in (
+        *_SHORTER.items(),
+        *(((cls, name), name) for cls, names in _SHORTENED.items() for name in names),
+    )
+}
+"""(class, field) -> the short name beside --home.field"""
+OTHER_NAMES = {
+    "from_run": "from",
+    "class_name": "class",
+    "schedule": "by-layer",
+    "bench_lengths": "lengths",
+}
+"""field of a verb's own options -> its name there and in config files, where the field has another:
+Python could not call it so, or saved files know it by that"""
+FORMER: dict[str, dict[str, str]] = {
+    "train": {"schedule": "by-layer", "from-run": "from"},
+    "compare": {"bench-lengths": "lengths"},
+    "eval": {"memory": "memory.slots"},
+    "generate": {"class-name": "class"},
+    "verify": {"dtype": "precision"},
+}
+"""verb -> former name of an option -> its name"""
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "batchsize": ("batch",),
+    "bsz": ("batch",),
+    "checkpoint": ("from", "resume"),
+    "cpus": ("threads",),
+    "ctx": ("length",),
+    "contextlength": ("length",),
+    "corpus": ("data",),
+    "cuda": ("device",),
+    "dataset": ("data",),
+    "destination": ("out",),
+    "dim": ("width",),
+    "dmodel": ("width",),
+    "dtype": ("precision",),
+    "embeddim": ("width",),
+    "epochs": ("steps",),
+    "file": ("data", "prompts"),
+    "fp16": ("precision",),
+    "gpu": ("device",),
+    "hiddensize": ("width",),
+    "initfrom": ("from",),
+    "input": ("data", "prompt"),
+    "iterations": ("steps",),
+    "iters": ("steps",),
+    "learningrate": ("lr",),
+    "lrschedule": ("training.schedule",),
+    "maxiters": ("steps",),
+    "maxlen": ("tokens", "length"),
+    "maxlength": ("tokens", "model.max-length", "length"),
+    "maxnewtokens": ("tokens",),
+    "maxsteps": ("steps",),
+    "maxtokens": ("tokens",),
+    "minutes": ("budget-seconds",),
+    "nhead": ("heads",),
+    "nheads": ("heads",),
+    "nlayers": ("layers",),
+    "numheads": ("heads",),
+    "numlayers": ("layers",),
+    "numtokens": ("tokens",),
+    "output": ("out",),
+    "outputdir": ("out",),
+    "promptfile": ("prompts",),
+    "randomseed": ("seed",),
+    "seqlen": ("length",),
+    "time": ("budget-seconds",),
+    "train": ("data",),
+    "workers": ("threads",),
+}
+"""what people of the field write elsewhere, without hyphens -> options that mean it, best first"""
+
+_SHORT = {short: f"--{HOMES[cls]}.{name}" for (cls, name), short in ALIASES.items()}
+
+
+def full_name(word: str) -> str:
+    """A flag as it is spelled in full with underscores, '=value' kept; other words as they are."""
+    flag, equals, value = word.partition("=")
+    if not flag.startswith("--"):
+        return word
+    flag = "--" + flag[2:].replace("-", "_")
+    return _SHORT_NAMES.get(flag, flag) + equals + value
+
+
+_SHORT_NAMES = {"--" + short[2:].replace("-", "_"): full for short, full in _SHORT.items()}
+
+
+def spelled(flag: str) -> str:
+    """A flag in full, as `full_name` gives it, as it is best written: short, with hyphens."""
+    shorter = {full: short for short, full in _SHORT.items()}
+    return shorter.get(flag, flag.replace("_", "-"))
+
+
+def renamed(verb: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """``words`` with the names that options have now, and a line on each that had a former one."""
+    now, lines = [], []
+    former = FORMER.get(verb, {})
+    for word in words:
+        flag, equals, value = word.partition("=")
+        name = flag[2:].replace("_", "-")
+        if flag.startswith("--") and name in former:
+            lines.append(_notice(f"--{name}", f"--{former[name]}"))
+            word = f"--{former[name]}{equals}{value}"
+        now.append(word)
+    return now, lines
+
+
+def renamed_in_file(verb: str, values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The same of the table of a config file, whose names become those of the fields."""
+    fields = {name.replace("-", "_"): field for field, name in OTHER_NAMES.items()}
+    former = {old.replace("-", "_"): name for old, name in FORMER.get(verb, {}).items()}
+    found: dict[str, Any] = {}
+    lines = []
+    for key, value in values.items():
+        name = former.get(key, "").replace("-", "_")
+        home, dot, inner = name.partition(".")
+        if name and not (dot and isinstance(value, dict)):
+            lines.append(_notice(f"'{key}'", f"'{name}'"))
+            key, value = (home, {inner: value}) if dot else (name, value)
+        found[fields.get(key, key)] = value
+    return found, lines
+
+
+def as_in_file(values: dict[str, Any]) -> dict[str, Any]:
+    """The options of a verb under the names that config files have for them."""
+    return {OTHER_NAMES.get(key, key).replace("-", "_"): value for key, value in values.items()}
+
+
+def _notice(former: str, now: str) -> str:
+    return f"{former} is now called {now}; the old name still works"
+
+
+def nearest_flags(word: str, flags: Iterable[str]) -> list[str]:
+    """The flags that ``word`` may have meant, likeliest first, as they are best written.
+
+    What the field calls it elsewhere comes first, then names that begin so, then those with the
+    same last part, then those that are spelled nearly so.
+    """
+    names = {spelled(flag)[2:]: flag for flag in flags}
+    meant = word.partition("=")[0].replace("_", "-").lstrip("-")
+    tail = meant.rpartition(".")[2]
+    ends = {name: name.rpartition(".")[2] for name in names}
+    synonyms = SYNONYMS.get(tail.replace("-", ""), ())
+    likely = [name for name in synonyms if name in names]
+    if not likely:
+        likely += [name for name in names if name.startswith(meant)]
+        likely += [name for name, end in ends.items() if len(tail) > 2 and end.startswith(tail)]
+        likely += difflib.get_close_matches(meant, names, n=3, cutoff=0.6)
+        close = difflib.get_close_matches(tail, set(ends.values()), n=2, cutoff=0.75)
+        likely += [name for end in close for name in names if ends[name] == end]
+    return [f"--{name}" for name in dict.fromkeys(likely)][:3]

@@ -1,0 +1,63 @@
+"""What `doctor` tells of the machine: room, speed, and what unset options are here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from everyformer.cli import machine
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+def test_room_speed_and_choices_are_told(say: Say) -> None:
+    found = json.loads(say("doctor", "--json")[1])
+    assert found["machine"].keys() >= {"load", "free memory", "free disk"}
+    assert all(speed > 0 for speed in found["speed"].values())
+    assert found["speed"].keys() == {"float32", "bfloat16"}
+    here = {row["option"]: row["here"] for row in found["choices"]}
+    assert here["--threads"] == str(torch.get_num_threads())
+    assert here["--device"] == "cpu" or torch.accelerator.is_available()
+    page = say("doctor")[1]
+    for word in ("load", "free memory", "free disk", "GFLOP/s", "--precision"):
+        assert word in page
+
+
+def test_what_the_system_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(os, "getloadavg", silent)
+    monkeypatch.setattr(shutil, "disk_usage", silent)
+    monkeypatch.setattr(machine, "free_memory", lambda: float("inf"))
+    told = machine.room()
+    assert all(value.startswith("unknown") for value in told.values())
+
+
+def test_speed_takes_less_than_a_second() -> None:
+    start = time.process_time()
+    machine.speeds(torch.device("cpu"))
+    assert time.process_time() - start < 1 * torch.get_num_threads()
+
+
+@pytest.mark.parametrize(("load", "crowded"), [(0.0, False), (99.0, True)])
+def test_threads_beside_other_work_are_remarked(
+    load: float, crowded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    found = machine.choices(torch.device("cpu"), {"float32": 1.0, "bfloat16": 1.0})
+    [row] = [row for row in found if row["option"] == "--threads"]
+    assert ("fewer may be faster" in row["since"]) is crowded
+
+
+@pytest.mark.parametrize(("bfloat16", "advised"), [(10.0, False), (30.0, True)])
+def test_bfloat16_is_advised_where_it_is_faster(bfloat16: float, advised: bool) -> None:
+    found = machine.choices(torch.device("cpu"), {"float32": 10.0, "bfloat16": bfloat16})
+    [row] = [row for row in found if row["option"] == "--precision"]
+    assert ("try --precision bfloat16" in row["since"]) is advised

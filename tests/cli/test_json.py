@@ -1,0 +1,71 @@
+"""`--json` of every verb: one JSON document on stdout, and nothing else there."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from everyformer.benchmark.points import Point
+from everyformer.cli import VERBS
+from everyformer.comparison.compare import Comparison
+from everyformer.core.config import field_types
+
+Say = Callable[..., tuple[int, str, str]]
+SMALL = "--length 16 --batch 4 --width 16 --layers 1 --heads 2 --threads 1"
+LINES: dict[str, tuple[str, ...]] = {
+    "list": ("--task lm",),
+    "info": ("gmlp",),
+    "train": (f"gmlp --data text.txt --steps 2 {SMALL} --out made",),
+    "eval": ("RUN", "RUN --lengths 8"),
+    "generate": ("RUN --tokens 3", "RUN --tokens 3 --prompt a --prompt b"),
+    "convert": ("RUN --to program --out made.pt2",),
+    "compare": ("gmlp aft-full --data text.txt",),
+    "verify": ("gmlp --laws causality",),
+    "bench": ("gmlp --lengths 8",),
+    "show": ("RUN spatial", "gmlp masks"),
+    "reproduce": ("gmlp",),
+    "doctor": ("", "gmlp --length 16"),
+}
+"""verb -> words after which it prints a result"""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_takes_json(verb: str) -> None:
+    """By the options in its module, which are called after the verb."""
+    module: Any = importlib.import_module(f"everyformer.cli.{verb}")
+    assert field_types(getattr(module, f"{verb.title()}Options"))["json"] is bool
+
+
+def test_every_verb_prints_one_document(
+    say: Say, trained: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = str(trained())
+    found = {"experiment": "e", "holds": True, "figures": [], "numbers": {}}
+    monkeypatch.setattr("everyformer.experiments.base.perform", lambda *_: found)
+    point = Point("gmlp", 8, seconds=1.0, quartiles=(1.0, 1.0))
+    monkeypatch.setattr("everyformer.cli.bench.bench", lambda *_, **__: [point])
+    compared = Comparison([], cast(Any, {"rows": []}), Path(run))
+    monkeypatch.setattr("everyformer.comparison.compare.run_comparison", lambda *_, **__: compared)
+    assert LINES.keys() == VERBS.keys()
+    for verb, lines in LINES.items():
+        for line in lines:
+            code, out, err = say(verb, *line.replace("RUN", run).split(), "--json")
+            assert code == 0, err
+            assert json.loads(out), f"{verb} {line}"
+
+
+def test_a_picture_and_its_meaning_are_said(say: Say, tree: Path) -> None:
+    shown = json.loads(say("show", "gmlp", "masks", "--json")[1])
+    [picture] = shown["pictures"]
+    assert Path(picture["picture"]).is_file()
+    assert picture["shows"]
+
+
+def test_an_endless_text_has_no_document(refused: Callable[..., str], trained: Callable) -> None:
+    run = str(trained("aft-simple"))
+    assert "--tokens" in refused("generate", run, "--tokens", "none", "--json")

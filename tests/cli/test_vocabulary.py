@@ -1,0 +1,189 @@
+"""One vocabulary: what a slip meant, former names, files for members, options in messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from everyformer.cli import VERBS
+from everyformer.cli.messages import answer_with, in_flags
+
+Refused = Callable[..., str]
+Say = Callable[..., tuple[int, str, str]]
+
+SLIPS = [
+    ("generate x --temp 1", "--temperature"),
+    ("generate x --max-len 9", "--tokens"),
+    ("generate x --max-new-tokens 9", "--tokens"),
+    ("generate x --prompt-file f", "--prompts"),
+    ("generate x --topk 3", "--top-k"),
+    ("generate x --min-tok 3", "--min-tokens"),
+    ("train gmlp --max-len 9", "--length"),
+    ("train gmlp --epochs 3", "--steps"),
+    ("train gmlp --learning-rate 1", "--lr"),
+    ("train gmlp --batch-size 4", "--batch"),
+    ("train gmlp --n-layers 2", "--layers"),
+    ("train gmlp --num_heads=2", "--heads"),
+    ("train gmlp --d_model 64", "--width"),
+    ("train gmlp --output o", "--out"),
+    ("train gmlp --seq-len 64", "--length"),
+    ("train gmlp --lr-schedule cosine", "--training.schedule"),
+    ("train gmlp --dropout 0.1", "--model.block.dropout"),
+    ("train gmlp --training.weight_dcay 0.1", "--training.weight-decay"),
+    ("train aft-local --window 4", "--mixer.window"),
+    ("train gmlp --model.pix 3", "--model.pixels.order"),
+    ("compare gmlp --epochs 3", "--steps"),
+    ("bench gmlp --batch-size 3", "--batch"),
+]
+
+
+@pytest.mark.parametrize(("line", "meant"), SLIPS, ids=[line for line, _ in SLIPS])
+def test_the_first_suggestion_is_what_was_meant(
+    line: str, meant: str, refused: Refused, tree: Path
+) -> None:
+    told = refused(*line.split())
+    assert told.startswith("unknown option '--")
+    assert told.partition("; did you mean ")[2].startswith(f"'{meant}'")
+
+
+FORMER = [
+    ("train gmlp --schedule window=1", "train gmlp --by-layer window=1"),
+    ("train --from-run=RUN", "train --from=RUN"),
+    ("compare gmlp --bench-lengths 8 16", "compare gmlp --lengths 8 16"),
+    ("compare gmlp --bench_lengths 8", "compare gmlp --lengths 8"),
+    ("verify --dtype float32", "verify --precision float32"),
+    ("generate RUN --class-name cat", "generate RUN --class cat"),
+    ("eval RUN --memory 3", "eval RUN --memory.slots 3"),
+]
+
+
+def test_a_former_name_means_what_the_new_one_does_and_says_so(
+    say: Say, trained: Callable[..., Path]
+) -> None:
+    run = str(trained())
+    for before, now in FORMER:
+        old, new = (
+            next(word for word in line.split() if word.startswith("--")).partition("=")[0]
+            for line in (before, now)
+        )
+        code, out, err = say(*now.replace("RUN", run).split(), "--print-config")
+        assert (code, err) == (0, "")
+        told = f"{old.replace('_', '-')} is now called {new}; the old name still works\n"
+        words = before.replace("RUN", run).split()
+        assert say(*words, "--print-config") == (0, out, told)
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "now"),
+    [
+        ("train", {"schedule": ["a=1"]}, {"by_layer": ["a=1"]}),
+        ("compare", {"bench_lengths": [8]}, {"lengths": [8]}),
+        ("verify", {"dtype": "float32"}, {"precision": "float32"}),
+    ],
+)
+def test_a_config_file_with_a_former_name_is_read_the_same(
+    verb: str, before: dict, now: dict, say: Say, tree: Path
+) -> None:
+    member = {"member": "gmlp"} if verb == "train" else {"members": ["gmlp"]}
+    for name, values in (("old.json", before), ("new.json", now)):
+        (tree / name).write_text(json.dumps(member | values), encoding="utf-8")
+    code, out, err = say(verb, "--config", "new.json", "--print-config")
+    assert (code, err) == (0, "")
+    assert json.loads(out).items() >= now.items()
+    old, new = (next(iter(values)) for values in (before, now))
+    told = f"'{old}' is now called '{new}'; the old name still works\n"
+    assert say(verb, "--config", "old.json", "--print-config") == (0, out, told)
+
+
+def test_one_thing_has_one_name_in_all_verbs(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    pages = {verb: say(verb, "--help")[1] for verb in VERBS}
+    for verb in ("train", "compare"):
+        for short in (
+            *("data", "length", "tokenizer", "steps", "batch", "lr", "seed", "width", "layers"),
+            *("heads", "out", "device", "threads", "precision", "sequences", "budget-seconds"),
+        ):
+            assert f"--{short} " in pages[verb].replace(",", " "), f"{verb}: {short}"
+    for name, verbs in {
+        "--threads ": ("train", "compare", "bench"),
+        "--lengths ": ("compare", "bench", "eval"),
+        "--precision ": ("train", "compare", "bench", "eval", "verify"),
+        "--memory.slots ": ("eval",),
+    }.items():
+        for verb in verbs:
+            assert name in pages[verb].replace(",", " "), f"{verb}: {name}"
+    assert "--bench-lengths" not in "".join(pages.values())
+    assert "--dtype" not in "".join(pages.values())
+
+
+FILES = [
+    ("train text.txt", "everyformer train attention --data text.txt"),
+    ("train text.txt gmlp", "everyformer train gmlp --data text.txt"),
+    ("train folder", "everyformer train attention --data folder"),
+    ("compare text.txt", "everyformer compare attention --data text.txt"),
+    ("compare gmlp text.txt aft-conv", "everyformer compare gmlp aft-conv --data text.txt"),
+    ("bench table.csv", "everyformer train attention --data table.csv"),
+    ("info pictures.zip", "everyformer train attention --data pictures.zip"),
+    ("verify text.txt", "everyformer train attention --data text.txt"),
+    ("doctor text.txt", "everyformer train attention --data text.txt"),
+]
+
+
+@pytest.mark.parametrize(("line", "meant"), FILES)
+def test_a_file_for_a_member_is_understood(
+    line: str, meant: str, refused: Refused, tree: Path
+) -> None:
+    (tree / "folder").mkdir()
+    for name in ("table.csv", "pictures.zip"):
+        (tree / name).write_bytes(b"x")
+    told = refused(*line.split())
+    given = meant.rpartition(" ")[2]
+    kind = "a folder" if given == "folder" else "a file"
+    assert told.startswith(f"{given} is {kind}: did you mean `{meant}`?")
+
+
+def test_a_file_that_is_not_there_is_no_member_either(refused: Refused, tree: Path) -> None:
+    assert "nowhere.txt looks like a file, which is not there" in refused("train", "nowhere.txt")
+    assert "did you mean 'gmlp'" in refused("train", "gmpl")
+
+
+MESSAGES = [
+    ("train it again with a lower 'lr', a longer 'warmup' or a smaller 'clip'",
+     "train it again with a lower --lr, a longer --training.warmup or a smaller --training.clip"),
+    ("'training.budget_seconds' is 3", "--budget-seconds is 3"),
+    ("'steps' is none and no 'budget_seconds' or 'budget_tokens' is given",
+     "--steps is none and no --budget-seconds or --budget-tokens is given"),
+    ("m: width=10 is not divisible by heads=3; heads that fit",
+     "m: --width 10 is not divisible by --heads 3; heads that fit"),
+    ("build it with max_length=17 or more", "build it with --model.max-length 17 or more"),
+    ("give max_length=... (the longest)", "give --model.max-length ... (the longest)"),
+    ("compare with match='width'", "compare with --match width"),
+    ("'window'=3 is read with x", "--mixer.window 3 is read with x"),
+    ("'schedule' is noam: give 'warmup'", "--training.schedule is noam: give --training.warmup"),
+    ("'--bench-lengths[0]' must be", "'--lengths[0]' must be"),
+    ("'data.target' and 'data.languages' are both given",
+     "--data.target and --data.languages are both given"),
+    # values, calls and names of other things stay
+    ("'--match' must be one of 'width', 'parameters', not 'size'", None),
+    ("unknown task 'data'; did you mean 'width'?", None),
+    ("put one beside it with ef.save(model, folder, tokenizer=...)", None),
+    ("lr(step) = lr * 2, a == b, x=1", None),
+    ("summaries.per 'sentence' or 'tokens'", None),
+    ("the file 'steps.txt' is empty", None),
+    ("'--training.lr' must be above 0, not inf", None),
+    ("pixels={'order': 'blocks', 'tile': 2}", None),
+    ("mixer 'attention' with position 'rope'", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "printed"), MESSAGES)
+def test_messages_name_options_as_flags(said: str, printed: str | None) -> None:
+    flags = ("--match", "--data.source", "--mixer.window", "--lengths")
+    answer_with(dict.fromkeys(flags))
+    try:
+        assert in_flags(said) == (said if printed is None else printed)
+    finally:
+        answer_with({})
