@@ -10,8 +10,8 @@ from typing import cast
 
 from everyformer.benchmark.points import Point, crossover
 from everyformer.comparison.config import CompareConfig
-from everyformer.comparison.plan import Entrant, preset_changes
 from everyformer.comparison.metrics import METRICS
+from everyformer.comparison.plan import Entrant, preset_changes
 from everyformer.comparison.results import Calibrated, FailedRow, Results, Row, Run
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
