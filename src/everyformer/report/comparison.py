@@ -32,8 +32,8 @@ from everyformer.report.words import budget, count, question, title
 
 ROOMY = 6.5
 """inches from which a picture takes the whole width of the page"""
-TALL = 4.5
-"""inches of height from which a figure takes the place of two below each other, and so on"""
+TALL = 3.6
+"""inches that a figure has with its caption; one that is higher takes the place of several"""
 PICTURE_TITLES = {
     "samples": "Drawn images",
     "features-weights": "Weights by features, and exact",
@@ -109,7 +109,7 @@ def _figures(results: Results, folder: Path, styles: Styles, complete: bool) -> 
         svg = svg_text(drawing.figure)
         save_svg(svg, folder / "figures" / f"{drawing.name}.svg")
         shown = inline_svg(svg, f"f{n}", drawing.caption, styles.titles())
-        rows = min(3, round(drawing.figure.get_figheight() / TALL) + 1)
+        rows = min(3, round(drawing.figure.get_figheight() / TALL))
         kind = f"rows{rows}" if rows > 1 else ""
         parts.append(_figure(drawing.title, shown, drawing.caption, kind))
     about = ""

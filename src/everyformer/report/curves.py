@@ -122,7 +122,7 @@ def draw_positions(results: Results, styles: Styles) -> Drawing | None:
     elif decided(results):
         caption = f"The loss of {member} falls most with context: {falls}."
     else:
-        caption = f"With context losses fall, as far as {falls}."
+        caption = f"The widest fall with context is {falls}."
     return Drawing("positions", "Quality against length of context", figure, caption)
 
 
