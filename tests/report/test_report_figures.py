@@ -39,6 +39,18 @@ def test_every_figure_is_drawn_with_units() -> None:
     assert drawings["time"].figure.axes[0].get_ylabel() == "time per call (ms)"
 
 
+@pytest.mark.parametrize(
+    ("task", "unit"),
+    [("lm", "nats per token"), ("classify-image", "nats per example"),
+     ("regress-image", "squared standard deviations")],
+)  # fmt: skip
+def test_losses_have_the_unit_of_their_task(task: str, unit: str) -> None:
+    results = made_up(metric="accuracy")
+    results["data"]["task"] = task
+    drawings = {drawing.name: drawing for drawing in draw_all(results, complete=False)}
+    assert drawings["loss-tokens"].figure.axes[0].get_ylabel() == f"loss ({unit})"
+
+
 def test_the_crossover_is_the_one_of_the_table() -> None:
     time = next(drawing for drawing in draw_all(made_up()) if drawing.name == "time")
     assert "gmlp from 256 tokens on" in time.caption

@@ -133,8 +133,10 @@ def _loss_unit(results: Results) -> tuple[float, str]:
         return 1 / (math.log(2) * per_token), METRICS[metric].unit
     if metric == "bits_per_dim":
         return 1 / math.log(2), METRICS[metric].unit
-    per = "example" if TASKS[results["data"]["task"]].classifies else "token"
-    return 1.0, f"nats per {per}"
+    task = TASKS[results["data"]["task"]]
+    if task.measures:
+        return 1.0, "squared standard deviations"
+    return 1.0, f"nats per {'example' if task.classifies else 'token'}"
 
 
 def _short(value: float) -> str:
