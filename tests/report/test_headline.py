@@ -129,9 +129,13 @@ def test_who_is_fastest_is_said_only_where_spreads_do_not_overlap() -> None:
     gmlp["speed_spread"] = [1005.0, 2500.0]
     attention["decode_spread"]["1024"] = [0.5, 1.56]
     assert "fastest" not in answer(results)
-    gmlp["speed_spread"] = attention["decode_spread"] = None
+    gmlp["speed_spread"] = None
     attention["decode_spread"] = {}
     assert "fastest" not in answer(results)
+    third = made_up(("attention", "gmlp", "linear"), qualities=(2.0, 2.5, 3.0))
+    assert "linear trains fastest" in answer(third)
+    third["rows"][1]["speed_spread"] = [1900.0, 3500.0]
+    assert "trains fastest" not in answer(third)
 
 
 def test_limits_of_the_winner_stand_beside_it() -> None:
