@@ -17,7 +17,7 @@ from everyformer.benchmark.points import Point
 from everyformer.comparison import timing, worker
 from everyformer.comparison.summary import mean_interval, student_quantile
 from everyformer.data.dataset import Dataset
-from everyformer.report.words import notes
+from everyformer.report.notes import notes
 
 Compare = Callable[..., Any]
 MEMBERS = ("attention", "aft-local", "gmlp")

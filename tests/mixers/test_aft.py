@@ -11,7 +11,7 @@ from everyformer import functional, reference
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.mixers import MIXERS
+from everyformer.mixers import MIXERS, _aft
 from everyformer.mixers.aft_conv import line_bias, normalised_kernel, picture_bias
 
 WIDTH, HEADS, LONGEST = 8, 2, 40
@@ -550,3 +550,20 @@ def test_wrong_calls_say_what_to_do():
         functional.aft_conv(q, q, q, draw(2, 4))
     with pytest.raises(ShapeError, match="do not divide by 4 heads"):
         functional.aft_conv(q, q, q, draw(4, 3))
+
+
+@pytest.mark.parametrize("most", [1, 3 * 50, 10_000])
+def test_mean_weights_are_the_mean_over_channels_taken_at_once(most, monkeypatch):
+    """Pictures took a call for every channel."""
+    monkeypatch.setattr(_aft, "MOST_WEIGHTS", most)
+    calls, softmax = [], torch.softmax
+    monkeypatch.setattr(torch, "softmax", lambda x, dim: calls.append(x) or softmax(x, dim))
+    k, w = torch.randn(2, 5, 8), torch.randn(2, 5, 5)
+    out = _aft.mean_weights(k, w, True)
+    assert len(calls) == {1: 8, 150: 4, 10_000: 2}[most]
+    hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    each = [
+        softmax((k[..., None, :, c] + w[c // 4]).masked_fill(hidden, -torch.inf), -1)
+        for c in range(8)
+    ]
+    assert torch.allclose(out[:, 0], sum(each) / 8, atol=1e-6)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.verdict import letters, verdict
 from everyformer.core.config import to_dict
+from everyformer.family import info, list_members
 
 NASTY = "<script>alert(1)</script>"
 
@@ -18,8 +20,13 @@ def made_up(
     half: float = 0.1,
     seeds: int = 1,
     failed: dict[str, str] | None = None,
-) -> dict[str, Any]:
-    """Members trained with the given qualities and half-widths of intervals, then those failed."""
+    waiting: tuple[str, ...] = (),
+    doubts: tuple[str, ...] = (),
+) -> Any:
+    """Members trained with the given qualities and half-widths of intervals, then those failed.
+
+    Steps, speeds and times grow from each member to the next.
+    """
     rows, runs, bench = [], [], []
     for n, (member, value) in enumerate(zip(members, qualities, strict=True)):
         rows.append(_row(member, value, half, seeds, n))
@@ -29,7 +36,11 @@ def made_up(
     rows.sort(key=lambda row: row["quality"], reverse=better == "higher")
     for member, error in (failed or {}).items():
         rows.append({"member": member, "status": "failed", "error": error})
-    config = to_dict(CompareConfig()) | {"members": [*members, *(failed or {})], "seeds": seeds}
+    trained = [row for row in rows if row["status"] == "done"]
+    for row, own in zip(trained, letters(trained), strict=True):
+        row["letters"] = own
+    everyone = [*members, *(failed or {}), *waiting]
+    config = to_dict(CompareConfig()) | {"members": everyone, "seeds": seeds}
     return {
         "format": "everyformer-comparison",
         "command": "everyformer compare attention gmlp --out runs/cmp --resume",
@@ -64,7 +75,28 @@ def made_up(
         "rows": rows,
         "runs": runs,
         "bench": bench,
+        "verdict": verdict(trained, in_seconds=False, cores=2) | {"doubts": list(doubts)},
+        "waiting": list(waiting),
+        "next": [["look into it", "everyformer show 'runs/a b' all"]],
     }
+
+
+def many(count: int = 32, **known: Any) -> Any:
+    """So many members of the family, in a few tiers, some of them the same function."""
+    names = tuple(member.name for member in list_members(task="lm"))[:count]
+    qualities = tuple(2.0 + 0.03 * ((7 * n) % count) for n in range(count))
+    results = made_up(names, qualities=qualities, half=0.05, **known)
+    for row in results["rows"]:
+        row["group"] = info(row["member"]).group
+        row["limits"] = ["reads no more than 256 tokens"] if row["group"] == "positions" else []
+    return results
+
+
+def same(results: Any, *names: str) -> None:
+    """The losses of ``names`` do not differ."""
+    for row in results["rows"]:
+        if row["member"] in names:
+            row["same_as"] = [name for name in names if name != row["member"]]
 
 
 def _row(member: str, value: float, half: float, seeds: int, n: int) -> dict[str, Any]:
@@ -81,6 +113,16 @@ def _row(member: str, value: float, half: float, seeds: int, n: int) -> dict[str
         "tokens": 60_000 * (n + 1),
         "flops": 1e9 * (n + 1),
         "steps": 60 * (n + 1),
+        "seconds": 6.0,
+        "speed_spread": [990.0 * (n + 1), 1010.0 * (n + 1)],
+        "decode_spread": {"64": [0.45, 0.55], "1024": [0.55 + n, 0.65 + n]},
+        "limits": [],
+        "calibrated": None,
+        "load": None,
+        "leaks": None,
+        "group": "attention",
+        "letters": [],
+        "same_as": [],
         "peak_bytes": 5_000_000,
         "decode_ms": {"64": 0.5, "1024": 0.6 + n},
         "state_bytes": 1024 * (n + 1),

@@ -5,14 +5,25 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from report_results import made_up
 
 from everyformer.core.errors import UnsavedError
+from everyformer.report.comparison import write_report
 from everyformer.report.figures import draw_all
-from everyformer.report.style import Styles, inline_svg, new_figure, save_figure, styled
+from everyformer.report.style import (
+    Styles,
+    inline_svg,
+    new_figure,
+    save_figure,
+    styled,
+    svg_text,
+)
 
 
 def test_every_figure_is_drawn_with_units() -> None:
@@ -26,6 +37,18 @@ def test_every_figure_is_drawn_with_units() -> None:
         assert axes.get_xlabel()
         assert drawing.caption.endswith(".")
     assert drawings["time"].figure.axes[0].get_ylabel() == "time per call (ms)"
+
+
+@pytest.mark.parametrize(
+    ("task", "unit"),
+    [("lm", "nats per token"), ("classify-image", "nats per example"),
+     ("regress-image", "squared standard deviations")],
+)  # fmt: skip
+def test_losses_have_the_unit_of_their_task(task: str, unit: str) -> None:
+    results = made_up(metric="accuracy")
+    results["data"]["task"] = task
+    drawings = {drawing.name: drawing for drawing in draw_all(results, complete=False)}
+    assert drawings["loss-tokens"].figure.axes[0].get_ylabel() == f"loss ({unit})"
 
 
 def test_the_crossover_is_the_one_of_the_table() -> None:
@@ -78,7 +101,7 @@ def _two_figures() -> list[str]:
         axes.plot([0, 1], [0, 1], marker="o", label="a < b & $c$")
         axes.legend()
         axes.imshow([[0, 1]], interpolation="none")
-        made.append(inline_svg(figure, prefix, 'the "finding"'))
+        made.append(inline_svg(svg_text(figure), prefix, 'the "finding"'))
     return made
 
 
@@ -94,6 +117,41 @@ def test_inline_figures_are_xml_with_ids_of_their_own() -> None:
         assert used <= set(re.findall(r' id="([^"]+)"', svg))
     ids = [set(re.findall(r' id="([^"]+)"', svg)) for svg in (first, second)]
     assert not ids[0] & ids[1]
+
+
+def test_a_figure_is_rendered_once_for_its_file_and_for_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And laid out once; the file has the page's picture, on white."""
+    calls: list[str] = []
+    for name in ("savefig", "draw_without_rendering"):
+        whole = getattr(Figure, name)
+
+        def counted(
+            self: Figure, *given: Any, whole: Any = whole, name: str = name, **how: Any
+        ) -> Any:
+            calls.append(name)
+            return whole(self, *given, **how)
+
+        monkeypatch.setattr(Figure, name, counted)
+    laid_out: list[Figure] = []
+    execute = ConstrainedLayoutEngine.execute
+    monkeypatch.setattr(
+        ConstrainedLayoutEngine, "execute",
+        lambda self, figure: (laid_out.append(figure), execute(self, figure))[1],
+    )  # fmt: skip
+    write_report(made_up(), tmp_path)
+    files = list((tmp_path / "figures").iterdir())
+    assert len(files) == len(laid_out) == 8
+    assert calls == ["savefig"] * 8
+    assert {file.suffix for file in files} == {".svg"}
+    path = re.compile(r'<path d="[^"]+"')
+    page = set(path.findall((tmp_path / "report.html").read_text("utf-8")))
+    for file in files:
+        svg = file.read_text("utf-8")
+        ElementTree.fromstring(svg)
+        assert 'fill="white"' in svg
+        assert set(path.findall(svg)) <= page
 
 
 def test_drawing_leaves_no_trace_in_matplotlib() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_results import NASTY, made_up
+from report_results import NASTY, made_up, many
 
-from everyformer.report.comparison import changes, safe, write_report
+from everyformer.report.comparison import changes, write_report
+from everyformer.report.escaping import safe
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 
@@ -92,14 +94,18 @@ def test_nothing_is_loaded_from_elsewhere(nasty: tuple[Path, str, _Page]) -> Non
 def test_what_a_reader_needs_is_there(nasty: tuple[Path, str, _Page]) -> None:
     folder, _, page = nasty
     text = "".join(page.text)
-    for part in ("95% interval", "ms/token after 1024", "failed:", "One seed"):
+    for part in (
+        "95% interval",
+        "writing after 1,024 tokens (ms per token)",
+        "failed:",
+        "One seed",
+    ):
         assert part in text
-    assert "256 tokens" in text
+    assert "faster than attention from (tokens)" in text
     assert "--resume" not in text
     assert "arXiv 1706.03762" in text
     assert "no example could be read from the data" in text
-    assert (folder / "figures" / "quality.png").stat().st_size > 1000
-    assert (folder / "figures" / "quality.svg").exists()
+    assert (folder / "figures" / "quality.svg").stat().st_size > 1000
 
 
 def test_phones_are_told_the_width(nasty: tuple[Path, str, _Page]) -> None:
@@ -127,31 +133,147 @@ def test_control_characters_and_half_surrogates_become_text() -> None:
     assert safe('<a href="x">') == "&lt;a href=&quot;x&quot;&gt;"
 
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
-PROBE = """<body><iframe id="f" src="{page}" width="{width}" height="900"></iframe><script>
-onload = () => {{ const d = document.getElementById("f").contentDocument;
-const wide = [...d.querySelectorAll("body *")].filter(e => !e.closest(".scroll, pre, svg")
-  && e.getBoundingClientRect().right > {width} + 1).map(e => e.tagName);
-document.body.innerHTML = "<p>" + [d.documentElement.scrollWidth, d.querySelectorAll("tr").length,
-  d.querySelector("td").textContent, wide.length].join("|") + "|</p>"; }}</script></body>"""
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are left out: a page of them takes a second."""
+    monkeypatch.setattr("everyformer.report.comparison.draw_all", lambda *given, **how: [])
 
 
-@pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
-@pytest.mark.parametrize("width", [380, 1200])
-def test_browser_shows_the_table_without_overflow(
-    nasty: tuple[Path, str, _Page], tmp_path: Path, width: int
+def test_a_page_of_many_members_has_a_short_title_and_boxes_for_their_groups(
+    undrawn: None, tmp_path: Path
 ) -> None:
-    probe = tmp_path / "probe.html"
-    page = (nasty[0] / "report.html").as_uri()
-    probe.write_text(PROBE.format(page=page, width=width), encoding="utf-8")
+    """The title was eleven lines of names."""
+    text, _ = _write(many(31), tmp_path)
+    assert "<title>everyformer: 31 members on stdlib</title>" in text
+    assert "<h1>Which of 31 members predicts stdlib best" in text
+    assert text.count('type="checkbox"') == 7
+    assert 'type="checkbox"' not in _write(many(8), tmp_path)[0]
+
+
+def test_of_many_the_best_few_are_looked_into_and_the_others_linked(
+    undrawn: None, tmp_path: Path
+) -> None:
+    results = many(8)
+    text, _ = _write(results, tmp_path)
+    order = [row["member"] for row in results["rows"]]
+    assert re.findall(r'<div class="member"><h3>([^<]+)</h3>', text) == order[:4]
+    for member in order[4:]:
+        assert f"everyformer show runs/compare/runs/{member}-seed0 all" in text
+    assert text.index("Samples of the other members") < text.index(f'"member">{order[4]}</h3>')
+    results["rows"].append(results["rows"].pop(0))
+    text, _ = _write(results, tmp_path)
+    assert re.findall(r'<div class="member"><h3>([^<]+)</h3>', text)[-1] == "attention"
+
+
+def test_a_page_says_what_to_do_now(undrawn: None, tmp_path: Path) -> None:
+    text, _ = _write(made_up(), tmp_path)
+    assert "What now" in text
+    assert "look into it" in text
+    assert "everyformer show &#x27;runs/a b&#x27; all" in text
+    results = made_up()
+    results["next"] = []
+    assert "What now" not in _write(results, tmp_path)[0]
+
+
+def test_an_incomplete_page_has_no_look_into_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written after every member: the table, and curves of quality and loss."""
+    monkeypatch.setattr("everyformer.report.comparison.learned_of_all", pytest.fail)
+    waiting = tuple(f"member{n}" for n in range(9))
+    results = json.loads(json.dumps(made_up(waiting=waiting)))
+    text = write_report(results, tmp_path, complete=False).read_text("utf-8")
+    names = ["loss-flops", "loss-seconds", "loss-tokens", "quality"]
+    assert sorted(file.stem for file in (tmp_path / "figures").iterdir()) == names
+    assert "2 of 11 members are trained; member0, member1" in text
+    assert "Waiting to be trained: member0, member1, member2, member3, member4, member5" in text
+    assert "member7 and member8.</p>" in text
+
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+in_a_browser = pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
+PROBE = """<body><iframe id="f" src="{page}" width="{width}" height="900"></iframe><script>
+onload = () => {{ const d = document.getElementById("f").contentDocument, width = {width};
+const all = (what, within = d) => [...within.querySelectorAll(what)];
+const box = e => e.getBoundingClientRect();
+const seen = (() => {{ {script} }})();
+document.body.innerHTML = "<p>" + btoa(JSON.stringify(seen)) + "</p>"; }}</script></body>"""
+WIDE = """all("body *").filter(e => !e.closest(".scroll, pre, svg") && box(e).right > width + 1)
+.map(e => e.tagName)"""
+
+
+def _look(page: Path, width: int, script: str, folder: Path) -> Any:
+    """What ``script`` gives back in a frame of ``width`` that shows ``page``."""
+    probe = folder / "probe.html"
+    probe.write_text(PROBE.format(page=page.as_uri(), width=width, script=script), "utf-8")
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
     flags += "--disable-background-networking --disable-component-update --disable-sync "
     flags += "--allow-file-access-from-files --virtual-time-budget=5000 --dump-dom"
     assert BROWSER is not None
     done = subprocess.run(
-        [BROWSER, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", probe.as_uri()],
+        [BROWSER, *flags.split(), f"--user-data-dir={folder / 'profile'}", probe.as_uri()],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    seen, rows, first, beyond, _ = re.sub(r".*<p>|</p>.*", "", done.stdout, flags=re.S).split("|")
-    assert (int(rows), first, int(beyond)) == (4, "2.000", 0)
-    assert int(seen) <= width
+    found = re.search(r"<p>([^<]*)</p>", done.stdout)
+    assert found is not None
+    return json.loads(base64.b64decode(found[1]))
+
+
+@in_a_browser
+@pytest.mark.parametrize("width", [380, 1200])
+def test_browser_shows_the_table_without_overflow(
+    nasty: tuple[Path, str, _Page], tmp_path: Path, width: int
+) -> None:
+    script = f"""return [d.documentElement.scrollWidth, all("tr").length,
+      all("td")[1].firstChild.data, {WIDE}]"""
+    seen, rows, first, beyond = _look(nasty[0] / "report.html", width, script, tmp_path)
+    assert (rows, first, beyond) == (4, "2.000", [])
+    assert seen <= width
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of 32 members."""
+    results = many(32)
+    for n, row in enumerate(results["rows"]):
+        row["by_position"] = [[0.0, 3.0], [32.0, 2.0 + 0.001 * n]]
+    return write_report(results, tmp_path_factory.mktemp("crowd"))
+
+
+@in_a_browser
+@pytest.mark.parametrize("width", [400, 1200])
+def test_browser_shows_32_members(crowd: Path, tmp_path: Path, width: int) -> None:
+    """The table scrolls inside its box beside names that stay; names in figures do not overlap;
+    a group can be hidden in the table and in all figures."""
+    script = f"""
+    const over = [];
+    for (const svg of all("svg")) {{
+      const texts = all("text", svg).map(e => [e.textContent, box(e)]);
+      texts.forEach(([a, one], n) => texts.slice(n + 1).forEach(([b, two]) => {{
+        const across = Math.min(one.right, two.right) - Math.max(one.left, two.left);
+        const along = Math.min(one.bottom, two.bottom) - Math.max(one.top, two.top);
+        if (across > 1 && along > 0.35 * Math.min(one.height, two.height)) over.push([a, b]);
+      }}));
+    }}
+    const names = all("[id*='-member'] text", all("svg")[1]).length;
+    const scroll = d.querySelector(".scroll"), name = all("tbody th[scope=row]")[0];
+    const left = box(name).left;
+    scroll.scrollLeft = 150;
+    const stays = Math.abs(box(name).left - left) < 2;
+    const shown = () => [all("tbody tr"), all("[id*='-group0-']")].map(
+      many => many.filter(e => box(e).width || box(e).height).length);
+    const before = shown();
+    d.getElementById("show0").click();
+    return {{ page: d.documentElement.scrollWidth, wide: {WIDE}, box: box(scroll).right, over,
+      stays, before, after: shown(), names }};"""
+    seen = _look(crowd, width, script, tmp_path)
+    assert seen["page"] <= width
+    assert seen["wide"] == []
+    assert seen["box"] <= width
+    assert seen["stays"]
+    assert seen["over"] == []
+    assert seen["names"] == 6
+    rows, lines = seen["before"]
+    assert lines > 5
+    assert seen["after"][1] == 0
+    assert 0 < seen["after"][0] < rows

@@ -26,7 +26,7 @@ from everyformer.report.inside import toeplitz_share
 from everyformer.report.learned import learned_of_all, rebuilt
 from everyformer.report.pictures import (
     PICTURES,
-    applicable,
+    Inside,
     draw_pictures,
     drawn_images,
     learned_pictures,
@@ -75,7 +75,7 @@ def shown(figure: Any) -> list[np.ndarray]:
 )
 def test_what_applies(member: str, names: list[str]) -> None:
     model = tiny(member)
-    assert applicable(model, IDS) == names
+    assert Inside(model, IDS).able() == names
     for name in names:
         assert all(figure.get_label() for figure in draw_pictures(model, IDS, name).values())
 
@@ -247,7 +247,7 @@ def test_a_mixer_of_another_package_is_drawn() -> None:
     model = tiny("aft-simple", position=None)
     for block in model.stack.blocks:
         block.mixer = Gears(windows=(2, None))  # type: ignore[union-attr]
-    assert applicable(model, IDS) == ["weights", "speed", "masks", "gears"]
+    assert Inside(model, IDS).able() == ["weights", "speed", "masks", "gears"]
     assert [one.shape for one in shown(draw_pictures(model, IDS, "speed")["speed"])] == [(2, 3)] * 2
     assert list(learned_pictures(model, IDS)) == ["weights", "speed"]
     assert [one.shape for one in shown(draw_pictures(model, IDS, "gears")["gears"])] == [(5, 5)] * 2
@@ -275,7 +275,7 @@ def test_all_pictures_are_of_one_pass_each(member: str, before: int) -> None:
         one.register_forward_hook(lambda read, given, out: passes.append(read))
     assert learned_pictures(model, IDS, start=start)
     assert passes == [model, *[start] * before]
-    assert len(applicable(model, IDS)) > 1
+    assert len(Inside(model, IDS).able()) > 1
     assert passes[1 + before :] == [model]
 
 
@@ -289,7 +289,7 @@ def test_labels_stand_at_the_tokens_in_any_script() -> None:
 def test_drawing_leaves_the_model_as_it_was() -> None:
     model = tiny("attention").train()
     state = torch.get_rng_state()
-    applicable(model, IDS)
+    Inside(model, IDS).able()
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -353,6 +353,23 @@ def test_report_looks_into_trained_runs(run: Path) -> None:
     assert "could not be shown" in attention.why
     results["config"]["data"]["source"] = "/nowhere/at/all.txt"
     assert all("no example" in one.why for one in learned_of_all(results, run.parents[2]))
+
+
+def test_all_pictures_of_a_model_take_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kind of picture traced every model again."""
+    passes: list[Model] = []
+    look = Model.inspect
+
+    def counted(self: Model, *given: Any) -> Any:
+        passes.append(self)
+        return look(self, *given)
+
+    monkeypatch.setattr(Model, "inspect", counted)
+    assert main(["show", "attention", "--length", "8", "--out", str(tmp_path)]) == 0
+    assert len(list(tmp_path.iterdir())) == 3
+    assert len(passes) == 1
 
 
 def test_show_draws_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from report_results import made_up
+from report_results import made_up, many
 
 from everyformer.cli.compare import render
 from everyformer.core.memory import size
-from everyformer.report.words import answer, brief, listed, notes, question
-
-
-def test_distinct_intervals_name_a_winner() -> None:
-    text = answer(made_up(qualities=(2.0, 2.5)))
-    assert "attention is best with 2.000 bits per byte" in text
-    assert "no 95% interval overlaps" in text
-    assert "gmlp trains fastest" in text
-
-
-def test_overlapping_intervals_leave_it_open() -> None:
-    results = made_up(qualities=(2.0, 2.15))
-    assert "overlaps with that of gmlp" in answer(results)
-    assert "not settled" in answer(results)
-    assert any("attention and gmlp" in note for note in notes(results))
-
-
-def test_touching_intervals_overlap() -> None:
-    assert "not settled" in answer(made_up(qualities=(2.0, 2.5), half=0.25))
-
-
-def test_accuracy_ranks_high_first() -> None:
-    text = answer(made_up(metric="accuracy", qualities=(0.5, 0.9), half=0.01))
-    assert "gmlp is best with 90.0% of the validation set right" in text
+from everyformer.report.headline import answer
+from everyformer.report.notes import notes
+from everyformer.report.words import brief, few, listed, question, title
 
 
 def test_one_seed_is_said() -> None:
@@ -54,6 +33,18 @@ def test_nothing_finished() -> None:
 
 
 def test_the_question_names_what_was_equal() -> None:
+    """And up to four members; a title has no line of thirty names."""
+    four, five = (
+        ("attention", "gmlp", "rope", "alibi"),
+        ("attention", "gmlp", "rope", "alibi", "t5"),
+    )
+    assert (
+        title(made_up(four, qualities=(1, 2, 3, 4))) == "attention, gmlp, rope and alibi on stdlib"
+    )
+    assert title(made_up(five, qualities=(1, 2, 3, 4, 5))) == "5 members on stdlib"
+    assert question(made_up(five, qualities=(1, 2, 3, 4, 5))).startswith(
+        "Which of 5 members predicts"
+    )
     assert question(made_up()) == (
         "Which of attention or gmlp predicts stdlib best, given the same data, equal width and "
         "60 seconds of training each?"
@@ -73,6 +64,15 @@ def test_listed() -> None:
     assert listed(["a", "b", "c"]) == "a, b and c"
 
 
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(1, "a"), (6, "a, b, c, d, e and f"), (7, "a, b, c, d, e, f and 1 more"),
+     (10, "a, b, c, d, e, f and 4 more")],
+)  # fmt: skip
+def test_long_lists_are_counted(count: int, text: str) -> None:
+    assert few(list("abcdefghij")[:count]) == text
+
+
 def test_brief() -> None:
     assert [brief(n) for n in (0.12345, 15.94, 187.2, 1234.5)] == ["0.123", "15.9", "187", "1,234"]
 
@@ -88,3 +88,20 @@ def test_a_loss_that_is_not_of_writing_is_marked() -> None:
     assert "gmlp*" in table
     assert "* gmlp: not strictly autoregressive" in table
     assert "attention*" not in table
+
+
+def test_notes_of_many_members_stay_short() -> None:
+    """31 members are no list of hundreds of pairs, nor of thirty numbers."""
+    results = many(31)
+    for row in results["rows"]:
+        row["leaks"] = "the future chooses"
+        row["preset"] = {"block.dropout": len(row["member"])}
+    found = notes(results)
+    assert max(map(len, found)) < 400
+    assert sum("cannot be told apart" in note for note in found) == 1
+    assert any("and 25 more is not strictly autoregressive" in note for note in found)
+
+
+def test_tiers_are_explained_where_there_are_any() -> None:
+    assert any("letter in common" in note for note in notes(made_up(half=0.25)))
+    assert not any("letter in common" in note for note in notes(made_up(half=0.1)))

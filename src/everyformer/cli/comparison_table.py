@@ -6,17 +6,19 @@ from typing import Any
 
 from everyformer.benchmark.points import BASELINE
 from everyformer.cli.console import table
+from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, Row, finished
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.memory import size
-from everyformer.report.words import UNITS, answer, brief, interval, quality
+from everyformer.report.headline import answer
+from everyformer.report.words import brief, interval, quality
 
 
 def render(results: Results) -> str:
     """The one table that a person can decide from."""
     metric, done = results["metric"], finished(results)
     contexts = sorted({c for row in done for c in row["decode_ms"]}, key=int)
-    headers = ["member", "tier", UNITS[metric], "95% interval", "parameters", "steps"]
+    headers = ["member", "tier", METRICS[metric].unit, "95% interval", "parameters", "steps"]
     headers += ["tokens/s in training", "peak memory", "s until as good as the last"]
     headers += [f"ms a token after {c}" for c in contexts]
     if results["bench"]:

@@ -76,25 +76,21 @@ def run(options: ShowOptions) -> int:
     """Draw, and print each file with what it shows."""
     if options.out is not None:
         require_no_file(expanded(options.out))
-    from everyformer.report.pictures import applicable, draw_pictures, require_picture
+    from everyformer.report.pictures import Inside, require_picture
     from everyformer.report.style import save_figure
 
     subject = _open(options)
     require_picture(subject.model, options.what)
-    kinds = [options.what]
-    if options.what == "all":
-        kinds = applicable(subject.model, subject.inputs)
+    inside = Inside(
+        subject.model,
+        subject.inputs,
+        start=subject.start,
+        labels=subject.labels,
+        length=options.length,
+    )
     drawn = []
-    for kind in kinds:
-        found = draw_pictures(
-            subject.model,
-            subject.inputs,
-            kind,
-            start=subject.start,
-            labels=subject.labels,
-            length=options.length,
-        )
-        for name, figure in found.items():
+    for kind in inside.able() if options.what == "all" else [options.what]:
+        for name, figure in inside.require(kind).items():
             path = save_figure(figure, subject.folder / f"{name}.{options.format}")
             drawn.append({"picture": str(path), "shows": figure.get_label()})
             if not options.json:

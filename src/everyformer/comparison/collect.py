@@ -10,9 +10,10 @@ from typing import cast
 
 from everyformer.benchmark.points import Point, crossover
 from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.plan import Entrant, preset_changes
 from everyformer.comparison.results import Calibrated, FailedRow, Results, Row, Run
-from everyformer.comparison.summary import BETTER, curve, member_row, quality_metric, rank, time_to
+from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
 from everyformer.comparison.verdict import letters, same_functions, verdict
 from everyformer.core.config import to_dict
@@ -86,7 +87,7 @@ def collect(
         "environment": environment(),
         "data": dataset.summary(),
         "metric": metric,
-        "better": BETTER[metric],
+        "better": METRICS[metric].better,
         "rows": ranked,
         "runs": runs,
         "bench": [to_dict(point) for point in points],

@@ -9,7 +9,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from everyformer.benchmark.points import Point
 
-Metric = Literal["bits_per_byte", "bits_per_dim", "loss", "accuracy"]
+Metric = Literal["bits_per_byte", "bits_per_dim", "loss", "accuracy", "mae", "rmse", "r2"]
+"""see `comparison.metrics.METRICS`"""
 Interval = list[float]
 """low and high end"""
 Axis = Literal["seconds", "tokens", "flops"]
@@ -23,6 +24,9 @@ class Evaluation(TypedDict):
     bits_per_byte: NotRequired[float]
     bits_per_dim: NotRequired[float]
     accuracy: NotRequired[float]
+    mae: NotRequired[float]
+    rmse: NotRequired[float]
+    r2: NotRequired[float]
 
 
 class Sample(TypedDict):

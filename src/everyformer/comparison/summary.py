@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import (
     Calibrated,
     Curve,
@@ -30,7 +31,6 @@ from everyformer.training.logging import read_metrics
 
 NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
 """said of the loss of a model that leaks"""
-BETTER = {"bits_per_byte": "lower", "bits_per_dim": "lower", "loss": "lower", "accuracy": "higher"}
 
 
 def quality_metric(task: str, evaluation: Evaluation) -> Metric:
@@ -52,7 +52,7 @@ def member_row(
     interval = interval_of(first["evaluation"], metric)
     if len(values) > 1:
         interval = mean_interval(values)
-        if metric == "accuracy":
+        if METRICS[metric].share:
             interval = [max(0.0, interval[0]), min(1.0, interval[1])]
     decoding = first.get("decoding") or {}
     times = {key: spent for key, spent in decoding.items() if key.isdigit() and spent is not None}
@@ -141,7 +141,7 @@ def curve(run: Path, last: int | None = None) -> Curve:
 
 def time_to(target: float, evaluations: Sequence[Logged], metric: Metric) -> float | None:
     """Training seconds until ``metric`` reaches ``target``, linear between evaluations."""
-    sign = 1 if BETTER[metric] == "lower" else -1
+    sign = METRICS[metric].sign
     before: Logged | None = None
     for row in evaluations:
         value = quality_of(row["evaluation"], metric)
@@ -157,7 +157,7 @@ def time_to(target: float, evaluations: Sequence[Logged], metric: Metric) -> flo
 
 def rank(rows: list[Row | FailedRow], metric: Metric) -> list[Row | FailedRow]:
     """Best first; members that failed stand last."""
-    sign = 1 if BETTER[metric] == "lower" else -1
+    sign = METRICS[metric].sign
     done = sorted(
         (row for row in rows if row["status"] == "done"), key=lambda row: sign * row["quality"]
     )

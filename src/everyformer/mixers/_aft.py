@@ -280,13 +280,18 @@ class AttentionFree(StreamingMixer):
         record(self, "weights", lambda: mean_weights(hide_padding(k, rows.keep), w, self.causal))
 
 
+MOST_WEIGHTS = 2**22
+"""that are made at once for a picture: 16 MiB"""
+
+
 def mean_weights(k: Tensor, w: Tensor, causal: bool) -> Tensor:
     """softmax over t' of K_t' + w_{t,t'}, averaged over the channels of k: (B, 1, L, L)."""
     heads = split_heads(k, w.shape[0])
     future = torch.ones_like(w[0], dtype=torch.bool).triu(1) & causal
     total = k.new_zeros(k.shape[0], *w.shape[1:])
+    at_once = max(1, MOST_WEIGHTS // total.numel())
     for h in range(w.shape[0]):
         scores = w[h].masked_fill(future, -math.inf)
-        for channel in heads[:, :, h].unbind(-1):
-            total += torch.softmax(channel[:, None] + scores, -1)
+        for channels in heads[:, :, h].transpose(1, 2).split(at_once, 1):
+            total += torch.softmax(channels[:, :, None] + scores, -1).sum(1)
     return (total / k.shape[-1])[:, None]

@@ -5,40 +5,35 @@ Everything that comes from data, members or errors is escaped; nothing is loaded
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from everyformer.comparison.config import CompareConfig
-from everyformer.comparison.results import Results, Row, finished, points
+from everyformer.comparison.results import Results, Row, finished
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnknownNameError
 from everyformer.core.files import write_text
-from everyformer.core.memory import size
 from everyformer.family import info
+from everyformer.report.escaping import safe
 from everyformer.report.figures import draw_all
-from everyformer.report.learned import learned_of_all
-from everyformer.report.style import FORMATS, Styles, inline_svg, save_figure
-from everyformer.report.words import (
-    UNITS,
-    answer,
-    brief,
-    budget,
-    count,
-    interval,
-    notes,
-    quality,
-    question,
-)
+from everyformer.report.headline import answer
+from everyformer.report.learned import FEW, learned_of_all, shown
+from everyformer.report.notes import notes
+from everyformer.report.selection import crowded, styles_of
+from everyformer.report.style import Styles, inline_svg, save_svg, svg_text
+from everyformer.report.table import table
+from everyformer.report.words import budget, count, question, title
 
 ROOMY = 6.5
 """inches from which a picture takes the whole width of the page"""
+TALL = 3.6
+"""inches that a figure has with its caption; one that is higher takes the place of several"""
 PICTURE_TITLES = {
     "samples": "Drawn images",
     "features-weights": "Weights by features, and exact",
@@ -49,8 +44,6 @@ PICTURE_TITLES = {
     "terms": "Terms of the scores",
     "encodings": "Learned positions",
 }
-_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-"""control character -> its picture"""
 
 
 def write_report(results: Results, folder: Path, *, complete: bool = True) -> Path:
@@ -58,26 +51,24 @@ def write_report(results: Results, folder: Path, *, complete: bool = True) -> Pa
 
     Args:
         results: what `comparison.collect.collect` returns, or results.json.
-        complete: whether nothing more will come; before that the page is brief.
+        complete: False writes what a comparison has while it goes on, in well under a second:
+            the table and the curves of losses, without a look into any model.
     """
     folder = Path(folder)
-    styles = Styles(results["config"]["members"])
-    sections = [
-        _figures(results, folder),
-        _samples(results),
-        _learned(results, folder) if complete else "",
-        _data(results),
-        _environment(results),
-        _repeat(results),
-        _config(results),
-    ]
+    styles = styles_of(results)
+    sections = [_next(results), _figures(results, folder, styles, complete)]
+    if complete:
+        sections += [_samples(results), _learned(results, folder)]
+    sections += [_data(results), _environment(results), _repeat(results), _config(results)]
     here = files("everyformer.report")
     page = Template((here / "page.html").read_text(encoding="utf-8")).substitute(
-        title=safe(f"everyformer: {', '.join(results['config']['members'])}"),
-        style=(here / "page.css").read_text(encoding="utf-8"),
+        title=safe(f"everyformer: {title(results)}"),
+        style=(here / "page.css").read_text(encoding="utf-8") + _filters(styles),
+        kicker=safe(title(results)),
         question=safe(question(results)),
         answer=safe(answer(results)),
-        table=_table(results, styles),
+        filter=_filter(styles),
+        table=table(results, styles),
         notes=_list(notes(results)),
         sections="\n".join(filter(None, sections)),
         version=safe(results["environment"]["packages"].get("everyformer") or ""),
@@ -87,111 +78,71 @@ def write_report(results: Results, folder: Path, *, complete: bool = True) -> Pa
     return path
 
 
-def safe(value: Any) -> str:
-    """Any text as text of a page: escaped, control characters made visible."""
-    text = str(value).replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8")
-    return html.escape(text.translate(_VISIBLE))
+def _filter(styles: Styles) -> str:
+    """A box for each group, which shows or hides its members; '' where all are in one list."""
+    boxes = "".join(
+        f'<label><input type="checkbox" id="show{n}" checked> {safe(group)}</label>'
+        for n, group in enumerate(styles.groups)
+    )
+    return f'<fieldset class="filter"><legend>Show</legend>{boxes}</fieldset>' if boxes else ""
 
 
-def _table(results: Results, styles: Styles) -> str:
-    columns = _columns(results)
-    rows = finished(results)
-    best = [_winners(rows, cell, better) for _, cell, _, better in columns]
-    lines = []
-    for row in results["rows"]:
-        colour = styles[row["member"]].colour
-        name = f'<span class="swatch" style="background:{colour}"></span>{safe(row["member"])}'
-        name += "*" if row.get("leaks") else ""
-        if row["status"] != "done":
-            what = f'<td class="failed" colspan="{len(columns)}">failed: {safe(row["error"])}</td>'
-            lines.append(f'<tr><th scope="row">{name}</th>{what}</tr>')
-            continue
-        cells = []
-        for (_, cell, written, _), winners in zip(columns, best, strict=True):
-            value = cell(row)
-            mark = ' class="best"' if row["member"] in winners else ""
-            cells.append(f"<td{mark}>{safe('-' if value is None else written(value))}</td>")
-        lines.append(f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>')
-    head = "".join(f'<th scope="col">{safe(title)}</th>' for title, *_ in columns)
-    return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">member</th>{head}</tr>'
-        f"</thead><tbody>{''.join(lines)}</tbody></table></div>"
-        '<p class="why">Bold: best of its column.<span class="narrow"> The table scrolls sideways.'
-        "</span></p>"
+def _filters(styles: Styles) -> str:
+    """What the boxes do, to rows of the table and lines of the figures."""
+    return "\n".join(
+        f"body:has(#show{n}:not(:checked)) :is(.group{n}, [id*='-group{n}-']) {{ display: none; }}"
+        for n in range(len(styles.groups))
     )
 
 
-Column = tuple[str, Callable[[Row], Any], Callable[[Any], str], str | None]
+def _next(results: Results) -> str:
+    items = "".join(
+        f'<li>{safe(words)}<pre class="wrap">{safe(command)}</pre></li>'
+        for words, command in results["next"]
+    )
+    return _section("next", "What now", f'<ul class="next">{items}</ul>' if items else "")
 
 
-def _columns(results: Results) -> list[Column]:
-    """Title, value, its text, and which way is better ('lower', 'higher' or None)."""
-    metric, rows = results["metric"], finished(results)
-    of = rows[0]["interval_of"] if rows else "seeds"
-    columns: list[Column] = [
-        (UNITS[metric], lambda r: r["quality"], lambda v: quality(v, metric), results["better"]),
-        (f"95% interval over {of}", lambda r: interval(r, metric), str, None),
-        ("parameters", lambda r: r["parameters"], "{:,}".format, None),
-        ("ratio to first", lambda r: r["parameter_ratio"], "{:.2f}".format, None),
-        ("training tokens/s", lambda r: r["tokens_per_second"], "{:,.0f}".format, "higher"),
-        ("peak memory", lambda r: r["peak_bytes"], size, "lower"),
-        ("s to quality of the slowest", lambda r: r["seconds_to_slowest"], brief, "lower"),
-    ]
-    for context in sorted({c for row in rows for c in row["decode_ms"]}, key=int):
-        columns.append((f"ms/token after {context}", _decoding(context), brief, "lower"))
-    if any(row["state_bytes"] is not None for row in rows):
-        columns.append(("state", lambda r: r["state_bytes"], size, "lower"))
-    columns.append(("beats attention from", lambda r: _beats(r, results), str, None))
-    return columns
-
-
-def _decoding(context: str) -> Callable[[Row], Any]:
-    return lambda row: row["decode_ms"].get(context)
-
-
-def _beats(row: Row, results: Results) -> str:
-    if row["member"] == "attention":
-        return "is the baseline"
-    timed = [p for p in points(results) if p.work == "pass" and p.seconds]
-    pairs = {p.member for p in timed} & {row["member"], "attention"}
-    if len(pairs) < 2:
-        return "not measured"
-    start = row["beats_attention_from"]
-    longest = max(p.length for p in timed)
-    return f"{start:,} tokens" if start else f"not up to {longest:,}"
-
-
-def _winners(rows: list[Row], cell: Callable[[Row], Any], better: str | None) -> set[str]:
-    """Members with the best value of a column, when there is a choice."""
-    known = [value for value in map(cell, rows) if value is not None]
-    if better is None or len(known) < 2 or min(known) == max(known):
-        return set()
-    best = min(known) if better == "lower" else max(known)
-    return {row["member"] for row in rows if cell(row) == best}
-
-
-def _figures(results: Results, folder: Path) -> str:
+def _figures(results: Results, folder: Path, styles: Styles, complete: bool) -> str:
     parts = []
-    for n, drawing in enumerate(draw_all(results)):
-        for form in FORMATS:
-            save_figure(drawing.figure, folder / "figures" / f"{drawing.name}.{form}")
-        svg = inline_svg(drawing.figure, f"f{n}", drawing.caption)
-        parts.append(_figure(drawing.title, svg, drawing.caption))
-    inner = f'<div class="figures">{"".join(parts)}</div>' if parts else ""
+    for n, drawing in enumerate(draw_all(results, complete=complete)):
+        svg = svg_text(drawing.figure)
+        save_svg(svg, folder / "figures" / f"{drawing.name}.svg")
+        shown = inline_svg(svg, f"f{n}", drawing.caption, styles.titles())
+        rows = min(3, round(drawing.figure.get_figheight() / TALL))
+        kind = f"rows{rows}" if rows > 1 else ""
+        parts.append(_figure(drawing.title, shown, drawing.caption, kind))
+    about = ""
+    if crowded(results) and parts:
+        about = (
+            '<p class="why">The best few and the baseline are named; the other members are grey, '
+            "each named where the pointer rests on its line.</p>"
+        )
+    inner = f'{about}<div class="figures">{"".join(parts)}</div>' if parts else ""
     return _section("figures", "The figures", inner)
 
 
 def _samples(results: Results) -> str:
-    parts = [
-        f'<div><h3 class="member">{safe(row["member"])}</h3><pre class="wrap">'
-        f'<span class="prompt">{safe(sample["prompt"])}</span>{safe(sample["text"])}</pre></div>'
-        for row in finished(results)
-        if (sample := row["sample"])
-    ]
+    best = [row["member"] for row in shown(results)]
+    texts = {row["member"]: _sample(row) for row in finished(results)}
+    first = "".join(text for member, text in texts.items() if member in best)
+    rest = "".join(text for member, text in texts.items() if member not in best)
     about = "<p>The grey prompt is from the validation data; what follows is the member's own "
     about += "(temperature 0.8, first seed).</p>"
-    inner = f'{about}<div class="samples">{"".join(parts)}</div>' if parts else ""
+    inner = f'{about}<div class="samples">{first}</div>' if first else ""
+    if rest:
+        inner += _folded("Samples of the other members", f'<div class="samples">{rest}</div>')
     return _section("samples", "Samples", inner)
+
+
+def _sample(row: Row) -> str:
+    sample = row["sample"]
+    if not sample:
+        return ""
+    return (
+        f'<div><h3 class="member">{safe(row["member"])}</h3><pre class="wrap">'
+        f'<span class="prompt">{safe(sample["prompt"])}</span>{safe(sample["text"])}</pre></div>'
+    )
 
 
 def _learned(results: Results, folder: Path) -> str:
@@ -202,17 +153,34 @@ def _learned(results: Results, folder: Path) -> str:
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in learned.member)
         parts.append('<div class="figures">')
         for name, figure in learned.pictures.items():
-            save_figure(figure, folder / "figures" / f"{stem}-{name}.png")
             caption = str(figure.get_label())
             kind = next((k for k in PICTURE_TITLES if name.startswith(k)), name)
             rest = name.removeprefix(kind).replace("-", " ")
             title = PICTURE_TITLES.get(kind, kind.replace("-", " ").capitalize())
             title += f",{rest}" if rest else ""
-            svg = inline_svg(figure, f"p{n}-{name}", caption)
+            svg = svg_text(figure)
+            save_svg(svg, folder / "figures" / f"{stem}-{name}.svg")
             full = "full" if figure.get_figwidth() > ROOMY else ""
-            parts.append(_figure(title, svg, caption, full))
+            parts.append(_figure(title, inline_svg(svg, f"p{n}-{name}", caption), caption, full))
         parts.append("</div>")
+    parts.append(_unseen(results))
     return _section("learned", "What each member learned", "".join(parts))
+
+
+def _unseen(results: Results) -> str:
+    """The commands that draw the insides of members that the page does not show."""
+    seen = {row["member"] for row in shown(results)}
+    out = results["config"]["out"]
+    runs = {run["member"]: run["folder"] for run in reversed(results["runs"])}
+    commands = [
+        shlex.join(["everyformer", "show", f"{out}/{runs[row['member']]}", "all"])
+        for row in finished(results)
+        if row["member"] not in seen
+    ]
+    if not commands:
+        return ""
+    inner = f'<pre class="wrap">{safe(chr(10).join(commands))}</pre>'
+    return _folded(f"To look into the other {len(commands)} members", inner)
 
 
 def _paper(member: str) -> str:
@@ -236,11 +204,19 @@ def _data(results: Results) -> str:
         rows.append(("images", " x ".join(map(str, data["image"])) + " (channels, rows, columns)"))
     rows.append(("sequence", f"{data['length']:,} tokens"))
     rows.append(("budget", f"{budget(results['config'])} for each training"))
-    for row in finished(results):
-        spent = f"{row['steps']:,.0f} steps, {count(row['tokens'])} tokens"
-        rows.append(("used", f"{row['member']}: {spent}, {row['flops']:.3g} FLOPs"))
     rows.append(("fingerprint", data["fingerprint"]))
-    return _section("data", "Data and budget", _facts(rows))
+    used = [
+        (
+            row["member"],
+            f"{row['steps']:,.0f} steps, {count(row['tokens'])} tokens, {row['flops']:.3g} FLOPs",
+        )
+        for row in finished(results)
+    ]
+    inner = _facts(rows)
+    if used:
+        spent = "What each training used"
+        inner += _folded(spent, _facts(used), opened=len(used) <= FEW)
+    return _section("data", "Data and budget", inner)
 
 
 def _environment(results: Results) -> str:
@@ -285,7 +261,12 @@ def changes(config: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
 
 def _config(results: Results) -> str:
     text = json.dumps(results["config"], indent=2, ensure_ascii=False, default=str)
-    return f"<details><summary>The full configuration</summary><pre>{safe(text)}</pre></details>"
+    return _folded("The full configuration", f"<pre>{safe(text)}</pre>")
+
+
+def _folded(summary: str, inner: str, *, opened: bool = False) -> str:
+    state = " open" if opened else ""
+    return f"<details{state}><summary>{safe(summary)}</summary>{inner}</details>"
 
 
 def _section(name: str, title: str, inner: str) -> str:

@@ -11,16 +11,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from everyformer.core.panels import Panel, Panels
-from everyformer.report.style import WIDE, styled
-
-PANEL = 1.25
-"""inches of one square panel"""
-READABLE = 40
-"""tokens up to which their texts fit beside a panel"""
-LETTER = 0.09
-"""inches that the text of a token needs"""
+from everyformer.report.panel_grid import READABLE, panel_grid
+from everyformer.report.style import styled
 
 
 @styled
@@ -44,33 +39,32 @@ def draw_panels(
         wide: panels fill the width, whatever their shape.
         labels: a text for each token, written where there is room.
     """
-    columns = max(len(row) for row in rows)
-    panel_width = PANEL
-    if labels is not None and len(labels) <= READABLE:
-        panel_width = max(PANEL, LETTER * len(labels))
-    width = max(WIDE, panel_width * columns + 0.9)
-    high = 2.2 if wide else (width - 1.0) / columns + 0.25
-    figure = Figure(figsize=(width, high * len(rows) + 0.2), layout="constrained")
+    if labels is not None and not all(_labelled(panel, labels) for row in rows for panel in row):
+        labels = None
+    bars = "" if scale is None else "below" if apart else "beside"
+    grid = panel_grid(rows, wide=wide, bars=bars, labels=labels)
+    figure = grid.figure
     figure.set_label(caption)
-    axes = figure.subplots(len(rows), columns, squeeze=False)
-    ends = "both" if signed else "max"
-    bar = functools.partial(figure.colorbar, label=scale, shrink=0.8, extend=ends)
+    bar = functools.partial(figure.colorbar, label=scale, extend="both" if signed else "max")
     everything = [panel.values for row in rows for panel in row]
-    for row, row_axes in zip(rows, axes, strict=True):
+    for row, row_axes in zip(rows, grid.rows, strict=True):
         shared = [panel.values for panel in row] if by_row else everything
         image: Any = None
-        for panel, axis in zip(row, row_axes, strict=False):
+        for panel, axis in zip(row, row_axes, strict=True):
             norm = _norm([panel.values] if apart else shared, signed)
             image = _draw(axis, panel, norm, signed, wide, labels)
-            if apart and scale is not None:
-                bar(image, ax=axis, location="bottom")
-        for axis in row_axes[len(row) :]:
-            axis.set_visible(False)
-        if by_row and scale is not None:
-            bar(image, ax=list(row_axes))
-    if scale is not None and not (by_row or apart):
-        bar(image, ax=axes.ravel().tolist(), aspect=30)
+            if bars == "below":
+                bar(image, cax=grid.below(axis), orientation="horizontal")
+        if by_row and bars == "beside":
+            bar(image, cax=grid.beside(row_axes))
+    if bars == "beside" and not by_row:
+        bar(image, cax=grid.beside([axis for row_axes in grid.rows for axis in row_axes]))
     return figure
+
+
+def _labelled(panel: Panel, labels: Sequence[str]) -> bool:
+    """Whether a panel's rows and columns are the tokens, few enough for their texts."""
+    return panel.values.shape[0] == len(labels) <= READABLE
 
 
 def draw_offered(panels: Panels) -> Figure:
@@ -106,15 +100,22 @@ def _draw(axis: Axes, panel: Panel, norm: Normalize, signed: bool, wide: bool, l
     if panel.axes is not None:
         axis.set_xlabel(panel.axes[0], fontsize=8)
         axis.set_ylabel(panel.axes[1], fontsize=8)
-    size = panel.values.shape[0]
-    if labels is not None and len(labels) == size <= READABLE:
+    if labels is not None:
+        size = len(labels)
         texts = [*map(_plain, labels)]
         rotation = 90 if max(map(len, texts)) > 1 else 0
         axis.set_xticks(range(size), texts, fontsize=5, rotation=rotation)
         axis.set_yticks(range(size), texts, fontsize=5)
     else:
-        axis.locator_params(nbins=4, integer=True)
+        rows, columns = panel.values.shape
+        axis.set(xticks=_ticks(columns), yticks=_ticks(rows))
     return image
+
+
+def _ticks(size: int) -> list[int]:
+    """About four round positions below ``size``; fixed ones are not searched at every drawing."""
+    found = MaxNLocator(4, integer=True).tick_values(0, size - 1)
+    return [int(position) for position in found if 0 <= position < size]
 
 
 def _plain(label: str) -> str:

@@ -10,10 +10,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from everyformer.comparison.results import Results, finished
+from everyformer.comparison.results import Results, Row, finished
 from everyformer.core.config import from_dict
 from everyformer.core.errors import EveryformerError
 from everyformer.core.tasks import TASKS
+from everyformer.report.selection import best_few
 
 LONGEST = 64
 """tokens of text in a picture: more would be too small to see"""
@@ -21,6 +22,10 @@ MOST_PIXELS = 1024
 """larger images would take minutes to draw"""
 MOST = 4
 """layers and heads of a picture on a page"""
+FEW = 6
+"""members whose insides are all shown"""
+BEST = 4
+"""members whose insides are shown where there are more, beside the baseline"""
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,8 @@ class Learned:
 
 
 def learned_of_all(results: Results, folder: Path) -> list[Learned]:
-    """The pictures of every finished member, best first; a failure is a reason, never an error."""
-    rows = finished(results)
+    """The pictures of `shown` members, best first; a failure is a reason, never an error."""
+    rows = shown(results)
     if not rows:
         return []
     try:
@@ -43,6 +48,12 @@ def learned_of_all(results: Results, folder: Path) -> list[Learned]:
         why = f"no example could be read from the data: {error}"
         return [Learned(row["member"], {}, why) for row in rows]
     return [_one(results, row["member"], folder, inputs, labels) for row in rows]
+
+
+def shown(results: Results) -> list[Row]:
+    """Whose inside a page shows: all members, or of many the best few and the baseline."""
+    rows = finished(results)
+    return rows if len(rows) <= FEW else best_few(results, BEST)
 
 
 def rebuilt(values: dict[str, Any]) -> Any:

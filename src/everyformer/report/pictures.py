@@ -93,8 +93,23 @@ class Inside:
             view = replace(view, before=replace(view, traced=self.before))
         return KINDS[what](view)
 
+    def require(self, what: str) -> dict[str, Figure]:
+        """The figures of one kind of picture, by name, which there must be.
+
+        Raises:
+            UnsupportedError: the model has no such thing; the message names what it has.
+        """
+        found = self.draw(what)
+        if not found:
+            able = [name for name in self.able() if name != what]
+            lacks = f"has no {what.replace('-', ' ')} to show"
+            if what == "position-bias" and self.traced.find("position_bias"):
+                lacks = "has position biases that are zero everywhere"
+            raise UnsupportedError(f"{self.model.config.member} {lacks}; it has {listed(able)}")
+        return found
+
     def able(self) -> list[str]:
-        """What there is to draw, names of a part's own last."""
+        """The names in `PICTURES` that there is something to draw for, a part's own last."""
         own = [name for name in offered(self.model, None) if name not in PICTURES]
         after = [name for name in PICTURES if name not in KINDS]
         return [*filter(self.applies, (*KINDS, *self.recorded, *after)), *own]
@@ -136,20 +151,7 @@ def draw_pictures(model: Model, inputs: Tensor, what: str, **known: Any) -> dict
     Raises:
         UnsupportedError: the model has no such thing; the message names what it has.
     """
-    inside = Inside(model, inputs, **known)
-    found = inside.draw(what)
-    if not found:
-        able = [name for name in inside.able() if name != what]
-        lacks = f"has no {what.replace('-', ' ')} to show"
-        if what == "position-bias" and inside.traced.find("position_bias"):
-            lacks = "has position biases that are zero everywhere"
-        raise UnsupportedError(f"{model.config.member} {lacks}; it has {listed(able)}")
-    return found
-
-
-def applicable(model: Model, inputs: Tensor) -> list[str]:
-    """The names in `PICTURES`, or of a part's own, that this model has something to show for."""
-    return Inside(model, inputs).able()
+    return Inside(model, inputs, **known).require(what)
 
 
 def require_picture(model: Model, what: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from everyformer.core.files import file_written_whole
+from everyformer.core.files import file_written_whole, write_text
 
 INK = "#1b1f24"
 """text and frames; a page puts its own text colour in this one's place"""
+MANY = 8
+"""members that are told apart by colour and named in every figure; of more only the best few are"""
 WIDE, HIGH = 4.0, 2.9
 """inches: shown 340 pixels wide, on a phone, 9 point are still 10 pixels"""
-FORMATS = ("png", "svg")
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6bbe", "#a07040")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _OUTSIDER = "#808890"
+_XML = '<?xml version="1.0" encoding="utf-8" standalone="no"?>\n'
 
 _RC: dict[Any, Any] = {
     "axes.edgecolor": INK,
@@ -69,25 +71,57 @@ class Style:
 
     colour: str
     marker: str
+    named: bool = True
+    """else one of many: thin and grey, without a name of its own in figures"""
+    about: str = ""
+    """begins the ids of its lines, by which a page shows and hides them"""
 
     @property
     def line(self) -> dict[str, Any]:
         """What `Axes.plot` takes."""
-        return {"color": self.colour, "marker": self.marker}
+        if self.named:
+            return {"color": self.colour, "marker": self.marker, "zorder": 3}
+        return {"color": self.colour, "linewidth": 0.7, "alpha": 0.6, "zorder": 2}
 
 
 class Styles:
-    """The style of each member of a comparison, the same in all of its figures."""
+    """The style of each member of a comparison, the same in all of its figures.
 
-    def __init__(self, members: Iterable[str]) -> None:
-        self._styles = {
-            member: Style(_COLOURS[i % 8], _MARKERS[(i + i // 8) % 8])
-            for i, member in enumerate(dict.fromkeys(members))
-        }
+    Args:
+        members: in the order of their colours.
+        named: those that stand out (default: all); the others are grey.
+        groups: of each member, in words.
+    """
+
+    def __init__(
+        self,
+        members: Iterable[str],
+        named: Iterable[str] | None = None,
+        groups: Mapping[str, str] | None = None,
+    ) -> None:
+        everyone = list(dict.fromkeys(members))
+        kept = set(everyone if named is None else named)
+        groups = groups or {}
+        self.groups = list(dict.fromkeys(groups.values()))
+        self._styles: dict[str, Style] = {}
+        coloured = 0
+        for n, member in enumerate(everyone):
+            group = self.groups.index(groups[member]) if member in groups else "x"
+            about = f"member{n}-group{group}-"
+            if member in kept:
+                marker = _MARKERS[(coloured + coloured // 8) % 8]
+                self._styles[member] = Style(_COLOURS[coloured % 8], marker, about=about)
+                coloured += 1
+            else:
+                self._styles[member] = Style(_OUTSIDER, "", named=False, about=about)
 
     def __getitem__(self, member: str) -> Style:
         """Grey for a baseline that does not take part itself."""
         return self._styles.get(member, Style(_OUTSIDER, "x"))
+
+    def titles(self) -> dict[str, str]:
+        """Members by what begins the ids of their lines."""
+        return {style.about: member for member, style in self._styles.items()}
 
 
 def new_figure(height: float = HIGH) -> tuple[Figure, Axes]:
@@ -98,19 +132,11 @@ def new_figure(height: float = HIGH) -> tuple[Figure, Axes]:
 
 def ranked_figure(names: Sequence[str], height: float) -> tuple[Figure, Axes]:
     """A figure with a line for each of ``names``, the first on top."""
-    figure, axes = new_figure(height + 0.34 * len(names))
+    figure, axes = new_figure(height + (0.34 if len(names) <= MANY else 0.2) * len(names))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.6)
     axes.grid(axis="y", visible=False)
     return figure, axes
-
-
-def name_members(figure: Figure, axes: Axes) -> None:
-    """A legend above the axes, where it hides nothing; the figure grows by its height."""
-    names = axes.get_legend_handles_labels()[1]
-    columns = 3 if max(map(len, names)) <= 16 else 2
-    figure.set_figheight(figure.get_figheight() + 0.18 * -(-len(names) // columns))
-    figure.legend(loc="outside upper left", ncols=columns)
 
 
 @styled
@@ -123,18 +149,38 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 
 @styled
-def inline_svg(figure: Figure, prefix: str, description: str) -> str:
-    """The figure as an <svg> element for the middle of a page.
+def svg_text(figure: Figure) -> str:
+    """The figure as an <svg> element, rendered once for a file and for a page.
 
-    Its text takes the page's colour; its ids begin with ``prefix``, unlike those of other figures.
+    Its text is of `INK`; nothing is behind it.
     """
     _settle(figure)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", facecolor="none", metadata=_no_date(".svg"))
     svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    return re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+
+
+def save_svg(svg: str, path: Path) -> Path:
+    """Write what `svg_text` gave as a picture on white."""
+    end = svg.index(">") + 1
+    white = '\n <rect width="100%" height="100%" fill="white"/>'
+    write_text(path, f"{_XML}{svg[:end]}{white}{svg[end:]}", parents=True)
+    return path
+
+
+def inline_svg(
+    svg: str, prefix: str, description: str, titles: Mapping[str, str] | None = None
+) -> str:
+    """What `svg_text` gave, for the middle of a page.
+
+    Its text takes the page's colour; its ids begin with ``prefix``, unlike those of other figures.
+    Elements whose id begins with one of ``titles`` are given that title.
+    """
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
+    for begins, title in (titles or {}).items():
+        shown = f"<title>{html.escape(title)}</title>"
+        svg = re.sub(rf'(<g id="{re.escape(begins)}[^"]*">)', lambda tag: tag[1] + shown, svg)  # noqa: B023
     svg = re.sub(r'\sid="', f' id="{prefix}-', svg)
     svg = svg.replace('href="#', f'href="#{prefix}-').replace("url(#", f"url(#{prefix}-")
     svg = svg.replace(INK, "currentColor")
@@ -150,8 +196,9 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> str:
 
 def _settle(figure: Figure) -> None:
     """Lay the figure out once: later drawings, which would do it twice each, keep the places."""
-    if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
-        figure.draw_without_rendering()
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.execute(figure)
         figure.set_layout_engine("none")
 
 

@@ -1,0 +1,64 @@
+"""`METRICS`: what members are ranked by, one record each; a further metric is a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from everyformer.comparison.results import Metric
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """How a metric is read and written."""
+
+    unit: str
+    """heading of a column, label of an axis"""
+    better: Literal["lower", "higher"]
+    format: str
+    """of a value, as `format` takes it"""
+    said: str
+    """a written value, in place of {}, within a sentence"""
+    share: bool = False
+    """whether it lies between 0 and 1 and is written in percent"""
+
+    @property
+    def sign(self) -> int:
+        """What makes the smallest product with a value the best."""
+        return 1 if self.better == "lower" else -1
+
+    @property
+    def scale(self) -> int:
+        """What an axis multiplies values by."""
+        return 100 if self.share else 1
+
+    @property
+    def axis(self) -> str:
+        """Label of an axis."""
+        return f"{self.unit} ({'%, ' if self.share else ''}{self.better} is better)"
+
+    def written(self, value: float) -> str:
+        """A value as a table shows it."""
+        return format(value, self.format)
+
+    def sentence(self, value: float) -> str:
+        """A value as a sentence says it."""
+        return self.said.format(self.written(value))
+
+
+_LOWER = "(lower is better)"
+METRICS: dict[Metric, MetricInfo] = {
+    "bits_per_byte": MetricInfo("bits per byte", "lower", ".3f", f"{{}} bits per byte {_LOWER}"),
+    "bits_per_dim": MetricInfo(
+        "bits per dimension", "lower", ".3f", f"{{}} bits per dimension {_LOWER}"
+    ),
+    "loss": MetricInfo("nats per token", "lower", ".3f", f"{{}} nats per token {_LOWER}"),
+    "accuracy": MetricInfo("accuracy", "higher", ".1%", "{} of the validation set right", True),
+    "mae": MetricInfo(
+        "mean absolute error", "lower", ".4g", f"a mean absolute error of {{}} {_LOWER}"
+    ),
+    "rmse": MetricInfo(
+        "root mean square error", "lower", ".4g", f"a root mean square error of {{}} {_LOWER}"
+    ),
+    "r2": MetricInfo("R²", "higher", ".3f", "an R² of {} (1 is best)"),
+}

@@ -1,0 +1,169 @@
+"""What stands on top of a comparison's page: who is best, or why nobody may be called that.
+
+No winner is named while members wait, where the verdict has doubts, among members that share the
+first tier, or where the numbers that are shown do not differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from everyformer.comparison.metrics import METRICS
+from everyformer.comparison.results import Interval, Results, Row, finished
+from everyformer.comparison.summary import NOT_WRITING
+from everyformer.report.words import apart, brief, few, listed, quality, several
+
+
+def answer(results: Results) -> str:
+    """Who is best, whether that is settled, and who is fastest."""
+    rows = finished(results)
+    if not rows:
+        return progress(results) or (
+            "No member could be trained: the table gives the reason for each."
+        )
+    said = [progress(results), _standing(results, rows), *same_functions(rows)]
+    best = winners(results)
+    said += [
+        f"{row['member']} {limit}."
+        for row in rows
+        if row["member"] in best
+        for limit in row["limits"]
+    ]
+    if decided(results):
+        said += _fastest(rows)
+    return " ".join(filter(None, said))
+
+
+def progress(results: Results) -> str:
+    """How far a comparison is that is not finished; else ''."""
+    waiting = results["waiting"]
+    if not waiting:
+        return ""
+    members, done = results["config"]["members"], len(finished(results))
+    failed = [row["member"] for row in results["rows"] if row["status"] == "failed"]
+    lost = f", {len(failed)} failed ({few(failed)})" if failed else ""
+    return (
+        f"{done} of {len(members)} members {'is' if done == 1 else 'are'} trained{lost}; "
+        f"{few(waiting)} {several(waiting, 'is', 'are')} waiting."
+    )
+
+
+def decided(results: Results) -> bool:
+    """Whether numbers may be called the best: all members are trained, and nothing is doubted."""
+    return not results["waiting"] and not doubts(results)
+
+
+def doubts(results: Results) -> list[str]:
+    """Why no winner may be named: those of the verdict, and losses that are not of writing."""
+    leaking = [
+        row["member"]
+        for row in finished(results)
+        if row["leaks"] and row["member"] in results["verdict"]["best"]
+    ]
+    found = list(results["verdict"]["doubts"])
+    if leaking:
+        found.append(f"the loss of {few(leaking)} is {NOT_WRITING}")
+    return found
+
+
+def winners(results: Results) -> list[str]:
+    """Who may be called the best: one member, or several that are the same function; else none."""
+    rows, best = finished(results), results["verdict"]["best"]
+    if not decided(results) or len(rows) < 2 or not best:
+        return []
+    first, metric = rows[0], results["metric"]
+    alike = {first["member"], *first["same_as"]}
+    others = [row for row in rows if row["member"] not in alike]
+    tied = others and quality(others[0]["quality"], metric) == quality(first["quality"], metric)
+    return best if set(best) <= alike and not tied else []
+
+
+def same_functions(rows: Sequence[Row]) -> list[str]:
+    """A sentence about each set of members whose losses do not differ."""
+    order = {row["member"]: n for n, row in enumerate(rows)}
+    alike = dict.fromkeys(
+        tuple(sorted((row["member"], *row["same_as"]), key=lambda name: order.get(name, 0)))
+        for row in rows
+        if row["same_as"]
+    )
+    return [
+        f"{few(names)} gave the same loss to the last digit: at this length they compute the same "
+        "function."
+        for names in alike
+    ]
+
+
+def _standing(results: Results, rows: list[Row]) -> str:
+    """The order, and what it is worth."""
+    metric = METRICS[results["metric"]]
+    first, best = rows[0], winners(results)
+    top = metric.sentence(first["quality"])
+    if not decided(results):
+        reasons = doubts(results)
+        order = [f"{row['member']} {metric.written(row['quality'])}" for row in rows]
+        text = f"Not settled: {'; '.join(reasons)}. " if reasons else ""
+        numbers = f"{metric.unit}, {metric.better} is better"
+        return f"{text}In the order of this table: {few(order)} ({numbers})."
+    if len(rows) == 1:
+        return f"Only {first['member']} was trained to the end: {top}."
+    if best:
+        who = f"{best[0]} is best" if len(best) == 1 else f"{listed(best)} share the first place"
+        others = [row for row in rows if row["member"] not in best]
+        if not others:
+            return f"{who} with {top}."
+        second = f"{others[0]['member']} follows with {metric.written(others[0]['quality'])}"
+        of = "the best" if len(best) == 1 else "theirs"
+        return f"{who} with {top}; {second}, and no 95% interval overlaps with that of {of}."
+    return _unsettled(results, rows)
+
+
+def _unsettled(results: Results, rows: list[Row]) -> str:
+    """Who shares the first tier; equal numbers are a tie."""
+    metric, best = METRICS[results["metric"]], results["verdict"]["best"]
+    first = rows[0]
+    shown = metric.written(first["quality"])
+    tied = [row["member"] for row in rows if metric.written(row["quality"]) == shown]
+    near = [row["member"] for row in rows if row["member"] in best and row["member"] not in tied]
+    if len(tied) > 1:
+        text = f"{few(tied)} tie at {metric.sentence(first['quality'])}"
+        if near:
+            text += f", and the 95% {several(near, 'interval', 'intervals')} of {few(near)} "
+            text += f"{several(near, 'overlaps', 'overlap')} with theirs"
+        return f"{text}: which of them is best is not settled by this run."
+    whose = "their 95% intervals overlap"
+    if len(best) > 2:
+        whose = f"the 95% intervals of the others overlap with that of {first['member']}"
+    return (
+        f"Not settled between {few(best)}: {whose}. {first['member']} stands first in the table "
+        f"with {metric.sentence(first['quality'])}."
+    )
+
+
+def _fastest(rows: list[Row]) -> Iterator[str]:
+    """Who trains and who writes fastest, where measurements tell it from all others."""
+    trained = _first(rows, lambda row: row["speed_spread"], lambda row: -row["tokens_per_second"])
+    if trained is not None:
+        speed = f"{trained['tokens_per_second']:,.0f} tokens per second"
+        yield f"{trained['member']} trains fastest, at {speed}."
+    contexts = sorted({c for row in rows for c in row["decode_ms"]}, key=int)
+    if not contexts:
+        return
+    long = contexts[-1]
+    able = [row for row in rows if long in row["decode_ms"]]
+    writes = _first(
+        able, lambda row: row["decode_spread"].get(long), lambda r: r["decode_ms"][long]
+    )
+    if writes is not None:
+        spent = brief(writes["decode_ms"][long])
+        yield f"{writes['member']} writes fastest after {int(long):,} tokens, {spent} ms each."
+
+
+def _first(
+    rows: list[Row], spread: Callable[[Row], Interval | None], cost: Callable[[Row], float]
+) -> Row | None:
+    """The row of least ``cost``, if its spread overlaps with that of no other."""
+    if len(rows) < 2:
+        return None
+    best = min(rows, key=cost)
+    others = [row for row in rows if row is not best]
+    return best if all(apart(spread(best), spread(row)) for row in others) else None

@@ -1,0 +1,120 @@
+"""What a reader must know before deciding from the table of a comparison, in short sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from everyformer.comparison.results import Results, Row, finished, interval_of, quality_of
+from everyformer.comparison.summary import NOT_WRITING
+from everyformer.report.words import few, listed, several
+
+CLOSE = 0.10
+"""parameter counts further apart than this are pointed out"""
+
+
+def notes(results: Results) -> list[str]:
+    """What a reader must know before deciding from the table."""
+    rows, config = finished(results), results["config"]
+    found = [*_leak_notes(rows), *_interval_notes(rows), *_fairness_notes(rows, config)]
+    found += _preset_notes(rows)
+    if unfinished := _still_learning(results):
+        found.append(
+            f"{few(unfinished)} still improved over the last third of training by more than the "
+            "measurement is unsure: a longer budget can change the order."
+        )
+    if results["bench"]:
+        found.append(
+            "“Faster than attention from” is measured on one layer with a batch of one row, "
+            "forward and backward, on the machine below; the other columns are of the whole model."
+        )
+    return found
+
+
+def _leak_notes(rows: list[Row]) -> Iterator[str]:
+    """One note for all members that leak for the same reason."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row["leaks"]:
+            reasons.setdefault(row["leaks"], []).append(row["member"])
+    for why, names in reasons.items():
+        them = several(names, "it", "them")
+        yield f"* The loss of {few(names)} is {NOT_WRITING}: {why}. Do not rank {them}."
+
+
+def _interval_notes(rows: list[Row]) -> Iterator[str]:
+    letters = [letter for row in rows for letter in row["letters"]]
+    if len(set(letters)) < len(letters):
+        yield (
+            "Tiers: members with a letter in common cannot be told apart, because their 95% "
+            "intervals overlap; those of members without one do not."
+        )
+    if rows and rows[0]["interval_of"] != "seeds":
+        yield (
+            "One seed only: the interval is over validation sequences. It says how sure the "
+            "measurement of this one trained model is, not how another training would turn out. "
+            "Repeat with --seeds 3 before you rely on a small difference."
+        )
+    elif rows:
+        yield (
+            f"The interval is of the mean over {rows[0]['seeds']} seeds (Student's t): how much "
+            "another set of trainings would differ."
+        )
+
+
+def _fairness_notes(rows: list[Row], config: dict[str, Any]) -> Iterator[str]:
+    uneven = [
+        f"{row['member']} {row['parameter_ratio']:.2f}"
+        for row in rows
+        if row["parameter_ratio"] and abs(row["parameter_ratio"] - 1) > CLOSE
+    ]
+    if uneven:
+        yield (
+            f"Not of equal size: parameters over those of the first member are {few(uneven)}. "
+            "With --match parameters the width is chosen to make them equal."
+        )
+    if config["training"]["budget_seconds"] is not None and len(rows) > 1:
+        least, most = (found(rows, key=lambda row: row["steps"]) for found in (min, max))
+        steps = f"from {least['steps']:,.0f} ({least['member']}) to {most['steps']:,.0f} "
+        yield (
+            f"Equal seconds are not equal steps ({steps}({most['member']})): on another machine "
+            "the order can differ. With --budget-tokens every member sees the same tokens."
+        )
+    if not config["lr_grid"] and len(rows) > 1:
+        yield (
+            f"All were trained with one learning rate, {config['training']['lr']:g}; a member may "
+            "do better with its own (--lr-grid)."
+        )
+
+
+def _preset_notes(rows: list[Row]) -> Iterator[str]:
+    """What presets change besides their genes, where not all of them do."""
+    own = {row["member"]: row.get("preset", {}) for row in rows}
+    names = {name for preset in own.values() for name in preset}
+    alike = {n for n in names if all(own[m].get(n) == next(iter(own.values())).get(n) for m in own)}
+    changes = {
+        member: [f"{name} {value}" for name, value in preset.items() if name not in alike]
+        for member, preset in own.items()
+    }
+    differing = [f"{member} ({listed(what)})" for member, what in changes.items() if what]
+    if differing:
+        yield (
+            f"Published presets differ in more than their gene: {few(differing)}. Give such "
+            "an option for all (--block.dropout 0), or for one member with --options, to compare "
+            "genes alone."
+        )
+
+
+def _still_learning(results: Results) -> list[str]:
+    """Members whose quality moved by more than half an interval in the last third."""
+    metric, names = results["metric"], []
+    for row in finished(results):
+        run = next(r for r in results["runs"] if r["member"] == row["member"])
+        seen = [(e["tokens"], quality_of(e["evaluation"], metric)) for e in run["evaluations"]]
+        earlier = [value for tokens, value in seen if tokens <= 2 / 3 * seen[-1][0]]
+        around = interval_of(run["evaluation"], metric) if run["status"] == "done" else None
+        if not earlier or around is None:
+            continue
+        if abs(earlier[-1] - seen[-1][1]) > (around[1] - around[0]) / 2:
+            names.append(row["member"])
+    return names

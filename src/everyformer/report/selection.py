@@ -1,0 +1,51 @@
+"""Who stands out among many members: the best few and the baseline, and the groups of all."""
+
+from __future__ import annotations
+
+from everyformer.benchmark.points import BASELINE
+from everyformer.comparison.results import Results, Row, finished
+from everyformer.report.style import MANY, Styles
+
+NAMED = 6
+"""members with a name in the figures, where there are too many to name all"""
+
+
+def crowded(results: Results) -> bool:
+    """Whether there are too many members to name all in every figure."""
+    return len(results["config"]["members"]) > MANY
+
+
+def baseline(results: Results) -> Row | None:
+    """What others are compared with: attention where it takes part, else the first member."""
+    done = {row["member"]: row for row in finished(results)}
+    for member in (BASELINE, *results["config"]["members"]):
+        if member in done:
+            return done[member]
+    return None
+
+
+def best_few(results: Results, most: int) -> list[Row]:
+    """The first rows of the table, ``most`` at most, and the baseline's."""
+    rows, base = finished(results), baseline(results)
+    return [row for n, row in enumerate(rows) if n < most or row is base]
+
+
+def grouped(results: Results) -> dict[str, list[Row]]:
+    """The rows of each group, that of the best row first."""
+    groups: dict[str, list[Row]] = {}
+    for row in finished(results):
+        groups.setdefault(row["group"], []).append(row)
+    return groups
+
+
+def styles_of(results: Results) -> Styles:
+    """How members are drawn: of many the best few and the baseline in colour, the rest grey."""
+    members = results["config"]["members"]
+    if not crowded(results):
+        return Styles(members)
+    stand_out = best_few(results, NAMED)
+    if len(stand_out) > NAMED:
+        stand_out = best_few(results, NAMED - 1)
+    named = [row["member"] for row in stand_out]
+    groups = {row["member"]: name for name, rows in grouped(results).items() for row in rows}
+    return Styles(members, named, groups)

@@ -1,0 +1,241 @@
+"""The table to decide from: one list, or of many members a list for each group.
+
+Each cell may have a second line: intervals, quartiles, ratios. What members cannot stands below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from everyformer.benchmark.points import BASELINE
+from everyformer.comparison.metrics import METRICS
+from everyformer.comparison.results import Interval, Results, Row, finished, points
+from everyformer.core.memory import size
+from everyformer.report.escaping import safe
+from everyformer.report.headline import decided
+from everyformer.report.selection import baseline, crowded, grouped
+from everyformer.report.style import Styles
+from everyformer.report.words import apart, brief, interval, listed, quality
+
+MINUS = "\u2212"
+"""as wide as a plus"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: what its cells hold and how they are written."""
+
+    title: str
+    value: Callable[[Row], Any]
+    written: Callable[[Any], str] = str
+    better: str | None = None
+    """'lower' or 'higher', where there is a best"""
+    below: Callable[[Row], str] = lambda row: ""
+    """a second line"""
+    spread: Callable[[Row], Interval | None] = lambda row: None
+    """how sure the value is"""
+
+
+def table(results: Results, styles: Styles) -> str:
+    """The table as HTML, with what explains it below."""
+    columns = _columns(results)
+    marked = [_best(finished(results), column) if decided(results) else set() for column in columns]
+    limits = _limits(results)
+    head = "".join(f'<th scope="col">{safe(column.title)}</th>' for column in columns)
+    bodies = []
+    for group, rows in _sections(results).items():
+        lines = [_line(row, columns, marked, styles, limits.get(row["member"], [])) for row in rows]
+        if group:
+            span = f'class="group" scope="rowgroup" colspan="{len(columns) + 1}"'
+            lines.insert(0, f"<tr><th {span}><span>{safe(group)}</span></th></tr>")
+        shown = f' class="group{styles.groups.index(group)}"' if group in styles.groups else ""
+        bodies.append(f"<tbody{shown}>{''.join(lines)}</tbody>")
+    failed = "".join(
+        f'<tr><th scope="row">{_name(row["member"], styles)}</th>'
+        f'<td class="failed" colspan="{len(columns)}">failed: {safe(row["error"])}</td></tr>'
+        for row in results["rows"]
+        if row["status"] == "failed"
+    )
+    if failed:
+        bodies.append(f"<tbody>{failed}</tbody>")
+    return (
+        f'<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">member</th>{head}</tr>'
+        f"</thead>{''.join(bodies)}</table></div>{_about(results, limits)}"
+    )
+
+
+def _sections(results: Results) -> dict[str, list[Row]]:
+    """Rows by group where there are many, else all in one list; none where nothing is trained."""
+    rows = finished(results)
+    if crowded(results):
+        return grouped(results)
+    return {"": rows} if rows else {}
+
+
+def _line(
+    row: Row, columns: list[Column], marked: list[set[str]], styles: Styles, limits: list[int]
+) -> str:
+    cells = []
+    for column, best in zip(columns, marked, strict=True):
+        value, below = column.value(row), column.below(row)
+        text = safe("-" if value is None else column.written(value))
+        text += f"<small>{safe(below)}</small>" if below else ""
+        mark = ' class="best"' if row["member"] in best else ""
+        cells.append(f"<td{mark}>{text}</td>")
+    name = _name(row["member"], styles) + ("*" if row["leaks"] else "")
+    name += f"<sup>{', '.join(map(str, limits))}</sup>" if limits else ""
+    return f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>'
+
+
+def _name(member: str, styles: Styles) -> str:
+    colour = styles[member].colour
+    return f'<span class="swatch" style="background:{colour}"></span>{safe(member)}'
+
+
+def _limits(results: Results) -> dict[str, list[int]]:
+    """Numbers of the footnotes of each member: a sentence is written once."""
+    sentences = _footnotes(results)
+    return {
+        row["member"]: [1 + sentences.index(limit) for limit in row["limits"]]
+        for row in finished(results)
+    }
+
+
+def _footnotes(results: Results) -> list[str]:
+    return list(dict.fromkeys(limit for row in finished(results) for limit in row["limits"]))
+
+
+def _about(results: Results, limits: dict[str, list[int]]) -> str:
+    """What the table means, what members cannot, and who is waiting."""
+    rows = finished(results)
+    if not rows:
+        return _waiting(results)
+    words = [f"Below a quality: its 95% interval over {rows[0]['interval_of']}."]
+    if any(row["speed_spread"] or row["decode_spread"] for row in rows):
+        words.append("Below a speed: its quartiles.")
+    if decided(results) and len(rows) > 1:
+        words.append("Bold: best of its column, with all that cannot be told from it.")
+    base = baseline(results)
+    if crowded(results) and base is not None:
+        words.append(f"Differences are to {base['member']}, the baseline of every group.")
+    text = f'<p class="why">{safe(" ".join(words))}'
+    text += '<span class="narrow"> The table scrolls sideways.</span></p>'
+    notes = _footnotes(results)
+    if notes:
+        items = "".join(f"<li>{safe(note)}</li>" for note in notes)
+        text += f'<ol class="limits">{items}</ol>'
+    return text + _waiting(results)
+
+
+def _waiting(results: Results) -> str:
+    names = results["waiting"]
+    return f'<p class="why">Waiting to be trained: {safe(listed(names))}.</p>' if names else ""
+
+
+def _columns(results: Results) -> list[Column]:
+    metric, rows = METRICS[results["metric"]], finished(results)
+    columns = [
+        Column(
+            f"{metric.unit} ({metric.better} is better)",
+            lambda row: row["quality"],
+            metric.written,
+            metric.better,
+            lambda row: interval(row, results["metric"]),
+            lambda row: row["interval"],
+        )
+    ]
+    if len(rows) > 1:
+        columns.insert(0, Column("tier", lambda row: " ".join(row["letters"]) or None))
+    base = baseline(results)
+    if crowded(results) and base is not None:
+        title = f"difference to {base['member']}"
+        columns.append(Column(title, lambda row: _difference(row, base, results)))
+    columns += [
+        Column("parameters", lambda row: row["parameters"], "{:,}".format, None, _ratio),
+        Column(
+            "training speed (tokens per second)",
+            lambda row: row["tokens_per_second"],
+            "{:,.0f}".format,
+            "higher",
+            lambda row: _quartiles(row["speed_spread"], "{:,.0f}".format),
+            lambda row: row["speed_spread"],
+        ),
+        Column("peak memory of training", lambda row: row["peak_bytes"], size, "lower"),
+        Column(
+            "seconds until it is as good as the last",
+            lambda row: row["seconds_to_slowest"],
+            brief,
+            "lower",
+        ),
+    ]
+    columns += [
+        _decoding(context) for context in sorted({c for r in rows for c in r["decode_ms"]}, key=int)
+    ]
+    if any(row["state_bytes"] is not None for row in rows):
+        columns.append(
+            Column(
+                "memory of a text as it is written", lambda row: row["state_bytes"], size, "lower"
+            )
+        )
+    if results["bench"]:
+        columns.append(Column("faster than attention from (tokens)", lambda r: _from(r, results)))
+    return columns
+
+
+def _decoding(context: str) -> Column:
+    return Column(
+        f"writing after {int(context):,} tokens (ms per token)",
+        lambda row: row["decode_ms"].get(context),
+        brief,
+        "lower",
+        lambda row: _quartiles(row["decode_spread"].get(context), brief),
+        lambda row: row["decode_spread"].get(context),
+    )
+
+
+def _difference(row: Row, base: Row, results: Results) -> str:
+    if row is base:
+        return "baseline"
+    metric = METRICS[results["metric"]]
+    change = row["quality"] - base["quality"]
+    # "+0.0%" and "-0.000" say more than they know
+    written = metric.written(abs(change))
+    if written == quality(0.0, results["metric"]):
+        return written
+    return ("+" if change > 0 else MINUS) + written
+
+
+def _ratio(row: Row) -> str:
+    ratio = row["parameter_ratio"]
+    return "" if ratio is None or round(ratio, 2) == 1 else f"{ratio:.2f} x the first"
+
+
+def _quartiles(spread: Interval | None, written: Callable[[float], str]) -> str:
+    return "" if spread is None else f"{written(spread[0])} to {written(spread[1])}"
+
+
+def _from(row: Row, results: Results) -> str:
+    if row["member"] == BASELINE:
+        return "baseline"
+    timed = [p for p in points(results) if p.work == "pass" and p.seconds]
+    if len({p.member for p in timed} & {row["member"], BASELINE}) < 2:
+        return "not measured"
+    start = row["beats_attention_from"]
+    return f"{start:,}" if start else f"not up to {max(p.length for p in timed):,}"
+
+
+def _best(rows: list[Row], column: Column) -> set[str]:
+    """Members with the best value of a column or one that cannot be told from it, when there is a
+    choice."""
+    known = [row for row in rows if column.value(row) is not None]
+    values = [column.value(row) for row in known]
+    if column.better is None or len(known) < 2 or min(values) == max(values):
+        return set()
+    best = known[values.index(min(values) if column.better == "lower" else max(values))]
+    surely = column.spread(best) is not None
+    same = [row for row in known if column.value(row) == column.value(best)]
+    near = [row for row in known if surely and not apart(column.spread(best), column.spread(row))]
+    found = {row["member"] for row in (*same, *near)}
+    return found if len(found) < len(known) else set()

@@ -1,0 +1,158 @@
+"""The headline of a comparison names a winner only where its numbers allow one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from report_results import made_up, many, same
+
+from everyformer.report.figures import draw_all
+from everyformer.report.headline import answer, winners
+
+BUSY = "the machine had other work (a load of 3.2 beside 2 threads of training on 2 cores)"
+SHORT = "fewer than 50 steps were made (gmlp 45)"
+PRAISE = re.compile(r"\b(best|ahead|first|fastest|leads|lowest|wins|winner|tie|most)\b")
+
+
+def test_distinct_intervals_name_a_winner() -> None:
+    text = answer(made_up(qualities=(2.0, 2.5)))
+    assert text.startswith(
+        "attention is best with 2.000 bits per byte (lower is better); gmlp follows with 2.500, "
+        "and no 95% interval overlaps with that of the best."
+    )
+
+
+def test_accuracy_ranks_high_first() -> None:
+    text = answer(made_up(metric="accuracy", qualities=(0.5, 0.9), half=0.01))
+    assert "gmlp is best with 90.0% of the validation set right" in text
+
+
+@pytest.mark.parametrize("half", [0.25, 0.3])
+def test_intervals_that_touch_or_overlap_leave_it_open(half: float) -> None:
+    results = made_up(qualities=(2.0, 2.5), half=half)
+    text = answer(results)
+    assert text.startswith(
+        "Not settled between attention and gmlp: their 95% intervals overlap. attention stands "
+        "first in the table"
+    )
+    assert winners(results) == []
+    assert " is best" not in text
+
+
+def test_a_tier_is_not_settled_between_its_members() -> None:
+    members = ("attention", "gmlp", "linear")
+    text = answer(made_up(members, qualities=(2.0, 2.05, 3.0)))
+    assert text.startswith("Not settled between attention and gmlp:")
+    everyone = answer(made_up(members, qualities=(2.0, 2.05, 2.1)))
+    assert "between attention, gmlp and linear: the 95% intervals of the others over" in everyone
+
+
+@pytest.mark.parametrize("half", [0.1, 1e-6])
+def test_equal_numbers_are_a_tie_however_narrow_their_intervals(half: float) -> None:
+    """ "attention is ahead with 50.0%, linear follows with 50.0%" was printed once."""
+    qualities = (0.50002, 0.50001)
+    members = ("attention", "linear")
+    results = made_up(members, metric="accuracy", qualities=qualities, half=half)
+    text = answer(results)
+    assert text.startswith("attention and linear tie at 50.0% of the validation set right")
+    assert not re.search("ahead|follows|best with", text)
+    assert winners(results) == []
+
+
+def test_members_near_a_tie_are_named_beside_it() -> None:
+    members = ("attention", "linear", "gmlp", "rope")
+    text = answer(made_up(members, qualities=(2.0, 2.0, 2.1, 3.0)))
+    assert text.startswith(
+        "attention and linear tie at 2.000 bits per byte (lower is better), and the 95% interval "
+        "of gmlp overlaps with theirs: which of them is best is not settled by this run."
+    )
+
+
+def test_equal_losses_are_one_function() -> None:
+    """Nobody said that longformer, bigbird and attention gave the same loss to the last digit."""
+    members = ("attention", "longformer", "bigbird", "gmlp")
+    results = made_up(members, qualities=(2.0, 2.0, 2.0, 3.0))
+    same(results, "longformer", "bigbird", "attention")
+    text = answer(results)
+    assert text.startswith(
+        "attention, longformer and bigbird share the first place with 2.000 bits per byte "
+        "(lower is better); gmlp follows with 3.000, and no 95% interval overlaps with that of "
+        "theirs. attention, longformer and bigbird gave the same loss to the last digit: at this "
+        "length they compute the same function."
+    )
+    assert text.count("same function") == 1
+
+
+@pytest.mark.parametrize("results", [made_up(half=0.01), many(32), made_up(metric="accuracy")])
+def test_doubts_come_first_and_no_winner_is_named(results: Any) -> None:
+    """Neither in the headline nor in a caption."""
+    results["verdict"]["doubts"] = [BUSY, SHORT]
+    text = answer(results)
+    assert text.startswith(f"Not settled: {BUSY}; {SHORT}. In the order of this table: ")
+    captions = [drawing.caption for drawing in draw_all(results)]
+    for said in (text.replace("is better", ""), *captions):
+        assert not PRAISE.search(said), said
+
+
+def test_a_loss_that_is_not_of_writing_wins_nothing() -> None:
+    results = made_up()
+    results["rows"][0]["leaks"] = "the future chooses"
+    assert answer(results).startswith(
+        "Not settled: the loss of attention is not strictly autoregressive"
+    )
+    results = made_up()
+    results["rows"][1]["leaks"] = "the future chooses"
+    assert answer(results).startswith("attention is best")
+
+
+def test_a_comparison_that_goes_on_says_how_far_it_is_and_names_no_winner() -> None:
+    waiting = ("rope", "alibi", "linear", "performer", "rfa")
+    results = made_up(waiting=waiting, failed={"routing": "no memory"})
+    text = answer(results)
+    assert text.startswith(
+        "2 of 8 members are trained, 1 failed (routing); rope, alibi, linear, performer and rfa "
+        "are waiting. In the order of this table: attention 2.000 and gmlp 2.500"
+    )
+    for said in (text.replace("is better", ""), *(d.caption for d in draw_all(results))):
+        assert not PRAISE.search(said), said
+    none = answer(made_up((), qualities=(), waiting=("rope",)))
+    assert none == "0 of 1 members are trained; rope is waiting."
+
+
+def test_who_is_fastest_is_said_only_where_spreads_do_not_overlap() -> None:
+    results = made_up()
+    assert "gmlp trains fastest, at 2,000 tokens per second." in answer(results)
+    assert "attention writes fastest after 1,024 tokens, 0.6 ms each." in answer(results)
+    attention, gmlp = results["rows"]
+    gmlp["speed_spread"] = [1005.0, 2500.0]
+    attention["decode_spread"]["1024"] = [0.5, 1.56]
+    assert "fastest" not in answer(results)
+    gmlp["speed_spread"] = None
+    attention["decode_spread"] = {}
+    assert "fastest" not in answer(results)
+    third = made_up(("attention", "gmlp", "linear"), qualities=(2.0, 2.5, 3.0))
+    assert "linear trains fastest" in answer(third)
+    third["rows"][1]["speed_spread"] = [1900.0, 3500.0]
+    assert "trains fastest" not in answer(third)
+
+
+def test_limits_of_the_winner_stand_beside_it() -> None:
+    results = made_up()
+    results["rows"][0]["limits"] = ["reads at most 256 tokens", "has no exact state"]
+    results["rows"][1]["limits"] = ["is slow"]
+    assert "attention reads at most 256 tokens. attention has no exact state." in answer(results)
+    assert "is slow" not in answer(results)
+
+
+def test_one_member_wins_nothing() -> None:
+    assert answer(made_up(("gmlp",), qualities=(2.0,))) == (
+        "Only gmlp was trained to the end: 2.000 bits per byte (lower is better)."
+    )
+
+
+def test_nothing_finished() -> None:
+    assert "No member could be trained" in answer(
+        made_up((), qualities=(), failed={"gmlp": "no memory"})
+    )

@@ -1,0 +1,88 @@
+"""The table to decide from: groups, tiers, spreads, limits, and what is bold."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from report_results import made_up, many
+
+from everyformer.report.selection import styles_of
+from everyformer.report.table import table
+
+
+def _table(results: Any) -> str:
+    return table(results, styles_of(results))
+
+
+def test_columns_speak_and_have_units() -> None:
+    """ "s to slowest" and "beats attention from" did not."""
+    assert re.findall(r'<th scope="col">([^<]+)</th>', _table(made_up())) == [
+        "member",
+        "tier",
+        "bits per byte (lower is better)",
+        "parameters",
+        "training speed (tokens per second)",
+        "peak memory of training",
+        "seconds until it is as good as the last",
+        "writing after 64 tokens (ms per token)",
+        "writing after 1,024 tokens (ms per token)",
+        "memory of a text as it is written",
+        "faster than attention from (tokens)",
+    ]
+
+
+def test_many_members_are_groups_each_with_differences_to_the_baseline() -> None:
+    results = many(31)
+    text = _table(results)
+    heads = re.findall(r'scope="rowgroup" colspan="\d+"><span>([^<]+)', text)
+    assert heads == list(dict.fromkeys(row["group"] for row in results["rows"]))
+    assert len(heads) > 4
+    assert text.count("<tbody") == len(heads)
+    assert "difference to attention" in text
+    assert re.search(r"attention</th><td>a</td><td class=.best.>2\.000.*?<td>baseline</td>", text)
+    assert "<td>+0.030</td>" in text
+    assert "rowgroup" not in _table(many(8))
+
+
+def test_a_difference_that_is_not_shown_has_no_sign() -> None:
+    results = many(9)
+    results["rows"][1]["quality"] = results["rows"][0]["quality"] + 1e-6
+    results["rows"][2]["quality"] = results["rows"][0]["quality"] - 0.25
+    text = _table(results)
+    assert "<td>0.000</td>" in text
+    assert "<td>\u22120.250</td>" in text
+
+
+def test_limits_are_written_once_below_the_table() -> None:
+    results = many(8)
+    for row in results["rows"]:
+        row["limits"] = []
+    for row in results["rows"][1:4]:
+        row["limits"] = ["reads no more than 256 tokens"]
+    results["rows"][2]["limits"].append("writes slowly")
+    text = _table(results)
+    assert text.count("reads no more than 256 tokens") == 1
+    assert re.findall(r"<sup>([^<]+)</sup>", text) == ["1", "1, 2", "1"]
+
+
+def test_numbers_stand_with_their_spread() -> None:
+    text = _table(made_up())
+    assert "1,000<small>990 to 1,010</small>" in text
+    assert "0.6<small>0.55 to 0.65</small>" in text
+    assert "2.000<small>1.900 to 2.100</small>" in text
+    assert "130,000<small>1.30 x the first</small>" in text
+
+
+def test_bold_is_what_can_be_told_from_the_rest() -> None:
+    """All that share the best one's interval; nobody where there are doubts or who waits."""
+    results = made_up(("attention", "gmlp", "linear"), qualities=(2.0, 2.1, 3.0))
+    assert re.findall(r'<td class="best">(2[^<]+)', _table(results)) == ["2.000", "2.100"]
+    results["verdict"]["doubts"] = ["the machine had other work"]
+    assert 'class="best"' not in _table(results)
+    assert 'class="best"' not in _table(made_up(waiting=("rope",)))
+
+
+def test_tiers_are_letters() -> None:
+    results = made_up(("attention", "gmlp", "linear"), qualities=(2.0, 2.15, 2.3))
+    assert re.findall(r"</th><td>([a-z ]+)</td>", _table(results)) == ["a", "a b", "b"]
