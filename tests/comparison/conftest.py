@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,7 @@ from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
 from everyformer.comparison import calibration, decoding, trainings, worker
-from everyformer.core.config import from_dict
 from everyformer.core.stopping import Gentle
-from everyformer.training.progress import Part
 
 
 @pytest.fixture
@@ -34,7 +31,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def here(module: str, place: Path, stop: Gentle, *words: str) -> int:
         names.append(place.name)
-        return worker.main(place, from_dict(Part, json.loads(words[0])))
+        return worker.main(place, *words)
 
     monkeypatch.setattr(trainings, "launch", here)
     monkeypatch.setattr(calibration, "launch", lambda module, place, stop: calibration.main(place))

@@ -70,7 +70,7 @@ def workers(folder: Path) -> Iterator[int]:
             at = os.readlink(place / "cwd")
         except (OSError, UnicodeDecodeError):
             continue
-        if place.name.isdecimal() and "everyformer.comparison.worker" in line and at == str(folder):
+        if place.name.isdecimal() and "everyformer.comparison.start" in line and at == str(folder):
             yield int(place.name)
 
 

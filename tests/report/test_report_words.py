@@ -7,9 +7,10 @@ from report_results import made_up, many
 
 from everyformer.cli.compare import render
 from everyformer.core.memory import size
+from everyformer.core.wording import few, listed
 from everyformer.report.headline import answer
 from everyformer.report.notes import notes
-from everyformer.report.words import brief, few, listed, question, title
+from everyformer.report.words import brief, question, title
 
 
 def test_one_seed_is_said() -> None:

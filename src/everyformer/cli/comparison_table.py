@@ -10,6 +10,7 @@ from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, Row, finished
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.memory import size
+from everyformer.core.wording import listed
 from everyformer.report.headline import answer
 from everyformer.report.words import brief, interval, quality
 
@@ -28,7 +29,11 @@ def render(results: Results) -> str:
     rows += [[row["member"], "failed", *[None] * (len(headers) - 2)] for row in failed]
     leaks = [row for row in done if row.get("leaks")]
     notes = [f"* {row['member']}: {NOT_WRITING}: {row['leaks']}" for row in leaks]
-    notes += [f"{row['member']} {limit}" for row in done for limit in row["limits"]]
+    limits = dict.fromkeys(limit for row in done for limit in row["limits"])
+    for limit in limits:
+        notes.append(
+            f"{listed([row['member'] for row in done if limit in row['limits']])}: {limit}"
+        )
     notes += [f"{row['member']} failed: {row['error']}" for row in failed if row["error"]]
     better = (
         f"{results['better']} is better; members with a letter of their tier in common cannot be "

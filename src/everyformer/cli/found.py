@@ -48,7 +48,7 @@ def found_run(folder: str) -> tuple[str, str | None]:
 def _best(folder: Path) -> dict[str, Any] | None:
     """The run of the first row with the best evaluation; None in an unfinished comparison."""
     from everyformer.comparison.collect import FORMAT
-    from everyformer.comparison.summary import BETTER
+    from everyformer.comparison.metrics import METRICS
     from everyformer.core.sealed import read_json
 
     if not (folder / "results.json").exists():
@@ -58,7 +58,7 @@ def _best(folder: Path) -> dict[str, Any] | None:
     if not rows or results.get("waiting"):
         return None
     metric = results["metric"]
-    sign = 1 if BETTER[metric] == "lower" else -1
+    sign = METRICS[metric].sign
     own = [
         run
         for run in results["runs"]

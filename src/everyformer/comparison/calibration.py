@@ -3,8 +3,8 @@
 A budget in seconds is turned into steps by it, so that what else the machine does cannot decide
 who learns most: each of several rounds times every member, and a member's quietest round counts.
 
-All members are timed in one process, `python -m everyformer.comparison.calibration FOLDER`; where
-one crashes it, a fresh process goes on with the others.
+All members are timed in one process (`everyformer.comparison.start`); where one crashes it, a fresh
+process goes on with the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from typing import Any
 from everyformer.benchmark.measure import memory_peak
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import Entrant, job
-from everyformer.comparison.processes import ended, launch, stop_with_parent, stopped_by
+from everyformer.comparison.processes import ended, launch, stopped_by
 from everyformer.comparison.results import Calibrated
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.pulse import Pulse, doing
+from everyformer.core.pulse import doing
 from everyformer.core.sealed import read_json, write_json
 from everyformer.core.stopping import Gentle
 from everyformer.data.dataset import Dataset
@@ -218,9 +217,3 @@ def time_steps(run: RunSpec, dataset: Dataset, steps: int) -> dict[str, float]:
         "tokens": result.tokens / result.steps,
         "flops": result.flops / result.steps,
     }
-
-
-if __name__ == "__main__":
-    stop_with_parent()
-    with Pulse("starting to time members"):
-        sys.exit(main(Path(sys.argv[1])))

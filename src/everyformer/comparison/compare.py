@@ -27,6 +27,7 @@ from everyformer.core.memory import size
 from everyformer.core.pulse import doing
 from everyformer.core.stopping import Gentle
 from everyformer.core.tasks import ALL_TASKS
+from everyformer.core.wording import few
 from everyformer.data import load_dataset
 from everyformer.family import info
 
@@ -113,7 +114,7 @@ def announced(
     able = [entrant.member for entrant in ready if entrant.config is not None]
     steps = [f"{name} {calibrated[name]['steps']:,}" for name in able if name in calibrated]
     kind, amount = config.training.budget
-    each = f"{amount:,.6g} {kind}" + ("" if kind == "steps" else f" (steps: {', '.join(steps)})")
+    each = f"{amount:,.6g} {kind}" + ("" if kind == "steps" else f" (steps: {few(steps)})")
     memory = max((known["peak_bytes"] or 0 for known in calibrated.values()), default=0)
     minutes, seconds = divmod(round(estimate.seconds), 60)
     return (

@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+from everyformer.core.pulse import said
 from everyformer.core.stopping import Gentle
 
 
@@ -18,16 +19,14 @@ def launch(module: str, folder: Path, stop: Gentle, *words: str) -> int:
     The process is in a session of its own, so that Ctrl-C reaches this one alone, which asks the
     other to stop. Its standard input is a pipe that ends when this process dies in any way.
     """
-    name = f"everyformer.comparison.{module}"
+    start = [sys.executable, "-P", "-m", "everyformer.comparison.start", module, str(folder)]
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", name, str(folder), *words],
-        stdin=subprocess.PIPE,
-        stdout=2,
-        start_new_session=True,
+        [*start, *words], stdin=subprocess.PIPE, stdout=2, start_new_session=True
     )
     stopping = False
     try:
         while True:
+            said()  # by the other process
             try:
                 return child.wait(0.1)
             except subprocess.TimeoutExpired:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 
 from everyformer.comparison.results import Row, Run, Verdict
+from everyformer.core.wording import few
 
 SCATTER = 0.25
 """of a member's speed between rounds of the calibration, or between that and its training"""
@@ -71,7 +72,7 @@ def verdict(rows: Sequence[Row], *, in_seconds: bool, cores: int) -> Verdict:
     doubts = [*(_unfair_seconds(rows, cores) if in_seconds else ())]
     short = [f"{row['member']} {row['steps']:,.0f}" for row in rows if row["steps"] < FEWEST_STEPS]
     if short:
-        doubts.append(f"fewer than {FEWEST_STEPS} steps were made ({', '.join(short)})")
+        doubts.append(f"fewer than {FEWEST_STEPS} steps were made ({few(short)})")
     return {"best": best, "doubts": doubts}
 
 
@@ -83,10 +84,10 @@ def _unfair_seconds(rows: Sequence[Row], cores: int) -> Iterator[str]:
     scatters = {row["member"]: _scatter(row) for row in rows}
     unsteady = [f"{name} by {share:.0%}" for name, share in scatters.items() if share > SCATTER]
     if unsteady:
-        yield f"speeds scattered ({', '.join(unsteady)})"
+        yield f"speeds scattered ({few(unsteady)})"
     untimed = [row["member"] for row in rows if row["calibrated"] is None]
     if untimed:
-        yield f"the speed of {', '.join(untimed)} could not be measured beforehand"
+        yield f"the speed of {few(untimed)} could not be measured beforehand"
 
 
 def _scatter(row: Row) -> float:

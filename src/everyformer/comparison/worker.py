@@ -1,4 +1,4 @@
-"""One training of a comparison, in a process of its own: `python -m everyformer.comparison.worker`.
+"""One training of a comparison, in a process of its own (`everyformer.comparison.start`).
 
 So a member that runs out of memory or crashes takes nothing with it, and memory is its own. Reads
 ``job.json`` in the folder it is given and leaves ``result.json`` beside it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import traceback
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +17,6 @@ from filelock import FileLock
 from everyformer.benchmark.measure import memory_peak
 from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
 from everyformer.comparison.files import read_job, write_result
-from everyformer.comparison.processes import stop_with_parent
 from everyformer.comparison.results import Evaluation, Result, Trained
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.config import from_dict, to_dict
@@ -26,7 +24,7 @@ from everyformer.core.errors import DataError, EveryformerError
 from everyformer.core.files import write_text
 from everyformer.core.machine import LoadMeter
 from everyformer.core.mixer import Mixer, leak_of
-from everyformer.core.pulse import Pulse, doing
+from everyformer.core.pulse import doing
 from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
 from everyformer.family import info
@@ -41,11 +39,12 @@ LONGEST_STEP = 600.0
 """seconds"""
 
 
-def main(folder: Path, part: Part | None = None) -> int:
+def main(folder: Path, word: str | None = None) -> int:
     """Train the job in ``folder``; 143 if a signal stopped it, else 0, however it ended.
 
-    ``part``: what it is of the comparison, to tell its progress by.
+    ``word``: what it is of the comparison, to tell its progress by: a `Part` as JSON.
     """
+    part = None if word is None else from_dict(Part, json.loads(word))
     keep_freed_memory()
     job = read_job(folder)
     # a comparison that was killed leaves its process behind for as long as one step takes
@@ -133,9 +132,3 @@ def speed_spread(metrics: Path) -> list[float] | None:
         return None
     low, _, high = statistics.quantiles(known, n=4)
     return [low, high]
-
-
-if __name__ == "__main__":
-    stop_with_parent()
-    with Pulse("starting a training"):
-        sys.exit(main(Path(sys.argv[1]), from_dict(Part, json.loads(sys.argv[2]))))

@@ -84,7 +84,7 @@ class Pulse:
 
     def _tell(self, now: float) -> None:
         what, since = _works[-1] if _works else (self._what, self._start)
-        text = f"{what} ({now - since:.0f} s)"
+        text = f"{what} ({now - since:.0f} s)" if now - since >= 1 else what
         if sys.stderr.isatty():
             _write(f"\r{text}\x1b[K")
             self._line = True

@@ -10,11 +10,12 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Axis, CompletedRun, Results, finished
 from everyformer.core.tasks import TASKS
+from everyformer.core.wording import few
 from everyformer.report.drawing import Drawing
 from everyformer.report.headline import decided, winners
 from everyformer.report.lines import Lines
 from everyformer.report.style import Styles, new_figure, styled
-from everyformer.report.words import count, few
+from everyformer.report.words import count
 
 EARLY = 1.25
 """an evaluation that comes later than this share of a point says nothing about it"""

@@ -7,13 +7,14 @@ from typing import Any
 
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Results, Row, finished
+from everyformer.core.wording import few, listed
 from everyformer.report.curves import AXES, draw_loss, draw_positions
 from everyformer.report.drawing import Drawing, label_decades
 from everyformer.report.headline import decided, winners
 from everyformer.report.scaling import draw_scaling
 from everyformer.report.selection import styles_of
 from everyformer.report.style import Styles, ranked_figure, styled
-from everyformer.report.words import brief, few, interval, listed, quality
+from everyformer.report.words import brief, interval, quality
 
 
 def draw_all(results: Results, *, complete: bool = True) -> list[Drawing]:

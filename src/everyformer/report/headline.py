@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, Row, finished
 from everyformer.comparison.summary import NOT_WRITING
-from everyformer.report.words import apart, brief, few, listed, quality, several
+from everyformer.core.wording import few, listed
+from everyformer.report.words import apart, brief, quality, several
 
 
 def answer(results: Results) -> str:

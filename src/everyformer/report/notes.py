@@ -7,7 +7,8 @@ from typing import Any
 
 from everyformer.comparison.results import Results, Row, finished, interval_of, quality_of
 from everyformer.comparison.summary import NOT_WRITING
-from everyformer.report.words import few, listed, several
+from everyformer.core.wording import few, listed
+from everyformer.report.words import several
 
 CLOSE = 0.10
 """parameter counts further apart than this are pointed out"""

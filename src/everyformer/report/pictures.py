@@ -24,6 +24,7 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.panels import Recorded
 from everyformer.core.tasks import TASKS
 from everyformer.core.trace import Trace, trace
+from everyformer.core.wording import listed
 from everyformer.generation.pixels import draw_images
 from everyformer.genes import GENES
 from everyformer.models.base import Model, evaluating
@@ -33,7 +34,6 @@ from everyformer.report.heatmaps import draw_offered
 from everyformer.report.inside import COMPARED, KINDS, View
 from everyformer.report.positions import draw_distances, offered, positions_of
 from everyformer.report.style import WIDE, styled
-from everyformer.report.words import listed
 
 PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks")
 """those that all know; parts of a model may offer others"""

@@ -13,11 +13,12 @@ from everyformer.benchmark.points import BASELINE
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, Row, finished, points
 from everyformer.core.memory import size
+from everyformer.core.wording import listed
 from everyformer.report.escaping import safe
 from everyformer.report.headline import decided
 from everyformer.report.selection import baseline, crowded, grouped
 from everyformer.report.style import Styles
-from everyformer.report.words import apart, brief, interval, listed, quality
+from everyformer.report.words import apart, brief, interval, quality
 
 MINUS = "\u2212"
 """as wide as a plus"""

@@ -8,9 +8,7 @@ from typing import Any
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Metric, Results, Row
 from everyformer.core.tasks import TASKS
-
-MOST_NAMES = 6
-"""names that a sentence lists before it counts the rest"""
+from everyformer.core.wording import listed
 
 
 def quality(value: float, metric: Metric) -> str:
@@ -42,18 +40,6 @@ def count(number: float) -> str:
 def brief(number: float) -> str:
     """Three digits at least, and no powers of ten: 0.797, 15.9, 1,234."""
     return f"{number:.3g}" if abs(number) < 100 else f"{number:,.0f}"
-
-
-def listed(names: Sequence[str], word: str = "and") -> str:
-    """a, b and c."""
-    return f" {word} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-
-
-def few(names: Sequence[str], most: int = MOST_NAMES) -> str:
-    """a, b and c; of many the first ones: a, b, c, d, e, f and 25 more."""
-    if len(names) <= most:
-        return listed(names)
-    return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 
 
 def several(names: Sequence[str], one: str, more: str) -> str:

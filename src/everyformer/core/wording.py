@@ -1,0 +1,20 @@
+"""Names within a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MOST_NAMES = 6
+"""names that a sentence lists before it counts the rest"""
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """a, b and c."""
+    return f" {word} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def few(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """a, b and c; of many the first ones: a, b, c, d, e, f and 25 more."""
+    if len(names) <= most:
+        return listed(names)
+    return f"{', '.join(names[:most])} and {len(names) - most:,} more"
