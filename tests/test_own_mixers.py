@@ -83,7 +83,7 @@ def test_processes_that_are_started_know_it(mine: Path) -> None:
     """A comparison trains, and a benchmark measures, in processes of their own."""
     words = (
         *("compare", "cum-mean", "attention", "--plugin=mine.py:CumMean", "--data", "text.txt"),
-        *(*SIZES, "--bench-lengths", "16", "--json"),
+        *(*SIZES, "--lengths", "16", "--json"),
     )
     done = subprocess.run(
         [sys.executable, "-m", "everyformer", *words], capture_output=True, text=True, check=False

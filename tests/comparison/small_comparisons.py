@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 SMALL = (
-    *("--bench-lengths", "--data", "text.txt", "--length", "16", "--batch", "4"),
+    *("--lengths", "--data", "text.txt", "--length", "16", "--batch", "4"),
     *("--width", "16", "--layers", "1", "--heads", "2", "--training.threads", "1"),
 )
 

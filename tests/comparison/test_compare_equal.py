@@ -144,7 +144,7 @@ def test_everything_is_on_record(compare: Compare, monkeypatch: pytest.MonkeyPat
         "--training.evaluate-every",
         "2",
     )
-    done = compare(*words, "--bench-lengths", "8", "16")
+    done = compare(*words, "--lengths", "8", "16")
     assert done.code == 0, done.err
     results = done.results
     assert {"config", "environment", "data", "metric", "better", "rows", "runs"} < set(results)
@@ -168,7 +168,7 @@ def test_everything_is_on_record(compare: Compare, monkeypatch: pytest.MonkeyPat
     lines = lines[2 + next(n for n, line in enumerate(lines) if line.startswith("member")) :]
     assert [line.split()[0] for line in lines[:3]] == [row["member"] for row in results["rows"]]
     assert re.search(r"^report  .*report.html$", done.out, re.MULTILINE)
-    words = (*SMALL, *words, "--bench-lengths", "8", "16", "--out", "made")
+    words = (*SMALL, *words, "--lengths", "8", "16", "--out", "made")
     assert results["command"] == shlex.join(["everyformer", "compare", *words])
 
 

@@ -36,7 +36,7 @@ DATA = {
     "regress-series": ("--data", "waves", "--length", "16"),
 }
 SIZES = (
-    *("--bench-lengths", "--width", "8", "--layers", "1", "--heads", "2", "--batch", "2"),
+    *("--lengths", "--width", "8", "--layers", "1", "--heads", "2", "--batch", "2"),
     *("--steps", "2", "--training.threads", "1", "--training.evaluate-sequences", "2"),
 )
 STILL = ("order", "seed", "chosen", "projection", "new_sums", "new_counts")

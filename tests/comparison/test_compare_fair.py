@@ -248,10 +248,10 @@ def test_layers_are_timed_once(compare: Compare, monkeypatch: pytest.MonkeyPatch
         return (Point(n, length, seconds=float(length)) for length in lengths for n in names)
 
     monkeypatch.setattr(timing, "bench", measured)
-    compare("gmlp", "--steps", "1", "--bench-lengths", "8", "16")
+    compare("gmlp", "--steps", "1", "--lengths", "8", "16")
     assert asked == [("attention", 8), ("attention", 16), ("gmlp", 8), ("gmlp", 16)]
     asked.clear()
-    done = compare("--resume", "--bench-lengths", "8", "32", small=False)
+    done = compare("--resume", "--lengths", "8", "32", small=False)
     assert asked == [("attention", 32), ("gmlp", 32)]
     assert {(p["member"], p["length"]) for p in done.results["bench"]} == {
         ("attention", 8),

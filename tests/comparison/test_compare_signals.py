@@ -101,7 +101,7 @@ def test_a_stop_between_trainings_or_points_ends_what_remains(
     assert "go on with: everyformer compare --resume --out made" in done.err
     assert done.out == ""
     monkeypatch.setattr("everyformer.comparison.timing.bench", measured)
-    assert compare("--resume", "--bench-lengths", "8", "16", small=False).code == code
+    assert compare("--resume", "--lengths", "8", "16", small=False).code == code
     monkeypatch.undo()
     assert launched == ["gmlp-seed0"]
     assert done.results["waiting"] == ["aft-simple"]

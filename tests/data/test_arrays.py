@@ -103,7 +103,7 @@ def test_means_and_deviations_are_those_of_the_training_rows(tmp_path: Path) -> 
     assert dataset.features.std == pytest.approx(steps.std(0), abs=1e-6)
     assert dataset.numbers == Spread((10.5,), (pytest.approx(NUMBERS[:15].std()),))
     options = dataset.model_options
-    assert (options["features"], options["target_mean"]) == (3, (10.5,))
+    assert (options["series"], options["target_mean"]) == (3, (10.5,))
 
 
 def test_lengths_mark_the_padding_and_leave_it_out_of_the_means(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def read(task: str) -> tuple[dict[str, Any], Tensor]:
         return {"vocabulary": 9}, torch.randint(0, 9, (3, 7))
     if task == "regress-image":
         return {"image": (1, 4, 4), "patch": 2}, torch.rand(3, 1, 4, 4, dtype=torch.float64)
-    return {"features": 2}, torch.randn(3, 7, 2, dtype=torch.float64)
+    return {"series": 2}, torch.randn(3, 7, 2, dtype=torch.float64)
 
 
 TASKS = ("regress-text", "regress-image", "regress-series")
@@ -57,23 +57,23 @@ def test_the_loss_is_the_mean_square_in_standard_deviations(task: str) -> None:
 
 
 def test_one_number_a_row_may_come_without_a_second_dimension() -> None:
-    model = create_model("gmlp", "regress-series", features=2, **SIZES)
+    model = create_model("gmlp", "regress-series", series=2, **SIZES)
     x, y = torch.randn(3, 7, 2), torch.tensor([1.0, -100.0, 3.0])
     torch.testing.assert_close(model(x, targets=y).loss, model(x, targets=y[:, None]).loss)
     assert model(x, targets=y).loss.item() == pytest.approx((1 + 100**2 + 9) / 3)
 
 
 def test_targets_of_another_width_are_refused() -> None:
-    model = create_model("gmlp", "regress-series", features=2, **SIZES)
+    model = create_model("gmlp", "regress-series", series=2, **SIZES)
     with pytest.raises(ShapeError, match=r"\(3, 1\) numbers, not \(3, 2\)"):
         model(torch.randn(3, 7, 2), targets=torch.randn(3, 2))
 
 
 def test_series_are_standardised_by_the_training_datas_features() -> None:
     torch.manual_seed(0)
-    plain = create_model("attention", "classify-series", features=2, classes=3, **SIZES)
-    known = {"feature_mean": (5.0, -1.0), "feature_std": (2.0, 10.0)}
-    model = create_model("attention", "classify-series", features=2, classes=3, **known, **SIZES)
+    plain = create_model("attention", "classify-series", series=2, classes=3, **SIZES)
+    known = {"series_mean": (5.0, -1.0), "series_std": (2.0, 10.0)}
+    model = create_model("attention", "classify-series", series=2, classes=3, **known, **SIZES)
     model.load_state_dict(plain.state_dict())
     for one in (plain, model):
         torch.nn.init.ones_(one.pool.head.weight)  # type: ignore[union-attr, arg-type]
@@ -84,7 +84,7 @@ def test_series_are_standardised_by_the_training_datas_features() -> None:
 
 def test_what_stands_in_the_padding_of_a_series_does_not_matter() -> None:
     torch.manual_seed(0)
-    model = create_model("attention", "regress-series", features=2, **SIZES).double()
+    model = create_model("attention", "regress-series", series=2, **SIZES).double()
     torch.nn.init.normal_(model.pool.head.weight)  # type: ignore[union-attr, arg-type]
     x = torch.randn(1, 5, 2, dtype=torch.float64)
     padded = torch.cat((x, torch.full((1, 2, 2), math.nan, dtype=torch.float64)), 1)
@@ -97,8 +97,8 @@ def test_what_stands_in_the_padding_of_a_series_does_not_matter() -> None:
     [
         ("regress", {}, "regress-text"),
         ("regress", {"image": (1, 4, 4)}, "regress-image"),
-        ("regress", {"features": 3}, "regress-series"),
-        ("classify", {"features": 3}, "classify-series"),
+        ("regress", {"series": 3}, "regress-series"),
+        ("classify", {"series": 3}, "classify-series"),
         ("classify", {"image": (1, 4, 4)}, "classify-image"),
         ("classify", {}, "classify-text"),
     ],
@@ -117,9 +117,9 @@ def test_an_unknown_word_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "needs features"),
-        ({"features": 2, "feature_mean": (1.0,)}, "1 numbers, but there are 2 features"),
-        ({"features": 2, "target_mean": (1.0, 2.0)}, "target_mean has 2 numbers and target_std 1"),
+        ({}, "needs series, how"),
+        ({"series": 2, "series_mean": (1.0,)}, "1 numbers, but there are 2 at each step"),
+        ({"series": 2, "target_mean": (1.0, 2.0)}, "target_mean has 2 numbers and target_std 1"),
     ],
 )
 def test_facts_of_a_series_that_do_not_fit_are_refused(options: Any, said: str) -> None:

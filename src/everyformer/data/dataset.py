@@ -111,8 +111,8 @@ class Dataset(ABC):
         if self.numbers is not None:
             options |= {"target_mean": self.numbers.mean, "target_std": self.numbers.std}
         if self.features is not None:
-            known = {"feature_mean": self.features.mean, "feature_std": self.features.std}
-            options |= {"features": len(self.features.mean), **known}
+            known = {"series_mean": self.features.mean, "series_std": self.features.std}
+            options |= {"series": len(self.features.mean), **known}
         return options
 
     def summary(self) -> dict[str, Any]:

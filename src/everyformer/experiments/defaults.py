@@ -84,6 +84,10 @@ SETTINGS = {
     "seq2seq": Recipe(DataConfig(source="copy", symbols=16), batch=16),
     "pixels": Recipe(DataConfig(source="digits"), batch=8),
     "super-resolution": Recipe(DataConfig(source="digits", small=4), batch=8),
+    "classify-series": Recipe(DataConfig(source="waves", length=64), batch=16),
+    "regress-text": Recipe(DataConfig(source="listops", length=64, depth=2), batch=16),
+    "regress-image": Recipe(DataConfig(source="digits"), batch=32, patch=2),
+    "regress-series": Recipe(DataConfig(source="waves", length=64), batch=16),
 }
 
 
@@ -192,8 +196,8 @@ def page(rows: list[dict[str, Any]]) -> Iterator[str]:
     """The table of every task, best first."""
     yield "# Every member at its defaults"
     yield ""
-    yield "Losses in nats on held-out data after a short training, mean and 95% interval over"
-    yield "seeds; not a ranking. Behind is what is over 1.1 times the middle of its task."
+    yield "Losses on held-out data after a short training, in nats (of predicted numbers in squared"
+    yield "standard deviations), mean and 95% interval over seeds; not a ranking. Behind is what is over 1.1 times the middle of its task."
     yield "`python -m everyformer.experiments.defaults` makes this table and resumes it."
     for task in ALL_TASKS:
         own = [row for row in rows if row["task"] == task]

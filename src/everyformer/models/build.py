@@ -117,7 +117,7 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
     Args:
         name: a member (`list_members()`).
         task: a name in `core.tasks.TASKS`, or 'classify' or 'regress', whose options say what is
-            read: ``image``, ``features`` of a series, else tokens.
+            read: ``image``, ``series``, the numbers at each step, else tokens.
         options: fields of `ModelConfig` (width, layers, heads, max_length, vocabulary ...), of
             `BlockOptions` (wiring, feedforward, dropout ...), of the mixer, the position or the
             memory, by their names; ``by_layer(...)`` values differ by layer, a mixer
@@ -160,7 +160,7 @@ def _named(task: str, options: dict[str, Any]) -> str:
     called = tasks_called(task)
     if not called:
         raise unknown("task", task, [*TASKS, *(one.word for one in TASKS.values())])
-    reads = "pictures" if options.get("image") else "series" if options.get("features") else ""
+    reads = "pictures" if options.get("image") else "series" if options.get("series") else ""
     fitting = (name for name in called if TASKS[name].reads == reads)
     return next(fitting, called[0])
 

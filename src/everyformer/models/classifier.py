@@ -212,7 +212,7 @@ class ImageClassifier(Answering):
 
 
 class SeriesClassifier(Answering):
-    """Classifier, or regressor, of series: inputs (B, L, features) floats with ``mask.keep``.
+    """Classifier, or regressor, of series: inputs (B, L, series) floats with ``mask.keep``.
 
     Every step is a token: its numbers, less their means and over their standard deviations, go
     through one linear layer.
@@ -220,15 +220,17 @@ class SeriesClassifier(Answering):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        if config.features is None:
-            raise GeneError(f"task '{config.task}' needs features, the numbers at each step")
-        for name in ("feature_mean", "feature_std"):
+        if config.series is None:
+            raise GeneError(
+                f"task '{config.task}' needs series, how many numbers there are at each step"
+            )
+        for name in ("series_mean", "series_std"):
             known = getattr(config, name)
-            if known and len(known) != config.features:
+            if known and len(known) != config.series:
                 raise GeneError(
-                    f"{name} has {len(known)} numbers, but there are {config.features} features"
+                    f"{name} has {len(known)} numbers, but there are {config.series} at each step"
                 )
-        self.steps = nn.Linear(config.features, config.width)
+        self.steps = nn.Linear(config.series, config.width)
         nn.init.xavier_uniform_(self.steps.weight)
         nn.init.zeros_(self.steps.bias)
         self.pool = Pool(config, self.stack.out_width, self.stack.mixers)
@@ -245,15 +247,15 @@ class SeriesClassifier(Answering):
     ) -> ModelOutput:
         refuse_state(self, state)
         config = self.config
-        if inputs.dim() != 3 or inputs.shape[-1] != config.features:
+        if inputs.dim() != 3 or inputs.shape[-1] != config.series:
             raise ShapeError(
-                f"series must be (batch, length, {config.features}), not {tuple(inputs.shape)}"
+                f"series must be (batch, length, {config.series}), not {tuple(inputs.shape)}"
             )
         series = inputs.to(self.steps.weight.dtype)
-        if config.feature_mean:
-            series = series - series.new_tensor(config.feature_mean)
-        if config.feature_std:
-            series = series / series.new_tensor(config.feature_std)
+        if config.series_mean:
+            series = series - series.new_tensor(config.series_mean)
+        if config.series_std:
+            series = series / series.new_tensor(config.series_std)
         if mask is not None and mask.keep is not None:
             # what stands in the padding may be anything
             series = series.where(mask.keep[..., None], 0.0)

@@ -130,11 +130,11 @@ class ModelConfig(Architecture):
     (regress-text, regress-image, regress-series)"""
     target_std: tuple[Positive, ...] = (1.0,)
     """standard deviations of the same"""
-    features: Count | None = None
+    series: Count | None = None
     """numbers at each step (classify-series, regress-series)"""
-    feature_mean: tuple[float, ...] = ()
+    series_mean: tuple[float, ...] = ()
     """mean of each of them over the training data (default: 0)"""
-    feature_std: tuple[Positive, ...] = ()
+    series_std: tuple[Positive, ...] = ()
     """standard deviations of the same (default: 1)"""
     image: tuple[Count, Count, Count] | None = None
     """channels, height and width of the images (classify-image, regress-image, pixels,

@@ -122,5 +122,5 @@ def small_model(
         targets = torch.tensor([0, 1]) if does.classifies else torch.tensor([[0.5], [-2.0]])
     if does.series:
         series = draw(2, 12, 3, seed=1, dtype=torch.float32)
-        return create_model(member.name, task, features=3, **sizes), series, targets
+        return create_model(member.name, task, series=3, **sizes), series, targets
     return create_model(member.name, task, vocabulary=50, **sizes), tokens, targets
