@@ -197,7 +197,8 @@ def page(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield "# Every member at its defaults"
     yield ""
     yield "Losses on held-out data after a short training, in nats (of predicted numbers in squared"
-    yield "standard deviations), mean and 95% interval over seeds; not a ranking. Behind is what is over 1.1 times the middle of its task."
+    yield "standard deviations), mean and 95% interval over seeds; not a ranking. Behind is what is"
+    yield "over 1.1 times the middle of its task."
     yield "`python -m everyformer.experiments.defaults` makes this table and resumes it."
     for task in ALL_TASKS:
         own = [row for row in rows if row["task"] == task]
