@@ -277,3 +277,18 @@ def test_browser_shows_32_members(crowd: Path, tmp_path: Path, width: int) -> No
     assert lines > 5
     assert seen["after"][1] == 0
     assert 0 < seen["after"][0] < rows
+
+
+def test_the_speeds_behind_a_budget_in_seconds_are_told(tmp_path: Path) -> None:
+    results = made_up()
+    results["rows"][0]["calibrated"] = {
+        "seconds": 0.02,
+        "rounds": [0.03, 0.02],
+        "cpu_seconds": 0.035,
+        "steps": 100,
+        "peak_bytes": None,
+    }
+    results["rows"][0]["load"] = 2.04
+    text = "".join(_write(results, tmp_path)[1].text)
+    assert "timed beforehand at 20 ms a step, 35 ms of all threads (2 rounds up to 30 ms)" in text
+    assert "2.0 threads of the machine wanted a core meanwhile" in text

@@ -28,7 +28,7 @@ from everyformer.report.notes import notes
 from everyformer.report.selection import crowded, styles_of
 from everyformer.report.style import Styles, inline_svg, save_svg, svg_text
 from everyformer.report.table import table
-from everyformer.report.words import budget, count, question, title
+from everyformer.report.words import brief, budget, count, question, title
 
 ROOMY = 6.5
 """inches from which a picture takes the whole width of the page"""
@@ -205,18 +205,29 @@ def _data(results: Results) -> str:
     rows.append(("sequence", f"{data['length']:,} tokens"))
     rows.append(("budget", f"{budget(results['config'])} for each training"))
     rows.append(("fingerprint", data["fingerprint"]))
-    used = [
-        (
-            row["member"],
-            f"{row['steps']:,.0f} steps, {count(row['tokens'])} tokens, {row['flops']:.3g} FLOPs",
-        )
-        for row in finished(results)
-    ]
+    used = [(row["member"], _used(row)) for row in finished(results)]
     inner = _facts(rows)
     if used:
         spent = "What each training used"
         inner += _folded(spent, _facts(used), opened=len(used) <= FEW)
     return _section("data", "Data and budget", inner)
+
+
+def _used(row: Row) -> str:
+    """What a member's trainings took, and how fast it was found to be before."""
+    parts = [f"{row['steps']:,.0f} steps, {count(row['tokens'])} tokens, {row['flops']:.3g} FLOPs"]
+    parts[0] += f" in {brief(row['seconds'])} s"
+    known = row["calibrated"]
+    if known is not None:
+        ms = [1000 * seconds for seconds in (known["seconds"], known["cpu_seconds"])]
+        rounds = [1000 * seconds for seconds in known["rounds"]]
+        parts.append(
+            f"timed beforehand at {brief(ms[0])} ms a step, {brief(ms[1])} ms of all threads"
+            + (f" ({len(rounds)} rounds up to {brief(max(rounds))} ms)" if len(rounds) > 1 else "")
+        )
+    if row["load"] is not None:
+        parts.append(f"{row['load']:.1f} threads of the machine wanted a core meanwhile")
+    return "; ".join(parts)
 
 
 def _environment(results: Results) -> str:
