@@ -40,7 +40,8 @@ class CompareConfig(Options):
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(budget_seconds=60.0, checkpoint_every=None)
     )
-    """the same budget and optimiser for all"""
+    """the same budget and optimiser for all; one in seconds is turned into steps of each member, by
+    its quietest of several rounds in which all are timed in turn"""
     options: tuple[str, ...] = ()
     """a member's own options, as member.option=value (aft-local.window=64)"""
     seeds: Repeats = 1
