@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Times:
     first, which only says how long a round is, then 0.003, 0.002, 0.004 for all, doubled for
     gmlp."""
     calls: Times = []
+    monkeypatch.setattr(calibration, "MOST", 1e9)
     rounds = (0.001, 0.003, 0.002, 0.004)
 
     def time_steps(run: Any, dataset: Any, steps: int) -> dict[str, float]:
@@ -60,6 +62,18 @@ def test_seconds_are_worth_the_steps_of_the_quietest_round(compare: Compare, tim
 def test_members_are_timed_in_turn(compare: Compare, timed: Times) -> None:
     compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
     assert [name for name, _ in timed] == ["aft-simple", "gmlp"] * 4
+
+
+def test_a_member_whose_steps_are_long_is_not_timed_for_longer_than_a_part_of_its_budget(
+    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "MOST", 0.25)
+    clock = itertools.count(step=0.0015)
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    done = compare("gmlp", "--budget-seconds", "0.01")
+    # 0.0015 s each: two are more than a quarter of the budget
+    assert [name for name, _ in timed] == ["gmlp"] * 2
+    assert done.row("gmlp")["calibrated"]["rounds"] == [0.006]
 
 
 def test_a_budget_that_is_no_time_is_timed_once_for_the_plan(
@@ -108,7 +122,7 @@ def test_a_member_that_ends_the_timing_is_left_to_its_own_training(
 def test_what_will_be_done_is_said_before_it_starts(compare: Compare, timed: Times) -> None:
     err = compare("aft-simple", "gmlp", "--budget-seconds", "0.01", "--seeds", "2").err
     plan = next(line for line in err.splitlines() if "trainings of" in line)
-    assert plan.startswith("4 trainings of 0.01 seconds (steps: aft-simple 5, gmlp 3) each")
+    assert plan.startswith("4 trainings of 0.01 seconds (steps: aft-simple 5 and gmlp 3) each")
     assert "minutes in all" in plan
     assert "of memory" in plan
     assert err.index(plan) < err.index("[1 of 4] aft-simple-seed0")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from everyformer.data.dataset import Dataset
 from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.spec import RunSpec
 
+PLAN = ("rounds", "round_seconds", "most_seconds", "fingerprint")
+"""how it is timed"""
 FILE, FORMAT = "calibration.json", "everyformer-calibration"
 ROUNDS = 3
 """that count, of a budget in seconds; without one a member is timed once, for the plan"""
@@ -39,6 +42,8 @@ SHARE, SHORTEST, LONGEST = 0.01, 0.1, 0.5
 """of a budget that a round spends on a member, and its bounds in seconds"""
 MOST_STEPS = 200
 """of a round"""
+MOST = 0.25
+"""of a budget in seconds that is spent on timing a member; then further rounds are left out"""
 
 
 def calibrate(
@@ -57,11 +62,16 @@ def calibrate(
     budget = config.training.budget_seconds
     rounds = 0 if budget is None else 1 if config.training.compile else ROUNDS
     spent = min(max(SHARE * (budget or 0), SHORTEST), LONGEST)
-    plan = {"rounds": rounds, "round_seconds": spent, "fingerprint": dataset.fingerprint}
+    plan: dict[str, Any] = {
+        "rounds": rounds,
+        "round_seconds": spent,
+        "most_seconds": MOST * (budget or 0.0),
+    }
+    plan["fingerprint"] = dataset.fingerprint
     measured = _kept(folder, plan, runs)
-    if not all(_complete(measured, name, rounds) for name in runs):
+    if not all(_complete(measured, name, plan) for name in runs):
         say("timing a few steps of every member, in turn")
-    while stop.received is None and any(not _complete(measured, name, rounds) for name in runs):
+    while stop.received is None and any(not _complete(measured, name, plan) for name in runs):
         _write(folder, plan, runs, measured, None)
         code = launch("calibration", folder, stop)
         values = read_json(folder / FILE, FORMAT)
@@ -75,7 +85,7 @@ def calibrate(
     return {
         name: _calibrated(found, config.training)
         for name, found in measured.items()
-        if name in runs and _complete(measured, name, rounds) and "error" not in found
+        if name in runs and _complete(measured, name, plan) and "error" not in found
     }
 
 
@@ -107,9 +117,12 @@ def _calibrated(found: dict[str, Any], training: TrainingConfig) -> Calibrated:
     }
 
 
-def _complete(measured: dict[str, Any], name: str, rounds: int) -> bool:
+def _complete(measured: dict[str, Any], name: str, plan: dict[str, Any]) -> bool:
+    """Whether a member has failed, has had its rounds, or has taken long enough."""
     found = measured.get(name)
-    return found is not None and ("error" in found or len(found["rounds"]) >= rounds)
+    if found is None or "error" in found:
+        return found is not None
+    return len(found["rounds"]) >= plan["rounds"] or found["spent"] > plan["most_seconds"]
 
 
 def _kept(folder: Path, plan: dict[str, Any], runs: dict[str, RunSpec]) -> dict[str, Any]:
@@ -154,7 +167,7 @@ def main(folder: Path) -> int:
 
     values = read_json(folder / FILE, FORMAT)
     runs = {name: from_dict(RunSpec, run) for name, run in values["runs"].items()}
-    plan = {name: values[name] for name in ("rounds", "round_seconds", "fingerprint")}
+    plan = {name: values[name] for name in PLAN}
     measured: dict[str, Any] = values["measured"]
     first = next(iter(runs.values()))
     dataset = load_dataset(first.data, first.task)
@@ -163,7 +176,7 @@ def main(folder: Path) -> int:
             for name, run in runs.items():
                 if stop.received is not None:
                     return 143
-                if "error" in measured.get(name, {}) or len(_all(measured, name)) > number:
+                if _complete(measured, name, plan) or _rounds(measured, name) > number:
                     continue
                 _write(folder, plan, runs, measured, name)
                 with doing(f"timing a few steps of {name}"):
@@ -172,10 +185,10 @@ def main(folder: Path) -> int:
     return 143 if stop.received is not None else 0
 
 
-def _all(measured: dict[str, Any], name: str) -> list[dict[str, float]]:
-    """The first round and those that count."""
+def _rounds(measured: dict[str, Any], name: str) -> int:
+    """How often a member was timed, the first time too."""
     found = measured.get(name)
-    return [] if found is None else [found["first"], *found["rounds"]]
+    return 0 if found is None else 1 + len(found["rounds"])
 
 
 def _measure(
@@ -185,15 +198,18 @@ def _measure(
     found, steps = measured.get(name), FIRST_STEPS
     if found is not None:
         steps = min(max(FIRST_STEPS, math.ceil(seconds / found["first"]["seconds"])), MOST_STEPS)
+    start = time.perf_counter()
     try:
-        spent = time_steps(run, dataset, steps)
+        step = time_steps(run, dataset, steps)
     except Exception as error:  # its own training will say it again, with all details
         measured[name] = {"error": f"{type(error).__name__}: {error}"}
         return
     if found is None:
-        measured[name] = {"first": spent, "rounds": [], "peak_bytes": memory_peak()}
+        found = measured[name] = {"first": step, "rounds": [], "spent": 0.0}
+        found["peak_bytes"] = memory_peak()
     else:
-        found["rounds"].append(spent)
+        found["rounds"].append(step)
+    found["spent"] += time.perf_counter() - start
 
 
 def time_steps(run: RunSpec, dataset: Dataset, steps: int) -> dict[str, float]:
