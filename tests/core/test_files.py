@@ -157,7 +157,7 @@ ALLOWED = {
     "data/parallel.py:_build": "into the folder of `cached`",
     "data/parallel.py:_encode": "into the folder of `cached`",
     "data/images.py:build": "into the folder of `cached`",
-    "report/style.py:inline_svg": "into memory",
+    "report/style.py:svg_text": "into memory",
 }
 
 

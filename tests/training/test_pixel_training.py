@@ -23,7 +23,9 @@ def digits(task: str = "pixels", **options: Any) -> Dataset:
 def model_of(data: Dataset, **options: Any) -> Any:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"width": 8, "heads": 2, "layers": 1}
-    made = ef.create_model("attention", data.task, **data.pictures, **sizes, **options).double()
+    made = ef.create_model(
+        "attention", data.task, **data.model_options, **sizes, **options
+    ).double()
     torch.nn.init.normal_(made.head.weight)
     return made
 

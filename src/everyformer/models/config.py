@@ -15,6 +15,7 @@ from everyformer.core.bounds import (
     Dropout,
     Layers,
     Positive,
+    Real,
     Share,
     Whole,
 )  # fmt: skip
@@ -125,14 +126,14 @@ class ModelConfig(Architecture):
     """what a target ends with (seq2seq)"""
     classes: Count = 2
     """number of classes (classify-text, classify-image, classify-series)"""
-    target_mean: tuple[float, ...] = (0.0,)
+    target_mean: tuple[Real, ...] = (0.0,)
     """mean of each number that is predicted, over the training data; as many as there are numbers
     (regress-text, regress-image, regress-series)"""
     target_std: tuple[Positive, ...] = (1.0,)
     """standard deviations of the same"""
     series: Count | None = None
     """numbers at each step (classify-series, regress-series)"""
-    series_mean: tuple[float, ...] = ()
+    series_mean: tuple[Real, ...] = ()
     """mean of each of them over the training data (default: 0)"""
     series_std: tuple[Positive, ...] = ()
     """standard deviations of the same (default: 1)"""
