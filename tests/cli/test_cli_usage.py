@@ -19,6 +19,10 @@ Refused = Callable[..., str]
         (("trian",), "unknown verb 'trian'; did you mean 'train'"),
         (("list", "--taks", "lm"), "unknown option '--taks'; did you mean '--task'?"),
         (("list", "--task", "lmm"), "unknown task 'lmm'; did you mean 'lm'"),
+        (
+            ("list", "--task", "regres"),
+            "unknown task 'regres'; did you mean 'regress' or 'regress-text'",
+        ),
         (("list", "extra"), "unexpected word 'extra'"),
         (("info",), "MEMBER"),
         (("info", "gmpl"), "did you mean 'gmlp'"),

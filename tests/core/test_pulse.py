@@ -38,6 +38,39 @@ def test_who_speaks_is_not_interrupted(capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr().err == ""
 
 
+def test_a_program_is_quiet_while_one_that_it_started_speaks(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with Pulse("the program") as program, program.lend() as shared:
+        other = Pulse("the other", shared)
+        for _ in range(15):
+            other.rest()
+            time.sleep(0.02)
+    assert capfd.readouterr().err == ""
+
+
+def test_silences_of_a_program_and_of_one_that_it_starts_are_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pulse, "SILENCE", 0.5)
+    with Pulse("the program") as program:
+        with program.lend() as shared:
+            time.sleep(0.3)
+            with Pulse("the other", shared):
+                time.sleep(0.3)
+            assert capfd.readouterr().err == "the other\n"
+            Pulse("the other", shared).rest()
+            time.sleep(0.3)
+        time.sleep(0.3)
+    assert capfd.readouterr().err == "the program (1 s)\n"
+
+
+def test_a_program_speaks_for_one_that_cannot(capfd: pytest.CaptureFixture[str]) -> None:
+    with Pulse("the program") as program, program.lend():
+        time.sleep(0.3)
+    assert "the program\n" in capfd.readouterr().err
+
+
 def test_without_a_pulse_nothing_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     with doing("reading"):
         said()
@@ -46,7 +79,7 @@ def test_without_a_pulse_nothing_is_told(capfd: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_silence_that_is_broken_lasts_less_than_five_seconds() -> None:
-    code = "from everyformer.core import pulse; print(pulse.SILENCE + pulse._LOOK)"
+    code = "from everyformer.core import pulse; print(pulse.SILENCE + 2 * pulse._LOOK)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(told.stdout) < 5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from everyformer.core.pulse import said
+from everyformer.core.pulse import Pulse, doing
 from everyformer.core.stopping import Gentle
 
 
@@ -20,13 +21,25 @@ def launch(module: str, folder: Path, stop: Gentle, *words: str) -> int:
     other to stop. Its standard input is a pipe that ends when this process dies in any way.
     """
     start = [sys.executable, "-P", "-m", "everyformer.comparison.start", module, str(folder)]
-    child = subprocess.Popen(
-        [*start, *words], stdin=subprocess.PIPE, stdout=2, start_new_session=True
-    )
+    pulse = Pulse.active
+    with (
+        contextlib.nullcontext() if pulse is None else pulse.lend() as shared,
+        doing("waiting for a process"),
+    ):
+        child = subprocess.Popen(
+            [*start, "-" if shared is None else str(shared), *words],
+            stdin=subprocess.PIPE,
+            stdout=2,
+            start_new_session=True,
+            pass_fds=() if shared is None else (shared,),
+        )
+        return _wait(child, stop)
+
+
+def _wait(child: subprocess.Popen[bytes], stop: Gentle) -> int:
     stopping = False
     try:
         while True:
-            said()  # by the other process
             try:
                 return child.wait(0.1)
             except subprocess.TimeoutExpired:

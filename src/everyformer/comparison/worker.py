@@ -77,7 +77,11 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     before = memory_peak() or 0
     resume = (folder / "run").exists()
     more = {"run": to_dict(spec)}
-    with RunDirectory(folder / "run", resume=resume) as run, LoadMeter() as load:
+    with (
+        RunDirectory(folder / "run", resume=resume) as run,
+        LoadMeter() as load,
+        doing(f"training {config.member}"),
+    ):
         trained = train(model, dataset, training, run, resume=resume, extra_config=more, part=part)
     if trained.interrupted:
         return None

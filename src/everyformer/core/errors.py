@@ -117,7 +117,7 @@ def refused_by_system(error: OSError) -> EveryformerError:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A half-sentence that offers the names closest to ``name``; all of them when none is close."""
-    names = sorted(known)
+    names = sorted(set(known))
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:
         return "did you mean " + " or ".join(f"'{c}'" for c in close) + "?"

@@ -3,20 +3,25 @@
 Code that may take seconds names itself with ``with doing("..."):``. A program that shows its work
 runs in a `Pulse`: whenever `SILENCE` seconds have gone by since something was `said`, it tells the
 innermost of these names and for how long that has been going on; on a terminal in one line that
-the next word replaces. Without a pulse, as in a library call, nothing is told.
+the next word replaces. Without a pulse, as in a library call, nothing is told. A process that a
+program starts shares the moment of the last word with it (`Pulse.lend`), so that there is no
+silence between their words either.
 """
 
 from __future__ import annotations
 
+import os
+import struct
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Self
 
-SILENCE = 4.5
-"""seconds; with those between two looks less than five"""
+SILENCE = 4.25
+"""seconds; with those of two looks less than five"""
 _LOOK = 0.25
 """seconds between two looks at the clock"""
 _works: list[tuple[str, float]] = []
@@ -45,20 +50,29 @@ class Pulse:
 
     Args:
         what: the program does, while nothing else is named.
+        shared: descriptor of the file that holds when the program that started this one, or this
+            one, spoke last; lent by that program.
     """
 
     active: ClassVar[Pulse | None] = None
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, what: str, shared: int | None = None) -> None:
+        self._what, self._shared = what, shared
+        self._lent = False
+        """whether another process speaks first"""
         self._end = threading.Event()
         self._lock = threading.Lock()
         self._last = self._start = time.monotonic()
         self._line = False
         """whether a line is on the terminal that the next word replaces"""
+        if shared is not None:
+            self._last = 0.0
+            self._listen()
 
     def __enter__(self) -> Self:
         Pulse.active = self
+        if self._shared is not None and sys.stderr.isatty():
+            _write("\r\x1b[K")  # what the other program has on the terminal
         threading.Thread(target=self._run, daemon=True).start()
         return self
 
@@ -70,16 +84,44 @@ class Pulse:
     def rest(self) -> None:
         """Begin to wait anew, and take the line off the terminal."""
         with self._lock:
-            self._last = time.monotonic()
+            self._note(time.monotonic())
             if self._line:
                 self._line = False
                 _write("\r\x1b[K")
+
+    @contextmanager
+    def lend(self) -> Iterator[int]:
+        """A descriptor for the `Pulse` of a process that is started, which speaks first."""
+        with tempfile.TemporaryFile() as file:
+            with self._lock:
+                self._shared, self._lent = file.fileno(), True
+                self._note(self._last)
+            try:
+                yield file.fileno()
+            finally:
+                with self._lock:
+                    self._listen()
+                    self._shared, self._lent = None, False
+
+    def _note(self, moment: float) -> None:
+        self._last = moment
+        if self._shared is not None:
+            os.pwrite(self._shared, struct.pack("d", moment), 0)
+
+    def _listen(self) -> None:
+        """Take over when the other process spoke; its word has replaced ours."""
+        if self._shared is not None:
+            (other,) = struct.unpack("d", os.pread(self._shared, 8, 0))
+            if other > self._last:
+                self._last, self._line = other, False
 
     def _run(self) -> None:
         while not self._end.wait(_LOOK):
             now = time.monotonic()
             with self._lock:
-                if now - self._last >= (_LOOK if self._line else SILENCE):
+                self._listen()
+                silence = SILENCE + _LOOK if self._lent else SILENCE
+                if now - self._last >= (_LOOK if self._line else silence):
                     self._tell(now)
 
     def _tell(self, now: float) -> None:
@@ -90,7 +132,7 @@ class Pulse:
             self._line = True
         else:
             _write(text + "\n")
-            self._last = now
+        self._note(now)
 
 
 def _write(text: str) -> None:
