@@ -16,6 +16,7 @@ from everyformer.data.images import holds_images, load_images
 from everyformer.data.labelled import load_labelled
 from everyformer.data.layout import without_notes
 from everyformer.data.masking import masked
+from everyformer.data.named import tables_beside
 from everyformer.data.natural import first_served, natural_task
 from everyformer.data.parallel import load_parallel
 from everyformer.data.sources import Source, open_source
@@ -29,6 +30,7 @@ FITS = "; leave it out, or give files that it fits (parallel text is the task se
 COLUMNS = TABLE_OPTIONS, ": it is for tables (.csv, .tsv, .jsonl, .parquet)"
 SIDES = "; choose the columns of pairs with --data.source-column and --data.target-column"
 PACKING = ("packing",), ": it is for lm and mlm on text"
+OF_TEXTS = ("text_column", "source_column", "target_column")
 OF_TABLES = tuple(name for name in TABLE_OPTIONS if name != "label_column")
 ARRAYS = ": it is for tables; the arrays of an .npz go by their names"
 DRAWING = ("labels", "small"), ": it is for pictures that are drawn"
@@ -49,7 +51,7 @@ def load_dataset(
         task: a name in `core.tasks.TASKS`, or classify or regress, of whatever the source holds;
             None takes what is natural: a text file lm, parallel text seq2seq, a table or a folder
             with a folder of texts for each class classify-text, pictures classify-image (pixels
-            when they have no classes), a built-in its first task.
+            when neither folders nor a table beside them show classes), a built-in its first task.
         tokenizer: a finished run's, to read other text as that run would; replaces the config's.
         able: the tasks that the model has; of what a text or a built-in can serve, the first of
             them is natural. A table of two columns is pairs to a model that only translates.
@@ -89,7 +91,8 @@ def load_dataset(
             task = kind
         if holds_images(source):
             _refuse(config, "pictures", PARALLEL, FITS)
-            _refuse(config, "pictures", *COLUMNS)
+            options = TABLE_OPTIONS if not tables_beside(source) else OF_TEXTS
+            _refuse(config, "pictures", options, COLUMNS[1])
             _refuse(config, "pictures", *PACKING)
             return load_images(source, config, task)
         if task is not None and TASKS[task].series:
