@@ -86,6 +86,25 @@ def test_a_column_called_label_needs_no_option(tmp_path: Path, load: Load) -> No
     assert load(source, "pixels").classes == ()
 
 
+def test_one_folder_shows_no_class_where_a_table_does(tmp_path: Path, load: Load) -> None:
+    files = {f"images/{name}": content for name, content in PICTURES.items()}
+    text = table(header=("image", "age", "label"))
+    for place in ("labels.csv", "images/labels.csv"):
+        source = write(tmp_path / place.replace("/", "-"), files | {place: text})
+        for task in (None, "classify"):
+            assert load(source, task).classes == ("cat", "dog")
+    with pytest.raises(ConfigError, match="none is called like a label"):
+        load(write(tmp_path / "y", files | {"pets.csv": table()}), "classify")
+    with pytest.raises(DataError, match="only one class, 'images'"):
+        load(write(tmp_path / "z", files), "classify")
+
+
+def test_a_table_alone_is_no_pictures_to_who_reads_pictures(tmp_path: Path, load: Load) -> None:
+    source = write(tmp_path / "x", PICTURES | {"ages.csv": table()}) / "ages.csv"
+    with pytest.raises(DataError, match=r"no pictures.*the folder or zip.*lies beside"):
+        load(source, "regress", label_column="age", able=("classify-image", "regress-image"))
+
+
 def test_folders_show_the_class_unless_a_column_is_chosen(tmp_path: Path, load: Load) -> None:
     files = {f"{'ab'[n % 2]}/{name}": PICTURES[name] for n, name in enumerate(NAMES)}
     source = write(tmp_path / "x", files | {"pets.csv": table()})
@@ -194,8 +213,8 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         table(header=("file", "label", "target")), {}, "2 columns that could be the label"
     ),
     "a cell that is no number": (
-        table([*ROWS[:3], ("3.png", "old", "cat"), *ROWS[4:]]), {"label_column": "age"},
-        "'age' of .* holds 'old', where --task regress needs numbers",
+        table([*ROWS[:3], ("3.png", "old", "cat"), ("4.png", "old", "dog"), *ROWS[5:]]),
+        {"label_column": "age"}, "'age' of .* holds 'old', where --task regress needs numbers",
     ),
     "an empty cell": (
         table([*ROWS[:3], ("3.png", "", "cat"), *ROWS[4:]]), {"label_column": "age"},

@@ -86,7 +86,11 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
         DataError: one is no number, or not a finite one.
     """
     labels = list(labels)
-    bad = [text for text in labels if not is_number(text) or not math.isfinite(number(text))]
+    bad = [
+        text
+        for text in dict.fromkeys(labels)
+        if not is_number(text) or not math.isfinite(number(text))
+    ]
     if bad:
         shown = ", ".join(f"'{text}'" for text in bad[:SHOWN])
         raise DataError(

@@ -87,7 +87,7 @@ def load_dataset(
             _refuse(config, "arrays", PARALLEL, FITS)
             _refuse(config, "arrays", OF_TABLES, ARRAYS)
             return load_arrays(source, config, task, able)
-        if task is not None and (kind := _reads(source, called)) is not None:
+        if task is not None and (kind := _reads(source, called, able)) is not None:
             task = kind
         if holds_images(source):
             _refuse(config, "pictures", PARALLEL, FITS)
@@ -102,8 +102,9 @@ def load_dataset(
             )
         if task is not None and TASKS[task].pictures:
             raise DataError(
-                f"'{config.source}' holds no pictures, which the task {task} needs; give a folder "
-                "or zip of .png or .jpg files, or take the task lm or classify-text"
+                f"'{config.source}' holds no pictures, which the task {task} needs; give the "
+                "folder or zip of .png or .jpg files (a table of them lies beside), or take the "
+                "task lm or classify-text"
             )
         _refuse(config, "text", *DRAWING)
         _refuse_of_files(source, config)
@@ -123,12 +124,14 @@ def load_dataset(
         return masked(text, config) if TASKS[task].predicts == "hidden" else text
 
 
-def _reads(source: Source, called: Sequence[str]) -> str | None:
-    """Of the tasks that share a word, the one that reads what a source of files holds."""
+def _reads(source: Source, called: Sequence[str], able: Sequence[str]) -> str | None:
+    """Of the tasks that share a word, the one that reads what a source of files holds; where the
+    model has none such, what it has, so that the source is refused."""
     if len(called) == 1:
         return None
     reads = "pictures" if holds_images(source) else "labelled text"
-    return next(name for name in called if TASKS[name].reads == reads)
+    had = [name for name in called if name in able] or called
+    return next((name for name in had if TASKS[name].reads == reads), had[0])
 
 
 def _refuse(config: DataConfig, data: str, names: Sequence[str], hint: str) -> None:

@@ -42,7 +42,7 @@ def labelled_pictures(
     """The task, of those on pictures the natural one where none is given, and what it needs.
 
     A table is read where numbers are asked for, where --data.label-column chooses of it, and where
-    classes are asked for that no folders show.
+    classes are asked for that folders do not show (one folder alone shows none).
 
     Raises:
         ConfigError: ``labels`` for a classifier; options of tables where none is read; columns.
@@ -65,7 +65,8 @@ def labelled_pictures(
             f"a table beside them ({METADATA}.csv: a column file_name, and one of numbers for "
             "--data.label-column), or give both as arrays in an .npz (images and y)"
         )
-    by_table = config.label_column is not None or TASKS[chosen].measures or not folders
+    several = len({entry.parts[0] for entry in layout.train if len(entry.parts) > 1}) > 1
+    by_table = config.label_column is not None or TASKS[chosen].measures or not several
     if asked and by_table and tables:
         return chosen, _by_table(source, config, pictures, chosen)
     if config.header != "auto":
