@@ -18,8 +18,9 @@ from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset, Spread
-from everyformer.data.images import ImageDataset, check_labels, image_dataset, reshaped
+from everyformer.data.images import ImageDataset, image_dataset, reshaped
 from everyformer.data.masking import masked
+from everyformer.data.picture_labels import check_labels
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated

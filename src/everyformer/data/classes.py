@@ -9,8 +9,9 @@ import numpy as np
 
 from everyformer.core.errors import DataError
 from everyformer.data.headers import FEW, is_number, number
+from everyformer.data.layout import class_names
 from everyformer.data.selection import majority
-from everyformer.data.tables import ENOUGH_ROWS
+from everyformer.data.tables import ENOUGH_ROWS, TableReader
 
 MOST_NUMBERS = 20
 """Different whole numbers that are taken for classes unasked, at most."""
@@ -48,6 +49,36 @@ def refuse_labels(
         )
 
 
+def classes_of(
+    codes: Mapping[str, int],
+    labels: np.ndarray,
+    held_out: np.ndarray,
+    reader: TableReader | None,
+    given: str,
+    chosen: bool,
+) -> tuple[np.ndarray, list[str]]:
+    """The class id of each row, and the classes in the order of their ids.
+
+    Args:
+        codes: each label's number. labels: (rows,) such numbers. held_out: (rows,) by the source.
+        reader: what has read the labels, of a table, as its last column.
+        given: the source. chosen: whether the option of that column was given.
+
+    Raises:
+        DataError: what can hardly be classes, is only one, or has one in the held-out part alone.
+    """
+    if reader is not None:
+        counts = dict(zip(codes, np.bincount(labels).tolist(), strict=True))
+        table, index = reader.first, reader.indices[-1]
+        option = table.names[index] if table.names else str(index + 1)
+        refuse_labels(counts, table.column(index), option, f"'{given}'", chosen)
+    names = list(codes)
+    train, rest = ({names[code] for code in np.unique(labels[held_out == part])} for part in (0, 1))
+    classes = class_names(train, rest, given)
+    ids = {name: index for index, name in enumerate(classes)}
+    return np.array([ids[name] for name in names], dtype=np.int64)[labels], [*classes]
+
+
 def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
     """(labels,) float32 of labels that are numbers, with a decimal point or a comma.
 
@@ -55,7 +86,11 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
         DataError: one is no number, or not a finite one.
     """
     labels = list(labels)
-    bad = [text for text in labels if not is_number(text) or not math.isfinite(number(text))]
+    bad = [
+        text
+        for text in dict.fromkeys(labels)
+        if not is_number(text) or not math.isfinite(number(text))
+    ]
     if bad:
         shown = ", ".join(f"'{text}'" for text in bad[:SHOWN])
         raise DataError(
@@ -65,18 +100,23 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
     return np.array([number(text) for text in labels], dtype=np.float32)
 
 
-def describe_numbers(numbers: np.ndarray, train: np.ndarray, validation: np.ndarray) -> str:
-    """Rows, the range of their numbers (rows, 1), and how far off always answering the mean is."""
+def describe_numbers(
+    numbers: np.ndarray, train: np.ndarray, validation: np.ndarray, what: str = "text"
+) -> str:
+    """Rows, the range of their numbers (rows, 1), and how far off always answering the mean is.
+
+    ``what``: what a row is called.
+    """
     known = numbers[train] if len(train) else numbers
     mean = known.mean(dtype=np.float64)
     off = math.sqrt(np.square(numbers[validation] - mean).mean(dtype=np.float64))
     return (
-        f"{len(numbers):,} texts with numbers from {numbers.min():g} to {numbers.max():g}; always "
-        f"answering their mean {mean:.4g} has an RMSE of {off:.4g} over those held out"
+        f"{len(numbers):,} {what}s with numbers from {numbers.min():g} to {numbers.max():g}; "
+        f"always answering their mean {mean:.4g} has an RMSE of {off:.4g} over those held out"
     )
 
 
-def refuse_unlabelled(lines: Sequence[str], count: int, where: str) -> None:
+def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = "text") -> None:
     """Refuse rows without a label, if there are any.
 
     Raises:
@@ -85,26 +125,33 @@ def refuse_unlabelled(lines: Sequence[str], count: int, where: str) -> None:
     if count:
         more = f" and {count - len(lines):,} more" if count > len(lines) else ""
         raise DataError(
-            f"{where} has {count:,} text{'s' * (count > 1)} without a label: {', '.join(lines)}"
+            f"{where} has {count:,} {what}{'s' * (count > 1)} without a label: {', '.join(lines)}"
             f"{more}; fill the label{'s' * (count > 1)} in or remove such rows"
         )
 
 
 def describe(
-    labels: np.ndarray, train: np.ndarray, validation: np.ndarray, classes: Sequence[str]
+    labels: np.ndarray,
+    train: np.ndarray,
+    validation: np.ndarray,
+    classes: Sequence[str],
+    what: str = "text",
 ) -> str:
-    """Rows, classes with their counts, and what always giving the same answer would reach."""
+    """Rows, classes with their counts, and what always giving the same answer would reach.
+
+    ``what``: what a row is called.
+    """
     counts = np.bincount(labels, minlength=len(classes))
     order = np.argsort(-counts, kind="stable").tolist()
     parts = [f"{classes[index]} ({counts[index]:,})" for index in order[:SHOWN]]
     if len(order) > SHOWN:
         parts.append(f"and {len(order) - SHOWN:,} more")
-    note = f"{len(labels):,} texts of {len(classes):,} classes: {', '.join(parts)}"
+    note = f"{len(labels):,} {what}s of {len(classes):,} classes: {', '.join(parts)}"
     answer, accuracy = majority(labels, train, validation)
     note += f"; always answering '{classes[answer]}' is right for {accuracy:.1%} of those held out"
     single = [classes[index] for index in np.flatnonzero(counts == 1).tolist()]
     if single and len(train):
         named = ", ".join(f"'{name}'" for name in single[:SHOWN])
         more = f" and {len(single) - SHOWN:,} more" if len(single) > SHOWN else ""
-        note += f"; {named}{more} of one text only, which cannot be in both parts"
+        note += f"; {named}{more} of one {what} only, which cannot be in both parts"
     return note

@@ -34,7 +34,8 @@ class DataConfig(Options):
     """Tables: the column with the text, by its name or its number from 1. Unset: the one that is
     called like a text (text, sentence, review ...), or of two columns the one that is no label."""
     label_column: str | None = None
-    """Tables: the column with the class, likewise (label, class, category ...)."""
+    """Tables: the column with the class or the number, likewise (label, class, category ...). Also
+    of a table beside pictures (metadata.csv, or the only one), which names each row's picture."""
     source_column: str | None = None
     """Tables of pairs: the column that is translated, likewise (source, or as in languages)."""
     target_column: str | None = None

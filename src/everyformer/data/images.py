@@ -26,10 +26,12 @@ from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import ClassedDataset, Spread
-from everyformer.data.layout import class_entries, class_names, find_layout
+from everyformer.data.layout import without_notes
+from everyformer.data.picture_labels import labelled_pictures
 from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.data.sources import Entry, Source, open_source
+from everyformer.data.table import TABLES
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
@@ -166,8 +168,10 @@ def _small_size(height: int, width: int, small: int | None) -> tuple[int, int]:
 
 def holds_images(source: Source) -> bool:
     """Whether most files of a source that are no tables or notes are pictures."""
-    pictures = sum(entry.suffix in SUFFIXES for entry in source.entries)
-    return pictures > len(source.entries) / 2
+    entries = without_notes(source.entries)
+    pictures = sum(entry.suffix in SUFFIXES for entry in entries)
+    tables = sum(entry.suffix in TABLES for entry in entries)
+    return pictures > (len(entries) - tables) / 2 and pictures > tables
 
 
 def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDataset:
@@ -175,7 +179,9 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
 
     Raises:
         DataError: a picture that cannot be read, unequal sizes where ``size`` is 0, no classes
-            or only one where they are needed, too few pictures.
+            or only one where they are needed, no numbers, too few pictures; a table that does not
+            fit the pictures.
+        ConfigError: columns that are not there, or that could be several.
         MissingExtraError: pillow is not installed.
     """
     if task is not None and not TASKS[task].pictures:
@@ -184,37 +190,25 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
             f"'{source.given}' holds pictures, which the task {task} cannot use; take "
             f"{', '.join(able)} or {last}"
         )
-    if task is not None and TASKS[task].measures:
-        raise DataError(
-            f"'{source.given}' holds pictures without numbers, which the task {task} learns; give "
-            "both as arrays in an .npz (images and y)"
-        )
     pictures = [entry for entry in source.entries if entry.suffix in SUFFIXES]
-    layout = find_layout(pictures, config.part)
-    labelled = any(len(entry.parts) > 1 for entry in layout.train)
-    chosen: Any = task or ("classify-image" if labelled and not config.labels else "pixels")
-    check_labels(config, chosen)
-    loose, classes = 0, tuple[str, ...]()
-    if chosen == "classify-image" or config.labels:
-        layout, loose = class_entries(source, layout)
-        train, rest = layout.train, layout.validation or ()
-        names = ({entry.parts[0] for entry in train}, {entry.parts[0] for entry in rest})
-        classes = class_names(*names, source.given)
+    chosen, found = labelled_pictures(source, config, pictures, task)
+    layout, labels, classes = found.layout, found.labels, found.classes
     entries = [*layout.train, *(layout.validation or ())]
     if len(entries) < 2:
         raise DataError(f"'{source.given}' has one picture; training and validation need two")
-    ids = {name: index for index, name in enumerate(classes)}
-    labels = np.array([ids.get(entry.parts[0], 0) for entry in entries], dtype=np.int64)
     held_out = np.arange(len(entries)) >= len(layout.train)
     if layout.validation is None:
-        held_out[held_out_draw(labels, config.validation, config.seed)] = True
+        within = labels if labels.ndim == 1 else np.zeros(len(labels), dtype=np.int64)
+        held_out[held_out_draw(within, config.validation, config.seed)] = True
     pixels, facts = _decoded(source, entries, config)
     drawn = f"a draw of {config.validation:.0%} within each class (seed {config.seed})"
     if not classes:
         drawn = f"a draw of {config.validation:.0%} of the pictures (seed {config.seed})"
     split = f"{layout.note or drawn}: COUNTS{facts['resized']}"
-    if loose:
-        split += f"; {loose:,} pictures outside the class folders left aside"
+    if found.describe is not None:
+        about = found.describe(np.flatnonzero(~held_out), np.flatnonzero(held_out))
+        split = f"{about}; {split}"
+    split += "".join(f"; {note}" for note in found.notes)
     return image_dataset(
         pixels,
         labels,
@@ -222,19 +216,11 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
         name=source.name,
         task=chosen,
         classes=classes,
+        numbers=Spread.of(labels[~held_out]) if TASKS[chosen].measures else None,
         split=split,
         checksum=facts["checksum"],
         small=config.small,
     )
-
-
-def check_labels(config: DataConfig, task: str) -> None:
-    """Refuse ``labels`` as an input of a classifier, which is to find them."""
-    if config.labels and TASKS[task].answers:
-        raise ConfigError(
-            "'data.labels' tells a model the class of each picture that it draws; a classifier is "
-            "to find it: leave it out, or take --task pixels"
-        )
 
 
 def read_images(path: str, shapes: Sequence[tuple[int, int, int]], most: int) -> Tensor:

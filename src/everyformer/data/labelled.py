@@ -18,16 +18,16 @@ from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.classes import (
     SHOWN,
+    classes_of,
     describe,
     describe_numbers,
     numbers_of,
-    refuse_labels,
     refuse_unlabelled,
 )  # fmt: skip
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import checked, tokenizer_kind
 from everyformer.data.dataset import ClassedDataset, Spread
-from everyformer.data.layout import class_entries, class_names, find_layout, without_notes
+from everyformer.data.layout import class_entries, find_layout, without_notes
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import TABLES
@@ -184,7 +184,8 @@ def _build(
     if measures:
         labels = _numbers(texts, codes)[labels]
     else:
-        labels, classes = _classes(texts, codes, labels, chosen, config)
+        sure = config.label_column is not None
+        labels, classes = classes_of(codes, labels, chosen, texts.table, given, sure)
     if texts.layout.validation is None:
         within = np.zeros(len(labels), dtype=np.int64) if measures else labels
         chosen[held_out_draw(within, config.validation, config.seed)] = True
@@ -206,28 +207,6 @@ def _build(
             checksum, labels.tobytes(), chosen.tobytes(), classes, fitted.to_dict()
         ),
     }
-
-
-def _classes(
-    texts: _LabelledTexts,
-    codes: dict[str, int],
-    labels: np.ndarray,
-    chosen: np.ndarray,
-    config: DataConfig,
-) -> tuple[np.ndarray, list[str]]:
-    """The class id of each text, and the classes in the order of their ids."""
-    given = texts.source.given
-    if (reader := texts.table) is not None:
-        counts = dict(zip(codes, np.bincount(labels).tolist(), strict=True))
-        table, index = reader.first, reader.indices[1]
-        option = table.names[index] if table.names else str(index + 1)
-        sure = config.label_column is not None
-        refuse_labels(counts, table.column(index), option, f"'{given}'", sure)
-    names = list(codes)
-    train, rest = ({names[code] for code in np.unique(labels[chosen == part])} for part in (0, 1))
-    classes = class_names(train, rest, given)
-    ids = {name: index for index, name in enumerate(classes)}
-    return np.array([ids[name] for name in names], dtype=np.int64)[labels], [*classes]
 
 
 def _numbers(texts: _LabelledTexts, codes: dict[str, int]) -> np.ndarray:

@@ -16,6 +16,7 @@ from everyformer.data.images import holds_images, load_images
 from everyformer.data.labelled import load_labelled
 from everyformer.data.layout import without_notes
 from everyformer.data.masking import masked
+from everyformer.data.named import tables_beside
 from everyformer.data.natural import first_served, natural_task
 from everyformer.data.parallel import load_parallel
 from everyformer.data.sources import Source, open_source
@@ -29,6 +30,7 @@ FITS = "; leave it out, or give files that it fits (parallel text is the task se
 COLUMNS = TABLE_OPTIONS, ": it is for tables (.csv, .tsv, .jsonl, .parquet)"
 SIDES = "; choose the columns of pairs with --data.source-column and --data.target-column"
 PACKING = ("packing",), ": it is for lm and mlm on text"
+OF_TEXTS = ("text_column", "source_column", "target_column")
 OF_TABLES = tuple(name for name in TABLE_OPTIONS if name != "label_column")
 ARRAYS = ": it is for tables; the arrays of an .npz go by their names"
 DRAWING = ("labels", "small"), ": it is for pictures that are drawn"
@@ -49,7 +51,7 @@ def load_dataset(
         task: a name in `core.tasks.TASKS`, or classify or regress, of whatever the source holds;
             None takes what is natural: a text file lm, parallel text seq2seq, a table or a folder
             with a folder of texts for each class classify-text, pictures classify-image (pixels
-            when they have no classes), a built-in its first task.
+            when neither folders nor a table beside them show classes), a built-in its first task.
         tokenizer: a finished run's, to read other text as that run would; replaces the config's.
         able: the tasks that the model has; of what a text or a built-in can serve, the first of
             them is natural. A table of two columns is pairs to a model that only translates.
@@ -85,11 +87,12 @@ def load_dataset(
             _refuse(config, "arrays", PARALLEL, FITS)
             _refuse(config, "arrays", OF_TABLES, ARRAYS)
             return load_arrays(source, config, task, able)
-        if task is not None and (kind := _reads(source, called)) is not None:
+        if task is not None and (kind := _reads(source, called, able)) is not None:
             task = kind
         if holds_images(source):
             _refuse(config, "pictures", PARALLEL, FITS)
-            _refuse(config, "pictures", *COLUMNS)
+            options = TABLE_OPTIONS if not tables_beside(source) else OF_TEXTS
+            _refuse(config, "pictures", options, COLUMNS[1])
             _refuse(config, "pictures", *PACKING)
             return load_images(source, config, task)
         if task is not None and TASKS[task].series:
@@ -99,8 +102,9 @@ def load_dataset(
             )
         if task is not None and TASKS[task].pictures:
             raise DataError(
-                f"'{config.source}' holds no pictures, which the task {task} needs; give a folder "
-                "or zip of .png or .jpg files, or take the task lm or classify-text"
+                f"'{config.source}' holds no pictures, which the task {task} needs; give the "
+                "folder or zip of .png or .jpg files (a table of them lies beside), or take the "
+                "task lm or classify-text"
             )
         _refuse(config, "text", *DRAWING)
         _refuse_of_files(source, config)
@@ -120,12 +124,14 @@ def load_dataset(
         return masked(text, config) if TASKS[task].predicts == "hidden" else text
 
 
-def _reads(source: Source, called: Sequence[str]) -> str | None:
-    """Of the tasks that share a word, the one that reads what a source of files holds."""
+def _reads(source: Source, called: Sequence[str], able: Sequence[str]) -> str | None:
+    """Of the tasks that share a word, the one that reads what a source of files holds; where the
+    model has none such, what it has, so that the source is refused."""
     if len(called) == 1:
         return None
     reads = "pictures" if holds_images(source) else "labelled text"
-    return next(name for name in called if TASKS[name].reads == reads)
+    had = [name for name in called if name in able] or called
+    return next((name for name in had if TASKS[name].reads == reads), had[0])
 
 
 def _refuse(config: DataConfig, data: str, names: Sequence[str], hint: str) -> None:

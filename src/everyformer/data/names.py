@@ -10,10 +10,16 @@ _LABELS = (
     "label labels class classes category sentiment target stars rating polarity intent topic "
     "emotion"
 )
+_FILES = (
+    "file_name file filename image path name filepath file_path image_path image_name image_file "
+    "image_id img img_path picture photo"
+)
 TEXTS = frozenset(_TEXTS.split())
 """Names of columns that hold the text, without doubt."""
 LABELS = frozenset(_LABELS.split())
 """Names of columns that hold the class, without doubt unless there are two of them."""
+FILES = frozenset(_FILES.split())
+"""Names of columns that hold the names of files."""
 FIELDS = ("source", "target")
 """What columns and fields of pairs are called where no languages name them."""
 _CODES = (

@@ -157,6 +157,32 @@ def labelled_columns(table: Table, config: DataConfig) -> Columns:
     )
 
 
+def named_columns(table: Table, config: DataConfig, files: int, wanted: str) -> Columns:
+    """Names of files, in a column that is known, and label: chosen, obvious, or the other of two.
+
+    ``wanted``: what a label is, for messages.
+
+    Raises:
+        ConfigError: an option names no column, or that of the files; several could be meant, or
+            none.
+    """
+    label = _chosen(table, config, "label_column")
+    if label is None:
+        label = _obvious(table, LABELS, "label_column", files)
+    if label is None and table.width == 2:
+        label = 1 - files
+    if label is None:
+        raise _none_fits(table, wanted, "label_column")
+    if label == files:
+        raise ConfigError(
+            f"{table.column(label)} of {table.where} names the pictures; choose another column "
+            "with --data.label-column"
+        )
+    return Columns(
+        (files, label), (f"{_says(table, 'pictures', files)}, {_says(table, 'label', label)}",)
+    )
+
+
 def names_labels(table: Table) -> bool:
     """Whether a column is called like a label."""
     return not LABELS.isdisjoint(_lower(table))

@@ -33,6 +33,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import heads_divide
+from everyformer.core.outputs import MixerOutput
 from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.visibility import Visibility, visibility
 from everyformer.family import list_members
@@ -40,6 +41,20 @@ from everyformer.interop.torch_masks import both, by_head, check_padding, for_mi
 from everyformer.mixers import MIXERS
 from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.models.build import create_mixer
+
+
+def only_output(member: str, out: MixerOutput) -> Tensor:
+    """What a mixer gives to a caller who takes nothing else.
+
+    Raises:
+        UnsupportedError: it gives losses too.
+    """
+    if out.losses:
+        raise UnsupportedError(
+            f"{member} adds losses of its own ({', '.join(out.losses)}), for which this signature "
+            "has no place: use create_mixer"
+        )
+    return out.y
 
 
 class NoWeights:
@@ -285,12 +300,7 @@ class MultiheadAttention(nn.Module):
                 )
             context = (key, value)
         out = self.mixer(query, context=context, mask=mask if mask.parts() else None)
-        if out.losses:
-            raise UnsupportedError(
-                f"{self.member} adds losses of its own ({', '.join(out.losses)}), for which this "
-                "signature has no place: use create_mixer"
-            )
-        return out.y
+        return only_output(self.member, out)
 
     def _attention(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, need_weights: bool

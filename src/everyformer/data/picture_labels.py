@@ -1,0 +1,140 @@
+"""What pictures show: classes by their folders, or classes or numbers by a table beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.tasks import IMAGE, PIXELS, TASKS, TaskName
+from everyformer.data.classes import classes_of, describe, describe_numbers, numbers_of
+from everyformer.data.config import DataConfig
+from everyformer.data.layout import SourceLayout, class_entries, class_names, find_layout
+from everyformer.data.named import (
+    METADATA,
+    named_pictures,
+    table_labels_pictures,
+    tables_beside,
+)
+from everyformer.data.sources import Entry, Source
+
+
+@dataclass(frozen=True)
+class LabelledPictures:
+    """Pictures with what is known of each, those for training first."""
+
+    layout: SourceLayout
+    labels: np.ndarray
+    """(pictures,) class ids, zeros without classes; or (pictures, 1) float32 numbers"""
+    classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """half a sentence each, on what was read and left aside"""
+    describe: Callable[[np.ndarray, np.ndarray], str] | None = None
+    """half a sentence on the labels, of the rows for training and those held out"""
+
+
+def labelled_pictures(
+    source: Source, config: DataConfig, pictures: Sequence[Entry], task: str | None
+) -> tuple[TaskName, LabelledPictures]:
+    """The task, of those on pictures the natural one where none is given, and what it needs.
+
+    A table is read where numbers are asked for, where --data.label-column chooses of it, and where
+    classes are asked for that folders do not show (one folder alone shows none).
+
+    Raises:
+        ConfigError: ``labels`` for a classifier; options of tables where none is read; columns.
+        DataError: no classes or numbers where they are needed, or not such.
+    """
+    layout = find_layout(pictures, config.part)
+    folders = any(len(entry.parts) > 1 for entry in layout.train)
+    chosen = cast(TaskName, task or _natural(source, config, pictures, folders))
+    check_labels(config, chosen)
+    asked = TASKS[chosen].answers or config.labels
+    if config.label_column is not None and not asked:
+        raise ConfigError(
+            f"--data.label-column has no meaning for the task {chosen}, unless --data.labels tells "
+            "the model what each picture shows; leave it out, or classify or regress"
+        )
+    tables = tables_beside(source)
+    if TASKS[chosen].measures and not tables:
+        raise DataError(
+            f"'{source.given}' holds pictures without numbers, which the task {chosen} learns; put "
+            f"a table beside them ({METADATA}.csv: a column file_name, and one of numbers for "
+            "--data.label-column), or give both as arrays in an .npz (images and y)"
+        )
+    several = len({entry.parts[0] for entry in layout.train if len(entry.parts) > 1}) > 1
+    by_table = config.label_column is not None or TASKS[chosen].measures or not several
+    if asked and by_table and tables:
+        return chosen, _by_table(source, config, pictures, chosen)
+    if config.header != "auto":
+        raise ConfigError(
+            f"--data.header has no meaning for '{source.given}', of which no table is read"
+        )
+    return chosen, _by_folder(source, layout, asked)
+
+
+def _natural(source: Source, config: DataConfig, pictures: Sequence[Entry], folders: bool) -> str:
+    """To classify, where folders or a table show classes, else to draw."""
+    if config.labels:
+        return PIXELS
+    shown = folders or config.label_column is not None
+    return IMAGE if shown or table_labels_pictures(source, config, pictures) else PIXELS
+
+
+def check_labels(config: DataConfig, task: str) -> None:
+    """Refuse ``labels`` as an input of a classifier, which is to find them."""
+    if config.labels and TASKS[task].answers:
+        raise ConfigError(
+            "'data.labels' tells a model the class of each picture that it draws; a classifier is "
+            "to find it: leave it out, or take --task pixels"
+        )
+
+
+def _by_folder(source: Source, layout: SourceLayout, asked: bool) -> LabelledPictures:
+    """Classes, where they are asked for, by the folder that each picture is in."""
+    classes, notes = tuple[str, ...](), tuple[str, ...]()
+    if asked:
+        layout, loose = class_entries(source, layout)
+        parts = (layout.train, layout.validation or ())
+        train, rest = ({entry.parts[0] for entry in part} for part in parts)
+        classes = class_names(train, rest, source.given)
+        if loose:
+            notes = (f"{loose:,} pictures outside the class folders left aside",)
+    ids = {name: index for index, name in enumerate(classes)}
+    entries = (*layout.train, *(layout.validation or ()))
+    labels = np.array([ids.get(entry.parts[0], 0) for entry in entries], dtype=np.int64)
+    return LabelledPictures(layout, labels, classes, notes)
+
+
+def _by_table(
+    source: Source, config: DataConfig, pictures: Sequence[Entry], task: TaskName
+) -> LabelledPictures:
+    """Classes or numbers by a table; pictures that it does not name are left aside."""
+    measures = TASKS[task].measures
+    wanted = "a number (target, rating ...)" if measures else "a label (label, class ...)"
+    named = named_pictures(source, config, pictures, wanted)
+    layout = find_layout([entry for entry in pictures if entry.name in named.labels], config.part)
+    entries = (*layout.train, *(layout.validation or ()))
+    texts = [named.labels[entry.name] for entry in entries]
+    if measures:
+        reader = named.reader
+        column = reader.first.column(reader.indices[1])
+        numbers = numbers_of(texts, f"{column} of {reader.first.where}")[:, None]
+
+        def spread(train: np.ndarray, validation: np.ndarray) -> str:
+            return describe_numbers(numbers, train, validation, "picture")
+
+        return LabelledPictures(layout, numbers, (), named.notes, spread)
+    codes = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+    coded = np.array([codes[text] for text in texts], dtype=np.int64)
+    held_out = np.arange(len(entries)) >= len(layout.train)
+    sure = config.label_column is not None
+    labels, classes = classes_of(codes, coded, held_out, named.reader, source.given, sure)
+
+    def counts(train: np.ndarray, validation: np.ndarray) -> str:
+        return describe(labels, train, validation, classes, "picture")
+
+    return LabelledPictures(layout, labels, tuple(classes), named.notes, counts)

@@ -1,0 +1,173 @@
+"""Any mixer of ours in the place of attention in a model of Hugging Face's transformers.
+
+    from everyformer.interop.hf_mixers import replace_attention
+
+    model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=64))
+    replace_attention(model, "aft-conv", kernel=15)
+
+Every self-attention becomes a `MixerAttention`: a mixer of the same width, heads and direction
+with weights of its own. The model's masks are taken apart into padding, which every mixer honours,
+and what else they hide, which a mixer honours or refuses. There is no cache of keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.mixer import Mixer
+from everyformer.interop.hf_attention import NAME, register
+from everyformer.interop.multihead import only_output
+from everyformer.interop.torch_masks import for_mixer
+from everyformer.models.build import create_mixer
+
+
+class MixerAttention(nn.Module):
+    """A mixer that is called, and answers, as the attention modules of transformers do.
+
+    Args:
+        mixer: mixes one sequence with itself.
+    """
+
+    def __init__(self, mixer: Mixer) -> None:
+        super().__init__()
+        self.mixer, self.is_causal = mixer, mixer.causal
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        *rest: Any,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        output_attentions: bool = False,
+        **further: Any,
+    ) -> tuple[Tensor, None]:
+        """The mixed sequence, and None for the weights.
+
+        Args:
+            hidden_states: (B, L, width).
+            rest: a mask, where a model gives it by its place; rotations, which are not read.
+            attention_mask: (1 or B, 1 or heads, L, L) bool, True = may be seen.
+            further: what models give beside, and mixers do not need.
+
+        Raises:
+            UnsupportedError: a cache, a mask that the mixer does not honour, weights.
+        """
+        if past_key_values is not None:
+            raise UnsupportedError(
+                f"{self.mixer.name} in the place of attention fills no cache of keys and values: "
+                "leave past_key_values out, and give use_cache=False"
+            )
+        if output_attentions:
+            raise UnsupportedError(
+                f"{self.mixer.name} gives no attention weights: look inside with ef.trace(model)"
+            )
+        if attention_mask is None:
+            attention_mask = next((t for t in rest if isinstance(t, Tensor) and t.dim() == 4), None)
+        padding = hidden = None
+        if attention_mask is not None:
+            padding, hidden = self._parts(attention_mask, hidden_states)
+        mask = for_mixer(self.mixer, padding, hidden, False)
+        out = self.mixer(hidden_states, mask=mask if mask.parts() else None)
+        return only_output(self.mixer.name, out), None
+
+    def _parts(self, seen: Tensor, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Padding (B, L), and other pairs that are hidden (1 or B, 1 or heads, L, L), by True."""
+        batch, length = x.shape[:2]
+        if seen.dtype != torch.bool or seen.dim() != 4 or seen.shape[-2:] != (length, length):
+            raise UnsupportedError(
+                f"the mask of {self.mixer.name} in the place of attention must be bool and "
+                f"(batch, 1, {length}, {length}), not {seen.dtype} {tuple(seen.shape)}: call "
+                f"model.set_attn_implementation('{NAME}'), and give attention_mask as (batch, "
+                "length)"
+            )
+        real = seen.any(dim=(1, 2))
+        hidden = real[:, None, None] & ~seen
+        padding = ~real.expand(batch, -1)
+        if torch.compiler.is_compiling():
+            return padding, hidden
+        unlike = hidden.tril() if self.is_causal else hidden
+        return padding if padding.any() else None, hidden if unlike.any() else None
+
+
+def replace_attention(
+    model: nn.Module, member: str, *, layers: Sequence[int] | None = None, **options: Any
+) -> list[str]:
+    """Put a fresh mixer in the place of every self-attention of a transformers model, in place.
+
+    Args:
+        model: a decoder or an encoder of transformers, whose width and heads the mixers have.
+        member: a mixer's name (`everyformer list --mixers`).
+        layers: numbers of the layers that get one (default: all); the others keep attention.
+        options: of `create_mixer`: the mixer's own, and ``position``, ``heads``, ``max_length``
+            (default: the model's ``max_position_embeddings``).
+
+    Returns:
+        The names of the modules that were replaced.
+
+    Raises:
+        UnsupportedError: the model attends across sequences, or no attention is found in it.
+        UnknownNameError, ConfigError, GeneError: as `create_mixer` raises them.
+    """
+    register()
+    found = _attentions(model)
+    numbers = range(len(found)) if layers is None else sorted(set(layers))
+    if not numbers or not set(numbers) <= set(range(len(found))):
+        raise ConfigError(
+            f"layers={layers}, but {type(model).__name__} has the layers 0 to {len(found) - 1}: "
+            "choose among them"
+        )
+    chosen = [found[index] for index in numbers]
+    replacements = [MixerAttention(_mixer(module, member, options)) for _, module in chosen]
+    for (name, module), new in zip(chosen, replacements, strict=True):
+        like = next(module.parameters())
+        model.set_submodule(name, new.to(like.device, like.dtype).train(module.training))
+    whole: Any = model
+    whole.set_attn_implementation(NAME)
+    for config in (whole.config, getattr(whole, "generation_config", None)):
+        if config is not None:
+            config.use_cache = False
+    return [name for name, _ in chosen]
+
+
+def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Every self-attention of a model, by its name: what says whether it is causal.
+
+    Raises:
+        UnsupportedError: there is none, or one that reads another sequence.
+    """
+    config: Any = getattr(model, "config", None)
+    found = [(name, m) for name, m in model.named_modules() if hasattr(m, "is_causal")]
+    kind = type(model).__name__
+    across = any(getattr(m, "is_cross_attention", "Cross" in type(m).__name__) for _, m in found)
+    if across or getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedError(
+            f"{kind} attends from one sequence to another, where a mixer reads one alone: use "
+            f"set_attn_implementation('{NAME}') there, or a decoder or an encoder"
+        )
+    if any(isinstance(m, MixerAttention) for _, m in found):
+        raise UnsupportedError(
+            f"mixers of everyformer are in {kind} already: build the model anew to put in others"
+        )
+    if not found or not hasattr(model, "set_attn_implementation"):
+        raise UnsupportedError(
+            f"no self-attention is found in {kind}: give a model of transformers whose attention "
+            "modules have `is_causal`, or put everyformer.create_mixer in by hand"
+        )
+    return found
+
+
+def _mixer(module: nn.Module, member: str, options: dict[str, Any]) -> Mixer:
+    """A mixer with the sizes and the direction of an attention module."""
+    config: Any = module.config
+    sizes = {
+        "width": config.hidden_size,
+        "heads": config.num_attention_heads,
+        "causal": bool(module.is_causal),
+        "max_length": getattr(config, "max_position_embeddings", None),
+    }
+    return create_mixer(member, **{**sizes, **options})

@@ -1,0 +1,285 @@
+"""Pictures beside a table that names them: classes and numbers, and tables that do not fit."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from data_files import Files, Load, delimited, pack, picture, write
+
+from everyformer.core.errors import ConfigError, DataError
+
+COUNT = 12
+NAMES = [f"{n}.png" for n in range(COUNT)]
+PICTURES = {name: picture(10 * n) for n, name in enumerate(NAMES)}
+ROWS = [(name, 10 * n + 0.5, "cat" if n % 3 else "dog") for n, name in enumerate(NAMES)]
+HEADER = ("file_name", "age", "breed")
+
+
+def table(rows: Any = ROWS, header: tuple[str, ...] = HEADER, delimiter: str = ",") -> str:
+    return delimited([header, *rows], delimiter)
+
+
+def jsonl(rows: Any = ROWS) -> str:
+    return "\n".join(json.dumps(dict(zip(HEADER, row, strict=True))) for row in rows)
+
+
+def shades(data: Any, rows: np.ndarray) -> list[int]:
+    return data.pixels[rows][:, 0, 0, 0].tolist()
+
+
+FORMS = {
+    "metadata.csv": table(),
+    "metadata.tsv": table(delimiter="\t"),
+    "metadata.jsonl": jsonl(),
+    "ages.csv": table(delimiter=";"),
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", FORMS)
+def test_a_column_of_numbers_is_what_each_picture_is_to_answer(
+    name: str, packed: bool, tmp_path: Path, load: Load
+) -> None:
+    files = PICTURES | {name: FORMS[name]}
+    source = pack(tmp_path / "x.zip", files) if packed else write(tmp_path / "x", files)
+    data = load(source, "regress", label_column="age")
+    assert (data.task, data.kind, data.classes) == ("regress-image", "images", ())
+    assert data.labels.tolist() == [[shade + 0.5] for shade in shades(data, np.arange(COUNT))]
+    train = data.labels[data.train_rows]
+    assert data.numbers.mean == pytest.approx([train.mean()])
+    assert data.numbers.std == pytest.approx([train.std()])
+    assert data.split.startswith("12 pictures with numbers from 0.5 to 110.5; always answering")
+    assert "pictures from 'file_name', label from 'age'" in data.split
+
+
+@pytest.mark.parametrize("task", ["classify", None])
+def test_a_column_of_classes_is_what_each_picture_shows(
+    task: str | None, tmp_path: Path, load: Load
+) -> None:
+    data = load(write(tmp_path / "x", PICTURES | {"pets.csv": table()}), task, label_column="breed")
+    assert (data.task, data.classes) == ("classify-image", ("cat", "dog"))
+    shown = [data.classes[label] for label in data.labels]
+    assert shown == [ROWS[shade // 10][2] for shade in shades(data, np.arange(COUNT))]
+    assert "12 pictures of 2 classes: cat (8), dog (4)" in data.split
+
+
+def test_the_class_of_a_table_may_be_told_to_a_model_that_draws(tmp_path: Path, load: Load) -> None:
+    source = write(tmp_path / "x", PICTURES | {"pets.csv": table()})
+    data = load(source, "pixels", label_column="breed", labels=True)
+    assert (data.task, data.classes) == ("pixels", ("cat", "dog"))
+    batch = data.train_batch(0, 4, 0)
+    assert [data.classes[n] for n in batch.labels] == [
+        ROWS[int(image[0, 0, 0]) // 10][2] for image in batch.inputs
+    ]
+
+
+def test_a_column_called_label_needs_no_option(tmp_path: Path, load: Load) -> None:
+    text = table([(name, breed) for name, _, breed in ROWS], ("image", "label"))
+    source = write(tmp_path / "x", PICTURES | {"some.csv": text})
+    for task in (None, "classify"):
+        assert load(source, task).classes == ("cat", "dog")
+    assert load(source, "pixels").classes == ()
+
+
+def test_one_folder_shows_no_class_where_a_table_does(tmp_path: Path, load: Load) -> None:
+    files = {f"images/{name}": content for name, content in PICTURES.items()}
+    text = table(header=("image", "age", "label"))
+    for place in ("labels.csv", "images/labels.csv"):
+        source = write(tmp_path / place.replace("/", "-"), files | {place: text})
+        for task in (None, "classify"):
+            assert load(source, task).classes == ("cat", "dog")
+    with pytest.raises(ConfigError, match="none is called like a label"):
+        load(write(tmp_path / "y", files | {"pets.csv": table()}), "classify")
+    with pytest.raises(DataError, match="only one class, 'images'"):
+        load(write(tmp_path / "z", files), "classify")
+
+
+def test_a_table_alone_is_no_pictures_to_who_reads_pictures(tmp_path: Path, load: Load) -> None:
+    source = write(tmp_path / "x", PICTURES | {"ages.csv": table()}) / "ages.csv"
+    with pytest.raises(DataError, match=r"no pictures.*the folder or zip.*lies beside"):
+        load(source, "regress", label_column="age", able=("classify-image", "regress-image"))
+
+
+def test_folders_show_the_class_unless_a_column_is_chosen(tmp_path: Path, load: Load) -> None:
+    files = {f"{'ab'[n % 2]}/{name}": PICTURES[name] for n, name in enumerate(NAMES)}
+    source = write(tmp_path / "x", files | {"pets.csv": table()})
+    assert load(source, "classify").classes == ("a", "b")
+    assert load(source, "classify", label_column="breed").classes == ("cat", "dog")
+
+
+CALLED = {
+    "paths beside the table": ("d/metadata.csv", "i/{}.png"),
+    "paths in the source": ("d/metadata.csv", "d/i/{}.png"),
+    "names alone": ("d/metadata.csv", "{}.png"),
+    "names without an ending": ("metadata.csv", "{}"),
+    "backslashes": ("metadata.csv", "d\\i\\{}.png"),
+    "a dot before": ("metadata.csv", "./d/i/{}.png"),
+}
+
+
+@pytest.mark.parametrize("way", CALLED)
+@pytest.mark.parametrize("column", ["file_name", "path", "id", "spam"])
+def test_pictures_are_found_as_people_call_them(
+    way: str, column: str, tmp_path: Path, load: Load
+) -> None:
+    place, form = CALLED[way]
+    files = {f"d/i/pic{n}.png": picture(10 * n) for n in range(COUNT)}
+    rows = [(f"{n}", form.format(f"pic{n}"), 10 * n) for n in reversed(range(COUNT))]
+    text = table(rows, ("number", column, "age"))
+    data = load(write(tmp_path / "x", files | {place: text}), "regress", label_column="age")
+    assert data.labels[:, 0].tolist() == shades(data, np.arange(COUNT))
+
+
+def test_a_table_without_a_header_is_read_by_number(tmp_path: Path, load: Load) -> None:
+    text = delimited([(age, name) for name, age, _ in ROWS])
+    source = write(tmp_path / "x", PICTURES | {"ages.csv": text})
+    data = load(source, "regress", label_column="1")
+    assert data.labels[:, 0].tolist() == [s + 0.5 for s in shades(data, np.arange(COUNT))]
+    assert load(source, "regress").labels.tolist() == data.labels.tolist()
+
+
+def test_metadata_in_the_folders_of_a_split_keeps_it(tmp_path: Path, load: Load) -> None:
+    files: dict[str, Any] = {}
+    for part, rows in (("train", ROWS[:9]), ("test", ROWS[9:])):
+        files |= {f"{part}/{name}": PICTURES[name] for name, _, _ in rows}
+        files[f"{part}/metadata.csv"] = table(rows)
+    data = load(write(tmp_path / "x", files | {"other.csv": "a,b\n1,2"}), "regress",
+                label_column="age")  # fmt: skip
+    assert "the source's own train/ and test/: 9 training and 3 validation pictures" in data.split
+    assert data.labels[data.validation_rows, 0].tolist() == [
+        s + 0.5 for s in shades(data, data.validation_rows)
+    ]
+
+
+def test_modes_are_mixed_and_texts_lie_beside(tmp_path: Path, load: Load) -> None:
+    modes = ["L", "RGB", "P", "RGBA", "1", "LA"]
+    files = {f"{n}.png": picture(255, mode=mode) for n, mode in enumerate(modes)}
+    rows = [(f"{n}.png", n) for n in range(len(modes))]
+    files |= {"ages.csv": table(rows, ("file", "age")), "notes.txt": "hello", "README.md": "x"}
+    data = load(write(tmp_path / "x", files), "regress", label_column="age")
+    assert data.image == (3, 4, 4)
+    assert data.labels.tolist() == [[n] for n in range(6)]
+    few = {name: files[name] for name in ("0.png", "1.png", "ages.csv", "notes.txt", "README.md")}
+    few["ages.csv"] = table(rows[:2], ("file", "age"))
+    assert len(load(write(tmp_path / "y", few), "regress", label_column="age").labels) == 2
+
+
+@pytest.mark.parametrize("missing", [1, 5])
+def test_pictures_that_no_row_names_are_left_aside_and_told_of(
+    missing: int, tmp_path: Path, load: Load
+) -> None:
+    source = write(tmp_path / "x", PICTURES | {"ages.csv": table(ROWS[missing:])})
+    data = load(source, "regress", label_column="age")
+    assert len(data.labels) == len(data.pixels) == COUNT - missing
+    said = {
+        1: "1 picture that no row names left aside: 0.png",
+        5: "5 pictures that no row names left aside: 0.png, 1.png, 2.png ...",
+    }
+    assert said[missing] in data.split
+
+
+BAD: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a row whose file is not there": (
+        table([*ROWS, ("x.png", 3, "cat"), ("y/1.png", 4, "dog")]), {"label_column": "age"},
+        "2 rows of the table name no picture in .*'x.png' \\(line 14\\), 'y/1.png' \\(line 15\\)",
+    ),
+    "a row without a file": (
+        table([*ROWS, ("", 3, "cat")]), {"label_column": "age"},
+        "1 row of the table names no picture .*line 14",
+    ),
+    "a file named twice": (
+        table([*ROWS, ROWS[3]]), {"label_column": "age"},
+        "line 14 names the picture '3.png' again, which line 5 has named before",
+    ),
+    "no column of file names": (
+        table([row[1:] for row in ROWS], HEADER[1:]), {"label_column": "age"},
+        "has the columns age, breed, and none of them names the pictures",
+    ),
+    "a column that is not there": (
+        table(), {"label_column": "agee"}, "no column 'agee' for --data.label-column.*'age'"
+    ),
+    "the column of the files": (
+        table(), {"label_column": "file_name"}, "'file_name' .* names the pictures; choose another"
+    ),
+    "no column that is called like a label": (
+        table(), {}, "columns file_name, age, breed, and none is called like a number"
+    ),
+    "two columns of labels": (
+        table(header=("file", "label", "target")), {}, "2 columns that could be the label"
+    ),
+    "a cell that is no number": (
+        table([*ROWS[:3], ("3.png", "old", "cat"), ("4.png", "old", "dog"), *ROWS[5:]]),
+        {"label_column": "age"}, "'age' of .* holds 'old', where --task regress needs numbers",
+    ),
+    "an empty cell": (
+        table([*ROWS[:3], ("3.png", "", "cat"), *ROWS[4:]]), {"label_column": "age"},
+        "has 1 picture without a label: line 5",
+    ),
+    "infinity": (
+        table([*ROWS[:3], ("3.png", "inf", "cat"), *ROWS[4:]]), {"label_column": "age"}, "'inf'"
+    ),
+    "a text column": (table(), {"text_column": "age"}, "text-column has no meaning for pictures"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_tables_that_do_not_fit_are_refused(case: str, tmp_path: Path, load: Load) -> None:
+    text, options, said = BAD[case]
+    source = write(tmp_path / "x", PICTURES | {"ages.csv": text})
+    with pytest.raises((DataError, ConfigError), match=said):
+        load(source, "regress", **options)
+
+
+OTHERS: dict[str, tuple[Files, str | None, dict[str, Any], str]] = {
+    "numbers without a table": (
+        PICTURES, "regress", {}, "pictures without numbers.*metadata.csv.*npz"
+    ),
+    "a column without a table": (
+        PICTURES, "classify", {"label_column": "age"}, "label-column has no meaning for pictures"
+    ),
+    "a column where nothing is answered": (
+        PICTURES | {"a.csv": table()}, "pixels", {"label_column": "age"}, "--data.labels"
+    ),
+    "a header where no table is read": (
+        PICTURES | {"a.csv": table()}, "pixels", {"header": "no"}, "--data.header has no meaning"
+    ),
+    "several tables": (
+        PICTURES | {"a.csv": table(), "b.csv": table()}, "regress", {"label_column": "age"},
+        "2 tables beside its pictures, a.csv, b.csv: call the one that is meant metadata.csv",
+    ),
+    "a name of several pictures": (
+        {f"{d}/{name}": PICTURES[name] for name in NAMES for d in "ab"} | {"t.csv": table()},
+        "regress", {"label_column": "age"}, "line 2: '0.png' may be a/0.png, b/0.png; write",
+    ),
+    "numbers for classes": (
+        PICTURES | {"a.csv": table()}, "classify", {"label_column": "age"}, "--task regress"
+    ),
+    "one class": (
+        PICTURES | {"a.csv": table([(name, 1, "cat") for name in NAMES])}, "classify",
+        {"label_column": "breed"}, "only one class, 'cat'",
+    ),
+    "one picture": (
+        PICTURES | {"a.csv": table(ROWS[:1])}, "regress", {"label_column": "age"}, "one picture"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_what_else_does_not_fit_is_refused(case: str, tmp_path: Path, load: Load) -> None:
+    files, task, options, said = OTHERS[case]
+    with pytest.raises((DataError, ConfigError)) as raised:
+        load(write(tmp_path / "x", files), task, **options)
+    assert re.search(said, str(raised.value))
+
+
+def test_a_folder_of_tables_with_a_picture_holds_no_pictures(tmp_path: Path, load: Load) -> None:
+    rows = [("fine", "good"), ("awful", "bad")] * 10
+    files = {f"{n}.csv": table(rows, ("text", "label")) for n in range(2)} | {"logo.png": picture()}
+    with pytest.raises(DataError) as raised:
+        load(write(tmp_path / "x", files), "regress-image")
+    assert "holds no pictures" in str(raised.value)
