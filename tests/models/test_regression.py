@@ -144,6 +144,7 @@ def test_the_measures_are_scikit_learns(columns: int) -> None:
     constant = torch.full_like(y, 2.5)
     assert found["mean_mae"] == pytest.approx(mean_absolute_error(y, constant))
     assert found["mean_rmse"] == pytest.approx(math.sqrt(mean_squared_error(y, constant)))
+    assert found["mean_r2"] == pytest.approx(r2_score(y, constant))
     assert found["loss"] == pytest.approx(mean_squared_error(y, p) / 16)
     losses = (((p - y) / 4) ** 2).mean(1)
     half = 1.959964 * float(losses.std(unbiased=True)) / math.sqrt(40)

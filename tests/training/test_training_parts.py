@@ -209,7 +209,8 @@ def test_classifiers_get_wilson_and_no_perplexity() -> None:
             right = torch.nn.functional.one_hot(inputs[:, 0], 11).float() * 9
             return out._replace(logits=right, losses={"task": cross_entropy(right, targets)})
 
-    found = evaluate(Right(), Classes(task="classify-text", bytes_per_token=None))  # type: ignore[arg-type]
+    data = Classes(task="classify-text", bytes_per_token=None, classes=(*"abcdefghijk",))
+    found = evaluate(Right(), data)  # type: ignore[arg-type]
     assert found is not None
     assert found["accuracy"] == found["top5"] == 1.0
     assert found["accuracy_interval"] == pytest.approx([21 / (21 + 1.959964**2), 1.0])

@@ -115,6 +115,7 @@ class TinyData:
     fingerprint: str = "f00d"
     tokenizer: Any = None
     facts: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, Any]:
         return {"name": self.name, "fingerprint": self.fingerprint, **self.facts}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts, table
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.found import found_run
@@ -19,6 +20,7 @@ from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.files import expanded, named_as, write_text
+from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
 
@@ -138,10 +140,15 @@ def run(words: Sequence[str]) -> int:
         draw_positions(found, out)
         say(f"loss by place and by context: {out}")
     else:
-        found = _finite(evaluate(model, dataset, **rules), options.run)
+        found = _finite(evaluate(model, dataset, details=True, **rules), options.run)
     found |= translations
     if options.json:
         emit({"run": options.run, "data": dataset.summary(), "evaluation": found})
+        return 0
+    if TASKS[trained.task].answers:
+        print(answers_table(found, dataset.classes))
+        if "by_class" in found and "confusion" not in found:
+            say(f"{len(dataset.classes):,} classes are too many for a confusion matrix")
         return 0
     rows = {}
     for name, value in found.items():

@@ -3,6 +3,8 @@ member."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -14,13 +16,16 @@ from everyformer.cli.parsing import VerbOptions, say, verb
 from everyformer.core.bounds import Bounds
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
 from everyformer.core.files import expanded, require_no_file
+from everyformer.core.pulse import doing
 from everyformer.core.tasks import LM, TASKS
 from everyformer.family import info, list_members
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from everyformer.data.dataset import Dataset
     from everyformer.models.base import Model
+    from everyformer.report.confusion import Measured
 
 FRESH = {"width": 128, "layers": 2, "heads": 4}
 """size of a member that is shown untrained: positions look as in Vaswani et al.'s figure"""
@@ -36,8 +41,8 @@ class ShowOptions(VerbOptions):
     """directory of a trained run or folder of a saved model, or a member's name to see what it
     starts from"""
     what: tyro.conf.Positional[str] = "all"
-    """one picture: weights, masks, encodings, ... (a name that there is not lists all that the
-    model knows), or all that applies"""
+    """one picture: weights, masks, encodings, ..., of classifiers confusion and calibration (a name
+    that there is not lists all that the model knows), or all that applies"""
     task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
     """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""
     out: str | None = None
@@ -62,6 +67,8 @@ class Subject(NamedTuple):
     inputs: Tensor
     labels: list[str] | None
     folder: Path
+    measure: Callable[[], Measured] | None = None
+    """evaluates on the held-out part of the run's data"""
 
 
 @verb(
@@ -87,6 +94,7 @@ def run(options: ShowOptions) -> int:
         start=subject.start,
         labels=subject.labels,
         length=options.length,
+        measure=subject.measure,
     )
     drawn = []
     for kind in inside.able() if options.what == "all" else [options.what]:
@@ -124,7 +132,46 @@ def _trained(folder: Path, options: ShowOptions) -> Subject:
     trained = open_run(str(folder))
     inputs, labels = _run_inputs(trained, options)
     start = None if trained.saved else rebuilt(trained.values)
-    return Subject(trained.model(), start, inputs, labels, trained.path / "pictures")
+    model = trained.model()
+    measure = _measure(trained, model, options)
+    return Subject(model, start, inputs, labels, trained.path / "pictures", measure)
+
+
+def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], Measured] | None:
+    """What evaluates a classifier; None where there are no classes, or the data is not at hand."""
+    from everyformer.cli.trained import data_config
+    from everyformer.report.confusion import MEASURED, Measured
+    from everyformer.training.evaluate import evaluate
+
+    if not TASKS[trained.task].classifies:
+        return None
+
+    @functools.cache
+    def dataset() -> Dataset:
+        config = data_config(trained)
+        if config is None:
+            raise ConfigError(
+                f"{options.target} does not say where its data is, and {options.what} is drawn of "
+                f"held-out rows: everyformer eval {options.target} --data FILE prints the measures"
+            )
+        found: Dataset = trained.dataset(config)
+        return found
+
+    @functools.cache
+    def measure() -> Measured:
+        with doing("evaluating on the held-out part"):
+            found = evaluate(model, dataset(), details=True)
+        assert found is not None
+        return Measured(found, dataset().classes)
+
+    try:
+        if options.what in (*MEASURED, "all"):
+            dataset()
+    except EveryformerError:
+        if options.what in MEASURED:
+            raise
+        return None
+    return measure
 
 
 def _fresh(options: ShowOptions) -> Subject:

@@ -150,6 +150,13 @@ class ClassedDataset(Dataset):
         return tuple(np.bincount(self.labels, minlength=len(self.classes)).tolist())
 
     @property
+    def commonest(self) -> int | None:
+        """Id of the commonest class of training, which a baseline always answers."""
+        if not self.classes:
+            return None
+        return majority(self.labels, self.train_rows, self.validation_rows)[0]
+
+    @property
     def majority(self) -> float | None:
         """Validation accuracy of always giving the commonest class of training."""
         if not self.classes or not len(self.validation_rows):

@@ -6,7 +6,7 @@ changes. Each figure carries its caption as its label (``figure.get_label()``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,12 +30,13 @@ from everyformer.genes import GENES
 from everyformer.models.base import Model, evaluating
 from everyformer.models.pixels import DrawingModel
 from everyformer.positions.base import Position
+from everyformer.report.confusion import MEASURED, Measured
 from everyformer.report.heatmaps import draw_offered
 from everyformer.report.inside import COMPARED, KINDS, View
 from everyformer.report.positions import draw_distances, offered, positions_of
 from everyformer.report.style import WIDE, styled
 
-PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks")
+PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks", *MEASURED)
 """those that all know; parts of a model may offer others"""
 
 
@@ -55,6 +56,8 @@ class Inside:
     """positions of encodings and masks (default: 32 and 16)"""
     most: int | None = None
     """at most so many layers and heads of each (default: all)"""
+    measure: Callable[[], Measured] | None = None
+    """evaluates on held-out rows, where they are at hand and have classes"""
 
     @property
     def causal(self) -> bool:
@@ -81,6 +84,9 @@ class Inside:
         """The figures of one kind of picture, by name; none where there is no such thing."""
         if not self.applies(what):
             return {}
+        if what in MEASURED:
+            assert self.measure is not None
+            return {what: MEASURED[what](self.measure())}
         if what in self.recorded:
             found = dict(list(self.traced.find(what).items())[: self.most])
             return {what: draw_offered(self.recorded[what](found, self.causal))}
@@ -116,6 +122,8 @@ class Inside:
 
     def applies(self, what: str) -> bool:
         """Whether there is something to draw."""
+        if what in MEASURED:
+            return self.measure is not None
         if what in self.recorded:
             return bool(self.traced.find(what))
         if what in KINDS:

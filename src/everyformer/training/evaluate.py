@@ -14,9 +14,10 @@ from everyformer.core.errors import DataError
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.tasks import TASKS
 from everyformer.data.batch import Batch
-from everyformer.data.dataset import Dataset
+from everyformer.data.dataset import ClassedDataset, Dataset
 from everyformer.data.text import TextDataset
 from everyformer.models.base import evaluating
+from everyformer.training.classification import ClassErrors
 from everyformer.training.curves import Curves
 from everyformer.training.distributed import World
 from everyformer.training.reading import read_in_order, read_windows
@@ -40,6 +41,7 @@ def evaluate(
     remember: bool = True,
     streams: int | None = None,
     curves: Curves | None = None,
+    details: bool = False,
 ) -> dict[str, Any] | None:
     """Losses and accuracies of a model on the validation part.
 
@@ -54,21 +56,23 @@ def evaluate(
         streams: read a text in order instead, in so many stretches side by side, each going on from
             segment to segment with the model's state.
         curves: takes in the loss of every target with its position.
+        details: of classes, count each by itself too, what was answered to it, and how sure.
 
     Returns:
         ``loss`` (nats a scored target), ``loss_interval``, ``perplexity``, ``accuracy``,
         ``accuracy_interval``, ``top5`` (from five classes on), ``scored``, ``sequences``; with
         text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval; with numbers
-        ``mae``, ``rmse``, ``r2`` and, of answering the mean, ``mean_mae``, ``mean_rmse``. Intervals
-        are normal over sequences; of classifiers' accuracy, Wilson's. A model whose losses are no
-        cross-entropies of its logits makes no guesses, so it has no accuracy.
+        ``mae``, ``rmse``, ``r2`` and the same of answering the mean (``mean_mae`` ...); with
+        classes the measures of `ClassErrors`. Intervals are normal over sequences; of classifiers'
+        accuracy, Wilson's. A model whose losses are no cross-entropies of its logits makes no
+        guesses, so it has no accuracy.
 
     Raises:
         DataError: there is no scored target in what was read.
     """
     world = world or World(next(model.parameters()).device)
     sums = torch.zeros(10, dtype=torch.float64)
-    numbers = _number_errors(model, dataset)
+    errors = _errors(model, dataset, details)
     guesses, top5, stopped = True, True, 0.0
     devices = [world.device] if world.device.type == "cuda" else []
     with (
@@ -91,8 +95,8 @@ def evaluate(
                 guesses = guesses and read.out.each is None
                 top5 = top5 and guesses and read.out.logits.shape[-1] >= 5
                 sums += _count(read.out, read.batch)
-                if numbers is not None:
-                    numbers.add(read.out.logits, read.batch.targets)
+                if errors is not None:
+                    errors.add(read.out.logits, read.batch.targets)
                 if curves is not None:
                     curves.add(read)
     *counted, stops = world.sum([*sums.tolist(), stopped])
@@ -102,19 +106,26 @@ def evaluate(
         raise DataError(
             f"the validation part of {dataset.name} has no scored target: give more data"
         )
-    if numbers is not None:
-        summed = world.sum(numbers.sums.flatten().tolist())
-        numbers.sums = torch.tensor(summed, dtype=torch.float64).view_as(numbers.sums)
-        return numbers.summary()
-    found = _summary(counted, dataset, top5)
+    if errors is not None:
+        summed = world.sum(errors.sums.flatten().tolist())
+        errors.sums = torch.tensor(summed, dtype=torch.float64).view_as(errors.sums)
+    if isinstance(errors, NumberErrors):
+        return errors.summary()
+    found = _summary(counted, dataset, top5) | ({} if errors is None else errors.summary())
     return found if guesses else {k: v for k, v in found.items() if "accuracy" not in k}
 
 
-def _number_errors(model: nn.Module, dataset: Dataset) -> NumberErrors | None:
-    """What counts the errors of predicted numbers, where the task has such."""
+def _errors(model: nn.Module, dataset: Dataset, details: bool) -> NumberErrors | ClassErrors | None:
+    """What counts the errors of predicted classes or numbers, where the task has such."""
+    task = TASKS[dataset.task]
     config: Any = getattr(getattr(model, "module", model), "config", None)
-    measures = TASKS[dataset.task].measures and config is not None
-    return NumberErrors(config.target_mean, config.target_std) if measures else None
+    if task.classifies:
+        answer = dataset.commonest if isinstance(dataset, ClassedDataset) else None
+        known = len(dataset.classes), getattr(config, "classes", 0)
+        return ClassErrors(max(known), answer, details)
+    if not task.measures or config is None:
+        return None
+    return NumberErrors(config.target_mean, config.target_std)
 
 
 def in_words(found: dict[str, Any]) -> str:

@@ -67,6 +67,7 @@ class NumberErrors:
         spread = centred_square - centred.square() / count
         if bool((spread > 0).all()):
             found["r2"] = float((1 - square / spread).mean())
+            found["mean_r2"] = float((1 - off_square / spread).mean())
         found["mean_mae"] = float(off.sum()) / every
         found["mean_rmse"] = math.sqrt(float(off_square.sum()) / every)
         return found | {"scored": int(rows), "sequences": int(rows)}

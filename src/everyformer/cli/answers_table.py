@@ -1,0 +1,78 @@
+"""What `everyformer eval` prints of runs that answer: measures beside a baseline, and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from everyformer.cli.console import table
+
+MEASURES = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "top5": "accuracy of the first five",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "calibration_error": "calibration error (15 bins)",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "r2": "R^2",
+}
+"""measure -> what it is called"""
+SHOWN = 20
+"""classes that have a row of their own, at most"""
+DRAWN = 8
+"""classes up to which the confusion matrix is printed"""
+
+
+def answers_table(found: dict[str, Any], classes: Sequence[str]) -> str:
+    """An evaluation as tables: measures with intervals beside the baseline's, then each class.
+
+    Of more than 20 classes those with the lowest F1.
+    """
+    rows = []
+    for name, called in MEASURES.items():
+        if name not in found:
+            continue
+        around = found.get(f"{name}_interval")
+        span = "-" if around is None else f"{around[0]:.4g} to {around[1]:.4g}"
+        rows.append([called, f"{found[name]:.4g}", span, _baseline(found, name)])
+    least = "always the mean"
+    if "by_class" in found:
+        least = f"always '{_name(classes, found['majority'])}'"
+    parts = [table(["measure", "value", "95% interval", least], rows)]
+    parts.append(f"over {found['sequences']:,} rows")
+    if "by_class" in found:
+        parts += _classes(found, classes)
+    return "\n\n".join(parts)
+
+
+def _baseline(found: dict[str, Any], name: str) -> str:
+    """The measure of always giving the same answer."""
+    value = found.get(f"majority_{name}", found.get(f"mean_{name}"))
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _classes(found: dict[str, Any], classes: Sequence[str]) -> list[str]:
+    """A row a class, and of few what was answered to each."""
+    chosen = [row for row in found["by_class"] if row["rows"] or row["answers"]]
+    parts = []
+    if len(chosen) > SHOWN:
+        parts.append(f"the {SHOWN} classes of {len(chosen):,} with the lowest F1 (--json has all):")
+        chosen = sorted(chosen, key=lambda row: row["f1"])[:SHOWN]
+    values = [
+        [_name(classes, row["class"]), row["rows"], row["answers"]]
+        + ["-" if row[n] is None else f"{row[n]:.3f}" for n in ("precision", "recall", "f1")]
+        for row in chosen
+    ]
+    parts.append(table(["class", "rows", "answers", "precision", "recall", "F1"], values))
+    confusion = found.get("confusion")
+    if confusion is not None and len(confusion) <= DRAWN:
+        names = [_name(classes, index) for index in range(len(confusion))]
+        lines = [[name, *row] for name, row in zip(names, confusion, strict=True)]
+        parts.append(table(["true, and answered:", *names], lines))
+    return parts
+
+
+def _name(classes: Sequence[str], index: int) -> str:
+    return classes[index] if index < len(classes) else str(index)

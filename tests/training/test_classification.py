@@ -1,0 +1,130 @@
+"""Measures of classifiers against scikit-learn's and literal loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+    f1_score,
+    precision_score,
+)
+from torch import Tensor
+
+from everyformer.training.classification import ClassErrors
+
+ROWS, CLASSES = 200, 4
+
+
+def drawn(bias: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Logits (N, C) that know a little, and skewed classes (N,)."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.tensor([6.0, 3.0, 2.0, 1.0])
+    y = torch.multinomial(weights, ROWS, replacement=True, generator=generator)
+    logits = torch.randn(ROWS, CLASSES, generator=generator, dtype=torch.float64)
+    return logits + bias * torch.nn.functional.one_hot(y, CLASSES), y
+
+
+def measured(z: Tensor, y: Tensor, majority: int | None = 0) -> dict[str, Any]:
+    """What is found of rows that come in two batches."""
+    errors = ClassErrors(CLASSES, majority, details=True)
+    for rows in (slice(0, 77), slice(77, None)):
+        errors.add(z[rows], y[rows])
+    return errors.summary()
+
+
+MEASURES: dict[str, Callable[[Any, Any], float]] = {
+    "accuracy": accuracy_score,
+    "balanced_accuracy": balanced_accuracy_score,
+    "macro_f1": lambda y, p: f1_score(y, p, average="macro"),
+}
+
+
+@pytest.mark.parametrize("missing", [None, 0, 2])
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+def test_measures_and_their_baselines_are_scikit_learns(missing: int | None) -> None:
+    z, y = drawn()
+    kept = torch.ones(ROWS, dtype=torch.bool) if missing is None else y != missing
+    z, y = z[kept], y[kept]
+    found, p, always = measured(z, y), z.argmax(1), torch.zeros_like(y)
+    found["accuracy"] = float((p == y).double().mean())
+    for name, literal in MEASURES.items():
+        assert found[name] == pytest.approx(literal(y, p)), name
+        assert found[f"majority_{name}"] == pytest.approx(literal(y, always)), name
+    assert found["confusion"] == confusion_matrix(y, p, labels=range(CLASSES)).tolist()
+    literal_f1 = f1_score(y, p, average=None, labels=range(CLASSES))
+    precision = precision_score(y, p, average=None, labels=range(CLASSES))
+    for index, row in enumerate(found["by_class"]):
+        assert row["f1"] == pytest.approx(literal_f1[index])
+        assert row["precision"] == pytest.approx(precision[index])
+        assert row["rows"] == int((y == index).sum())
+        assert row["answers"] == int((p == index).sum())
+        assert (row["recall"] is None) == (row["rows"] == 0)
+
+
+def test_the_calibration_error_is_that_of_a_loop_over_fifteen_bins() -> None:
+    z, y = drawn(3.0)
+    confidence, p = (values.numpy() for values in z.softmax(1).max(1))
+    literal = 0.0
+    for b in range(15):
+        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
+        if inside.any():
+            off = (p[inside] == y.numpy()[inside]).mean() - confidence[inside].mean()
+            literal += inside.mean() * abs(off)
+    found = measured(z, y)
+    assert found["calibration_error"] == pytest.approx(literal)
+    assert literal > 0.02
+    bins = found["calibration"]
+    assert sum(row["rows"] for row in bins) == ROWS
+    weighed = sum(row["rows"] * row["confidence"] for row in bins if row["rows"])
+    assert weighed / ROWS == pytest.approx(np.mean(confidence))
+
+
+def test_certain_answers_are_in_the_last_bin() -> None:
+    errors = ClassErrors(2, 0, details=True)
+    errors.add(torch.tensor([[1000.0, 0.0], [0.0, 1000.0]]), torch.tensor([0, 0]))
+    found = errors.summary()
+    assert [row["rows"] for row in found["calibration"]] == [0] * 14 + [2]
+    assert found["calibration_error"] == pytest.approx(0.5)
+
+
+def test_the_interval_of_the_balanced_accuracy_is_that_of_independent_recalls() -> None:
+    z, y = drawn()
+    hit, spread = (z.argmax(1) == y).double(), 0.0
+    for index in range(CLASSES):
+        spread += float(hit[y == index].var(unbiased=False)) / int((y == index).sum())
+    low, high = measured(z, y)["balanced_accuracy_interval"]
+    assert (high - low) / 2 == pytest.approx(1.959964 * spread**0.5 / CLASSES, rel=1e-6)
+
+
+def test_without_a_known_majority_it_is_the_commonest_that_is_read() -> None:
+    z, y = drawn()
+    found = measured(z, 3 - y, None)
+    assert found["majority"] == 3
+    assert found["majority_accuracy"] == pytest.approx(float((y == 0).double().mean()))
+
+
+def test_sums_of_processes_add_up() -> None:
+    z, y = drawn()
+    first, second, whole = (ClassErrors(CLASSES, 0, True) for _ in range(3))
+    for errors, rows in ((first, slice(50)), (second, slice(50, None)), (whole, slice(None))):
+        errors.add(z[rows], y[rows])
+    torch.testing.assert_close(first.sums + second.sums, whole.sums)
+
+
+@pytest.mark.parametrize(("classes", "counted"), [(1000, True), (1001, False)])
+def test_a_confusion_matrix_of_very_many_classes_is_not_counted(
+    classes: int, counted: bool
+) -> None:
+    errors = ClassErrors(classes, 0, True)
+    errors.add(torch.eye(classes)[:3], torch.tensor([0, 1, 5]))
+    found = errors.summary()
+    assert ("confusion" in found) == counted
+    assert len(found["by_class"]) == classes
+    assert found["balanced_accuracy"] == pytest.approx(2 / 3)
