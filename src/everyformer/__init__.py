@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from everyformer.models.build import by_layer as by_layer
     from everyformer.models.build import create_mixer as create_mixer
     from everyformer.models.build import create_model as create_model
+    from everyformer.prediction.predict import predict as predict
     from everyformer.report.compare import compare as compare
     from everyformer.training import checkpoint
     from everyformer.training.warmstart import warm_start as warm_start
@@ -62,6 +63,7 @@ _HOMES = {
     "create_mixer": "models.build",
     "create_model": "models.build",
     "load": "training.checkpoint:load_model",
+    "predict": "prediction.predict",
     "save": "training.checkpoint:save_model",
     "verify": "verification.verify",
     "warm_start": "training.warmstart",

@@ -29,6 +29,7 @@ VERBS: dict[str, str] = {
     "info": "one member: paper, genes, options, cost, claim",
     "train": "train a member on your data",
     "eval": "measure a trained run, on its own or on other data",
+    "predict": "what a trained run answers to texts, tables, pictures, series",
     "generate": "continue a prompt with a trained language model",
     "convert": "checkpoints of others in, models out: transformers, ONNX, torch.export",
     "compare": "compare several members on your data, on equal footing",

@@ -123,14 +123,17 @@ TASKS: dict[str, Task] = {
         Task(
             MLM, "tokens, some of them hidden -> the hidden ones", "text", "hidden",
             "masked:MaskedLanguageModel", "--data mytext.txt --task mlm", metrics=_BITS,
+            use="predict {run} 'a [MASK] of text'",
         ),
         Task(
             TEXT, "tokens -> a class", "labelled text", "class", "classifier:TextClassifier",
             "--data reviews.csv", metrics=("accuracy",),
+            use="predict {run} 'your text'",
         ),
         Task(
             IMAGE, "a picture -> a class", "pictures", "class", "classifier:ImageClassifier",
             "--data myimages.zip", metrics=("accuracy",),
+            use="predict {run} mypicture.png",
         ),
         Task(
             SEQ2SEQ, "a source text -> a target text", "parallel text", "next",
@@ -152,18 +155,22 @@ TASKS: dict[str, Task] = {
         Task(
             SERIES, "a series of numbers -> a class", "series", "class",
             "classifier:SeriesClassifier", "--data myseries.npz", metrics=("accuracy",),
+            use="predict {run} myseries.npz",
         ),
         Task(
             TEXT_NUMBER, "tokens -> a number", "labelled text", "number",
             "classifier:TextClassifier", "--data prices.csv --task regress", metrics=("rmse",),
+            use="predict {run} 'your text'",
         ),
         Task(
             IMAGE_NUMBER, "a picture -> a number", "pictures", "number",
             "classifier:ImageClassifier", "--data myimages.npz --task regress", metrics=("rmse",),
+            use="predict {run} mypicture.png",
         ),
         Task(
             SERIES_NUMBER, "a series of numbers -> a number", "series", "number",
             "classifier:SeriesClassifier", "--data myseries.npz --task regress", metrics=("rmse",),
+            use="predict {run} myseries.npz",
         ),
     )
 }  # fmt: skip

@@ -122,8 +122,33 @@ def load_arrays(
     )
 
 
-def _read(source: Source, config: DataConfig) -> _Parts:
-    """The arrays by what they are for."""
+def read_inputs(source: Source, task: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """The inputs of one file of arrays as a model of ``task`` reads them (see `rows_for`)."""
+    parts = _read(source, DataConfig(source=source.given), least=1)
+    return rows_for(parts.inputs, task, source.given, parts.lengths)
+
+
+def rows_for(
+    inputs: np.ndarray, task: str, given: str, lengths: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Rows as a model of ``task`` reads them, and how much of each is real (None: all).
+
+    Pictures become (N, C, H, W) uint8, series (N, T, C) float32, tokens (N, L) int64. ``given`` is
+    what messages call them.
+
+    Raises:
+        DataError: their shape or dtype is not one of these.
+    """
+    kind = _kind(inputs, task, given)
+    if kind == "pictures":
+        return _channels_first(inputs, given), None
+    if kind == "tokens" and inputs.ndim == 1:
+        inputs = inputs[None]
+    return _rows_of(_Parts(inputs, None, lengths, 0, ""), kind, given)
+
+
+def _read(source: Source, config: DataConfig, least: int = 2) -> _Parts:
+    """The arrays by what they are for, of ``least`` rows at least."""
     [entry] = source.entries
     where = source.where(entry)
     try:
@@ -162,8 +187,9 @@ def _read(source: Source, config: DataConfig) -> _Parts:
     assert joined[0] is not None
     held_out = len(inputs[1]) if len(inputs) > 1 else 0
     note = "the source's own held-out arrays" if held_out else ""
-    if len(joined[0]) < 2:
-        raise DataError(f"{where} has fewer than two rows; training and validation need both")
+    if len(joined[0]) < least:
+        few = "fewer than two rows; training and validation need both" if least > 1 else "no rows"
+        raise DataError(f"{where} has {few}")
     return _Parts(joined[0], joined[1], joined[2], held_out, note)
 
 

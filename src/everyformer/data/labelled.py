@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -57,13 +57,21 @@ class LabelledTextDataset(ClassedDataset):
         inputs = np.zeros((len(chosen), self.length), dtype=np.int64)
         keep = np.zeros((len(chosen), self.length), dtype=bool)
         for index, row in enumerate(chosen):
-            start, stop = self.bounds[row], self.bounds[row + 1]
-            count = min(stop - start, self.length)
-            inputs[index, :count] = self.tokens[start : start + count]
-            if self.closing and count < stop - start:
-                inputs[index, max(count - len(self.closing), 0) : count] = self.closing[-count:]
-            keep[index, :count] = True
+            text = self.tokens[self.bounds[row] : self.bounds[row + 1]]
+            text = cut(text, self.length, self.closing)
+            inputs[index, : len(text)] = text
+            keep[index, : len(text)] = True
         return Batch(torch.from_numpy(inputs), self.answers(chosen), torch.from_numpy(keep))
+
+
+def cut(tokens: np.ndarray, length: int, closing: Sequence[int] = ()) -> np.ndarray:
+    """At most ``length`` tokens of a text, which ends with those that every text ends with."""
+    if len(tokens) <= length:
+        return tokens
+    found = np.array(tokens[:length])
+    if closing:
+        found[max(length - len(closing), 0) :] = closing[-length:]
+    return found
 
 
 def load_labelled(

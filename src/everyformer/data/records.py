@@ -17,7 +17,7 @@ class JsonTable(Table):
 
     def __init__(self, source: Source, entry: Entry) -> None:
         super().__init__(source, entry)
-        first = [row for _, row in itertools.islice(self._objects(), SAMPLE)]
+        first = [row for _, row in itertools.islice(self.objects(), SAMPLE)]
         if not first:
             raise DataError(f"{self.where} holds no rows; give one object a line")
         self.names = tuple(dict.fromkeys(name for row in first for name in row))
@@ -29,7 +29,7 @@ class JsonTable(Table):
 
     def rows(self, columns: Sequence[int]) -> Iterator[tuple[int, list[Any]]]:
         names = [self.names[column] for column in columns]
-        for number, row in self._objects():
+        for number, row in self.objects():
             missing = [name for name in names if name not in row]
             if missing:
                 raise DataError(
@@ -38,7 +38,7 @@ class JsonTable(Table):
                 )
             yield number, [row[name] for name in names]
 
-    def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Number and object of every line that is not blank."""
         for number, line in enumerate(text_lines(self.source, self.entry), start=1):
             if not line.strip():

@@ -8,7 +8,7 @@ old model has and the new one lacks, such as its head, is left; what only the ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class Start:
     config: ModelConfig
     tokenizer: Tokenizer | None
     """of its tokens; None where there were none, or where a model was saved without"""
+    values: dict[str, Any] = field(default_factory=dict)
+    """what else the config.json of a run says; {} of a saved model"""
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,11 @@ def read_start(path: str | Path) -> Start:
         values = read_saved(file, RUN_FORMAT)
     except CheckpointError:
         config, tokenizer = read_saved(file, MODEL_FORMAT)["config"], saved_tokenizer(path)
+        values = {}
     else:
         config, saved = values["model"], values.get("tokenizer")
         tokenizer = None if saved is None else load_tokenizer(saved)
-    return Start(expanded(path), from_dict(ModelConfig, config), tokenizer)
+    return Start(expanded(path), from_dict(ModelConfig, config), tokenizer, values)
 
 
 def saved_tokenizer(path: str | Path) -> Tokenizer | None:

@@ -1,0 +1,1 @@
+"""Prediction: rows in, what a trained model answers to each out, in order and in batches."""

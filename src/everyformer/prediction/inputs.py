@@ -1,0 +1,322 @@
+"""What is to be read, as people give it: sentences, lines, tables, pictures and arrays, as rows.
+
+A word is a file where there is one of that name, or where it looks like one (a known ending, or a
+slash), and else a sentence. Nothing is held in memory but the row that is read; arrays are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.files import expanded
+from everyformer.data.arrays import SUFFIXES as ARRAYS
+from everyformer.data.arrays import read_inputs, rows_for
+from everyformer.data.config import DataConfig
+from everyformer.data.images import SUFFIXES as PICTURES
+from everyformer.data.layout import without_notes
+from everyformer.data.pictures import opened, pillow, pixels_of
+from everyformer.data.records import JsonTable
+from everyformer.data.sources import Entry, Source, open_source, text_lines
+from everyformer.data.table import TABLES, Table
+from everyformer.data.tables import Columns, TableReader, text_reader
+from everyformer.prediction.predictor import Predictor, Row
+
+TEXTS = {".txt", ".md", ".text"}
+KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, ".zip"}
+"""endings by which a word is a file, whether it is there or not"""
+WILD = "*?["
+LINES = "-"
+"""the word for lines of stdin"""
+
+Kind = Literal["sentences", "texts", "tables", "pictures", "arrays"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How inputs are read."""
+
+    text: bool = False
+    """every word is a sentence, whatever it looks like"""
+    whole: bool = False
+    """a file of text is one text, not one a line"""
+    text_column: str | None = None
+    """of tables, by name or number from 1 (default: the obvious one)"""
+    header: Literal["auto", "yes", "no"] = "auto"
+    """of CSV and TSV"""
+    stdin: Callable[[], Iterator[str]] = lambda: iter(())
+    """the lines that ``-`` stands for"""
+
+
+@dataclass
+class Inputs:
+    """Rows, and what there is to say of them."""
+
+    rows: Iterator[Row]
+    tables: bool
+    """whether they are rows of tables, whose columns are kept"""
+    notes: list[str] = field(default_factory=list)
+    """what was found and guessed; complete when the rows have been read"""
+    resized: int = 0
+    """pictures of another size"""
+
+
+def open_inputs(given: Sequence[str | Path], reader: Predictor, how: Reading) -> Inputs:
+    """The rows of all that is ``given``, in order, as ``reader``'s model reads them.
+
+    Raises:
+        DataError: a file that is not there, is empty or holds another kind of data than is read.
+        ConfigError: an empty sentence; tables beside what is none.
+    """
+    kinds = [(word, _kind(word, reader, how)) for word in given]
+    for word, kind in kinds:
+        _require_fit(word, kind, reader)
+    tables = [word for word, kind in kinds if kind == "tables"]
+    if tables and len(tables) < len(kinds):
+        raise ConfigError(
+            f"'{tables[0]}' is a table, which comes back with columns added, and others are none: "
+            "give tables by themselves"
+        )
+    inputs = Inputs(iter(()), bool(tables))
+    readers: dict[Kind, Callable[[Any, Inputs, Predictor, Reading], Iterator[Row]]] = {
+        "sentences": _sentence,
+        "texts": _texts,
+        "tables": _table_rows,
+        "pictures": _pictures,
+        "arrays": _arrays,
+    }
+    parts = (readers[kind](word, inputs, reader, how) for word, kind in kinds)
+    inputs.rows = itertools.chain.from_iterable(parts)
+    return inputs
+
+
+def array_inputs(given: np.ndarray | Tensor, reader: Predictor) -> Inputs:
+    """The rows of an array: pictures, series or tokens (see `everyformer.data.arrays.rows_for`)."""
+    array = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+    inputs = Inputs(iter(()), False)
+    values = rows_for(array, reader.task.name, "the array", None)
+    inputs.rows = _array_rows("row", *values, inputs, reader)
+    return inputs
+
+
+def _kind(word: str | Path, reader: Predictor, how: Reading) -> Kind:
+    """What a word stands for."""
+    if how.text or word == LINES:
+        return "sentences"
+    path = expanded(word)
+    looks = isinstance(word, Path) or path.suffix.lower() in KNOWN or "/" in word
+    if not (looks or _exists(path)) and reader.task.embeds_text:
+        return "sentences"
+    try:
+        with open_source(str(word)) as source:
+            return _held(source)
+    except DataError as error:
+        if looks and not _exists(path) and reader.task.embeds_text:
+            raise DataError(f"{error}; a sentence that looks so is read with --text") from error
+        raise
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a sentence is too long for a name
+        return False
+
+
+def _held(source: Source) -> Kind:
+    """What a source holds.
+
+    Raises:
+        DataError: several kinds of data.
+    """
+    first: dict[Kind, Entry] = {}
+    for entry in without_notes(source.entries):
+        kind: Kind = "texts"
+        for suffixes, name in ((TABLES, "tables"), (PICTURES, "pictures"), (ARRAYS, "arrays")):
+            kind = name if entry.suffix in suffixes else kind  # type: ignore[assignment]
+        first.setdefault(kind, entry)
+    if len(first) > 1:
+        found = " and ".join(f"{kind} ({entry.name})" for kind, entry in first.items())
+        raise DataError(f"'{source.given}' holds {found}: give one kind at a time")
+    return next(iter(first))
+
+
+def _require_fit(word: str | Path, kind: Kind, reader: Predictor) -> None:
+    """Refuse what the model does not read."""
+    task = reader.task
+    able: tuple[Kind, ...] = ("sentences", "texts", "tables", "arrays")
+    reads = "texts"
+    if task.pictures:
+        able, reads = ("pictures", "arrays"), "pictures"
+    elif task.series:
+        able, reads = ("arrays",), "series (.npy or .npz)"
+    if kind not in able:
+        raise DataError(
+            f"'{word}' {'is a sentence' if kind == 'sentences' else f'holds {kind}'}, but "
+            f"{reader.name} reads {reads} (task {task.name})"
+        )
+
+
+def _sentence(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
+    if word == LINES and not how.text:
+        lines = how.stdin()
+        first = next(lines, None)
+        if first is None:
+            raise DataError("stdin is empty: give a text on each line")
+        yield from _lines(itertools.chain([first], lines))
+        return
+    if not str(word).strip():
+        raise ConfigError("a text is empty: give at least one character")
+    yield Row(str(word), str(word))
+
+
+def _lines(lines: Iterable[str]) -> Iterator[Row]:
+    for line in lines:
+        text = line.rstrip("\r\n")
+        yield Row(text, text)
+
+
+def _texts(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
+    with open_source(str(word)) as source:
+        entries = without_notes(source.entries)
+        if len(entries) > 1 and not how.whole:
+            inputs.notes.append(
+                f"every line of the {len(entries):,} files in '{word}' is a text; --whole makes "
+                "each file one"
+            )
+        for entry in entries:
+            lines = text_lines(source, entry, newline="")
+            if how.whole:
+                yield Row(entry.name, "".join(lines))
+            else:
+                yield from _lines(lines)
+
+
+def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
+    with open_source(str(word)) as source:
+        entries = without_notes(source.entries)
+        config = DataConfig(source=str(word), text_column=how.text_column, header=how.header)
+        found = _text_column(source, config, entries[0], reader)
+        [text] = found.indices
+        table = found.first
+        inputs.notes += [f"'{word}': {note}" for note in found.notes]
+        every = [text, *(index for index in range(table.width) if index != text)]
+        whole = TableReader(source, config, table, Columns(tuple(every), ()))
+        for entry in entries:
+            yield from _rows_of(whole, entry)
+
+
+def _text_column(source: Source, config: DataConfig, entry: Entry, reader: Predictor) -> Any:
+    """The table of the first entry with its column of texts: as said, as in training, or obvious.
+
+    Raises:
+        ConfigError: an option names no column; several could be meant, or none.
+    """
+    try:
+        return text_reader(source, config, entry)
+    except ConfigError:
+        if config.text_column is not None or reader.text_column is None:
+            raise
+        known = DataConfig(
+            source=config.source, text_column=reader.text_column, header=config.header
+        )
+        return text_reader(source, known, entry)
+
+
+def _rows_of(reader: TableReader, entry: Entry) -> Iterator[Row]:
+    """The rows of one table with all of their cells in their order; the first index is the text."""
+    first = reader.first
+    if isinstance(first, JsonTable):
+        same = first if entry.name == first.entry.name else JsonTable(reader.source, entry)
+        text = first.names[reader.indices[0]]
+        for number, fields in same.objects():
+            value = first.text(number, reader.indices[0], fields.get(text))
+            yield Row(value, value, tuple(fields.items()))
+        return
+    names = _unique(first)
+    for table, indices, number, cells in reader.rows(entry):
+        value = table.text(number, indices[0], cells[0])
+        by_index = dict(zip(reader.indices, cells, strict=True))
+        yield Row(value, value, tuple((name, by_index[i]) for i, name in enumerate(names)))
+
+
+def _unique(table: Table) -> list[str]:
+    """Names of the columns; those without one, or that come again, are numbered."""
+    names: list[str] = []
+    for index in range(table.width):
+        name = table.names[index] if table.names else ""
+        names.append(name if name and name not in names else f"column_{index + 1}")
+    return names
+
+
+def _pictures(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
+    assert reader.config.image is not None
+    channels, height, width = reader.config.image
+    with open_source(str(word)) as source:
+        entries = without_notes(source.entries)
+        single = source.plain_file is not None
+        pictures = opened(source, entries, "reading pictures")
+        for entry, picture in zip(entries, pictures, strict=True):
+            inputs.resized += picture.size != (width, height)
+            pixels = pixels_of(picture, (width, height), channels == 1)
+            yield Row(str(word) if single else entry.name, np.ascontiguousarray(pixels))
+    _say_resized(inputs, width, height)
+
+
+def _arrays(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
+    with open_source(str(word)) as source:
+        for entry in source.entries:
+            one = Source(source.given, [entry], archive=source.archive)
+            values = read_inputs(one, reader.task.name)
+            yield from _array_rows(Path(entry.name).name, *values, inputs, reader)
+
+
+def _array_rows(
+    name: str,
+    values: np.ndarray,
+    lengths: np.ndarray | None,
+    inputs: Inputs,
+    reader: Predictor,
+) -> Iterator[Row]:
+    """One row of an array after the other, pictures fitted to the model.
+
+    Raises:
+        DataError: steps of another number of features.
+    """
+    config = reader.config
+    if reader.task.series and values.shape[-1] != config.series:
+        raise DataError(
+            f"{name} holds series of {values.shape[-1]} numbers at each step, but {reader.name} "
+            f"reads {config.series}"
+        )
+    for index, row in enumerate(values):
+        row = row if lengths is None else row[: lengths[index]]
+        if config.image is not None:
+            row = _fitted(row, config.image, inputs)
+        yield Row(f"{name} {index + 1}", row)
+    if config.image is not None:
+        _say_resized(inputs, config.image[2], config.image[1])
+
+
+def _fitted(pixels: np.ndarray, image: tuple[int, int, int], inputs: Inputs) -> np.ndarray:
+    """A picture (C, H, W) in the size and the channels that the model reads."""
+    channels, height, width = image
+    if pixels.shape == image:
+        return pixels
+    inputs.resized += pixels.shape[1:] != (height, width)
+    plane = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+    picture = pillow("resizing pictures").fromarray(np.ascontiguousarray(plane))
+    return np.ascontiguousarray(pixels_of(picture, (width, height), channels == 1))
+
+
+def _say_resized(inputs: Inputs, width: int, height: int) -> None:
+    if inputs.resized:
+        inputs.notes.append(f"{inputs.resized:,} pictures resized to {width}x{height}")
+        inputs.resized = 0

@@ -1,0 +1,112 @@
+"""Predictions as lines: of CSV and JSON lines for programs, of a table for people.
+
+A row of a table comes back with all of its columns, and the new ones, called ``predicted_...``,
+behind them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TextIO
+
+from everyformer.core.errors import DataError
+from everyformer.prediction.predictor import Row
+from everyformer.prediction.records import Candidate, Prediction
+
+ADDED = "predicted_"
+WIDEST = 48
+"""characters of an input that people are shown"""
+
+Found = Iterable[tuple[Row, Prediction]]
+
+
+def fields_of(row: Row, prediction: Prediction) -> dict[str, Any]:
+    """One prediction as an object of JSON, the cells of its row first."""
+    found = prediction.fields()
+    if not row.cells:
+        return found
+    del found["input"]
+    return dict(row.cells) | {ADDED + name: value for name, value in found.items()}
+
+
+def write_lines(found: Found, out: TextIO) -> int:
+    """Write one object a line; gives how many."""
+    count = 0
+    for row, prediction in found:
+        count += 1
+        out.write(json.dumps(fields_of(row, prediction), ensure_ascii=False, default=str) + "\n")
+    return count
+
+
+def write_csv(found: Found, out: TextIO, columns: Sequence[str]) -> int:
+    """Write a line of names and one a prediction; gives how many.
+
+    Args:
+        columns: of the predictions (see `Predictor.columns`).
+
+    Raises:
+        DataError: a row of JSON lines with other fields than the first.
+    """
+    writer = csv.writer(out, lineterminator="\n")
+    names: tuple[str, ...] | None = None
+    count = 0
+    for count, (row, prediction) in enumerate(found, 1):
+        cells = dict(row.cells)
+        if names is None:
+            names = tuple(cells)
+            added = [ADDED + name for name in columns] if cells else ["input", *columns]
+            writer.writerow([*names, *added])
+        if new := [name for name in cells if name not in names]:
+            raise DataError(
+                f"row {count:,} has a field '{new[0]}' that the first row has not, so it does not "
+                "fit a CSV: take --format jsonl"
+            )
+        given = [_written(cells.get(name)) for name in names] if names else [prediction.input]
+        answered = prediction.cells()
+        writer.writerow([*given, *(answered.get(name, "") for name in columns)])
+    return count
+
+
+def shown(prediction: Prediction, columns: Sequence[str]) -> Iterator[list[Any]]:
+    """The lines that people are shown of one prediction, as cells."""
+    if not (prediction.tokens or prediction.masks):
+        answered = prediction.cells()
+        yield [_short(prediction.input), *(answered.get(name) for name in columns)]
+        return
+    marked = bool(prediction.masks)
+    first = _short(prediction.filled or prediction.input, end=not marked)
+    for number, candidates in enumerate(prediction.masks or [prediction.tokens], 1):
+        for line in _candidates(candidates):
+            yield [first, *([number] if marked else []), *line]
+            first = ""
+
+
+def headers(columns: Sequence[str]) -> list[str]:
+    """What stands over them."""
+    if "masks" in columns:
+        return ["filled", "mask", "token", "probability"]
+    if "token" in columns:
+        return ["after", "token", "probability"]
+    return ["input", *columns]
+
+
+def _candidates(candidates: Sequence[Candidate]) -> Iterator[list[Any]]:
+    for one in candidates:
+        yield [repr(one.text), f"{one.probability:.4f}"]
+
+
+def _written(value: Any) -> Any:
+    """A cell of a table; lists and objects stay JSON."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return "" if value is None else value
+
+
+def _short(text: str, end: bool = False) -> str:
+    """At most `WIDEST` characters on one line, of its end where that is what counts."""
+    line = " ".join(text.split())
+    if len(line) <= WIDEST:
+        return line
+    return f"…{line[1 - WIDEST :]}" if end else f"{line[: WIDEST - 1]}…"

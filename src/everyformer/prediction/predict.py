@@ -1,0 +1,72 @@
+"""`predict`, the one call from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from everyformer.core.errors import ConfigError
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.models.base import Model
+from everyformer.prediction.inputs import Reading, array_inputs, open_inputs
+from everyformer.prediction.predictor import Predictor
+from everyformer.prediction.records import Prediction
+
+
+def predict(
+    run: str | Path | Model,
+    inputs: str | Path | Sequence[str | Path] | np.ndarray | Tensor,
+    *,
+    top: int | None = None,
+    batch: int = 16,
+    tokenizer: Tokenizer | None = None,
+    classes: Sequence[str] = (),
+    text: bool = False,
+    whole: bool = False,
+    text_column: str | None = None,
+) -> list[Prediction]:
+    """What a trained model answers to each row of ``inputs``, in their order.
+
+        ef.predict("runs/attention", ["a warm film", "a dull one"])[0].label
+        ef.predict("runs/attention", Path("reviews.csv"), top=3)
+        ef.predict(model, images)  # (N, C, H, W) uint8
+
+    Args:
+        run: a run's directory, a saved model's folder, or a model.
+        inputs: sentences, or files and folders as on the command line (a name that is there, has a
+            known ending or a slash, or any `Path`): texts one a line, tables, pictures, arrays; or
+            an array of pictures, series (N, T, n) or tokens (N, L).
+        top: how many classes (default: 1) or tokens (default: 5) come with their probabilities.
+        batch: rows a forward pass; it changes nothing but speed and memory.
+        tokenizer: what makes the tokens of a model that is given as such, or saved without.
+        classes: names of its classes, likewise; without them they are numbered from 0.
+        text: all strings are sentences, whatever they look like.
+        whole: a file of text is one text, not one a line.
+        text_column: of tables, by name or number from 1 (default: the obvious one).
+
+    Returns:
+        One `Prediction` a row: ``label``, ``probability`` and ``top`` of classifiers, ``value`` of
+        regressors, ``tokens`` of language models, ``masks`` and ``filled`` of masked ones.
+
+    Raises:
+        UnsupportedError: the model writes whole sequences: `generate` is for that.
+        DataError: what the model cannot read. ConfigError: there is nothing to read.
+        CheckpointError: there is no run. DivergedError: its weights are not finite.
+    """
+    if isinstance(run, Model):
+        reader = Predictor(run, tokenizer=tokenizer, classes=classes)
+    else:
+        reader = Predictor.load(run, tokenizer=tokenizer, classes=classes)
+    if isinstance(inputs, np.ndarray | Tensor):
+        found = array_inputs(inputs, reader)
+    else:
+        given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+        how = Reading(text=text, whole=whole, text_column=text_column)
+        found = open_inputs(given, reader, how)
+    predictions = [one for _, one in reader.predict(found.rows, top=top, batch=batch)]
+    if not predictions:
+        raise ConfigError("there is nothing to predict: give at least one text, picture or series")
+    return predictions

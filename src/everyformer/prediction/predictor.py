@@ -1,0 +1,426 @@
+"""`Predictor`: a trained model with what it needs to read rows and to say what it answers.
+
+Rows go through the model in batches, in their order, texts of any length padded beside each other;
+padding changes nothing. What is longer than the model's training sequences is cut: texts that are
+answered as a whole keep their beginning, those that go on their end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import ConfigError, DataError, DivergedError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.tasks import TASKS, Task
+from everyformer.data.dataset import Dataset
+from everyformer.data.labelled import cut
+from everyformer.data.text import encode_prompt
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.data.tokenizers.plain import CharTokenizer
+from everyformer.models.base import Model, evaluating
+from everyformer.prediction.records import Candidate, Prediction, ranked
+from everyformer.training.checkpoint import load_model
+from everyformer.training.storage import check_finite
+from everyformer.training.warmstart import read_start
+
+MARKS = re.compile(r"\[MASK\]|_{3,}")
+"""what stands for one hidden token in a text"""
+TOKENS = 5
+"""tokens that are given where nobody says how many"""
+STRANGE = 8
+"""unknown characters that are named"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row to be read."""
+
+    shown: str
+    """what its prediction calls it"""
+    value: str | np.ndarray
+    """a text; or tokens (L,), steps of a series (L, n) or a picture (C, H, W) uint8"""
+    cells: tuple[tuple[str, Any], ...] = ()
+    """the columns of the table that it is a row of, with their names"""
+    target: Any = None
+    """what is true, where that is known"""
+
+
+@dataclass
+class Said:
+    """What is to be said of the rows when all have been read."""
+
+    rows: int = 0
+    cut: int = 0
+    empty: int = 0
+    strange: int = 0
+    """texts with characters that the tokenizer does not know"""
+    characters: set[str] = field(default_factory=set)
+    """some of them"""
+
+
+class Predictor:
+    """A model, read for prediction.
+
+    Args:
+        model: of a task that answers rows or writes or fills text.
+        name: what messages call it.
+        tokenizer: what makes its tokens; None of models that read no text.
+        classes: names of its classes; () numbers them.
+        length: tokens or steps that are read of a row (default: as many as the model takes).
+
+    Raises:
+        UnsupportedError: its task is not one of those.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        name: str = "the model",
+        *,
+        tokenizer: Tokenizer | None = None,
+        classes: Sequence[str] = (),
+        length: int | None = None,
+    ) -> None:
+        self.model, self.name, self.tokenizer = model, name, tokenizer
+        self.config, self.task = model.config, TASKS[model.config.task]
+        require_rows(self.task, name)
+        if classes and len(classes) != self.config.classes:
+            raise ConfigError(f"{name} has {self.config.classes} classes, not {len(classes)}")
+        self.classes = tuple(classes) or tuple(map(str, range(self.config.classes)))
+        self.named = bool(classes) or not self.task.classifies
+        """whether the names of the classes are known"""
+        self.length = self.config.tokens if length is None else length
+        self.text_column: str | None = None
+        """of the tables that it was trained on, where that was said"""
+        self.said = Said()
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, average: int | None = None, tokenizer: Tokenizer | None = None,
+        classes: Sequence[str] = (),
+    ) -> Predictor:  # fmt: skip
+        """The best weights of the run at ``path``, or the model that was saved there.
+
+        Args:
+            average: the mean over a run's newest so many checkpoints instead.
+            tokenizer, classes: replace the run's own.
+
+        Raises:
+            CheckpointError: nothing is there, or it is damaged.
+            DivergedError: its weights are not finite.
+        """
+        start = read_start(path)
+        name = f"the {'run' if start.values else 'model'} in {start.path}"
+        require_rows(TASKS[start.config.task], name)
+        model = load_model(path, average=average)
+        assert isinstance(model, Model)
+        check_finite(model, start.path)
+        data = start.values.get("data", {})
+        found = cls(
+            model,
+            name,
+            tokenizer=tokenizer or start.tokenizer,
+            classes=tuple(classes) or tuple(data.get("classes", ())),
+            length=data.get("length"),
+        )
+        known = start.values.get("run")
+        found.text_column = known["data"].get("text_column") if isinstance(known, dict) else None
+        return found
+
+    def predict(
+        self, rows: Iterable[Row], *, top: int | None = None, batch: int = 16
+    ) -> Iterator[tuple[Row, Prediction]]:
+        """Each row with its prediction, in order, ``batch`` rows a forward pass.
+
+        Args:
+            top: classes or tokens given with their probabilities (default: 1 class, 5 tokens).
+
+        Raises:
+            DataError: a row that the model cannot read.
+            DivergedError: the model gives no finite numbers.
+        """
+        top = top or (1 if self.task.answers else TOKENS)
+        answer = self._answer()
+        for chunk in _batched(rows, batch):
+            read = [self._read(row) for row in chunk]
+            filled = [one for one in read if one is not None]
+            found = iter(answer(filled, top) if filled else ())
+            for row, one in zip(chunk, read, strict=True):
+                given = {"input": row.shown, "target": row.target}
+                yield row, Prediction(**given, **({} if one is None else next(found)))
+
+    def held_out(self, dataset: Dataset, batch: int, limit: int | None = None) -> Iterator[Row]:
+        """The validation part of its own data as rows, with what is true of each."""
+        number = 0
+        for part in dataset.validation_batches(batch, limit):
+            for index in range(len(part.inputs)):
+                number += 1
+                inputs = part.inputs[index]
+                if part.keep is not None:
+                    inputs = inputs[part.keep[index]]
+                target = self._target(part.targets[index])
+                value = inputs.numpy()
+                if self.task.predicts == "hidden" and self.mask_token not in value:
+                    continue
+                text = self.tokenizer is not None and value.ndim == 1
+                shown = self._text(value.tolist()) if text else f"held-out row {number}"
+                yield Row(shown, value, target=target)
+
+    @property
+    def mask_token(self) -> int:
+        """The id of hidden tokens."""
+        own = None if self.tokenizer is None else self.tokenizer.mask
+        return self.config.vocabulary - 1 if own is None else own
+
+    def columns(self, top: int | None = None, target: bool = False) -> list[str]:
+        """The names that `Prediction.cells` has of its predictions; ``target``: of held-out rows"""
+        count, config = top or (1 if self.task.answers else TOKENS), self.config
+        if self.task.measures:
+            several = [f"_{number}" for number in range(1, config.outputs + 1)]
+            ends = several if config.outputs > 1 else [""]
+            names = ["target", "value"] if target else ["value"]
+            return [name + end for name in names for end in ends]
+        found = ["target"] if target and self.task.predicts != "hidden" else []
+        if self.task.predicts == "hidden":
+            return [*found, "filled", "masks"]
+        name, most = (
+            ("label", config.classes) if self.task.classifies else ("token", config.vocabulary)
+        )
+        for rank in range(1, min(count, most) + 1):
+            found += [ranked(name, rank), ranked("probability", rank)]
+        return found
+
+    def notes(self) -> list[str]:
+        """What there is to say of the rows that have been read, a sentence each."""
+        said, found = self.said, []
+        if not self.named:
+            found.append(f"{self.name} does not know the names of its classes: they are numbered")
+        if said.cut:
+            unit = "steps" if self.task.series else "tokens"
+            part = f"the first {self.length:,} of each"
+            if not self.task.answers:
+                continues = self.task.continues
+                part = f"the last {self.length:,} of each" if continues else "what is about a mask"
+            found.append(
+                f"{said.cut:,} of {said.rows:,} rows are longer than {self.length:,} {unit}: "
+                f"{part} is read"
+            )
+        if said.strange:
+            shown = ", ".join(map(repr, sorted(said.characters)[:STRANGE]))
+            found.append(
+                f"{said.strange:,} texts have characters that the training text never had "
+                f"({shown}): they are read as unknown ones"
+            )
+        if said.empty:
+            found.append(f"{said.empty:,} rows without text have no prediction")
+        return found
+
+    def _read(self, row: Row) -> np.ndarray | None:
+        """What the model reads of a row; None where there is nothing."""
+        value = self._encode(row) if isinstance(row.value, str) else row.value
+        self.said.rows += 1
+        if not len(value):
+            self.said.empty += 1
+            return None
+        if self.task.pictures or len(value) <= self.length:
+            return value
+        self.said.cut += 1
+        if self.task.continues:
+            return value[-self.length :]
+        if self.task.predicts == "hidden":
+            first = int(np.argmax(value == self.mask_token)) - self.length // 2
+            return value[max(0, min(first, len(value) - self.length)) :][: self.length]
+        return cut(value, self.length, () if self.tokenizer is None else self.tokenizer.closing)
+
+    def _encode(self, row: Row) -> np.ndarray:
+        """The tokens of a row's text; none of white space alone where that answers nothing."""
+        text, tokenizer = str(row.value), self.tokenizer
+        if tokenizer is None:
+            raise ConfigError(
+                f"{self.name} has no tokenizer, so it reads no text: give arrays of tokens (.npy), "
+                "or put one beside a saved model with ef.save(model, folder, tokenizer=...)"
+            )
+        if not (text.strip() if self.task.answers else text):
+            return np.empty(0, dtype=np.int64)
+        if self.task.continues:
+            return encode_prompt(tokenizer, text)[0].numpy()
+        hides = self.task.predicts == "hidden"
+        if isinstance(tokenizer, CharTokenizer):
+            plain = MARKS.sub("", text) if hides else text
+            if new := {*plain} - {*tokenizer.characters}:
+                self.said.strange += 1
+                self.said.characters |= set(sorted(new)[:STRANGE])
+        if hides:
+            return self._marked(text, tokenizer)
+        return tokenizer.encode_alone(text).astype(np.int64)
+
+    def _marked(self, text: str, tokenizer: Tokenizer) -> np.ndarray:
+        """The tokens of a text in which marks stand for hidden ones."""
+        parts = MARKS.split(text)
+        if len(parts) == 1:
+            raise DataError(
+                f"'{_short(text)}' has no hidden token: write [MASK] or ___ for each that is to be "
+                "filled in"
+            )
+        # where tokens begin with their space, the one before a mark is the hidden token's own
+        spaced = len(tokenizer.encode(" a")) == len(tokenizer.encode("a"))
+        found = list(tokenizer.opening)
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            found += tokenizer.encode(part.removesuffix(" ") if spaced and not last else part)
+            found += [] if last else [self.mask_token]
+        return np.array([*found, *tokenizer.closing], dtype=np.int64)
+
+    def _answer(self) -> Callable[[Sequence[np.ndarray], int], Iterator[dict[str, Any]]]:
+        if self.task.classifies:
+            return self._classes
+        if self.task.measures:
+            return self._numbers
+        return self._next if self.task.continues else self._hidden
+
+    def _classes(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
+        for p in self._logits(rows).softmax(-1):
+            found = [Candidate(self.classes[id_], value, id_) for value, id_ in _best(p, top)]
+            yield {"label": found[0].text, "probability": found[0].probability, "top": (*found,)}
+
+    def _numbers(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
+        for values in self._logits(rows).tolist():
+            yield {"value": values[0] if len(values) == 1 else (*values,)}
+
+    def _next(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
+        # padded in front, so that the last position is every row's own
+        logits = self._logits(rows, front=True, last=1)[:, -1]
+        for row, p in zip(rows, logits.softmax(-1), strict=True):
+            yield {"tokens": self._candidates(row.tolist(), p, top)}
+
+    def _hidden(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
+        logits = self._logits(rows)
+        for row, z in zip(rows, logits, strict=True):
+            places = np.flatnonzero(row == self.mask_token)
+            ids, masks = row.tolist(), []
+            z[:, self.mask_token] = -torch.inf  # nothing hides a mask
+            for place in places.tolist():
+                masks.append(self._candidates(ids[:place], z[place].softmax(-1), top))
+                ids[place] = masks[-1][0].id
+            yield {"masks": (*masks,), "filled": self._text(ids)}
+
+    def _logits(self, rows: Sequence[np.ndarray], front: bool = False, **how: Any) -> Tensor:
+        """The model's output of rows in one batch, on the CPU in double precision.
+
+        Raises:
+            DataError: tokens that the model does not have.
+            DivergedError: it is not finite.
+        """
+        device = next(self.model.parameters()).device
+        inputs, keep = _padded(rows, front and not self.task.pictures)
+        if inputs.dtype == torch.int64 and inputs.dim() == 2:
+            most = int(inputs.max())
+            if most >= self.config.vocabulary:
+                raise DataError(
+                    f"there is a token {most}, but {self.name} has {self.config.vocabulary:,} "
+                    "tokens, counted from 0: give tokens of its own tokenizer"
+                )
+        mask = None if keep is None else Mask(keep=keep.to(device))
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices), torch.no_grad(), evaluating(self.model):
+            # members that draw random numbers draw the same for every batch
+            torch.manual_seed(0)
+            found: Tensor = self.model(inputs.to(device), mask=mask, **how).logits.cpu().double()
+        real = found if keep is None or found.dim() != 3 or front else found[keep]
+        if not bool(real.isfinite().all()):
+            raise DivergedError(
+                f"{self.name} gives no finite numbers: its training diverged, or what it reads is "
+                "far from what it learned"
+            )
+        return found
+
+    def _candidates(self, before: Sequence[int], p: Tensor, top: int) -> tuple[Candidate, ...]:
+        return tuple(
+            Candidate(self._token(before, id_), value, id_) for value, id_ in _best(p, top)
+        )
+
+    def _token(self, before: Sequence[int], token: int) -> str:
+        """The text of a token after others; a part of a character by its number."""
+        tokenizer = self.tokenizer
+        if tokenizer is None or token >= tokenizer.vocabulary:
+            return str(token) if tokenizer is None else "[MASK]"
+        text = tokenizer.decode_after(before[-16:], [token])
+        if text and "\ufffd" not in text:
+            return text
+        return f"<0x{token:02X}>" if tokenizer.vocabulary == 256 else f"<{token}>"
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """Tokens as text, hidden ones as marks."""
+        if self.tokenizer is None:
+            return " ".join(map(str, ids))
+        parts: list[str] = []
+        for hidden, run in itertools.groupby(ids, lambda token: token == self.mask_token):
+            tokens = list(run)
+            if hidden and self.task.predicts == "hidden":
+                parts += ["[MASK]"] * len(tokens)
+            else:
+                parts.append(self.tokenizer.decode(tokens))
+        return "".join(parts)
+
+    def _target(self, target: Tensor) -> Any:
+        """What is true of a held-out row, as its prediction says it."""
+        if self.task.classifies:
+            return self.classes[int(target)]
+        if self.task.measures:
+            values = target.flatten().tolist()
+            return values[0] if len(values) == 1 else (*values,)
+        if self.task.continues:
+            last = int(target[-1])
+            return None if last < 0 else self._token([], last)
+        return None
+
+
+def require_rows(task: Task, name: str) -> None:
+    """Refuse a task of which a row has no class, no numbers, and no next or hidden tokens.
+
+    Raises:
+        UnsupportedError: names the verb that shows what such a model does.
+    """
+    if not (task.answers or task.continues or task.predicts == "hidden"):
+        raise UnsupportedError(
+            f"{name} has the task {task.name}, which writes whole sequences: everyformer generate "
+            "shows them; predict is for runs that classify, measure, go on with a text or fill it"
+        )
+
+
+def _best(p: Tensor, top: int) -> list[tuple[float, int]]:
+    """The ``top`` probabilities with their ids, the greatest first."""
+    found = p.topk(min(top, len(p)))
+    return list(zip(found.values.tolist(), found.indices.tolist(), strict=True))
+
+
+def _padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | None]:
+    """Rows beside each other, and flags of what is real where they differ in length."""
+    longest = max(map(len, rows))
+    if all(len(row) == longest for row in rows):
+        return torch.from_numpy(np.stack(rows)), None
+    inputs = np.zeros((len(rows), longest, *rows[0].shape[1:]), dtype=rows[0].dtype)
+    keep = np.zeros((len(rows), longest), dtype=bool)
+    for index, row in enumerate(rows):
+        here = slice(longest - len(row), None) if front else slice(len(row))
+        inputs[index, here], keep[index, here] = row, True
+    return torch.from_numpy(inputs), torch.from_numpy(keep)
+
+
+def _batched(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
+    after = iter(rows)
+    while chunk := list(itertools.islice(after, size)):
+        yield chunk
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -1,0 +1,87 @@
+"""`Prediction`: what a model answers to one row, and how it is written as columns or fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Candidate(NamedTuple):
+    """One class or one token, with its probability."""
+
+    text: str
+    """name of the class, or text of the token"""
+    probability: float
+    id: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model answers to one row; what its task has no use for stays empty.
+
+    A row without text, such as an empty line of a file, has ``input`` alone.
+    """
+
+    input: str
+    """the text, or the name of the file or the number of the row that was read"""
+    label: str | None = None
+    """the most probable class"""
+    probability: float | None = None
+    """of that class"""
+    top: tuple[Candidate, ...] = ()
+    """as many classes as were asked for, the most probable first"""
+    value: float | tuple[float, ...] | None = None
+    """the predicted number, or several, in the units of the training data"""
+    tokens: tuple[Candidate, ...] = ()
+    """what may come next, the most probable first"""
+    masks: tuple[tuple[Candidate, ...], ...] = ()
+    """for each mask what it may hide, the most probable first"""
+    filled: str | None = None
+    """the text with the most probable tokens in the masks' places"""
+    target: str | float | tuple[float, ...] | None = None
+    """of a held-out row what is true"""
+
+    def fields(self) -> dict[str, Any]:
+        """What there is of it, as plain values for JSON."""
+        found: dict[str, Any] = {"input": self.input}
+        for name in ("target", "label", "probability", "value", "filled"):
+            if getattr(self, name) is not None:
+                found[name] = getattr(self, name)
+        if len(self.top) > 1:
+            found["top"] = [{"label": one.text, "probability": one[1]} for one in self.top]
+        if self.tokens:
+            found["tokens"] = _tokens(self.tokens)
+        if self.masks:
+            found["masks"] = [_tokens(candidates) for candidates in self.masks]
+        return found
+
+    def cells(self) -> dict[str, Any]:
+        """The same as one line of a table: candidates side by side, numbered from the second on."""
+        found: dict[str, Any] = {} if self.target is None else _numbered("target", self.target)
+        for rank, one in enumerate(self.top, 1):
+            found |= {ranked("label", rank): one.text, ranked("probability", rank): one[1]}
+        if self.value is not None:
+            found |= _numbered("value", self.value)
+        for rank, one in enumerate(self.tokens, 1):
+            found |= {ranked("token", rank): one.text, ranked("probability", rank): one[1]}
+        if self.filled is not None:
+            masks = [_tokens(candidates) for candidates in self.masks]
+            found |= {"filled": self.filled, "masks": json.dumps(masks, ensure_ascii=False)}
+        return found
+
+
+def _tokens(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+    return [{"token": one.text, "id": one.id, "probability": one[1]} for one in candidates]
+
+
+def ranked(name: str, rank: int) -> str:
+    """The column of the candidate of this rank, counted from 1."""
+    return name if rank == 1 else f"{name}_{rank}"
+
+
+def _numbered(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, tuple):
+        return {name: value}
+    return {f"{name}_{number}": one for number, one in enumerate(value, 1)}
