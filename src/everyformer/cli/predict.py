@@ -86,7 +86,7 @@ def run(options: PredictOptions) -> int:
     form = _format(options)
     from everyformer.cli.trained import open_run
     from everyformer.core.pulse import doing
-    from everyformer.prediction.predictor import Predictor
+    from everyformer.prediction.predictor import Predictor, counted
 
     trained = open_run(options.run)
     reader = Predictor.load(trained.path, average=options.average)
@@ -96,10 +96,10 @@ def run(options: PredictOptions) -> int:
     with ExitStack() as stack:
         stack.enter_context(doing("predicting"))
         count = _write(options, form, found, columns, stack)
-    for note in (*inputs.notes, *reader.notes()):
+    for note in (*inputs.notes(), *reader.notes()):
         say(note)
     if options.out is not None:
-        say(f"{count:,} predictions in {options.out}")
+        say(f"{counted(count, 'prediction')} in {options.out}")
     return 0
 
 

@@ -43,15 +43,21 @@ def survey(source: Source, entries: Sequence[Entry]) -> tuple[Counter[tuple[int,
 
 
 def opened(
-    source: Source, entries: Sequence[Entry], doing: str, decode: bool = True
+    source: Source,
+    entries: Sequence[Entry],
+    doing: str,
+    decode: bool = True,
+    quiet: bool = False,
 ) -> Iterator[Any]:
     """Each picture, opened by pillow and, unless told otherwise, decoded and set upright.
+
+    ``quiet`` shows no progress.
 
     Raises:
         DataError: no picture, cut short, of fractions, or too large to be one in good faith.
     """
     image = pillow("reading pictures")
-    for entry in tqdm(entries, desc=doing, unit="pictures", disable=None):
+    for entry in tqdm(entries, desc=doing, unit="pictures", disable=quiet or None):
         raw = source.read(entry)
         try:
             with warnings.catch_warnings():

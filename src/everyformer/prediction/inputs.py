@@ -27,7 +27,7 @@ from everyformer.data.records import JsonTable
 from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, Table
 from everyformer.data.tables import Columns, TableReader, text_reader
-from everyformer.prediction.predictor import Predictor, Row
+from everyformer.prediction.predictor import Predictor, Row, counted
 
 TEXTS = {".txt", ".md", ".text"}
 KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, ".zip"}
@@ -62,10 +62,16 @@ class Inputs:
     rows: Iterator[Row]
     tables: bool
     """whether they are rows of tables, whose columns are kept"""
-    notes: list[str] = field(default_factory=list)
-    """what was found and guessed; complete when the rows have been read"""
+    found: list[str] = field(default_factory=list)
+    """what was found and guessed"""
     resized: int = 0
-    """pictures of another size"""
+    """pictures of another size than the model reads"""
+
+    def notes(self) -> list[str]:
+        """What there is to say when the rows have been read, half a sentence each."""
+        if not self.resized:
+            return self.found
+        return [*self.found, f"{counted(self.resized, 'picture')} resized as in training"]
 
 
 def open_inputs(given: Sequence[str | Path], reader: Predictor, how: Reading) -> Inputs:
@@ -108,7 +114,7 @@ def array_inputs(given: np.ndarray | Tensor, reader: Predictor) -> Inputs:
 
 def _kind(word: str | Path, reader: Predictor, how: Reading) -> Kind:
     """What a word stands for."""
-    if how.text or word == LINES:
+    if how.text or word == LINES or not str(word).strip():
         return "sentences"
     path = expanded(word)
     looks = isinstance(word, Path) or path.suffix.lower() in KNOWN or "/" in word
@@ -118,9 +124,11 @@ def _kind(word: str | Path, reader: Predictor, how: Reading) -> Kind:
         with open_source(str(word)) as source:
             return _held(source)
     except DataError as error:
-        if looks and not _exists(path) and reader.task.embeds_text:
-            raise DataError(f"{error}; a sentence that looks so is read with --text") from error
-        raise
+        if _exists(path):
+            raise
+        if not reader.task.embeds_text:
+            raise DataError(f"{error}; {reader.name} reads {_reads(reader)}") from error
+        raise DataError(f"{error}; a sentence that looks so is read with --text") from error
 
 
 def _exists(path: Path) -> bool:
@@ -152,16 +160,17 @@ def _require_fit(word: str | Path, kind: Kind, reader: Predictor) -> None:
     """Refuse what the model does not read."""
     task = reader.task
     able: tuple[Kind, ...] = ("sentences", "texts", "tables", "arrays")
-    reads = "texts"
-    if task.pictures:
-        able, reads = ("pictures", "arrays"), "pictures"
-    elif task.series:
-        able, reads = ("arrays",), "series (.npy or .npz)"
+    if not task.embeds_text:
+        able = ("pictures", "arrays") if task.pictures else ("arrays",)
     if kind not in able:
-        raise DataError(
-            f"'{word}' {'is a sentence' if kind == 'sentences' else f'holds {kind}'}, but "
-            f"{reader.name} reads {reads} (task {task.name})"
-        )
+        what = "is a sentence" if kind == "sentences" else f"holds {kind}"
+        raise DataError(f"'{word}' {what}, but {reader.name} reads {_reads(reader)}")
+
+
+def _reads(reader: Predictor) -> str:
+    """What a model reads, in messages."""
+    what = "pictures" if reader.task.pictures else "texts"
+    return f"{'series (.npy, .npz)' if reader.task.series else what} (task {reader.task.name})"
 
 
 def _sentence(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
@@ -187,7 +196,7 @@ def _texts(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) ->
     with open_source(str(word)) as source:
         entries = without_notes(source.entries)
         if len(entries) > 1 and not how.whole:
-            inputs.notes.append(
+            inputs.found.append(
                 f"every line of the {len(entries):,} files in '{word}' is a text; --whole makes "
                 "each file one"
             )
@@ -206,7 +215,7 @@ def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Readin
         found = _text_column(source, config, entries[0], reader)
         [text] = found.indices
         table = found.first
-        inputs.notes += [f"'{word}': {note}" for note in found.notes]
+        inputs.found += [f"'{word}': {note}" for note in found.notes]
         every = [text, *(index for index in range(table.width) if index != text)]
         whole = TableReader(source, config, table, Columns(tuple(every), ()))
         for entry in entries:
@@ -262,12 +271,11 @@ def _pictures(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading)
     with open_source(str(word)) as source:
         entries = without_notes(source.entries)
         single = source.plain_file is not None
-        pictures = opened(source, entries, "reading pictures")
+        pictures = opened(source, entries, "reading pictures", quiet=single)
         for entry, picture in zip(entries, pictures, strict=True):
             inputs.resized += picture.size != (width, height)
             pixels = pixels_of(picture, (width, height), channels == 1)
             yield Row(str(word) if single else entry.name, np.ascontiguousarray(pixels))
-    _say_resized(inputs, width, height)
 
 
 def _arrays(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
@@ -301,8 +309,6 @@ def _array_rows(
         if config.image is not None:
             row = _fitted(row, config.image, inputs)
         yield Row(f"{name} {index + 1}", row)
-    if config.image is not None:
-        _say_resized(inputs, config.image[2], config.image[1])
 
 
 def _fitted(pixels: np.ndarray, image: tuple[int, int, int], inputs: Inputs) -> np.ndarray:
@@ -314,9 +320,3 @@ def _fitted(pixels: np.ndarray, image: tuple[int, int, int], inputs: Inputs) -> 
     plane = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
     picture = pillow("resizing pictures").fromarray(np.ascontiguousarray(plane))
     return np.ascontiguousarray(pixels_of(picture, (width, height), channels == 1))
-
-
-def _say_resized(inputs: Inputs, width: int, height: int) -> None:
-    if inputs.resized:
-        inputs.notes.append(f"{inputs.resized:,} pictures resized to {width}x{height}")
-        inputs.resized = 0

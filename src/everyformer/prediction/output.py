@@ -75,20 +75,20 @@ def shown(prediction: Prediction, columns: Sequence[str]) -> Iterator[list[Any]]
         answered = prediction.cells()
         yield [_short(prediction.input), *(answered.get(name) for name in columns)]
         return
-    marked = bool(prediction.masks)
-    first = _short(prediction.filled or prediction.input, end=not marked)
+    first = _short(prediction.input, end=not prediction.masks)
+    true = [] if "target" not in columns else [repr(prediction.target)]
     for number, candidates in enumerate(prediction.masks or [prediction.tokens], 1):
         for line in _candidates(candidates):
-            yield [first, *([number] if marked else []), *line]
-            first = ""
+            yield [first, *true, *([number] if prediction.masks else []), *line]
+            first, true = "", [""] * len(true)
 
 
 def headers(columns: Sequence[str]) -> list[str]:
     """What stands over them."""
     if "masks" in columns:
-        return ["filled", "mask", "token", "probability"]
+        return ["text", "mask", "token", "probability"]
     if "token" in columns:
-        return ["after", "token", "probability"]
+        return ["after", *(["target"] if "target" in columns else []), "token", "probability"]
     return ["input", *columns]
 
 

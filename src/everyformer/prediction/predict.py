@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.models.base import Model
 from everyformer.prediction.inputs import Reading, array_inputs, open_inputs
@@ -53,7 +52,7 @@ def predict(
 
     Raises:
         UnsupportedError: the model writes whole sequences: `generate` is for that.
-        DataError: what the model cannot read. ConfigError: there is nothing to read.
+        DataError: what the model cannot read, or nothing at all.
         CheckpointError: there is no run. DivergedError: its weights are not finite.
     """
     if isinstance(run, Model):
@@ -66,7 +65,4 @@ def predict(
         given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
         how = Reading(text=text, whole=whole, text_column=text_column)
         found = open_inputs(given, reader, how)
-    predictions = [one for _, one in reader.predict(found.rows, top=top, batch=batch)]
-    if not predictions:
-        raise ConfigError("there is nothing to predict: give at least one text, picture or series")
-    return predictions
+    return [one for _, one in reader.predict(found.rows, top=top, batch=batch)]

@@ -157,6 +157,8 @@ class Predictor:
             for row, one in zip(chunk, read, strict=True):
                 given = {"input": row.shown, "target": row.target}
                 yield row, Prediction(**given, **({} if one is None else next(found)))
+        if not self.said.rows:
+            raise DataError("there are no rows to predict: give at least one")
 
     def held_out(self, dataset: Dataset, batch: int, limit: int | None = None) -> Iterator[Row]:
         """The validation part of its own data as rows, with what is true of each."""
@@ -167,8 +169,8 @@ class Predictor:
                 inputs = part.inputs[index]
                 if part.keep is not None:
                     inputs = inputs[part.keep[index]]
-                target = self._target(part.targets[index])
                 value = inputs.numpy()
+                target = self._target(part.targets[index], value)
                 if self.task.predicts == "hidden" and self.mask_token not in value:
                     continue
                 text = self.tokenizer is not None and value.ndim == 1
@@ -211,17 +213,17 @@ class Predictor:
                 continues = self.task.continues
                 part = f"the last {self.length:,} of each" if continues else "what is about a mask"
             found.append(
-                f"{said.cut:,} of {said.rows:,} rows are longer than {self.length:,} {unit}: "
+                f"{said.cut:,} of {counted(said.rows, 'row')} longer than {self.length:,} {unit}: "
                 f"{part} is read"
             )
         if said.strange:
             shown = ", ".join(map(repr, sorted(said.characters)[:STRANGE]))
             found.append(
-                f"{said.strange:,} texts have characters that the training text never had "
-                f"({shown}): they are read as unknown ones"
+                f"{counted(said.strange, 'text')} with characters that the training text never had "
+                f"({shown}), which are read as unknown ones"
             )
         if said.empty:
-            found.append(f"{said.empty:,} rows without text have no prediction")
+            found.append(f"{counted(said.empty, 'row')} without text and so without a prediction")
         return found
 
     def _read(self, row: Row) -> np.ndarray | None:
@@ -371,8 +373,8 @@ class Predictor:
                 parts.append(self.tokenizer.decode(tokens))
         return "".join(parts)
 
-    def _target(self, target: Tensor) -> Any:
-        """What is true of a held-out row, as its prediction says it."""
+    def _target(self, target: Tensor, read: np.ndarray) -> Any:
+        """What is true of a held-out row that is ``read``, as its prediction says it."""
         if self.task.classifies:
             return self.classes[int(target)]
         if self.task.measures:
@@ -380,7 +382,7 @@ class Predictor:
             return values[0] if len(values) == 1 else (*values,)
         if self.task.continues:
             last = int(target[-1])
-            return None if last < 0 else self._token([], last)
+            return None if last < 0 else self._token(read.tolist(), last)
         return None
 
 
@@ -395,6 +397,11 @@ def require_rows(task: Task, name: str) -> None:
             f"{name} has the task {task.name}, which writes whole sequences: everyformer generate "
             "shows them; predict is for runs that classify, measure, go on with a text or fill it"
         )
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things: 1 row, 2,000 rows."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _best(p: Tensor, top: int) -> list[tuple[float, int]]:
