@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -222,21 +223,18 @@ def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Readin
             yield from _rows_of(whole, entry)
 
 
-def _text_column(source: Source, config: DataConfig, entry: Entry, reader: Predictor) -> Any:
-    """The table of the first entry with its column of texts: as said, as in training, or obvious.
+def _text_column(
+    source: Source, config: DataConfig, entry: Entry, reader: Predictor
+) -> TableReader:
+    """Reads the column of texts: the one that is said, or that of training, or the obvious one.
 
     Raises:
         ConfigError: an option names no column; several could be meant, or none.
     """
-    try:
-        return text_reader(source, config, entry)
-    except ConfigError:
-        if config.text_column is not None or reader.text_column is None:
-            raise
-        known = DataConfig(
-            source=config.source, text_column=reader.text_column, header=config.header
-        )
-        return text_reader(source, known, entry)
+    if config.text_column is None and reader.text_column is not None:
+        with suppress(ConfigError):  # a table of another form
+            return text_reader(source, replace(config, text_column=reader.text_column), entry)
+    return text_reader(source, config, entry)
 
 
 def _rows_of(reader: TableReader, entry: Entry) -> Iterator[Row]:

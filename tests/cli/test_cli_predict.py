@@ -1,0 +1,212 @@
+"""`predict` and `eval` of runs that answer, as a user runs them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from everyformer.training.checkpoint import load_model
+
+Say = Callable[..., tuple[int, str, str]]
+Train = Callable[..., Path]
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def days(tree: Path) -> Path:
+    """A table of texts with labels, numbers and an identity each."""
+    words = ("warm", "cold", "wet") * 20
+    rows = [f"{n},a {word} day,{word},{n}.5" for n, word in enumerate(words)]
+    (tree / "days.csv").write_text("\n".join(["id,text,label,price", *rows]) + "\n")
+    return tree
+
+
+@pytest.fixture
+def run(days: Path, trained: Train) -> str:
+    """A run that classifies its texts."""
+    return str(trained("attention", "--data", "days.csv", "--steps", "2"))
+
+
+def test_sentences_are_answered_in_order_with_their_probabilities(run: str, say: Say) -> None:
+    code, out, err = say("predict", run, "a wet day", "a cold day", "--top", "3", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["run"] == run
+    for one, text in zip(found["predictions"], ("a wet day", "a cold day"), strict=True):
+        assert one["input"] == text
+        assert sorted(c["label"] for c in one["top"]) == ["cold", "warm", "wet"]
+        assert sum(c["probability"] for c in one["top"]) == pytest.approx(1)
+        assert one["label"] == one["top"][0]["label"]
+    out = say("predict", run, "a wet day")[1]
+    assert out.split()[:3] == ["input", "label", "probability"]
+    assert found["predictions"][0]["label"] in out
+
+
+def test_a_table_comes_back_with_columns_added(run: str, say: Say, days: Path) -> None:
+    code, out, err = say("predict", run, "days.csv", "--out", "new.csv", "--batch", "7")
+    assert (code, out) == (0, "")
+    assert "60 predictions in new.csv" in err
+    before = [*csv.DictReader(io.StringIO(Path("days.csv").read_text()))]
+    after = [*csv.DictReader(io.StringIO(Path("new.csv").read_text()))]
+    added = [{k: row.pop(k) for k in ("predicted_label", "predicted_probability")} for row in after]
+    assert after == before
+    assert all(one["predicted_label"] in ("warm", "cold", "wet") for one in added)
+    say("predict", run, "days.csv", "--out", "new.jsonl")
+    lines = [json.loads(line) for line in Path("new.jsonl").read_text().splitlines()]
+    assert [one["predicted_label"] for one in lines] == [one["predicted_label"] for one in added]
+    assert list(lines[0]) == ["id", "text", "label", "price", *added[0]]
+    assert say("predict", run, "days.csv", "--format", "csv")[1] == Path("new.csv").read_text()
+
+
+def test_without_inputs_the_held_out_part_is_read_and_agrees_with_eval(run: str, say: Say) -> None:
+    lines = [json.loads(x) for x in say("predict", run, "--format", "jsonl")[1].splitlines()]
+    found = json.loads(say("eval", run, "--json")[1])["evaluation"]
+    assert len(lines) == found["scored"]
+    right = [one["target"] == one["label"] for one in lines]
+    assert sum(right) / len(right) == pytest.approx(found["accuracy"])
+    assert len(say("predict", run, "--sequences", "2", "--format", "csv")[1].splitlines()) == 3
+
+
+def test_eval_prints_measures_beside_the_majoritys(run: str, say: Say) -> None:
+    code, out, err = say("eval", run)
+    assert code == 0, err
+    found = json.loads(say("eval", run, "--json")[1])
+    measures = found["evaluation"]
+    for name, called in (("balanced_accuracy", "balanced accuracy"), ("macro_f1", "macro F1")):
+        [line] = [line for line in out.splitlines() if line.startswith(called)]
+        assert f"{measures[name]:.4g}" in line
+        assert line.endswith(f"{measures[f'majority_{name}']:.4g}")
+    names = found["data"]["classes"]
+    assert f"always '{names[measures['majority']]}'" in out
+    assert [row["rows"] for row in measures["by_class"]] == [2, 2, 2]
+    assert sum(map(sum, measures["confusion"])) == 6
+    assert sum(row["rows"] for row in measures["calibration"]) == 6
+
+
+def test_many_classes_are_shown_by_the_lowest_f1(tree: Path, trained: Train, say: Say) -> None:
+    rows = "".join(f"text {n % 21} {n},{chr(97 + n % 21)}\n" for n in range(210))
+    (tree / "many.csv").write_text(f"text,label\n{rows}")
+    run = str(trained("gmlp", "--data", "many.csv", "--steps", "1"))
+    out = say("eval", run)[1]
+    assert "the 20 classes of 21 with the lowest F1" in out
+    assert "true, and answered" not in out
+
+
+def test_numbers_are_predicted_and_measured(days: Path, trained: Train, say: Say) -> None:
+    words = ("--data", "days.csv", "--task", "regress", "--data.label-column", "price")
+    run = str(trained("attention", *words, "--steps", "2"))
+    lines = [json.loads(x) for x in say("predict", run, "--format", "jsonl")[1].splitlines()]
+    errors = [abs(one["value"] - one["target"]) for one in lines]
+    code, out, err = say("eval", run)
+    assert code == 0, err
+    found = json.loads(say("eval", run, "--json")[1])["evaluation"]
+    assert sum(errors) / len(errors) == pytest.approx(found["mae"], rel=1e-5)
+    [line] = [line for line in out.splitlines() if line.startswith("RMSE")]
+    assert line.endswith(f"{found['mean_rmse']:.4g}")
+    assert "always the mean" in out
+    header = say("predict", run, "a day", "--format", "csv")[1].splitlines()[0]
+    assert header == "input,value"
+
+
+def test_language_models_say_what_comes_next(trained: Train, say: Say) -> None:
+    run = str(trained("aft-simple"))
+    code, out, err = say("predict", run, "a warm", "the qui", "--top", "2", "--json")
+    assert code == 0, err
+    first, second = json.loads(out)["predictions"]
+    assert len(first["tokens"]) == len(second["tokens"]) == 2
+    assert first["tokens"][0]["probability"] >= first["tokens"][1]["probability"]
+    out = say("predict", run, "a warm")[1]
+    assert len(out.splitlines()) == 2 + 5
+    assert repr(first["tokens"][0]["token"]) in out
+    held_out = say("predict", run, "--sequences", "3", "--top", "1", "--format", "csv")[1]
+    assert held_out.splitlines()[0] == "input,target,token,probability"
+    assert len([*csv.reader(io.StringIO(held_out))]) == 4
+
+
+def test_masked_models_fill_in(trained: Train, say: Say) -> None:
+    run = str(trained("bert", "--task", "mlm"))
+    code, out, err = say("predict", run, "a [MASK]arm tr___", "--top", "2", "--json")
+    assert code == 0, err
+    [found] = json.loads(out)["predictions"]
+    assert [len(mask) for mask in found["masks"]] == [2, 2]
+    assert say("predict", run, "a ___ tree", "--top", "1")[1].splitlines()[2].startswith("a ___")
+    assert say("predict", run, "--sequences", "2", "--top", "1")[0] == 0
+
+
+def test_stdin_is_read_line_by_line(run: str, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = io.TextIOWrapper(io.BytesIO("\ufeffa wet day\n\nün cold\n".encode()))
+    monkeypatch.setattr("sys.stdin", lines)
+    out = say("predict", run, "-", "--format", "csv")[1]
+    assert [row[0] for row in csv.reader(io.StringIO(out))] == ["input", "a wet day", "", "ün cold"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n")))
+    code, _, err = say("predict", run, "-")
+    assert (code, "stdin is not UTF-8" in err) == (2, True)
+
+
+REFUSED = [
+    (("gone.csv",), "no file or folder 'gone.csv'"),
+    (("",), "a text is empty"),
+    (("a", "--top", "0"), "at least 1"),
+    (("a", "--out", "x.txt"), "ends in .csv or .jsonl"),
+    (("a", "--out", "x.csv", "--json"), "--json prints all"),
+    (("a", "--sequences", "2"), "--sequences is for held-out rows"),
+    (("days.csv", "--data.text-column", "txt"), "did you mean 'text'"),
+    (("days.csv", "--batch", "0"), "at least 1"),
+]
+
+
+def test_wrong_words_are_refused(run: str, say: Say) -> None:
+    for words, said in REFUSED:
+        code, out, err = say("predict", run, *words)
+        assert (code, out) == (2, ""), words
+        assert said in err.splitlines()[-1]
+
+
+def test_a_row_that_cannot_be_read_leaves_no_file(run: str, say: Say) -> None:
+    Path("bad.csv").write_text("text,n\n" + "a day,1\n" * 2000 + '"open,2\n')
+    Path("new.csv").write_text("kept")
+    code, _, err = say("predict", run, "bad.csv", "--out", "new.csv")
+    assert code == 2
+    assert "bad.csv" in err.splitlines()[-1]
+    assert Path("new.csv").read_text() == "kept"
+
+
+def test_other_fields_in_json_lines_fit_no_csv(run: str, refused: Refused, say: Say) -> None:
+    Path("odd.jsonl").write_text('{"text": "a"}\n{"text": "b", "more": [1]}\n')
+    code, _, err = say("predict", run, "odd.jsonl", "--format", "csv")
+    assert code == 2
+    assert "row 2 has a field 'more' that the first row has not" in err
+    out = say("predict", run, "odd.jsonl", "--format", "jsonl")[1].splitlines()
+    assert json.loads(out[1])["more"] == [1]
+
+
+def test_runs_that_cannot_predict_are_refused(
+    run: str, tree: Path, say: Say, refused: Refused
+) -> None:
+    import everyformer as ef
+
+    ef.save(load_model(run), "saved")
+    assert "does not say where its data is" in refused("predict", "saved")
+    assert "has no tokenizer" in refused("predict", "saved", "a")
+    assert "there is no run" in refused("predict", "gone", "a")
+    model: Any = ef.create_model("attention", "pixels", width=8, heads=1, layers=1, image=(1, 4, 4))
+    ef.save(model, "pixels")
+    assert "everyformer generate" in refused("predict", "pixels", "a.png")
+    broken: Any = load_model(run)
+    torch.nn.init.constant_(broken.pool.head.bias, torch.nan)
+    ef.save(broken, "broken")
+    assert "not finite numbers" in refused("predict", "broken", "a", code=1)
+
+
+def test_training_ends_with_the_words_that_predict(days: Path, say: Say) -> None:
+    sizes = ("--width", "8", "--layers", "1", "--heads", "1", "--steps", "1")
+    words = ("--data", "days.csv", "--out", "mine", "--training.threads", "1")
+    out = say("train", "aft-simple", *words, *sizes)[1]
+    assert "everyformer predict mine 'your text'" in out
