@@ -136,6 +136,19 @@ def test_rows_are_read_as_they_are_needed() -> None:
     assert len(taken) == 4
 
 
+def test_members_that_draw_random_numbers_draw_the_same_for_every_batch() -> None:
+    one = reader("classify-text")
+    drawn: list[float] = []
+    one.model.register_forward_pre_hook(lambda *_: drawn.append(float(torch.rand(()))))
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        list(one.predict(rows("classify-text"), batch=2))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert len(drawn) == 6
+    assert len({*drawn}) == 1
+
+
 def test_tokens_that_are_no_whole_character_go_by_their_number() -> None:
     one = reader("lm")
     torch.nn.init.zeros_(one.model.head.weight)

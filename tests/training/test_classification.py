@@ -46,10 +46,14 @@ MEASURES: dict[str, Callable[[Any, Any], float]] = {
 }
 
 
-@pytest.mark.parametrize("missing", [None, 0, 2])
+@pytest.mark.parametrize(("missing", "answered"), [(None, True), (0, True), (2, True), (2, False)])
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
-def test_measures_and_their_baselines_are_scikit_learns(missing: int | None) -> None:
+def test_measures_and_their_baselines_are_scikit_learns(
+    missing: int | None, answered: bool
+) -> None:
     z, y = drawn()
+    if not answered:
+        z[:, missing] = -100.0
     kept = torch.ones(ROWS, dtype=torch.bool) if missing is None else y != missing
     z, y = z[kept], y[kept]
     found, p, always = measured(z, y), z.argmax(1), torch.zeros_like(y)
@@ -58,11 +62,11 @@ def test_measures_and_their_baselines_are_scikit_learns(missing: int | None) -> 
         assert found[name] == pytest.approx(literal(y, p)), name
         assert found[f"majority_{name}"] == pytest.approx(literal(y, always)), name
     assert found["confusion"] == confusion_matrix(y, p, labels=range(CLASSES)).tolist()
-    literal_f1 = f1_score(y, p, average=None, labels=range(CLASSES))
-    precision = precision_score(y, p, average=None, labels=range(CLASSES))
+    literal_f1 = f1_score(y, p, average=None, labels=range(CLASSES), zero_division=0)
+    precision = precision_score(y, p, average=None, labels=range(CLASSES), zero_division=0)
     for index, row in enumerate(found["by_class"]):
-        assert row["f1"] == pytest.approx(literal_f1[index])
-        assert row["precision"] == pytest.approx(precision[index])
+        assert (row["f1"] or 0.0) == pytest.approx(literal_f1[index])
+        assert (row["precision"] or 0.0) == pytest.approx(precision[index])
         assert row["rows"] == int((y == index).sum())
         assert row["answers"] == int((p == index).sum())
         assert (row["recall"] is None) == (row["rows"] == 0)
@@ -82,6 +86,8 @@ def test_the_calibration_error_is_that_of_a_loop_over_fifteen_bins() -> None:
     assert literal > 0.02
     bins = found["calibration"]
     assert sum(row["rows"] for row in bins) == ROWS
+    filled = [row for row in bins if row["rows"]]
+    assert all(row["from"] < row["confidence"] <= row["to"] for row in filled)
     weighed = sum(row["rows"] * row["confidence"] for row in bins if row["rows"])
     assert weighed / ROWS == pytest.approx(np.mean(confidence))
 
