@@ -68,9 +68,12 @@ def test_a_column_of_classes_is_what_each_picture_shows(
     assert "12 pictures of 2 classes: cat (8), dog (4)" in data.split
 
 
-def test_the_class_of_a_table_may_be_told_to_a_model_that_draws(tmp_path: Path, load: Load) -> None:
+@pytest.mark.parametrize("task", ["pixels", None])
+def test_the_class_of_a_table_may_be_told_to_a_model_that_draws(
+    task: str | None, tmp_path: Path, load: Load
+) -> None:
     source = write(tmp_path / "x", PICTURES | {"pets.csv": table()})
-    data = load(source, "pixels", label_column="breed", labels=True)
+    data = load(source, task, label_column="breed", labels=True)
     assert (data.task, data.classes) == ("pixels", ("cat", "dog"))
     batch = data.train_batch(0, 4, 0)
     assert [data.classes[n] for n in batch.labels] == [
@@ -146,8 +149,9 @@ def test_a_table_without_a_header_is_read_by_number(tmp_path: Path, load: Load) 
 def test_metadata_in_the_folders_of_a_split_keeps_it(tmp_path: Path, load: Load) -> None:
     files: dict[str, Any] = {}
     for part, rows in (("train", ROWS[:9]), ("test", ROWS[9:])):
-        files |= {f"{part}/{name}": PICTURES[name] for name, _, _ in rows}
-        files[f"{part}/metadata.csv"] = table(rows)
+        called = [(f"{n}.png", *row[1:]) for n, row in enumerate(rows)]  # alike in both
+        files |= {f"{part}/{n}.png": PICTURES[row[0]] for n, row in enumerate(rows)}
+        files[f"{part}/metadata.csv"] = table(called)
     data = load(write(tmp_path / "x", files | {"other.csv": "a,b\n1,2"}), "regress",
                 label_column="age")  # fmt: skip
     assert "the source's own train/ and test/: 9 training and 3 validation pictures" in data.split
