@@ -54,12 +54,17 @@ class LayerTimes:
                 continue
             with doing(f"timing one layer of {name} at {', '.join(map(str, missing))} tokens"):
                 options = {name: self._own.get(name, {})}
-                for point in bench(
-                    [name], missing, options=options, seconds=SECONDS, **self._sizes
-                ):
-                    found[str(point.length)] = to_dict(point)
-                    if stop.received is not None:
-                        break
+                try:
+                    for point in bench(
+                        [name], missing, options=options, seconds=SECONDS, **self._sizes
+                    ):
+                        found[str(point.length)] = to_dict(point)
+                        if stop.received is not None:
+                            break
+                except (EOFError, ConnectionError):
+                    # Ctrl-C on a terminal ends the processes that measure as well
+                    if stop.received is None:
+                        raise
             self._write()
 
     def _kept(self) -> dict[str, dict[str, Any]]:
