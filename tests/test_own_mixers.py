@@ -78,6 +78,34 @@ def test_every_verb_knows_it(spec: str, mine: Path, capsys: pytest.CaptureFixtur
         assert said in capsys.readouterr().out
 
 
+def test_printed_commands_know_it_and_a_refusal_says_how(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("train", "cum-mean", "--data", "text.txt", *SIZES, "--out", "run")
+    assert main([*words, "--plugin", "mine.py:CumMean"]) == 0
+    found = re.search(r"^next +everyformer (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert found is not None
+    assert f"--plugin {mine / 'mine.py'}:CumMean" in found[1]
+    os.environ[own.VARIABLE] = ""
+    family._known.cache_clear()
+    from everyformer.mixers import MIXERS
+
+    MIXERS._entries.pop("cum-mean", None)
+    assert main(["generate", "run", "--prompt", "the"]) == 2
+    assert "one of your own is known by --plugin" in capsys.readouterr().err
+
+
+def test_a_plugin_imports_what_lies_beside_it(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (mine / "deep").mkdir()
+    (mine / "deep" / "beside.py").write_text("NAME = 'beside-mean'\n", encoding="utf-8")
+    text = (mine / "mine.py").read_text(encoding="utf-8")
+    text = "from beside import NAME\n" + text.replace('name = "cum-mean"', "name = NAME")
+    (mine / "deep" / "mine2.py").write_text(text, encoding="utf-8")
+    family.register_spec("deep/mine2.py:CumMean")
+    assert family.info("beside-mean").name == "beside-mean"
+
+
 @pytest.mark.slow
 def test_processes_that_are_started_know_it(mine: Path) -> None:
     """A comparison trains, and a benchmark measures, in processes of their own."""

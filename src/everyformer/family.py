@@ -433,7 +433,8 @@ def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) ->
 def info(name: str) -> Member:
     """The row of one member; an unknown name is an error that offers the nearest."""
     if name not in _known():
-        raise unknown("member", name, _known())
+        error = unknown("member", name, _known())
+        raise type(error)(f"{error}; a mixer of your own is known by --plugin or ef.register")
     return _known()[name]
 
 

@@ -110,9 +110,10 @@ def test_a_stop_between_trainings_or_points_ends_what_remains(
 def test_a_stop_while_the_page_is_drawn_comes_at_once(
     compare: Callable[..., Compared], launched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def drawn(*given: Any, **how: Any) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        pytest.fail("the page was drawn to its end")
+    def drawn(*given: Any, complete: bool) -> None:
+        if complete:
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("the page was drawn to its end")
 
     with monkeypatch.context() as patch:
         patch.setattr("everyformer.report.comparison.write_report", drawn)

@@ -12,7 +12,7 @@ from everyformer.cli.comparison_table import render
 from everyformer.cli.console import emit
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, peek, say
-from everyformer.comparison.config import OWN, CompareConfig
+from everyformer.comparison.config import OWN, CompareConfig, own_genes
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
@@ -80,7 +80,7 @@ def _genes(words: Sequence[str]) -> dict[str, Choice]:
     """What the words choose for a gene in all members, with the options that there are of it."""
     names = {gene: peek(words, f"--{gene}") for gene in GENES}
     return {
-        gene: OWN if name in (None, OWN.name) else GENES[gene].typed(plain_choice(name))
+        gene: own_genes()[gene] if name in (None, OWN) else GENES[gene].typed(plain_choice(name))
         for gene, name in names.items()
     }
 

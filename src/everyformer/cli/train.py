@@ -18,6 +18,7 @@ from everyformer.cli.run_options import (
     run_folder,
     train_options,
 )
+from everyformer.core import own
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.files import expanded
@@ -87,8 +88,8 @@ def run(words: Sequence[str]) -> int:
         rows |= {name: value for name, value in found if isinstance(value, int | float)}
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
         task = TASKS[dataset.task]
-        if dataset.tokenizer is not None or task.pictures:
-            rows["next"] = f"everyformer {task.use.format(run=shlex.quote(str(folder)))}"
+        use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
+        rows["next"] = own.command(use.format(run=shlex.quote(str(folder))))
         if options.json:
             emit({**rows, "run": str(folder), "evaluation": result.evaluation})
         else:

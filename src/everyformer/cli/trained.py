@@ -12,6 +12,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.core.files import expanded
 from everyformer.core.tasks import TASKS
+from everyformer.core.wording import few
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
@@ -76,7 +77,10 @@ class TrainedRun:
                 f"the model in {self.path} was saved without a tokenizer, so it reads no text: put "
                 "one beside it with ef.save(model, folder, tokenizer=...)"
             )
-        return f"the run in {self.path} learned a generated task: it reads no text"
+        return (
+            f"the run in {self.path} learned tokens that no tokenizer made (an array, a generated "
+            "task): it reads no text"
+        )
 
     def dataset(self, config: DataConfig) -> Dataset:
         """Data read with the run's own tokenizer; refused if it does not fit the model."""
@@ -93,6 +97,12 @@ class TrainedRun:
             raise DataError(
                 f"{dataset.name} has {len(dataset.classes)} classes, but {what} was trained with "
                 f"{model['classes']}"
+            )
+        named = self.values.get("data", {}).get("classes")
+        if TASKS[dataset.task].classifies and named and list(dataset.classes) != named:
+            raise DataError(
+                f"{dataset.name} has the classes {few(dataset.classes)}, but {what} was trained "
+                f"with {few(named)}: give data with the same classes"
             )
         classes = self.config.class_names
         if TASKS[dataset.task].draws and dataset.classes != classes:

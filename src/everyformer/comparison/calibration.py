@@ -26,7 +26,7 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.pulse import doing
 from everyformer.core.sealed import read_json, write_json
-from everyformer.core.stopping import Gentle
+from everyformer.core.stopping import Gentle, Stopped
 from everyformer.data.dataset import Dataset
 from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.spec import RunSpec
@@ -78,6 +78,8 @@ def calibrate(
         measured, at = values["measured"], values["at"]
         if stopped_by(code):
             stop.received = stop.received or code - 128
+        elif stop.received is not None:
+            break
         elif at is not None:
             measured[at] = {"error": ended(code)}
         elif code:
@@ -179,8 +181,11 @@ def main(folder: Path) -> int:
                 if _complete(measured, name, plan) or _rounds(measured, name) > number:
                     continue
                 _write(folder, plan, runs, measured, name)
-                with doing(f"timing a few steps of {name}"):
-                    _measure(measured, name, run, dataset, plan["round_seconds"])
+                try:
+                    with doing(f"timing a few steps of {name}"):
+                        _measure(measured, name, run, dataset, plan["round_seconds"])
+                except Stopped as stopped:
+                    return 128 + stopped.number
         _write(folder, plan, runs, measured, None)
     return 143 if stop.received is not None else 0
 
@@ -225,6 +230,8 @@ def time_steps(run: RunSpec, dataset: Dataset, steps: int) -> dict[str, float]:
     model = build_run(dataclasses.replace(run, training=training), dataset)
     result = train(model, dataset, training, show=False)
     timed = result.timed
+    if result.signal is not None:
+        raise Stopped(result.signal)
     assert timed is not None
     return {
         "steps": 1,

@@ -16,6 +16,7 @@ from everyformer.comparison.results import Calibrated, FailedRow, Results, Row, 
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
 from everyformer.comparison.verdict import letters, same_functions, verdict
+from everyformer.core import own
 from everyformer.core.config import to_dict
 from everyformer.core.files import write_text
 from everyformer.core.machine import cores
@@ -50,16 +51,16 @@ def collect(
     for entrant in ready:
         if entrant.member in able - trained:
             continue
-        own = [(j, found) for j, found in finished if j.member == entrant.member]
-        good = [found for _, found in own if found["status"] == "done"]
-        if good and len(good) == len(own):
+        trainings = [(j, found) for j, found in finished if j.member == entrant.member]
+        good = [found for _, found in trainings if found["status"] == "done"]
+        if good and len(good) == len(trainings):
             assert entrant.parameters is not None
             speed = calibrated.get(entrant.member)
             rows.append(member_row(entrant.member, entrant.parameters, good, metric, speed))
         else:
-            error = next((f["error"] for _, f in own if f["status"] != "done"), entrant.error)
+            error = next((f["error"] for _, f in trainings if f["status"] != "done"), entrant.error)
             rows.append({"member": entrant.member, "status": "failed", "error": error})
-        for job, found in own:
+        for job, found in trainings:
             kept = {key: value for key, value in found.items() if key != "config"}
             # `train` may have gone on with it since
             last = found["steps"] if found["status"] == "done" else None
@@ -120,9 +121,7 @@ def next_steps(rows: list[Row], runs: list[Run], task: str, folder: Path) -> lis
     assert best["status"] == "done"
     place = shlex.quote(str(folder / best["folder"] / "run"))
     use = TASKS[task].use.format(run=place)
-    train = f"everyformer train {best['member']} --resume --out {place} --steps {2 * best['steps']}"
-    return [
-        [f"use {best['member']}", f"everyformer {use}"],
-        ["look into it", f"everyformer show {place} all"],
-        ["train it twice as long", train],
-    ]
+    train = f"train {best['member']} --resume --out {place} --steps {2 * best['steps']}"
+    steps = {f"use {best['member']}": use, "look into it": f"show {place} all"}
+    steps["train it twice as long"] = train
+    return [[words, own.command(step)] for words, step in steps.items()]

@@ -83,21 +83,27 @@ def run_comparison(
             if stop.received is None:
                 say(announced(config, ready, calibrated, estimate))
             trainings = Trainings(config, dataset, folder, say, stop, estimate)
-            for own in trainings.run(ready):
-                finished += own
-                if any(found["status"] == "done" for _, found in own):
-                    times.measure(own[0][0].member, stop)
-                results = collect(
+
+            def collected(finished: Finished) -> Results:
+                """What there is, in its files."""
+                so_far = collect(
                     config, dataset, ready, calibrated, finished, times.points, folder, command
                 )
-                write(results, folder)
-                if results["waiting"]:
-                    report(results, folder, complete=False)
+                write(so_far, folder)
+                return so_far
+
+            for own in trainings.run(ready):
+                finished += own
+                results = collected(finished)
+                report(results, folder, complete=False)
+                if any(found["status"] == "done" for _, found in own):
+                    times.measure(own[0][0].member, stop)
+        if times.points:
+            results = collected(finished)
         if stop.received:
             return Comparison(results.get("rows", []), results, folder, stop.received)
         if not finished:
-            results = collect(config, dataset, ready, calibrated, [], [], folder, command)
-            write(results, folder)
+            results = collected([])
         # from here on a stop loses nothing that was trained, so it may come at once
         with doing("drawing the page"):
             report(results, folder, complete=True)
@@ -114,12 +120,15 @@ def announced(
     able = [entrant.member for entrant in ready if entrant.config is not None]
     steps = [f"{name} {calibrated[name]['steps']:,}" for name in able if name in calibrated]
     kind, amount = config.training.budget
-    each = f"{amount:,.6g} {kind}" + ("" if kind == "steps" else f" (steps: {few(steps)})")
+    each = f"{amount:,.6g} {kind if amount != 1 else kind[:-1]}" + (
+        "" if kind == "steps" else f" (steps: {few(steps)})"
+    )
     memory = max((known["peak_bytes"] or 0 for known in calibrated.values()), default=0)
     minutes, seconds = divmod(round(estimate.seconds), 60)
+    many = f"{estimate.trainings} training{'s' * (estimate.trainings != 1)} of {each}"
     return (
-        f"{estimate.trainings} trainings of {each} each, with evaluations, timing and the page "
-        f"about {minutes}:{seconds:02d} minutes in all"
+        f"{many}{' each' * (estimate.trainings != 1)}, with evaluations, timing and the page about "
+        f"{f'{minutes} min ' * (minutes > 0)}{seconds} s in all"
         + (f"; up to {size(memory)} of memory" if memory else "")
     )
 

@@ -14,8 +14,15 @@ from everyformer.genes import GENES
 from everyformer.models.config import Architecture
 from everyformer.training.config import TrainingConfig
 
-OWN = Choice("member", NoOptions())
+OWN = "member"
 """for a gene: each member has its own"""
+
+
+def own_genes() -> dict[str, Choice]:
+    """Every gene left to each member, a choice of its own each."""
+    return {name: Choice(OWN, NoOptions()) for name in GENES}
+
+
 Idle = Affects("nothing")
 """no result depends on it, so that it may change when a comparison goes on"""
 
@@ -33,7 +40,7 @@ class CompareConfig(Options):
     text, images or series (default: what the data suggests, of what all members can do)"""
     data: DataConfig = field(default_factory=DataConfig)
     """the same data for all"""
-    genes: dict[str, Choice] = field(default_factory=lambda: dict.fromkeys(GENES, OWN))
+    genes: dict[str, Choice] = field(default_factory=own_genes)
     """what stands for a gene in all of them; 'member' leaves each member its own"""
     model: Architecture = field(default_factory=Architecture)
     """the same sizes for all"""

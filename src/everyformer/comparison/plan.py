@@ -185,7 +185,7 @@ def _configure(
     options = {name: value for name, value in chosen.items() if value != neutral[name]}
     for size in ("width", "layers", "heads"):
         options[size] = chosen[size]
-    options |= {gene: choice for gene, choice in config.genes.items() if choice.name != OWN.name}
+    options |= {gene: choice for gene, choice in config.genes.items() if choice.name != OWN}
     options["max_length"] = max(config.model.max_length or 0, dataset.length)
     complete = configure(
         member,

@@ -9,6 +9,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import shlex
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -78,6 +79,12 @@ def loaded(entry: EntryPoint) -> type[Any]:
     return cls
 
 
+def command(words: str) -> str:
+    """A command of everyformer that knows the mixers which are known here."""
+    plugins = "".join(f" --plugin {shlex.quote(spec)}" for spec in _specs())
+    return f"everyformer {words}{plugins}"
+
+
 def _specs() -> list[str]:
     return [spec for spec in os.environ.get(VARIABLE, "").split(";") if spec]
 
@@ -118,6 +125,8 @@ def _file(path: Path) -> Any:
     """A module by its file."""
     if not path.is_file():
         raise ConfigError(f"there is no file '{path}'")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     name = f"everyformer_plugin_{path.stem}"
     found = importlib.util.spec_from_file_location(name, path)
     assert found is not None

@@ -49,7 +49,9 @@ class Registry(Generic[T]):
         if name not in self._entries:
             self._import(name)
         if name not in self._entries:
-            raise unknown(self.kind, name, self.names())
+            error = unknown(self.kind, name, self.names())
+            hint = "; one of your own is known by --plugin or ef.register"
+            raise type(error)(f"{error}{hint if self.kind == 'mixer' else ''}")
         return self._entries[name]
 
     def names(self) -> list[str]:
