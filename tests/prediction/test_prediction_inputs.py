@@ -109,9 +109,9 @@ def test_pictures_and_arrays_go_by_their_names(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "task", "said"),
     [
-        (("gone.csv",), "lm", "no file or folder 'gone.csv'.*read with --text"),
-        (("either/or",), "lm", "no file or folder 'either/or'.*read with --text"),
-        (("*.png",), "lm", r"no file matches '\*.png'.*--text"),
+        (("gone.csv",), "lm", "no file or folder 'gone.csv'.*read with --as-text"),
+        (("either/or",), "lm", "no file or folder 'either/or'.*read with --as-text"),
+        (("*.png",), "lm", r"no file matches '\*.png'.*--as-text"),
         (("gone",), "classify-image", "'gone'.*the model reads pictures .task classify-image"),
         (("gone",), "regress-series", r"the model reads series \(.npy, .npz\)"),
         (("",), "lm", "a text is empty"),

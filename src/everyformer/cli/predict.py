@@ -57,7 +57,7 @@ class PredictOptions(VerbOptions):
     """how many classes (default: 1) or tokens (default: 5) are given with their probabilities"""
     batch: Count = 16
     """rows a forward pass"""
-    text: bool = False
+    as_text: bool = False
     """every word is a sentence, whatever it looks like"""
     whole: bool = False
     """a file of text is one text, not one a line"""
@@ -124,7 +124,7 @@ def _inputs(options: PredictOptions, trained: Any, reader: Predictor) -> tuple[I
         if options.sequences is not None:
             raise ConfigError("--sequences is for held-out rows: leave it out, or the inputs")
         how = Reading(
-            text=options.text, whole=options.whole, text_column=options.data.text_column,
+            text=options.as_text, whole=options.whole, text_column=options.data.text_column,
             header=options.data.header, stdin=_stdin_lines,
         )  # fmt: skip
         return open_inputs(options.inputs, reader, how), False

@@ -23,7 +23,7 @@ def launch(module: str, folder: Path, stop: Gentle, *words: str) -> int:
     start = [sys.executable, "-P", "-m", "everyformer.comparison.start", module, str(folder)]
     pulse = Pulse.active
     with (
-        contextlib.nullcontext() if pulse is None else pulse.lend() as shared,
+        contextlib.nullcontext() if pulse is None or os.name == "nt" else pulse.lend() as shared,
         doing("waiting for a process"),
     ):
         child = subprocess.Popen(

@@ -129,7 +129,7 @@ def _kind(word: str | Path, reader: Predictor, how: Reading) -> Kind:
             raise
         if not reader.task.embeds_text:
             raise DataError(f"{error}; {reader.name} reads {_reads(reader)}") from error
-        raise DataError(f"{error}; a sentence that looks so is read with --text") from error
+        raise DataError(f"{error}; a sentence that looks so is read with --as-text") from error
 
 
 def _exists(path: Path) -> bool:
