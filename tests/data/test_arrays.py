@@ -95,6 +95,31 @@ def test_the_sources_own_split_holds(tmp_path: Path) -> None:
     assert "own held-out arrays: 15 training and 5 validation" in dataset.split
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        (SERIES, CLASSES, "20 series of 3 classes: 0 (7), 1 (7), 2 (6); always answering '0' is "
+         "right for 40.0% of those held out"),
+        (TOKENS, CLASSES, "20 rows of 3 classes: 0 (7), 1 (7), 2 (6); always answering '0' is "
+         "right for 40.0% of those held out"),
+        (PIXELS, CLASSES, "20 pictures of 3 classes: 0 (7), 1 (7), 2 (6); always answering '0' is "
+         "right for 40.0% of those held out"),
+        (SERIES, NUMBERS, "20 series with numbers from 0 to 28.5; always answering their mean 10.5 "
+         "has an RMSE of 15.15 over those held out"),
+        (PIXELS, NUMBERS, "20 pictures with numbers from 0 to 28.5; always answering their mean "
+         "10.5 has an RMSE of 15.15 over those held out"),
+        (SERIES, np.stack((NUMBERS, -NUMBERS), 1), "20 series with 2 numbers each from -28.5 to "
+         "28.5; always answering their means 10.5, -10.5 has an RMSE of 15.15 over those held out"),
+    ],
+)  # fmt: skip
+def test_the_first_line_says_what_the_rows_answer_and_what_a_constant_would_reach(
+    x: np.ndarray, y: np.ndarray, said: str, tmp_path: Path
+) -> None:
+    """Of the numbers 0, 1.5 ... 28.5 the last five are held out: 22.5 to 28.5, 15 off the mean."""
+    parts = {"x_train": x[:15], "x_test": x[15:], "y_train": y[:15], "y_test": y[15:]}
+    assert load(tmp_path, **parts).split.startswith(f"{said}; the source's own held-out arrays: ")
+
+
 def test_means_and_deviations_are_those_of_the_training_rows(tmp_path: Path) -> None:
     arrays = {"x_train": SERIES[:15], "y_train": NUMBERS[:15]}
     dataset = load(tmp_path, x_test=SERIES[15:] + 99, y_test=NUMBERS[15:], **arrays)
@@ -139,7 +164,20 @@ def test_pictures_of_any_scale_and_layout_are_bytes(
         ({"a": SERIES, "y": CLASSES}, None, "none of which is called x, inputs"),
         ({"x": SERIES, "y": CLASSES[:7]}, None, "20 rows of inputs but 7 targets"),
         ({"x": SERIES, "y": CLASSES, "lengths": CLASSES}, None, "whole numbers from 1 to 5"),
-        ({"x": SERIES}, None, "has no targets: name them y"),
+        (
+            {"x": SERIES},
+            None,
+            "no targets: name them y, targets or labels .*label-column NAME, for "
+            "classify-series or regress-series; without them it serves no task",
+        ),
+        ({"x": SERIES}, "classify-series", "no targets: .* for classify-series; without"),
+        ({"x": PIXELS}, "regress", "no targets: .* for regress-image; without .* serve pixels$"),
+        (
+            {"x": TOKENS, "y": CLASSES},
+            "mlm",
+            "holds tokens, which the task mlm cannot use; it can "
+            "serve classify-text, regress-text, lm",
+        ),
         ({"x": SERIES, "y": CLASSES}, "lm", "tokens in .* must be integers"),
         ({"x": SERIES, "y": NUMBERS}, "classify", "take --task regress"),
         ({"x": SERIES, "y": CLASSES * 0}, None, "all rows of .* are of one class, 0"),

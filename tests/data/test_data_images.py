@@ -58,7 +58,39 @@ def test_folders_of_a_split_are_used_and_named(tmp_path: Path, load: Load) -> No
         f"{part}/{name}": content for part in ("train", "test") for name, content in SHADES.items()
     }
     data = load(pack(tmp_path / "x.zip", files | {"train.csv": "name,label"}))
-    assert data.split == "the source's own train/ and test/: 20 training and 20 validation pictures"
+    assert data.split == (
+        "40 pictures of 2 classes: a (20), b (20); always answering 'a' is right for 50.0% of "
+        "those held out; the source's own train/ and test/: 20 training and 20 validation "
+        "pictures; 1 file that is no picture left aside"
+    )
+
+
+def test_pictures_that_answer_nothing_have_no_classes_to_tell(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path / "x", SHADES), "pixels")
+    assert (
+        data.split
+        == "a draw of 10% of the pictures (seed 0): 18 training and 2 validation pictures"
+    )
+
+
+def test_where_nothing_can_be_held_out_no_share_is_told(tmp_path: Path, load: Load) -> None:
+    data = load(write(tmp_path / "x", {"a/0.png": picture(), "b/0.png": picture()}))
+    assert data.split.startswith("2 pictures of 2 classes: a (1), b (1); 'a', 'b' with one only")
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({f"a/{n}.txt": "text" for n in range(9)}, "; 9 files that are no pictures left aside"),
+        ({"a/0.txt": "text", "README.md": "read"}, "; 1 file that is no picture left aside"),
+        ({"README.md": "read", "a/LICENSE": "free"}, "18 training and 2 validation pictures"),
+        ({}, "18 training and 2 validation pictures"),
+    ],
+)
+def test_files_among_pictures_are_left_aside_and_told_of(
+    files: Files, said: str, tmp_path: Path, load: Load
+) -> None:
+    assert load(write(tmp_path / "x", SHADES | files)).split.endswith(said)
 
 
 def test_mixed_sizes_take_the_commonest_and_say_so(tmp_path: Path, load: Load) -> None:

@@ -116,6 +116,16 @@ def test_bad_labels_are_refused_by_name(
         load(tmp_path / given, "classify-text")
 
 
+@pytest.mark.parametrize("files", [{"x/1.txt": "one"}, {"x/a/1.txt": "one", "x/b/1.txt": "two"}])
+def test_numbers_come_from_tables_and_arrays_not_from_files(
+    files: Files, tmp_path: Path, load: Load
+) -> None:
+    write(tmp_path, files)
+    said = r"no text has a number .* regress-text .*--data\.label-column, or .*targets .* an \.npz"
+    with pytest.raises(DataError, match=said):
+        load(tmp_path / "x", "regress")
+
+
 def test_a_class_folder_without_files_is_named(tmp_path: Path, load: Load) -> None:
     write(tmp_path / "x", REVIEWS)
     (tmp_path / "x" / "ugly").mkdir()

@@ -256,7 +256,7 @@ def test_the_first_line_says_what_the_table_holds(tmp_path: Path, load: Load) ->
     data = load(write(tmp_path, {"a.csv": content}) / "a.csv", length=8)
     assert data.split == (
         "41 texts of 3 classes: pos (30), neg (10), odd (1); always answering 'pos' is right for "
-        "75.0% of those held out; 'odd' of one text only, which cannot be in both parts; a draw of "
+        "75.0% of those held out; 'odd' with one only, which cannot be in both parts; a draw of "
         "10% within each class (seed 0): 37 training and 4 validation texts; 1 empty ones left "
         "out; text from column 1, label from column 2; no line is taken for a header, and "
         "--data.header yes makes one; 40 of the 41 texts are cut to 8 tokens"

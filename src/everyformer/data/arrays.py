@@ -27,6 +27,7 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
+from everyformer.data.classes import describe
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import ClassedDataset, Dataset, Spread
 from everyformer.data.images import image_dataset, reshaped
@@ -112,7 +113,7 @@ def load_arrays(
         length=inputs.shape[1],
         features=Spread.of(_real(train, lengths, held_out)) if series else None,
         numbers=None if numbers is None else Spread.of(numbers[~held_out]),
-        split=f"{split}: {counts}",
+        split=f"{describe(labels, held_out, classes, what)}{split}: {counts}",
         fingerprint=digest(inputs.tobytes(), labels.tobytes(), held_out.tobytes(), classes),
         inputs=inputs,
         lengths=lengths,
@@ -243,24 +244,27 @@ def _task(kind: Kind, parts: _Parts, task: str | None, able: Sequence[str], give
     """What the arrays are for: their targets say whether classes or numbers are asked for."""
     reads = {"tokens": ("labelled text", "text"), "pictures": ("pictures",), "series": ("series",)}
     fitting = [name for name, one in TASKS.items() if one.reads in reads[kind]]
+    answers = [name for name in fitting if TASKS[name].answers]
     if parts.targets is None:
         served = [name for name in fitting if not TASKS[name].answers and not TASKS[name].encodes]
-        why = "no targets: name them y, targets or labels"
     else:
         first = "number" if _are_numbers(parts.targets) else "class"
-        answers = [name for name in fitting if TASKS[name].answers]
         served = sorted(answers, key=lambda name: TASKS[name].predicts != first)
         served += [name for name in fitting if name not in answers]
-        why = f"{kind}"
     served = [name for name in served if TASKS[name].predicts != "hidden"]
     wanted = [name for name in served if task is None or task in (name, TASKS[name].word)]
     natural = [name for name in wanted if name in able] or wanted
-    if not natural:
+    if natural:
+        return cast(TaskName, natural[0])
+    able_to = f"can serve {', '.join(served)}" if served else "serves no task"
+    asked = [name for name in answers if task in (None, name, TASKS[name].word)]
+    if parts.targets is None and asked:
         raise DataError(
-            f"'{given}' has {why}, so it cannot serve the task {task or 'that is asked for'}; it "
-            f"can serve {', '.join(served) or 'none'}"
+            f"'{given}' has no targets: name them y, targets or labels in an .npz, or choose an "
+            f"array of it with --data.label-column NAME, for {' or '.join(asked)}; without them it "
+            f"{able_to}"
         )
-    return cast(TaskName, natural[0])
+    raise DataError(f"'{given}' holds {kind}, which the task {task} cannot use; it {able_to}")
 
 
 def _are_numbers(targets: np.ndarray) -> bool:
@@ -416,7 +420,7 @@ def _pictures(parts: _Parts, config: DataConfig, task: TaskName, source: Source)
         task=task,
         classes=classes,
         numbers=None if numbers is None else Spread.of(numbers[~held_out]),
-        split=f"{split}: COUNTS",
+        split=f"{describe(labels, held_out, classes, 'pictures')}{split}: COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),
         small=config.small,
     )

@@ -100,22 +100,6 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
     return np.array([number(text) for text in labels], dtype=np.float32)
 
 
-def describe_numbers(
-    numbers: np.ndarray, train: np.ndarray, validation: np.ndarray, what: str = "text"
-) -> str:
-    """Rows, the range of their numbers (rows, 1), and how far off always answering the mean is.
-
-    ``what``: what a row is called.
-    """
-    known = numbers[train] if len(train) else numbers
-    mean = known.mean(dtype=np.float64)
-    off = math.sqrt(np.square(numbers[validation] - mean).mean(dtype=np.float64))
-    return (
-        f"{len(numbers):,} {what}s with numbers from {numbers.min():g} to {numbers.max():g}; "
-        f"always answering their mean {mean:.4g} has an RMSE of {off:.4g} over those held out"
-    )
-
-
 def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = "text") -> None:
     """Refuse rows without a label, if there are any.
 
@@ -131,27 +115,61 @@ def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = 
 
 
 def describe(
+    labels: np.ndarray, held_out: np.ndarray, classes: Sequence[str], what: str = "texts"
+) -> str:
+    """What there is to say of labels, with a semicolon behind; empty where nothing is answered.
+
+    Args:
+        labels: (rows,) class ids, or (rows, n) numbers.
+        held_out: (rows,) flags.
+        classes: names; () of numbers, and where no class is asked for.
+        what: what rows are called, as many.
+    """
+    train, validation = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    if labels.ndim > 1:
+        return f"{describe_numbers(labels, train, validation, what)}; "
+    return f"{describe_classes(labels, train, validation, classes, what)}; " if classes else ""
+
+
+def describe_numbers(
+    numbers: np.ndarray, train: np.ndarray, validation: np.ndarray, what: str
+) -> str:
+    """Rows, the range of their numbers (rows, n), and how far off always answering the means is."""
+    known = numbers[train] if len(train) else numbers
+    means = known.mean(0, dtype=np.float64)
+    off = math.sqrt(np.square(numbers[validation] - means).mean(dtype=np.float64))
+    count = numbers.shape[1]
+    shown = ", ".join(f"{mean:.4g}" for mean in means[:SHOWN]) + " ..." * (count > SHOWN)
+    return (
+        f"{len(numbers):,} {what} with {f'{count:,} ' if count > 1 else ''}numbers"
+        f"{' each' if count > 1 else ''} from {numbers.min():g} to {numbers.max():g}; always "
+        f"answering their mean{'s' if count > 1 else ''} {shown} has an RMSE of {off:.4g} over "
+        "those held out"
+    )
+
+
+def describe_classes(
     labels: np.ndarray,
     train: np.ndarray,
     validation: np.ndarray,
     classes: Sequence[str],
-    what: str = "text",
+    what: str,
 ) -> str:
-    """Rows, classes with their counts, and what always giving the same answer would reach.
-
-    ``what``: what a row is called.
-    """
+    """Rows, classes with their counts, and what always giving the same answer would reach."""
     counts = np.bincount(labels, minlength=len(classes))
     order = np.argsort(-counts, kind="stable").tolist()
     parts = [f"{classes[index]} ({counts[index]:,})" for index in order[:SHOWN]]
     if len(order) > SHOWN:
         parts.append(f"and {len(order) - SHOWN:,} more")
-    note = f"{len(labels):,} {what}s of {len(classes):,} classes: {', '.join(parts)}"
-    answer, accuracy = majority(labels, train, validation)
-    note += f"; always answering '{classes[answer]}' is right for {accuracy:.1%} of those held out"
+    note = f"{len(labels):,} {what} of {len(classes):,} classes: {', '.join(parts)}"
+    if len(validation):
+        answer, accuracy = majority(labels, train, validation)
+        note += (
+            f"; always answering '{classes[answer]}' is right for {accuracy:.1%} of those held out"
+        )
     single = [classes[index] for index in np.flatnonzero(counts == 1).tolist()]
     if single and len(train):
         named = ", ".join(f"'{name}'" for name in single[:SHOWN])
         more = f" and {len(single) - SHOWN:,} more" if len(single) > SHOWN else ""
-        note += f"; {named}{more} of one {what} only, which cannot be in both parts"
+        note += f"; {named}{more} with one only, which cannot be in both parts"
     return note

@@ -24,6 +24,7 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
+from everyformer.data.classes import describe
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import ClassedDataset, Spread
 from everyformer.data.layout import without_notes
@@ -204,10 +205,8 @@ def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDa
     drawn = f"a draw of {config.validation:.0%} within each class (seed {config.seed})"
     if not classes:
         drawn = f"a draw of {config.validation:.0%} of the pictures (seed {config.seed})"
-    split = f"{layout.note or drawn}: COUNTS{facts['resized']}"
-    if found.describe is not None:
-        about = found.describe(np.flatnonzero(~held_out), np.flatnonzero(held_out))
-        split = f"{about}; {split}"
+    about = describe(labels, held_out, classes, "pictures")
+    split = f"{about}{layout.note or drawn}: COUNTS{facts['resized']}"
     split += "".join(f"; {note}" for note in found.notes)
     return image_dataset(
         pixels,

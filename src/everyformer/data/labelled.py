@@ -20,7 +20,6 @@ from everyformer.data.classes import (
     SHOWN,
     classes_of,
     describe,
-    describe_numbers,
     numbers_of,
     refuse_unlabelled,
 )  # fmt: skip
@@ -95,12 +94,13 @@ def load_labelled(
     key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.table_options, *what)
 
     def build(folder: Path) -> dict[str, Any]:
-        texts = _LabelledTexts(source, config, tokenizer)
-        if measures and texts.table is None:
+        if measures and not _is_table(source):
             raise DataError(
                 f"'{source.given}' is no table, so no text has a number that task {task} could "
-                "learn; give a .csv, .tsv, .jsonl or .parquet with --data.label-column"
+                "learn; give a .csv, .tsv, .jsonl or .parquet with --data.label-column, or tokens "
+                "with their targets as arrays in an .npz"
             )
+        texts = _LabelledTexts(source, config, tokenizer)
         return _build(texts, folder, config, tokenizer, measures)
 
     folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
@@ -128,6 +128,11 @@ def load_labelled(
     )
 
 
+def _is_table(source: Source) -> bool:
+    """Whether a source is tables and notes alone."""
+    return all(entry.suffix in TABLES for entry in without_notes(source.entries))
+
+
 class _LabelledTexts:
     """The labelled texts of a source, read anew at every pass."""
 
@@ -137,7 +142,7 @@ class _LabelledTexts:
         self.layout = find_layout(source.entries, config.part)
         self.loose = self.empty = 0
         self.table: TableReader | None = None
-        if all(entry.suffix in TABLES for entry in without_notes(source.entries)):
+        if _is_table(source):
             self.table = labelled_reader(source, config, self.layout.train[0])
         else:
             self.layout, self.loose = class_entries(source, self.layout)
@@ -206,11 +211,11 @@ def _build(
     rows = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     for name, values in zip(ARRAYS, (bounds, labels, *rows), strict=True):
         np.save(folder / f"{name}.npy", values)
-    about = describe_numbers(labels, *rows) if measures else describe(labels, *rows, classes)
     drawn = f"a draw of {config.validation:.0%}{'' if measures else ' within each class'}"
     return {
         "classes": classes,
-        "split": f"{about}; {_split(texts, *rows, f'{drawn} (seed {config.seed})')}",
+        "split": describe(labels, chosen, classes)
+        + _split(texts, *rows, f"{drawn} (seed {config.seed})"),
         "fingerprint": digest(
             checksum, labels.tobytes(), chosen.tobytes(), classes, fitted.to_dict()
         ),

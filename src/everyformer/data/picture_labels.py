@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,9 +10,15 @@ import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import IMAGE, PIXELS, TASKS, TaskName
-from everyformer.data.classes import classes_of, describe, describe_numbers, numbers_of
+from everyformer.data.classes import classes_of, numbers_of
 from everyformer.data.config import DataConfig
-from everyformer.data.layout import SourceLayout, class_entries, class_names, find_layout
+from everyformer.data.layout import (
+    SourceLayout,
+    class_entries,
+    class_names,
+    find_layout,
+    without_notes,
+)  # fmt: skip
 from everyformer.data.named import (
     METADATA,
     named_pictures,
@@ -32,8 +38,6 @@ class LabelledPictures:
     classes: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """half a sentence each, on what was read and left aside"""
-    describe: Callable[[np.ndarray, np.ndarray], str] | None = None
-    """half a sentence on the labels, of the rows for training and those held out"""
 
 
 def labelled_pictures(
@@ -73,7 +77,7 @@ def labelled_pictures(
         raise ConfigError(
             f"--data.header has no meaning for '{source.given}', of which no table is read"
         )
-    return chosen, _by_folder(source, layout, asked)
+    return chosen, _by_folder(source, layout, pictures, asked)
 
 
 def _natural(source: Source, config: DataConfig, pictures: Sequence[Entry], folders: bool) -> str:
@@ -93,7 +97,9 @@ def check_labels(config: DataConfig, task: str) -> None:
         )
 
 
-def _by_folder(source: Source, layout: SourceLayout, asked: bool) -> LabelledPictures:
+def _by_folder(
+    source: Source, layout: SourceLayout, pictures: Sequence[Entry], asked: bool
+) -> LabelledPictures:
     """Classes, where they are asked for, by the folder that each picture is in."""
     classes, notes = tuple[str, ...](), tuple[str, ...]()
     if asked:
@@ -103,6 +109,14 @@ def _by_folder(source: Source, layout: SourceLayout, asked: bool) -> LabelledPic
         classes = class_names(train, rest, source.given)
         if loose:
             notes = (f"{loose:,} pictures outside the class folders left aside",)
+    known = {entry.name for entry in pictures}
+    others = sum(entry.name not in known for entry in without_notes(source.entries))
+    if others:
+        notes += (
+            "1 file that is no picture left aside"
+            if others == 1
+            else f"{others:,} files that are no pictures left aside",
+        )
     ids = {name: index for index, name in enumerate(classes)}
     entries = (*layout.train, *(layout.validation or ()))
     labels = np.array([ids.get(entry.parts[0], 0) for entry in entries], dtype=np.int64)
@@ -123,18 +137,10 @@ def _by_table(
         reader = named.reader
         column = reader.first.column(reader.indices[1])
         numbers = numbers_of(texts, f"{column} of {reader.first.where}")[:, None]
-
-        def spread(train: np.ndarray, validation: np.ndarray) -> str:
-            return describe_numbers(numbers, train, validation, "picture")
-
-        return LabelledPictures(layout, numbers, (), named.notes, spread)
+        return LabelledPictures(layout, numbers, (), named.notes)
     codes = {text: code for code, text in enumerate(dict.fromkeys(texts))}
     coded = np.array([codes[text] for text in texts], dtype=np.int64)
     held_out = np.arange(len(entries)) >= len(layout.train)
     sure = config.label_column is not None
     labels, classes = classes_of(codes, coded, held_out, named.reader, source.given, sure)
-
-    def counts(train: np.ndarray, validation: np.ndarray) -> str:
-        return describe(labels, train, validation, classes, "picture")
-
-    return LabelledPictures(layout, labels, tuple(classes), named.notes, counts)
+    return LabelledPictures(layout, labels, tuple(classes), named.notes)
