@@ -22,6 +22,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "info": ("gmlp",),
     "train": (f"gmlp --data text.txt --steps 2 {SMALL} --out made",),
     "eval": ("RUN", "RUN --lengths 8"),
+    "predict": ("RUN text",),
     "generate": ("RUN --tokens 3", "RUN --tokens 3 --prompt a --prompt b"),
     "convert": ("RUN --to program --out made.pt2",),
     "compare": ("gmlp aft-full --data text.txt",),

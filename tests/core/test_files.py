@@ -158,6 +158,7 @@ ALLOWED = {
     "data/parallel.py:_encode": "into the folder of `cached`",
     "data/images.py:build": "into the folder of `cached`",
     "report/style.py:svg_text": "into memory",
+    "cli/predict.py:_write": "into a path that a writer gave",
 }
 
 
