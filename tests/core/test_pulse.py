@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -114,10 +116,20 @@ def test_waiting_threads_spin_briefly_unless_the_user_has_chosen(
 
 
 @pytest.mark.skipif(running() is None, reason="the system does not say")
-def test_a_busy_thread_is_load() -> None:
-    with LoadMeter(0.01) as meter:
-        end = time.monotonic() + 0.3
-        while time.monotonic() < end:
-            pass
+def test_a_busy_process_is_load() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            with LoadMeter(0.02) as meter:
+                time.sleep(0.6)
+        finally:
+            other.kill()
     assert meter.mean is not None
     assert meter.mean > 0.5
+
+
+def test_the_end_of_a_process_is_no_word(tmp_path: Path) -> None:
+    file = tmp_path / "shared"
+    file.write_bytes(struct.pack("d", 1.0))
+    with file.open("r+b") as shared, Pulse("a process", shared.fileno()):
+        pass
+    assert struct.unpack("d", file.read_bytes()) == (1.0,)

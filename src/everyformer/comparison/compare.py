@@ -95,7 +95,8 @@ def run_comparison(
             for own in trainings.run(ready):
                 finished += own
                 results = collected(finished)
-                report(results, folder, complete=False)
+                with doing("drawing the page so far"):
+                    report(results, folder, complete=False)
                 if any(found["status"] == "done" for _, found in own):
                     times.measure(own[0][0].member, stop)
         if times.points:

@@ -35,6 +35,8 @@ from everyformer.training.logging import read_metrics
 from everyformer.training.progress import Part
 from everyformer.training.spec import RunSpec, build_run
 
+POSITION_SEQUENCES = 64
+"""validation sequences of which the loss is told by position"""
 LONGEST_STEP = 600.0
 """seconds"""
 
@@ -110,7 +112,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
             found["decoding"], found["decoding_spread"] = decoding_times(config)
     if TASKS[dataset.task].continues:
         with doing(f"reading and writing with {config.member}"):
-            found["by_position"] = loss_by_position(model, dataset, training.evaluate_sequences)
+            found["by_position"] = loss_by_position(model, dataset, POSITION_SEQUENCES)
             found["sample"] = sample(model, dataset)
     return found
 

@@ -78,16 +78,21 @@ class Pulse:
 
     def __exit__(self, *error: object) -> None:
         self._end.set()
-        self.rest()
+        # an end is no word: what was silent before it goes on being silent
+        with self._lock:
+            self._clear()
         Pulse.active = None
 
     def rest(self) -> None:
         """Begin to wait anew, and take the line off the terminal."""
         with self._lock:
             self._note(time.monotonic())
-            if self._line:
-                self._line = False
-                _write("\r\x1b[K")
+            self._clear()
+
+    def _clear(self) -> None:
+        if self._line:
+            self._line = False
+            _write("\r\x1b[K")
 
     @contextmanager
     def lend(self) -> Iterator[int]:
