@@ -279,6 +279,25 @@ def test_a_page_is_written_after_every_member(
     ]
 
 
+def test_a_stop_before_anything_is_looked_at_again_leaves_the_table(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [Point("gmlp", 8, seconds=1.0), Point("attention", 8, seconds=1.0)]
+    monkeypatch.setattr(timing, "bench", lambda names, *_, **__: iter(points))
+    done = compare("gmlp", "--steps", "1", "--lengths", "8")
+    before = done.results["rows"]
+
+    def stopped(*given: Any) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {}
+
+    monkeypatch.setattr("everyformer.comparison.compare.calibrate", stopped)
+    again = compare("--resume", small=False)
+    assert again.code == 143
+    assert again.results["rows"] == before
+    assert len(before) == 1
+
+
 def test_layers_are_timed_once(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, int]] = []
 

@@ -99,7 +99,7 @@ def run_comparison(
                     report(results, folder, complete=False)
                 if any(found["status"] == "done" for _, found in own):
                     times.measure(own[0][0].member, stop)
-        if times.points:
+        if finished:
             results = collected(finished)
         if stop.received:
             return Comparison(results.get("rows", []), results, folder, stop.received)
