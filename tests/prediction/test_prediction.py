@@ -21,8 +21,9 @@ from everyformer.core.errors import (
     UnsupportedError,
 )
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
-from everyformer.prediction.predictor import Predictor, Row
+from everyformer.prediction.predictor import Predictor
 from everyformer.prediction.records import Prediction
+from everyformer.prediction.rows import Row
 from helpers import close
 
 

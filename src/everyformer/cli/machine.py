@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from everyformer.core.machine import cores, load_averages
 from everyformer.core.memory import free_memory, size
 
 UNKNOWN = "unknown"
@@ -22,17 +22,15 @@ KINDS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 def room() -> dict[str, str]:
     """Load, free memory and free disk, in words."""
-    try:
-        load = ", ".join(f"{n:.1f}" for n in os.getloadavg())
-    except (OSError, AttributeError):
-        load = UNKNOWN
+    averages = load_averages()
+    load = UNKNOWN if averages is None else ", ".join(f"{n:.1f}" for n in averages)
     free = free_memory()
     try:
         disk = size(shutil.disk_usage(Path.cwd()).free)
     except OSError:
         disk = UNKNOWN
     return {
-        "load": f"{load} (means over 1, 5 and 15 minutes; {os.cpu_count() or UNKNOWN} cores)",
+        "load": f"{load} (means over 1, 5 and 15 minutes; {cores()} cores)",
         "free memory": size(free) if math.isfinite(free) else UNKNOWN,
         "free disk": f"{disk} in this folder",
     }
@@ -56,15 +54,15 @@ def speeds(device: torch.device) -> dict[str, float]:
 def choices(device: torch.device, found: dict[str, float]) -> list[dict[str, Any]]:
     """What stands for options that nobody sets: (option, what it is here, why)."""
     quicker = found["bfloat16"] / found["float32"]
-    threads, cores = torch.get_num_threads(), os.cpu_count() or 1
-    busy = _busy(threads, cores)
+    threads = torch.get_num_threads()
+    busy = _busy(threads)
     rows = (
         (
             "--device",
             str(device),
             "there is an accelerator" if device.type != "cpu" else "no other",
         ),
-        ("--threads", str(threads), f"torch's own choice, of {cores} cores{busy}"),
+        ("--threads", str(threads), f"torch's own choice, of {cores()} cores{busy}"),
         (
             "--precision",
             "float32",
@@ -81,12 +79,9 @@ def choices(device: torch.device, found: dict[str, float]) -> list[dict[str, Any
     return [dict(zip(("option", "here", "since"), row, strict=True)) for row in rows]
 
 
-def _busy(threads: int, cores: int) -> str:
+def _busy(threads: int) -> str:
     """A remark on other work, where it and so many threads want more than the cores."""
-    try:
-        load = os.getloadavg()[0]
-    except (OSError, AttributeError):
+    load = (load_averages() or (0.0,))[0]
+    if load + threads <= cores() + 1:
         return ""
-    return (
-        f"; other work takes {load:.1f}: fewer may be faster" if load + threads > cores + 1 else ""
-    )
+    return f"; other work takes {load:.1f}: fewer may be faster"

@@ -86,7 +86,8 @@ def run(options: PredictOptions) -> int:
     form = _format(options)
     from everyformer.cli.trained import open_run
     from everyformer.core.pulse import doing
-    from everyformer.prediction.predictor import Predictor, counted
+    from everyformer.prediction.predictor import Predictor
+    from everyformer.prediction.rows import counted
 
     trained = open_run(options.run)
     reader = Predictor.load(trained.path, average=options.average)

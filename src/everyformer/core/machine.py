@@ -16,6 +16,14 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def load_averages() -> tuple[float, float, float] | None:
+    """Processes that ran or were ready to, means over 1, 5 and 15 minutes; None: not known."""
+    try:
+        return os.getloadavg()
+    except (OSError, AttributeError):
+        return None
+
+
 def running() -> int | None:
     """Threads of all processes that run or wait for a core, but the one that asks; None where the
     system does not say (elsewhere than on Linux)."""

@@ -14,8 +14,6 @@ Nothing is unpickled.
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -25,6 +23,7 @@ import torch
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS, TaskName
+from everyformer.data.array_files import ArrayParts, read_parts
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
 from everyformer.data.classes import describe
@@ -32,14 +31,10 @@ from everyformer.data.config import DataConfig
 from everyformer.data.dataset import ClassedDataset, Dataset, Spread
 from everyformer.data.images import image_dataset, reshaped
 from everyformer.data.selection import held_out_draw
-from everyformer.data.sources import Source, reading
+from everyformer.data.sources import Source
 from everyformer.data.text import TextDataset
 
 SUFFIXES = {".npy", ".npz"}
-INPUTS = ("x", "inputs", "input", "data", "images", "image", "series", "tokens", "features")
-TARGETS = ("y", "targets", "target", "labels", "label", "classes")
-HELD_OUT = ("test", "val", "validation", "valid")
-"""endings of the arrays that are held out"""
 FEW = 20
 """different whole numbers up to which they are taken for classes, where the task is not given"""
 
@@ -63,18 +58,6 @@ class ArrayDataset(ClassedDataset):
         return Batch(inputs, self.answers(chosen), keep)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The arrays of a source, training rows first."""
-
-    inputs: np.ndarray
-    targets: np.ndarray | None
-    lengths: np.ndarray | None
-    held_out: int
-    """rows at the end that the source holds out itself"""
-    note: str
-
-
 def holds_arrays(source: Source) -> bool:
     """Whether a source is one file of arrays."""
     return len(source.entries) == 1 and source.entries[0].suffix in SUFFIXES
@@ -89,7 +72,7 @@ def load_arrays(
         DataError: no inputs by a known name, rows without targets where the task needs them,
             shapes, lengths or dtypes that fit nothing, values that are not finite.
     """
-    parts = _read(source, config)
+    parts = read_parts(source, config)
     given = source.given
     kind = _kind(parts.inputs, task, given)
     chosen = _task(kind, parts, task, able, given)
@@ -125,7 +108,7 @@ def load_arrays(
 
 def read_inputs(source: Source, task: str) -> tuple[np.ndarray, np.ndarray | None]:
     """The inputs of one file of arrays as a model of ``task`` reads them (see `rows_for`)."""
-    parts = _read(source, DataConfig(source=source.given), least=1)
+    parts = read_parts(source, DataConfig(source=source.given), least=1)
     return rows_for(parts.inputs, task, source.given, parts.lengths)
 
 
@@ -145,76 +128,7 @@ def rows_for(
         return _channels_first(inputs, given), None
     if kind == "tokens" and inputs.ndim == 1:
         inputs = inputs[None]
-    return _rows_of(_Parts(inputs, None, lengths, 0, ""), kind, given)
-
-
-def _read(source: Source, config: DataConfig, least: int = 2) -> _Parts:
-    """The arrays by what they are for, of ``least`` rows at least."""
-    [entry] = source.entries
-    where = source.where(entry)
-    try:
-        with reading(where):
-            found = np.load(io.BytesIO(source.read(entry)), allow_pickle=False)
-            arrays = {"x": found} if isinstance(found, np.ndarray) else {**found}
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{where} is no file of plain arrays ({error}): write it with numpy.save or "
-            "numpy.savez, from arrays of numbers or strings (nothing is unpickled)"
-        ) from error
-    by_name = {name.lower(): name for name in arrays}
-    x = _named(by_name, INPUTS)
-    if x is None:
-        raise DataError(
-            f"{where} has the arrays {', '.join(arrays)}, none of which is called {INPUTS[0]}, "
-            f"{', '.join(INPUTS[1:-1])} or {INPUTS[-1]}: name the inputs so"
-        )
-    wanted = TARGETS if config.label_column is None else (config.label_column.lower(),)
-    y = _named(by_name, wanted)
-    if y is None and config.label_column is not None:
-        raise DataError(
-            f"{where} has no array '{config.label_column}'; it has {', '.join(arrays)}: choose "
-            "with --data.label-column"
-        )
-    columns = [_column(arrays, by_name, name) for name in (x, y, "lengths")]
-    inputs, targets, lengths = columns
-    assert inputs is not None
-    for name, other in (("targets", targets), ("lengths", lengths)):
-        if other is not None and sum(map(len, other)) != sum(map(len, inputs)):
-            raise DataError(
-                f"{where} has {sum(map(len, inputs)):,} rows of inputs but "
-                f"{sum(map(len, other)):,} {name}: there must be one a row"
-            )
-    joined = [None if part is None else np.concatenate(part) for part in columns]
-    assert joined[0] is not None
-    held_out = len(inputs[1]) if len(inputs) > 1 else 0
-    note = "the source's own held-out arrays" if held_out else ""
-    if len(joined[0]) < least:
-        few = "fewer than two rows; training and validation need both" if least > 1 else "no rows"
-        raise DataError(f"{where} has {few}")
-    return _Parts(joined[0], joined[1], joined[2], held_out, note)
-
-
-def _named(by_name: dict[str, str], wanted: Sequence[str]) -> str | None:
-    """The first of the wanted names that is there, by itself or in parts."""
-    for name in wanted:
-        if name in by_name or f"{name}_train" in by_name:
-            return name
-    return None
-
-
-def _column(
-    arrays: dict[str, np.ndarray], by_name: dict[str, str], name: str | None
-) -> list[np.ndarray] | None:
-    """An array, or its training part and the one that is held out."""
-    if name is None:
-        return None
-    if name in by_name:
-        return [arrays[by_name[name]]]
-    if f"{name}_train" not in by_name:
-        return None
-    rest = next((f"{name}_{e}" for e in HELD_OUT if f"{name}_{e}" in by_name), None)
-    parts = [f"{name}_train", *([rest] if rest else [])]
-    return [arrays[by_name[part]] for part in parts]
+    return _rows_of(ArrayParts(inputs, None, lengths, 0, ""), kind, given)
 
 
 def _kind(inputs: np.ndarray, task: str | None, given: str) -> Kind:
@@ -240,7 +154,9 @@ def _kind(inputs: np.ndarray, task: str | None, given: str) -> Kind:
     )
 
 
-def _task(kind: Kind, parts: _Parts, task: str | None, able: Sequence[str], given: str) -> TaskName:
+def _task(
+    kind: Kind, parts: ArrayParts, task: str | None, able: Sequence[str], given: str
+) -> TaskName:
     """What the arrays are for: their targets say whether classes or numbers are asked for."""
     reads = {"tokens": ("labelled text", "text"), "pictures": ("pictures",), "series": ("series",)}
     fitting = [name for name, one in TASKS.items() if one.reads in reads[kind]]
@@ -275,7 +191,7 @@ def _are_numbers(targets: np.ndarray) -> bool:
 
 
 def _targets(
-    parts: _Parts, task: str, given: str
+    parts: ArrayParts, task: str, given: str
 ) -> tuple[np.ndarray, tuple[str, ...], np.ndarray | None]:
     """Class ids with the classes' names, or numbers (N, n)."""
     targets = parts.targets
@@ -306,7 +222,7 @@ def _targets(
     return labels.astype(np.int64), tuple(map(str, names)), None
 
 
-def _rows_of(parts: _Parts, kind: Kind, given: str) -> tuple[np.ndarray, np.ndarray | None]:
+def _rows_of(parts: ArrayParts, kind: Kind, given: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Tokens (N, L) or series (N, T, C), and the lengths of rows that are padded."""
     inputs, lengths = parts.inputs, parts.lengths
     if kind == "series":
@@ -355,7 +271,7 @@ def _real(train: np.ndarray, lengths: np.ndarray | None, held_out: np.ndarray) -
 
 
 def _held_out(
-    parts: _Parts, labels: np.ndarray | None, config: DataConfig
+    parts: ArrayParts, labels: np.ndarray | None, config: DataConfig
 ) -> tuple[np.ndarray, str]:
     """Flags of the rows that are held out, and how they were chosen."""
     held_out = np.zeros(len(parts.inputs), dtype=bool)
@@ -373,7 +289,7 @@ def _held_out(
     return held_out, f"a draw of {config.validation:.0%}{within} (seed {config.seed})"
 
 
-def _text(parts: _Parts, config: DataConfig, task: TaskName, source: Source) -> TextDataset:
+def _text(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source) -> TextDataset:
     """Tokens as one text, rows one after the other; its end is held out."""
     tokens, given = parts.inputs.reshape(-1), source.given
     if tokens.dtype.kind not in "iub" or tokens.min() < 0:
@@ -405,7 +321,7 @@ def _text(parts: _Parts, config: DataConfig, task: TaskName, source: Source) -> 
     )
 
 
-def _pictures(parts: _Parts, config: DataConfig, task: TaskName, source: Source) -> Dataset:
+def _pictures(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source) -> Dataset:
     pixels = _channels_first(parts.inputs, source.given)
     labels = np.zeros(len(pixels), dtype=np.int64)
     classes, numbers = tuple[str, ...](), None

@@ -28,7 +28,8 @@ from everyformer.data.records import JsonTable
 from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, Table
 from everyformer.data.tables import Columns, TableReader, text_reader
-from everyformer.prediction.predictor import Predictor, Row, counted
+from everyformer.prediction.predictor import Predictor
+from everyformer.prediction.rows import Row, counted
 
 TEXTS = {".txt", ".md", ".text"}
 KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, ".zip"}

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from everyformer.core.errors import DataError
-from everyformer.prediction.predictor import Row
 from everyformer.prediction.records import Candidate, Prediction
+from everyformer.prediction.rows import Row
 
 ADDED = "predicted_"
 WIDEST = 48

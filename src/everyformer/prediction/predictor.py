@@ -28,6 +28,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
 from everyformer.models.base import Model, evaluating
 from everyformer.prediction.records import Candidate, Prediction, ranked
+from everyformer.prediction.rows import Row, batched, counted, padded
 from everyformer.training.checkpoint import load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
@@ -38,20 +39,6 @@ TOKENS = 5
 """tokens that are given where nobody says how many"""
 STRANGE = 8
 """unknown characters that are named"""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row to be read."""
-
-    shown: str
-    """what its prediction calls it"""
-    value: str | np.ndarray
-    """a text; or tokens (L,), steps of a series (L, n) or a picture (C, H, W) uint8"""
-    cells: tuple[tuple[str, Any], ...] = ()
-    """the columns of the table that it is a row of, with their names"""
-    target: Any = None
-    """what is true, where that is known"""
 
 
 @dataclass
@@ -150,7 +137,7 @@ class Predictor:
         """
         top = top or (1 if self.task.answers else TOKENS)
         answer = self._answer()
-        for chunk in _batched(rows, batch):
+        for chunk in batched(rows, batch):
             read = [self._read(row) for row in chunk]
             filled = [one for one in read if one is not None]
             found = iter(answer(filled, top) if filled else ())
@@ -323,7 +310,7 @@ class Predictor:
             DivergedError: it is not finite.
         """
         device = next(self.model.parameters()).device
-        inputs, keep = _padded(rows, front and not self.task.pictures)
+        inputs, keep = padded(rows, front and not self.task.pictures)
         if inputs.dtype == torch.int64 and inputs.dim() == 2:
             most = int(inputs.max())
             if most >= self.config.vocabulary:
@@ -399,34 +386,10 @@ def require_rows(task: Task, name: str) -> None:
         )
 
 
-def counted(count: int, what: str) -> str:
-    """A number of things: 1 row, 2,000 rows."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
-
-
 def _best(p: Tensor, top: int) -> list[tuple[float, int]]:
     """The ``top`` probabilities with their ids, the greatest first."""
     found = p.topk(min(top, len(p)))
     return list(zip(found.values.tolist(), found.indices.tolist(), strict=True))
-
-
-def _padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | None]:
-    """Rows beside each other, and flags of what is real where they differ in length."""
-    longest = max(map(len, rows))
-    if all(len(row) == longest for row in rows):
-        return torch.from_numpy(np.stack(rows)), None
-    inputs = np.zeros((len(rows), longest, *rows[0].shape[1:]), dtype=rows[0].dtype)
-    keep = np.zeros((len(rows), longest), dtype=bool)
-    for index, row in enumerate(rows):
-        here = slice(longest - len(row), None) if front else slice(len(row))
-        inputs[index, here], keep[index, here] = row, True
-    return torch.from_numpy(inputs), torch.from_numpy(keep)
-
-
-def _batched(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
-    after = iter(rows)
-    while chunk := list(itertools.islice(after, size)):
-        yield chunk
 
 
 def _short(text: str) -> str:

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from everyformer.training.intervals import Z
+
 BINS = 15
 MOST = 1000
 """classes up to which the confusion matrix is counted"""
-Z = 1.959963984540054
-"""half-width of a 95% interval in standard errors"""
 
 
 class ClassErrors:

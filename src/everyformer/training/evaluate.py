@@ -20,12 +20,10 @@ from everyformer.models.base import evaluating
 from everyformer.training.classification import ClassErrors
 from everyformer.training.curves import Curves
 from everyformer.training.distributed import World
+from everyformer.training.intervals import ratio, wilson
 from everyformer.training.reading import read_in_order, read_windows
 from everyformer.training.regression import NumberErrors
 from everyformer.training.step import autocast
-
-Z = 1.959963984540054
-"""half-width of a 95% interval in standard errors"""
 
 
 def evaluate(
@@ -166,12 +164,12 @@ def _sums(n: Tensor, s: Tensor, c: Tensor, top5: Tensor) -> Tensor:
 
 def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
     rows, n, nn_, s, ss, sn, c, cc, cn, five = sums
-    loss, interval = _ratio(rows, n, nn_, s, ss, sn)
+    loss, interval = ratio(rows, n, nn_, s, ss, sn)
     found: dict[str, Any] = {"loss": loss, "loss_interval": interval}
     if TASKS[dataset.task].classifies:
-        found |= {"accuracy": c / n, "accuracy_interval": _wilson(c, n)}
+        found |= {"accuracy": c / n, "accuracy_interval": wilson(c, n)}
     else:
-        accuracy, around = _ratio(rows, n, nn_, c, cc, cn)
+        accuracy, around = ratio(rows, n, nn_, c, cc, cn)
         clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
         # beyond this a perplexity is no longer a floating-point number
         found["perplexity"] = math.exp(min(loss, 700.0))
@@ -186,23 +184,3 @@ def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
         found[unit] = loss * scale
         found[f"{unit}_interval"] = interval and [bound * scale for bound in interval]
     return found | {"scored": int(n), "sequences": int(rows)}
-
-
-def _ratio(
-    rows: float, n: float, nn_: float, s: float, ss: float, sn: float
-) -> tuple[float, list[float] | None]:
-    """sum s / sum n with its normal interval: the linearised variance of a ratio over rows."""
-    mean = s / n
-    if rows < 2:
-        return mean, None
-    spread = max(0.0, ss - 2 * mean * sn + mean * mean * nn_) * rows / (rows - 1)
-    half = Z * math.sqrt(spread) / n
-    return mean, [mean - half, mean + half]
-
-
-def _wilson(hits: float, n: float) -> list[float]:
-    """Wilson's interval of a share of ``n`` independent trials."""
-    share, square = hits / n, Z * Z / n
-    centre = (share + square / 2) / (1 + square)
-    half = Z / (1 + square) * math.sqrt(share * (1 - share) / n + square / (4 * n))
-    return [centre - half, centre + half]

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Z = 1.959963984540054
-"""half-width of a 95% interval in standard errors"""
+from everyformer.training.intervals import Z
 
 
 class NumberErrors:

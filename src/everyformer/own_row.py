@@ -1,0 +1,54 @@
+"""The row of a mixer of one's own, found by building it, where nobody has written one."""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+from typing import Any
+
+from everyformer.core.config import Choice
+from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.member import Cost, Genes, Member
+from everyformer.core.tasks import LM, MLM, PIXELS, TASKS
+from everyformer.genes import plain_genes
+
+
+def row_of(mixer: type[Any]) -> Member:
+    """What a mixer class says of itself, where nobody has written a row for it.
+
+    A small one is built both ways; a refusal is the reason why it cannot be that.
+    """
+    can: dict[str, bool | str] = {}
+    built: dict[str, Any] = {}
+    for ability, causal in (("causal", True), ("bidirectional", False)):
+        try:
+            built[ability] = mixer(width=16, heads=2, causal=causal, max_length=16)
+            can[ability] = True
+        except GeneError as error:
+            can[ability] = str(error)
+    if not built:
+        raise ConfigError(f"the mixer '{mixer.name}' can be built neither causal nor not: {can}")
+    streams = "causal" in built and built["causal"].continues
+    can["streaming"] = streams or "it does not say how a state begins (empty_state)"
+    can["cross"] = mixer.crosses or "it has no cross form"
+    tasks = [name for name, task in TASKS.items() if task.answers]
+    if can["bidirectional"] is True:
+        tasks = [MLM, *tasks]
+    if can["causal"] is True:
+        tasks = [LM, *tasks, PIXELS]
+    exempt = {"cost": "no cost is claimed: write a row for it"}
+    if not _overrides(mixer, "text_reference") and not _overrides(mixer, "reference"):
+        exempt["equation"] = "it has no reference (text_reference)"
+    about = (inspect.getdoc(mixer) or mixer.name).splitlines()[0]
+    return Member(
+        mixer.name, about.rstrip("."), "your own", datetime.date.today().year, None,
+        Genes(plain_genes() | {"mixer": Choice(mixer.name)}), tuple(tasks),
+        Cost(2, 2, "not stated", "not stated"), "none is made", exempt=exempt, group="your own",
+        **can,
+    )  # fmt: skip
+
+
+def _overrides(mixer: type[Any], name: str) -> bool:
+    """Whether a class outside of this library defines a method."""
+    owner = next((one for one in mixer.__mro__ if name in vars(one)), None)
+    return owner is not None and not owner.__module__.startswith("everyformer.")
