@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -63,15 +64,11 @@ def wait_for(holds: Callable[[], Any], seconds: float = 60.0) -> None:
 
 
 def workers(folder: Path) -> Iterator[int]:
-    """Processes that train into ``folder``, by their command lines."""
-    for place in Path("/proc").iterdir():
-        try:
-            line = (place / "cmdline").read_bytes().decode()
-            at = os.readlink(place / "cwd")
-        except (OSError, UnicodeDecodeError):
-            continue
-        if place.name.isdecimal() and "everyformer.comparison.start" in line and at == str(folder):
-            yield int(place.name)
+    """Processes that train into ``folder``: they work there, each in a session of its own."""
+    for number in (int(place.name) for place in Path("/proc").iterdir() if place.name.isdecimal()):
+        with contextlib.suppress(OSError):
+            if os.getsid(number) == number and os.readlink(f"/proc/{number}/cwd") == str(folder):
+                yield number
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

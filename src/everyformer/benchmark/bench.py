@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from everyformer.benchmark.points import Point, Setting
 from everyformer.core.bounds import Count, Whole
+from everyformer.core.children import start
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.family import info
 
-PRELOADED = ("everyformer.benchmark.measure", "everyformer.mixers.attention")
+IMPORTS = ("everyformer.benchmark.measure", "everyformer.mixers.attention")
 """what every point imports: torch, its compiler and the base of mixers take seconds, once"""
 
 
@@ -63,16 +62,10 @@ def bench(
 
 def measure(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     """Fill ``point`` in a process of its own."""
-    method = "spawn" if sys.platform in ("win32", "darwin") else "forkserver"
-    context: Any = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload(list(PRELOADED))
     from everyformer.benchmark.measure import fill
 
-    receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=fill, args=(send, point, setting, options), daemon=True)
-    with _without_main():
-        child.start()
+    receive, send = multiprocessing.Pipe(duplex=False)
+    child = start(fill, send, point, setting, options, imports=IMPORTS, daemon=True)
     send.close()
     try:
         result: Point = receive.recv()
@@ -86,15 +79,3 @@ def measure(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
         result = dataclasses.replace(point, status=status, detail=detail)
     child.join()
     return result
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide the running script: a child would import it, and so run it again if it has no guard."""
-    main: Any = sys.modules["__main__"]
-    hidden = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        vars(main).update(hidden)

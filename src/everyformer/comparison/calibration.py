@@ -3,8 +3,8 @@
 A budget in seconds is turned into steps by it, so that what else the machine does cannot decide
 who learns most: each of several rounds times every member, and a member's quietest round counts.
 
-All members are timed in one process (`everyformer.comparison.start`); where one crashes it, a fresh
-process goes on with the others.
+All members are timed in one process (`everyformer.comparison.processes`); where one crashes it, a
+fresh process goes on with the others.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from everyformer.core.tasks import TASKS
 from everyformer.training.config import TrainingConfig
 from everyformer.training.progress import Part
 
-START = 5.0
+START = 0.5
 """seconds until a process that trains takes its first step"""
 EVALUATION = 0.4
 """of a training step: time of an evaluation's pass over as many sequences"""
@@ -19,7 +19,7 @@ WRITING = 2.0
 """seconds that decoding speed and a sample take"""
 TIMING = 1.0
 """seconds of a member's layer at one length"""
-PAGE = 5.0
+PAGE = 3.0
 """seconds of the report"""
 
 

@@ -3,56 +3,70 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
-import subprocess
-import sys
 import threading
+from collections.abc import Iterator
+from multiprocessing import connection, parent_process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from everyformer.core.children import Descriptor, start
 from everyformer.core.pulse import Pulse, doing
 from everyformer.core.stopping import Gentle
 
+IMPORTS = ("everyformer.comparison.worker", "everyformer.comparison.calibration")
+
 
 def launch(module: str, folder: Path, stop: Gentle, *words: str) -> int:
-    """Run ``everyformer.comparison.MODULE`` on ``folder`` in a fresh process; its exit code.
+    """Call ``MODULE.main(folder, *words)`` of this package in a fresh process; its exit code.
 
     The process is in a session of its own, so that Ctrl-C reaches this one alone, which asks the
-    other to stop. Its standard input is a pipe that ends when this process dies in any way.
+    other to stop. It stops too when this process dies in any way.
     """
-    start = [sys.executable, "-P", "-m", "everyformer.comparison.start", module, str(folder)]
-    pulse = Pulse.active
-    with (
-        contextlib.nullcontext() if pulse is None or os.name == "nt" else pulse.lend() as shared,
-        doing("waiting for a process"),
-    ):
-        child = subprocess.Popen(
-            [*start, "-" if shared is None else str(shared), *words],
-            stdin=subprocess.PIPE,
-            stdout=2,
-            start_new_session=True,
-            pass_fds=() if shared is None else (shared,),
-        )
+    with _lent() as shared, doing("waiting for a process"):
+        child = start(run, module, folder, shared, *words, imports=IMPORTS)
         return _wait(child, stop)
 
 
-def _wait(child: subprocess.Popen[bytes], stop: Gentle) -> int:
-    stopping = False
+def run(module: str, folder: Path, shared: int | None, *words: str) -> int:
+    """What a process of a comparison does.
+
+    ``shared``: what `Pulse.lend` gave to the program that started it.
+    """
+    if os.name != "nt":
+        os.setsid()
+    _stop_with_parent()
+    with Pulse("starting a process", shared):
+        main = importlib.import_module(f"everyformer.comparison.{module}").main
+        code: int = main(folder, *words)
+        return code
+
+
+@contextlib.contextmanager
+def _lent() -> Iterator[Descriptor | None]:
+    """The pulse of this program for the process."""
+    if Pulse.active is None or os.name == "nt":
+        yield None
+    else:
+        with Pulse.active.lend() as shared:
+            yield Descriptor(shared)
+
+
+def _wait(child: BaseProcess, stop: Gentle) -> int:
+    asked = False
     try:
-        while True:
-            try:
-                return child.wait(0.1)
-            except subprocess.TimeoutExpired:
-                if stop.received is not None and not stopping:
-                    child.send_signal(signal.SIGTERM)
-                    stopping = True
-    except KeyboardInterrupt:
+        while child.exitcode is None:
+            child.join(0.1)
+            if stop.received is not None and not asked:
+                child.terminate()
+                asked = True
+        return child.exitcode
+    except BaseException:
         child.kill()
+        child.join()
         raise
-    finally:
-        assert child.stdin is not None
-        child.stdin.close()
-        child.wait()
 
 
 def ended(code: int) -> str:
@@ -67,12 +81,13 @@ def stopped_by(code: int) -> bool:
     return code == 128 + signal.SIGTERM
 
 
-def stop_with_parent() -> None:
-    """Stop as on SIGTERM, with a checkpoint, when the standard input ends: the parent has died."""
+def _stop_with_parent() -> None:
+    """Stop as on SIGTERM, with a checkpoint, when the program that started this one has died."""
+    parent = parent_process()
+    assert parent is not None
 
     def watch() -> None:
-        while os.read(0, 4096):
-            pass
+        connection.wait([parent.sentinel])
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()

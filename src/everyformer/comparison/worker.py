@@ -1,4 +1,4 @@
-"""One training of a comparison, in a process of its own (`everyformer.comparison.start`).
+"""One training of a comparison, in a process of its own (`everyformer.comparison.processes`).
 
 So a member that runs out of memory or crashes takes nothing with it, and memory is its own. Reads
 ``job.json`` in the folder it is given and leaves ``result.json`` beside it.
