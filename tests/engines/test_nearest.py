@@ -1,0 +1,84 @@
+"""`nearest`: exactly the largest products, by whatever blocks and groups they are found."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from everyformer.engines.content import nearest as module
+from everyformer.engines.content.nearest import largest, nearest
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.double)
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [(1, 1), (5, 3), (7, 7), (100, 1), (131, 3), (1000, 5), (1003, 30), (4096, 32), (5000, 700)],
+)
+def test_the_largest_are_those_of_a_whole_sort(size: int, count: int) -> None:
+    scores = normal(3, 2, size)
+    found = largest(scores, count)
+    expected = scores.sort(-1, descending=True)
+    assert torch.equal(found.scores, expected.values[..., :count])
+    assert torch.equal(found.keys, expected.indices[..., :count])
+
+
+@pytest.mark.parametrize(("block", "budget"), [(8192, 1 << 22), (16, 64), (7, 1), (1, 100)])
+@pytest.mark.parametrize(
+    ("length", "size", "count"), [(1, 40, 4), (5, 37, 3), (6, 3, 3), (2, 60, 25)]
+)
+def test_nearest_is_a_sort_of_all_visible_products(
+    block: int, budget: int, length: int, size: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(module, "BUDGET", budget)
+    q, k, bias = normal(2, 3, length, 4), normal(2, 3, size, 4), normal(2, 1, size)
+    places = torch.randperm(size).expand(2, 3, -1)
+    low = torch.randint(0, size // 2 + 1, (2, 1, length))
+    high = low + torch.randint(0, size, (2, 1, length))
+    found = nearest(q, k, count, bias=bias, places=places, within=(low, high))
+    products = torch.einsum("bhld,bhsd->bhls", q, k) + bias[:, :, None]
+    seen = (places[:, :, None] >= low[..., None]) & (places[:, :, None] < high[..., None])
+    products = products.masked_fill(~seen, -math.inf)
+    expected = products.sort(-1, descending=True).values[..., :count]
+    torch.testing.assert_close(found.scores, expected)
+    real = expected > -math.inf
+    torch.testing.assert_close(products.gather(-1, found.keys)[real], expected[real])
+
+
+def test_more_than_there_are_is_filled_with_nothing() -> None:
+    found = nearest(normal(1, 2, 3), normal(1, 4, 3), 6)
+    assert found.scores.shape == found.keys.shape == (1, 2, 6)
+    assert (found.scores[..., 4:] == -math.inf).all()
+    assert (found.scores[..., :4] > -math.inf).all()
+
+
+def test_keys_of_half_precision_are_read_in_the_precision_of_the_queries() -> None:
+    q, k = normal(1, 3, 8), normal(1, 50, 8).half()
+    found = nearest(q, k, 5)
+    torch.testing.assert_close(
+        found.scores, (q @ k.double().mT).sort(-1, descending=True).values[..., :5]
+    )
+
+
+def test_squared_distances_by_products_and_a_bias() -> None:
+    q, k = normal(1, 4, 6), normal(1, 90, 6)
+    found = nearest(2 * q, k, 7, bias=-k.square().sum(-1))
+    squares = (q[:, :, None] - k[:, None]).square().sum(-1).sort(-1)
+    assert torch.equal(found.keys, squares.indices[..., :7])
+
+
+def test_nothing_remembers_a_gradient() -> None:
+    q = normal(1, 2, 3).requires_grad_()
+    assert not nearest(q, normal(1, 9, 3), 2).scores.requires_grad
+
+
+def test_it_is_one_node_of_a_compiled_graph() -> None:
+    q, k = normal(2, 5, 4), normal(2, 300, 4)
+    compiled = torch.compile(lambda q, k: nearest(q, k, 3).scores, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(q, k), nearest(q, k, 3).scores)
