@@ -116,11 +116,12 @@ class Gene:
             GeneError: what clashes with what, and why.
         """
 
-    def inside(self, plan: Blueprint, mixer: Any, options: Any, first: Any) -> Any:
+    def inside(self, plan: Blueprint, mixer: Any, options: Any, first: Any, layer: int) -> Any:
         """What a layer's mixer takes as the argument of this gene's name; None: it takes none.
 
         Args:
             mixer: its class. options: its own. first: what the first layer's got, None for that.
+            layer: which one, counted from 0.
         """
         return None
 

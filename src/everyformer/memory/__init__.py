@@ -55,9 +55,14 @@ class MemoryGene(Gene):
             )
 
     def inside(
-        self, plan: Blueprint, mixer: Any, options: Any, first: Memory | None
+        self, plan: Blueprint, mixer: Any, options: Any, first: Memory | None, layer: int
     ) -> Memory | None:
-        memory: Memory | None = self.make(plan.genes[self.name], width=plan.width)
+        choice = self.typed(plan.genes[self.name])
+        if choice.name is None:
+            return None
+        # some layers may have another one, or the same with other options
+        choice = MEMORIES.get(choice.name).in_layer(choice, layer, plan.layers)
+        memory: Memory = self.make(choice, width=plan.width)
         return memory
 
     def alone(self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]) -> Memory:
