@@ -37,8 +37,6 @@ class Recalled(NamedTuple):
     farthest: int | None = None
     """largest distance of a query to a row, where rows stand for more than one token each; None:
     rows are one apart"""
-    projected: bool = False
-    """whether rows are keys and values"""
 
 
 class Tokens(NamedTuple):
@@ -113,8 +111,12 @@ class Memory(nn.Module):
     """what the laws try it on"""
     holds: ClassVar[type[State]]
     """the kind of state that it carries"""
+    projected: ClassVar[bool] = False
+    """whether the rows in it are keys and values, not inputs"""
     slots: int
     """rows of the past that a layer keeps; may be changed for evaluation"""
+    looks_up: ClassVar[bool] = False
+    """whether something is read beside softmax"""
     drops_position: bool = False
     """whether the layer's own position is left out"""
 
@@ -149,9 +151,14 @@ class Memory(nn.Module):
         Args:
             scale: of the products. mask: of the segment. runs: (B, past + L) the number of each
                 slot's document beside a state; None: as the mask says, or one document.
+
+        Raises:
+            UnsupportedError: pairs are hidden or weighed, which no store knows of.
         """
         q, k, v = heads
         batch, length = q.shape[0], q.shape[2]
+        if mask is not None:
+            mask.require(f"memory '{self.name}'", frozenset({"keep", "documents"}))
         keep = None if mask is None else mask.keep
         real = None if keep is None else Mask(keep=keep)
         seen = None if state is None else state.seen
@@ -162,7 +169,8 @@ class Memory(nn.Module):
             runs = runs_of(mask.documents, keep)
         if runs is not None:
             begin = begins_of(runs[:, -length:], order, begin)
-        return Tokens(q * scale, k, v, order, begin.expand_as(order), keep)
+        order, begin = torch.broadcast_tensors(order, begin)
+        return Tokens(q * scale, k, v, order, begin, keep)
 
     def reference(self, y: Tensor, tokens: Tokens, log_sums: Callable[[], Tensor]) -> Tensor:
         """What `look_up` and `Beside.merge` give without a state, by the literal equation."""
@@ -208,7 +216,7 @@ class Memory(nn.Module):
                 f"a layer with memory '{self.name}' continues a state that its own init_state "
                 f"began, not {type(state).__name__} (the state of another model?)"
             )
-        projected = isinstance(state, KeyValueState)
+        projected = self.projected or isinstance(state, KeyValueState)
         rows = state if isinstance(state, KeyValueState) else self.rows_of(state)
         channels, expected = rows.keys.shape[-1], key_dim if projected else width
         if channels != expected:

@@ -192,7 +192,7 @@ class Attention(BuiltMixer):
             distance=q_positions[:, :, None] - k_positions[:, None, :],
         )  # fmt: skip
         y = literal(v, sink=self.sink)
-        if self.memory is not None and context is None:
+        if self.memory is not None and self.memory.looks_up and context is None:
             found = self.memory.tokens(tokens, self.scale, mask, None, None)
             y = self.memory.reference(y, found, lambda: self._literal_sums(literal, v))
         return self.out(rearrange(y, "b h l d -> b l (h d)"))
@@ -262,8 +262,8 @@ class Attention(BuiltMixer):
         if state is not None and self.memory is not None:
             self.memory.check_state(state, x.shape[0], self.width, self.key_dim)
             if not isinstance(state, KeyValueState):
-                rows, farthest, projected = self.memory.recall(state, x.shape[1])
-                if projected:
+                rows, farthest = self.memory.recall(state, x.shape[1])
+                if self.memory.projected:
                     return rows, farthest
                 inputs = rows.keys[:, 0]
                 k, v = self.project.one(inputs, "key"), self.project.one(inputs, "value")
@@ -310,7 +310,7 @@ class Attention(BuiltMixer):
         self, heads: Heads, mask: Mask | None, runs: Tensor | None, state: State | None
     ) -> Beside | None:
         """What a memory finds for the tokens, beside softmax."""
-        if self.memory is None or isinstance(state, KeyValueState):
+        if self.memory is None or not self.memory.looks_up:
             return None
         return self.memory.look_up(state, self.memory.tokens(heads, self.scale, mask, runs, state))
 
