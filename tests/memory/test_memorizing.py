@@ -49,7 +49,7 @@ def distances(made: Any, x: Tensor, state: Any = None) -> Tensor:
     """How far back what each token found lies: (B, H, L, k)."""
     with ef.trace(made) as seen:
         made(x, state=state)
-    return next(iter(seen.find("distance").values()))
+    return next(iter(seen.find("looked-up").values()))
 
 
 def test_the_papers_defaults() -> None:

@@ -131,6 +131,10 @@ MEMORY_ROWS: dict[str, tuple[Values, Values]] = {
         {"rate": 4, "function": "conv", "reconstruction": "attention", "gradient": "none"},
         {"slots": 128, "compressed": 128, "distance": "index", "reconstruction_weight": 1.0,
          "reconstruction_norm": "mean"}),
+    "memorizing": (
+        {"size": 8192, "neighbours": 32, "stores": None, "combine": "gate", "gate": 0.0,
+         "normalize": True, "unit_scale": 1.0, "keep_position": False, "written": "segment"},
+        {"slots": 128, "half": False}),
 }  # fmt: skip
 
 ARCHITECTURE: Values = {
@@ -185,6 +189,7 @@ MEMBER_ROWS: dict[str, Values] = {
     "learned-per-layer": {"position": "learned-per-layer", "layer_losses": True, "lookahead": 0.5},
     "transformer-xl": {**RECURRENT, "memory": "segment"},
     "compressive": {**RECURRENT, "memory": "compressive"},
+    "memorizing": {"position": "t5-relative", "memory": "memorizing"},
     "aft-full": {"mixer": "aft-full"},
     "aft-local": {"mixer": "aft-local"},
     "aft-simple": {"mixer": "aft-simple"},

@@ -18,6 +18,7 @@ from everyformer.core.config import Choice
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask, begins_of, positions_of, runs_of
 from everyformer.core.outputs import Losses
+from everyformer.core.panels import Recorded
 from everyformer.core.state import State
 from everyformer.core.trials import Trials
 from everyformer.engines.projections import HeadProjections
@@ -104,6 +105,8 @@ class Memory(nn.Module):
     """
 
     name: ClassVar[str]
+    recorded: ClassVar[Recorded] = {}
+    """how what it records as it runs is drawn, where that is no kind that all know"""
     merges: ClassVar[str] = "as further keys and values"
     """how what is read and the segment itself become one output: further rows of the same softmax;
     a memory with a read of its own and a gate between the two says so here"""

@@ -30,16 +30,17 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Count, Positive, Unless, Whole
+from everyformer.core.bounds import Affects, Count, Positive, Unless, Whole
 from everyformer.core.config import Choice, Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
+from everyformer.core.panels import Recorded
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
@@ -48,6 +49,7 @@ from everyformer.engines.content.nearest import nearest
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.memory import MEMORIES
+from everyformer.memory._panels import looked_up
 from everyformer.memory.base import Memory, Recalled, Segment, Tokens
 
 EPSILON = 1e-6
@@ -62,25 +64,25 @@ class MemorizingOptions(Options):
 
     slots: Count = 128
     """n, keys that the window shows, and tokens of a segment"""
-    size: Whole = 8192
+    size: Annotated[Whole, Affects("results")] = 8192
     """M, keys and values that a head stores"""
-    neighbours: Count = 32
+    neighbours: Annotated[Count, Affects("results")] = 32
     """k, stored keys that a query reads"""
     stores: tuple[Count, ...] | None = None
     """which layers have a store, counted from 1 (default: the one at three quarters, 9 of 12)"""
     combine: Literal["gate", "joint"] = "gate"
     """how what is found joins the window: by a learned gate a head, or in one softmax"""
-    gate: Annotated[float, Unless("combine", "joint")] = 0.0
+    gate: Annotated[float, Unless("combine", "joint"), Affects("nothing")] = 0.0
     """b_h at the start; far below 0 a model begins as without a store"""
     normalize: bool = True
     """whether queries and keys have length 1, times a learned scale; False: 1 / sqrt(D)"""
-    unit_scale: Annotated[Positive, Unless("normalize", False)] = 1.0
+    unit_scale: Annotated[Positive, Unless("normalize", False), Affects("nothing")] = 1.0
     """|s_h| at the start"""
     keep_position: bool = False
     """whether the layer's own position acts on the window"""
     written: Literal["segment", "leaving"] = "segment"
     """what is stored: all before a token's segment, or what has left its window"""
-    half: bool = False
+    half: Annotated[bool, Affects("speed")] = False
     """whether the store is held in float16"""
 
 
@@ -115,8 +117,6 @@ class Found(NamedTuple):
             own = widened(log_sums())
             share = (sums.masked_fill(nothing[..., 0], 0.0) - own).sigmoid()[..., None]
         share = share.masked_fill(nothing, 0.0).to(y.dtype)
-        if tracing():
-            record(self.memory, "share", lambda: share.expand(*y.shape[:3], 1).squeeze(-1))
         return torch.lerp(y, o.to(y.dtype), share.expand_as(y))
 
 
@@ -156,6 +156,7 @@ class MemorizingMemory(Memory):
     holds = MemorizingState
     projected = True
     looks_up = True
+    recorded: ClassVar[Recorded] = {"looked-up": looked_up}
 
     def __init__(self, *, width: int, options: Any = None) -> None:
         super().__init__()
@@ -254,7 +255,7 @@ class MemorizingMemory(Memory):
         )
         if tracing():
             record(
-                self, "distance", lambda: self._distances(tokens, found.keys, found.scores, order)
+                self, "looked-up", lambda: self._distances(tokens, found.keys, found.scores, order)
             )
         o, sums = chosen_attention(grouped, stored.keys, stored.values, found.keys, found.scores)
         return o.view(batch, heads, length, -1), sums.view(batch, heads, length)

@@ -27,6 +27,7 @@ from everyformer.core.trace import Trace, trace
 from everyformer.core.wording import listed
 from everyformer.generation.pixels import draw_images
 from everyformer.genes import GENES
+from everyformer.memory.base import Memory
 from everyformer.models.base import Model, evaluating
 from everyformer.models.pixels import DrawingModel
 from everyformer.positions.base import Position
@@ -77,7 +78,9 @@ class Inside:
     @cached_property
     def recorded(self) -> Recorded:
         """How parts of the model draw what they alone record."""
-        parts = (part for part in self.model.modules() if isinstance(part, Mixer | Position))
+        parts = (
+            part for part in self.model.modules() if isinstance(part, Mixer | Position | Memory)
+        )
         return {name: draw for part in parts for name, draw in part.recorded.items()}
 
     def draw(self, what: str) -> dict[str, Figure]:
