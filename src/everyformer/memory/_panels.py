@@ -20,7 +20,7 @@ def looked_up(found: Mapping[str, Tensor], causal: bool) -> Panels:
         shares = torch.stack([((octave == n) & (far >= 0)).sum(1) for n in range(ends)], 1)
         total = (far >= 0).sum(1, keepdim=True).clamp(min=1)
         title = layer_title(path, "found, by distance")
-        axes = (f"tokens back: 1, 2, 4 ... {2 ** (ends - 1):,}", "head")
+        axes = ("tokens back, as a power of two", "head")
         rows.append([Panel(title, (shares / total).numpy(), axes)])
     caption = (
         "How far back the stored keys lie that were found: of each head (a row) the share of its "
