@@ -1,0 +1,78 @@
+"""Recipes: policies that need no training, in tiers that are defined by how much noise they have.
+
+A tier is an expert (`everyformer.rl.experts`) of whose actions some are replaced by random ones:
+
+    random   all of them
+    medium   a share that the environment's record holds
+    expert   none
+    mixed    all, 3/4, half, 1/4 and none, episode by episode in turn
+
+Data sets keep the sentence that describes the recipe, the noise and the seed of every episode. The
+tiers are no others' of the same names: returns are comparable within one environment and recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from everyformer.core.bounds import Share
+from everyformer.core.config import converted
+from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.wording import listed
+from everyformer.rl.experts import classic_control, own
+from everyformer.rl.experts.base import Expert
+from everyformer.rl.make import EnvironmentConfig, make_environment, spaces_of
+from everyformer.rl.policy import NoisyPolicy, uniform
+
+EXPERTS: dict[str, Expert] = {**classic_control.EXPERTS, **own.EXPERTS}
+"""by the name of the environment"""
+LEVELS = (1.0, 0.75, 0.5, 0.25, 0.0)
+"""of noise, in turn, in the tier 'mixed'"""
+TIERS: dict[str, Callable[[Expert | None], tuple[float, ...]]] = {
+    "random": lambda expert: (1.0,),
+    "medium": lambda expert: (expert.medium if expert else 1.0,),
+    "expert": lambda expert: (0.0,),
+    "mixed": lambda expert: LEVELS,
+}
+"""noise, in turn, of each tier"""
+
+
+def recipe(tier: str, environment: EnvironmentConfig, noise: float | None = None) -> NoisyPolicy:
+    """The policy of a tier.
+
+    Args:
+        tier: random, medium, expert or mixed.
+        noise: the share of random actions, in place of the tier's.
+
+    Raises:
+        UnknownNameError: there is no such tier.
+        ConfigError: the environment has no expert, and the tier needs one.
+        UnsupportedError: actions without bounds, which cannot be drawn at random.
+    """
+    if tier not in TIERS:
+        raise unknown("recipe", tier, TIERS)
+    trial = make_environment(EnvironmentConfig(environment.name, (), environment.options))
+    expert = EXPERTS.get(environment.name)
+    levels = TIERS[tier](expert)
+    if noise is not None:
+        levels = (converted(Share, noise, "--noise"),)
+    if expert is None and levels != (1.0,):
+        raise ConfigError(
+            f"there is no expert for {environment.name}, which the recipe '{tier}' needs; "
+            f"{listed(list(EXPERTS))} have one: take 'random', or a trained run"
+        )
+    _, actions = spaces_of(trial, environment.name)
+    draw = uniform(actions)
+    walks = Expert.walks
+    base = None
+    if expert is not None:
+        walks = expert.walks
+        draw = draw if expert.walk is None else expert.walk(trial.unwrapped)
+        base = expert.build(trial.unwrapped) if levels != (1.0,) else None
+    trial.close()
+    sentence = f"{tier}: {walks}"
+    if expert is not None and base is not None:
+        shares = " / ".join(f"{level:g}" for level in levels)
+        sentence = f"{tier}: {expert.what}; each action replaced with probability {shares}"
+        sentence += f"{' in turn' if len(levels) > 1 else ''} by {walks}"
+    return NoisyPolicy(base, actions, draw, lambda n: levels[n % len(levels)], sentence)
