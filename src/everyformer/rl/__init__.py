@@ -2,13 +2,13 @@
 trajectories as data.
 
     environments/    tasks of our own, registered as ``everyformer/NAME-v0``
-    make.py          the one way to an environment: `make`, `make_vector`, `EnvironmentConfig`
+    build.py         the one way to an environment: `make`, `make_vector`, `EnvironmentConfig`
     hidden.py        a wrapper that hides numbers of observations
     spaces.py        `Space`: which observations and actions there are, in plain values
     policy.py        `Policy`: what plays; random actions, noise
     experts/         policies that solve an environment by knowing how it works
     recipes.py       `recipe`: tiers of data by the noise of an expert
-    collect.py       `collect`: a policy plays, episodes are kept
+    collection.py    `collect`: a policy plays, episodes are kept
     episode.py       `Episode`, `returns_to_go`
     trajectories.py  `Trajectories`: episodes with their environment, recipe and statistics
     folder.py        `read_trajectories`, `write_trajectories`: a folder, a file an episode
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 from everyformer.core.lazy import late_names
 
 if TYPE_CHECKING:
-    from everyformer.rl.collect import collect as collect
+    from everyformer.rl.build import EnvironmentConfig as EnvironmentConfig
+    from everyformer.rl.build import make as make
+    from everyformer.rl.build import make_vector as make_vector
+    from everyformer.rl.collection import collect as collect
     from everyformer.rl.episode import Episode as Episode
     from everyformer.rl.episode import returns_to_go as returns_to_go
     from everyformer.rl.folder import read_trajectories as read_trajectories
     from everyformer.rl.folder import write_trajectories as write_trajectories
-    from everyformer.rl.make import EnvironmentConfig as EnvironmentConfig
-    from everyformer.rl.make import make as make
-    from everyformer.rl.make import make_vector as make_vector
     from everyformer.rl.minari_sets import read_minari as read_minari
     from everyformer.rl.minari_sets import write_minari as write_minari
     from everyformer.rl.policy import Policy as Policy
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     from everyformer.rl.trajectories import Trajectories as Trajectories
 
 _HOMES = {
-    "EnvironmentConfig": "make",
+    "EnvironmentConfig": "build",
     "Episode": "episode",
     "Policy": "policy",
     "Space": "spaces",
     "Trajectories": "trajectories",
-    "collect": "collect",
+    "collect": "collection",
     "frames": "replay",
-    "make": "make",
-    "make_vector": "make",
+    "make": "build",
+    "make_vector": "build",
     "read_minari": "minari_sets",
     "read_trajectories": "folder",
     "recipe": "recipes",

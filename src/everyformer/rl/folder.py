@@ -33,8 +33,9 @@ from everyformer.core.errors import ConfigError, DataError, nearest
 from everyformer.core.files import expanded, require_no_file, written_whole
 from everyformer.core.pulse import doing
 from everyformer.core.sealed import DamagedError, check_sums, checksums, read_json, write_json
+from everyformer.core.wording import few
+from everyformer.rl.build import EnvironmentConfig, make_environment, spaces_of, without_defaults
 from everyformer.rl.episode import NAMES, Episode
-from everyformer.rl.make import EnvironmentConfig, make_environment, spaces_of, without_defaults
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
 
@@ -171,8 +172,11 @@ def _episode(
         ) from error
     for name in NAMES:
         if name not in arrays:
+            others = [other for other in arrays if other not in NAMES]
             raise DataError(
-                f"{path} has no array '{name}', which every episode needs; {nearest(name, arrays)}"
+                f"{path} has no array '{name}', which every episode needs"
+                + (f" ({nearest(name, others)})" if others else "")
+                + f": it has {few(list(arrays))}"
             )
     with _naming(path):
         if seed is None and "seed" in arrays:
@@ -181,7 +185,10 @@ def _episode(
 
 
 def _load_npz(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as found:
+    with path.open("rb") as file:
+        found = np.load(file, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            raise ValueError("it holds one array, without a name")
         return {name: found[name] for name in found.files}
 
 

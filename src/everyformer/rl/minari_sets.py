@@ -19,14 +19,14 @@ from everyformer.core.extras import extra_module
 from everyformer.core.files import expanded, written_whole
 from everyformer.core.pulse import doing
 from everyformer.core.sealed import DamagedError
-from everyformer.rl.episode import Episode
-from everyformer.rl.make import (
+from everyformer.rl.build import (
     STEPS,
     EnvironmentConfig,
     is_registered,
     make_environment,
     without_defaults,
 )
+from everyformer.rl.episode import Episode
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
 

@@ -19,18 +19,20 @@ from everyformer.core.bounds import Share
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.wording import listed
+from everyformer.rl.build import EnvironmentConfig, make_environment, spaces_of
 from everyformer.rl.experts import classic_control, own
 from everyformer.rl.experts.base import Expert
-from everyformer.rl.make import EnvironmentConfig, make_environment, spaces_of
 from everyformer.rl.policy import NoisyPolicy, uniform
 
 EXPERTS: dict[str, Expert] = {**classic_control.EXPERTS, **own.EXPERTS}
 """by the name of the environment"""
 LEVELS = (1.0, 0.75, 0.5, 0.25, 0.0)
 """of noise, in turn, in the tier 'mixed'"""
-TIERS: dict[str, Callable[[Expert | None], tuple[float, ...]]] = {
-    "random": lambda expert: (1.0,),
-    "medium": lambda expert: (expert.medium if expert else 1.0,),
+RANDOM = "random"
+"""the tier that any environment has"""
+TIERS: dict[str, Callable[[Expert], tuple[float, ...]]] = {
+    RANDOM: lambda expert: (1.0,),
+    "medium": lambda expert: (expert.medium,),
     "expert": lambda expert: (0.0,),
     "mixed": lambda expert: LEVELS,
 }
@@ -52,27 +54,27 @@ def recipe(tier: str, environment: EnvironmentConfig, noise: float | None = None
     if tier not in TIERS:
         raise unknown("recipe", tier, TIERS)
     trial = make_environment(EnvironmentConfig(environment.name, (), environment.options))
-    expert = EXPERTS.get(environment.name)
-    levels = TIERS[tier](expert)
-    if noise is not None:
-        levels = (converted(Share, noise, "--noise"),)
-    if expert is None and levels != (1.0,):
-        raise ConfigError(
-            f"there is no expert for {environment.name}, which the recipe '{tier}' needs; "
-            f"{listed(list(EXPERTS))} have one: take 'random', or a trained run"
-        )
-    _, actions = spaces_of(trial, environment.name)
-    draw = uniform(actions)
-    walks = Expert.walks
-    base = None
-    if expert is not None:
-        walks = expert.walks
-        draw = draw if expert.walk is None else expert.walk(trial.unwrapped)
-        base = expert.build(trial.unwrapped) if levels != (1.0,) else None
     trial.close()
-    sentence = f"{tier}: {walks}"
-    if expert is not None and base is not None:
-        shares = " / ".join(f"{level:g}" for level in levels)
-        sentence = f"{tier}: {expert.what}; each action replaced with probability {shares}"
-        sentence += f"{' in turn' if len(levels) > 1 else ''} by {walks}"
+    _, actions = spaces_of(trial, environment.name)
+    expert = EXPERTS.get(environment.name)
+    if expert is None:
+        if tier != RANDOM or noise is not None:
+            raise ConfigError(
+                f"there is no expert for {environment.name}, whose actions the recipe '{tier}' "
+                f"needs; {listed(list(EXPERTS))} have one: take '{RANDOM}', or a trained run"
+            )
+        return NoisyPolicy(None, actions, uniform(actions), lambda _: 1.0, _random(Expert.walks))
+    levels = TIERS[tier](expert) if noise is None else (converted(Share, noise, "--noise"),)
+    draw = uniform(actions) if expert.walk is None else expert.walk(trial.unwrapped)
+    if levels == (1.0,):
+        return NoisyPolicy(None, actions, draw, lambda _: 1.0, _random(expert.walks))
+    shares = " / ".join(f"{level:g}" for level in levels) + " in turn" * (len(levels) > 1)
+    sentence = (
+        f"{tier}: {expert.what}; each action replaced with probability {shares} by {expert.walks}"
+    )
+    base = expert.build(trial.unwrapped)
     return NoisyPolicy(base, actions, draw, lambda n: levels[n % len(levels)], sentence)
+
+
+def _random(walks: str) -> str:
+    return f"{RANDOM}: {walks}"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from everyformer.core.errors import DataError
+from everyformer.rl.build import EnvironmentConfig, make_environment
 from everyformer.rl.episode import Episode
-from everyformer.rl.make import EnvironmentConfig, make_environment
 
 CLOSE = 1e-6
 """to which rewards are the same when an episode is played once more"""
@@ -22,7 +22,7 @@ def frames(environment: EnvironmentConfig, episode: Episode) -> np.ndarray:
     Raises:
         DataError: the episode has no seed, or goes another way from it.
         ConfigError: the environment cannot be drawn as arrays.
-        Those of `everyformer.rl.make.make`.
+        Those of `everyformer.rl.build.make`.
     """
     if episode.seed is None:
         raise DataError(

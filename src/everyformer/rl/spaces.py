@@ -51,18 +51,9 @@ class Space(Options):
             for ends, beyond in ((self.low, -math.inf), (self.high, math.inf))
         ]
         low, high = (
-            np.broadcast_to(end, self.shape) if len(end) == 1 else end.reshape(self.shape)
-            for end in ends
+            np.full(self.shape, end) if len(end) == 1 else end.reshape(self.shape) for end in ends
         )
         return low, high
-
-    def __str__(self) -> str:
-        """'4 actions' is for the caller to say; this: '4 values', '3 numbers', '84 x 84 x 3'."""
-        if self.discrete:
-            return f"{self.count} values"
-        if len(self.shape) == 1:
-            return f"{self.shape[0]} number{'s' * (self.shape[0] != 1)}"
-        return f"arrays of {' x '.join(map(str, self.shape))}"
 
     @staticmethod
     def of(space: Any, what: str, *, action: bool) -> Space:
@@ -88,10 +79,10 @@ class Space(Options):
         ):
             low, high = (_ends(end) for end in (space.low, space.high))
             return Space("box", space.dtype.name, tuple(space.shape), low=low, high=high)
-        wanted = "Discrete and Box of one dimension, of reals" if action else "Discrete and Box"
+        wanted = "Discrete and Box of one dimension, of reals," if action else "Discrete and Box"
         raise UnsupportedError(
-            f"{what} are {space}, which is not supported; {wanted} are: bring them into one of "
-            "these with a gymnasium wrapper"
+            f"{what} are {space}; only {wanted} are supported: bring them into one of these with a "
+            "gymnasium wrapper"
         )
 
     @staticmethod

@@ -16,8 +16,8 @@ import numpy as np
 from everyformer.core.bounds import Part
 from everyformer.core.config import converted
 from everyformer.core.errors import DataError
+from everyformer.rl.build import EnvironmentConfig
 from everyformer.rl.episode import Episode
-from everyformer.rl.make import EnvironmentConfig
 from everyformer.rl.spaces import Space
 
 BINS = 20

@@ -14,6 +14,7 @@ The best return from a node is minus its distance to the goal. After the motivat
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ class GraphPath(Task[np.int64]):
         size = min(9.0, 0.4 * 2 * np.pi * radius / len(at))
         for a, b in np.argwhere(np.triu(self.joined)):
             picture.line(at[a], at[b], 1.5, canvas.FAINT)
-        for a, b in zip(self.path, self.path[1:], strict=False):
+        for a, b in pairwise(self.path):
             picture.line(at[a], at[b], 3, canvas.AGENT)
         for node, (y, x) in enumerate(at):
             picture.disc(y, x, size, canvas.GOOD if node == self.goal else canvas.WALL)

@@ -11,14 +11,14 @@ import numpy as np
 from everyformer.core.bounds import Count, Seed
 from everyformer.core.config import converted
 from everyformer.core.errors import ShapeError
-from everyformer.rl.episode import Episode
-from everyformer.rl.make import (
+from everyformer.rl.build import (
     EnvironmentConfig,
     make_environment,
     make_vector,
     spaces_of,
     without_defaults,
 )
+from everyformer.rl.episode import Episode
 from everyformer.rl.policy import Policy
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
@@ -58,7 +58,7 @@ def collect(
     Raises:
         ConfigError: a number that is not positive.
         ShapeError: the policy gives actions that the environment does not have.
-        Those of `everyformer.rl.make.make`.
+        Those of `everyformer.rl.build.make`.
     """
     if isinstance(environment, str):
         environment = EnvironmentConfig(environment)

@@ -220,8 +220,10 @@ def _flag(option: str) -> str:
 def _built(config: EnvironmentConfig, render_mode: str | None) -> gymnasium.Env[Any, Any]:
     import gymnasium
 
+    # not every constructor takes a render mode
+    mode: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     try:
-        environment = gymnasium.make(config.name, render_mode=render_mode, **config.options)
+        environment = gymnasium.make(config.name, **mode, **config.options)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise _missing(config.name, error) from error
     except ConfigError:
