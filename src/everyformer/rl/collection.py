@@ -21,7 +21,7 @@ from everyformer.rl.build import (
 from everyformer.rl.episode import Episode
 from everyformer.rl.policy import Policy
 from everyformer.rl.spaces import Space
-from everyformer.rl.trajectories import Trajectories
+from everyformer.rl.trajectories import SUCCESS, Trajectories
 
 PARALLEL = 8
 """environments side by side"""
@@ -43,6 +43,8 @@ def collect(
     progress: Callable[[int, int], None] | None = None,
 ) -> Trajectories:
     """Play ``episodes`` episodes and keep them, in the order of their seeds.
+
+    Where the environment tells ``info["success"]``, it is kept with the episode.
 
     Every episode has a seed of its own, from ``seed`` and its number, for the environment and the
     policy: the data are the same however many are played at once, as far as the policy's
@@ -75,7 +77,7 @@ def collect(
             chosen = np.asarray(policy.act(table.seen()))
             if fault := actions.misfit(chosen, rows):
                 raise ShapeError(f"the actions of the policy for {environment.name} {fault}")
-            over = table.add(chosen, *vector.step(chosen)[:4])
+            over = table.add(chosen, *vector.step(chosen))
             if progress is not None:
                 progress(len(table.finished), table.steps)
             if over.any() and not table.complete:
@@ -144,6 +146,7 @@ class _Table:
         rewards: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
+        infos: dict[str, Any],
     ) -> np.ndarray:
         """Take a step of all rows in; give those whose episode is over, which get the next one."""
         self._now = observations
@@ -156,10 +159,12 @@ class _Table:
         for row in np.flatnonzero(over):
             number = int(self._numbers[row])
             if self._recording[row]:
+                facts = self._policy.facts(number)
+                if SUCCESS in infos:
+                    facts = facts | {SUCCESS: float(infos[SUCCESS][row])}
                 self.finished[number] = self._rows[row].episode(
-                    bool(terminated[row]), bool(truncated[row]), int(self._seeds[number]),
-                    self._policy.facts(number),
-                )  # fmt: skip
+                    bool(terminated[row]), bool(truncated[row]), int(self._seeds[number]), facts
+                )
             self._recording[row] = self._begun < len(self._seeds)
             if self._recording[row]:
                 self._numbers[row] = self._begun

@@ -20,6 +20,8 @@ from everyformer.rl.build import EnvironmentConfig
 from everyformer.rl.episode import Episode
 from everyformer.rl.spaces import Space
 
+SUCCESS = "success"
+"""the fact of an episode that tells, by 0 or 1, whether it solved its task"""
 BINS = 20
 """of the histogram of returns"""
 
@@ -90,6 +92,13 @@ class Trajectories:
     def returns(self) -> np.ndarray:
         """The sum of the rewards of each episode, (episodes,) float64."""
         return np.array([episode.total for episode in self.episodes])
+
+    @property
+    def success(self) -> float | None:
+        """The share of episodes that solved their task; None where an environment did not tell."""
+        told = [episode.facts.get(SUCCESS) for episode in self.episodes]
+        known = [float(each) for each in told if each is not None]
+        return sum(known) / len(known) if len(known) == len(told) else None
 
     @cached_property
     def statistics(self) -> Statistics:
