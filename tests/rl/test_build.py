@@ -20,7 +20,7 @@ from everyformer.core.errors import (  # noqa: E402
     UnsupportedError,
 )
 from everyformer.rl import EnvironmentConfig, Space, make  # noqa: E402
-from everyformer.rl.build import spaces_of, without_defaults  # noqa: E402
+from everyformer.rl.build import options_of, spaces_of, without_defaults  # noqa: E402
 
 
 class Odd(gymnasium.Env):
@@ -142,6 +142,16 @@ def test_two_descriptions_of_one_environment_are_equal() -> None:
     assert EnvironmentConfig("CartPole-v1", (3, 1, 1)) == EnvironmentConfig("CartPole-v1", (1, 3))
     told_as = EnvironmentConfig("CartPole-v1", (1, 3), {"sutton_barto_reward": True})
     assert str(told_as) == "CartPole-v1 --env.mask 1 3 --env.sutton-barto-reward True"
+
+
+def test_options_are_those_of_the_constructor_with_their_defaults() -> None:
+    steps = {"max_episode_steps": None}
+    assert options_of("everyformer/TMaze-v0") == steps | {"length": 10}
+    assert options_of("everyformer/GraphPath-v0") == steps | {
+        "nodes": 20, "edges": 25, "steps": 10, "graph": 0,
+    }  # fmt: skip
+    assert options_of("FrozenLake-v1")["map_name"] == "4x4"
+    assert options_of("CartPole-v1")["max_episode_steps"] == 500
 
 
 def test_a_limit_of_time_is_an_option_of_all() -> None:

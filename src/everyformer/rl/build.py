@@ -141,13 +141,27 @@ def is_registered(name: str) -> bool:
     return name in gymnasium.registry
 
 
+def options_of(name: str) -> dict[str, Any]:
+    """The options of an environment by name, each with its default; `inspect.Parameter.empty` where
+    it must be given.
+
+    Raises:
+        UnknownNameError: nothing is registered under this name.
+        ConfigError: a package is missing that the environment needs.
+    """
+    spec = _registered(name)
+    defaults = {
+        option: parameter.default
+        for option, parameter in inspect.signature(_creator(spec)).parameters.items()
+        if option not in _SET_APART and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    return {STEPS: spec.max_episode_steps, **defaults, **spec.kwargs}
+
+
 def without_defaults(config: EnvironmentConfig) -> EnvironmentConfig:
     """The same environment without the options that are as its constructor has them anyway, so
     that two descriptions of one environment are equal."""
-    spec = _registered(config.name)
-    parameters = inspect.signature(_creator(spec)).parameters
-    defaults = {name: parameter.default for name, parameter in parameters.items()}
-    defaults |= {STEPS: spec.max_episode_steps, **spec.kwargs}
+    defaults = options_of(config.name)
     told = {
         key: value
         for key, value in config.options.items()
@@ -201,10 +215,10 @@ def _creator(spec: Any) -> Callable[..., Any]:
 
 
 def _check_options(config: EnvironmentConfig, creator: Callable[..., Any]) -> None:
-    parameters = inspect.signature(creator).parameters
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+    parameters = inspect.signature(creator).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         return
-    known = [STEPS, *(name for name in parameters if name not in _SET_APART)]
+    known = options_of(config.name)
     for option in config.options:
         if option not in known:
             raise ConfigError(

@@ -31,13 +31,20 @@ SIDE = 288
 
 
 def random_graph(nodes: int, edges: int, seed: int) -> np.ndarray:
-    """Adjacency (nodes, nodes) of a connected graph without loops: a random tree and more edges."""
+    """Adjacency (nodes, nodes) of a connected graph without loops: a random tree and more edges.
+
+    All trees are equally likely: they are the first arrivals of a walk that jumps anywhere (Aldous
+    and Broder), and have longer paths than those that grow node by node.
+    """
     random = np.random.default_rng(seed)
     joined = np.zeros((nodes, nodes), dtype=bool)
-    order = random.permutation(nodes)
-    for later in range(1, nodes):
-        other = order[random.integers(later)]
-        joined[order[later], other] = joined[other, order[later]] = True
+    at = int(random.integers(nodes))
+    unseen = set(range(nodes)) - {at}
+    while unseen:
+        before, at = at, int(random.integers(nodes))
+        if at in unseen:
+            unseen.remove(at)
+            joined[before, at] = joined[at, before] = True
     free = np.argwhere(np.triu(~joined, 1))
     for a, b in random.permutation(free)[: edges - (nodes - 1)]:
         joined[a, b] = joined[b, a] = True
