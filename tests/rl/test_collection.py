@@ -176,6 +176,13 @@ def test_experts_solve_what_random_actions_do_not(name: str) -> None:
     assert chance.episodes[5].facts["noise"] == 1
 
 
+@pytest.mark.parametrize("gravity", [2.0, 15.0])
+def test_the_pendulum_is_swung_up_under_another_gravity(gravity: float) -> None:
+    planet = EnvironmentConfig("Pendulum-v1", (), {"g": gravity})
+    data = collect(planet, recipe("expert", planet), 4)
+    assert data.returns.mean() > {2.0: -150, 15.0: -500}[gravity]
+
+
 def test_every_expert_has_a_floor() -> None:
     assert FLOORS.keys() == EXPERTS.keys()
 
@@ -252,6 +259,8 @@ def test_recipes_that_are_not_there_are_refused() -> None:
     assert collect(frozen, recipe("random", frozen), 3).recipe == "random: uniformly random actions"
     with pytest.raises(ConfigError, match="'--noise' must be at least 0 and at most 1, not 2"):
         recipe("expert", POLE, noise=2)
+    with pytest.raises(ConfigError, match=r"--noise=0.5 beside the recipe 'mixed', .* 'expert'"):
+        recipe("mixed", POLE, noise=0.5)
     with pytest.raises(UnsupportedError, match="actions without bounds cannot be drawn"):
         uniform(Space("box", "float32", (1,), low=(None,), high=(1.0,)))
 

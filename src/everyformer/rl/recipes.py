@@ -28,12 +28,12 @@ EXPERTS: dict[str, Expert] = {**classic_control.EXPERTS, **own.EXPERTS}
 """by the name of the environment"""
 LEVELS = (1.0, 0.75, 0.5, 0.25, 0.0)
 """of noise, in turn, in the tier 'mixed'"""
-RANDOM = "random"
-"""the tier that any environment has"""
+RANDOM, EXPERT = "random", "expert"
+"""the tier that any environment has, and the one whose noise may be chosen"""
 TIERS: dict[str, Callable[[Expert], tuple[float, ...]]] = {
     RANDOM: lambda expert: (1.0,),
     "medium": lambda expert: (expert.medium,),
-    "expert": lambda expert: (0.0,),
+    EXPERT: lambda expert: (0.0,),
     "mixed": lambda expert: LEVELS,
 }
 """noise, in turn, of each tier"""
@@ -44,21 +44,27 @@ def recipe(tier: str, environment: EnvironmentConfig, noise: float | None = None
 
     Args:
         tier: random, medium, expert or mixed.
-        noise: the share of random actions, in place of the tier's.
+        noise: the share of random actions of an expert, in place of none.
 
     Raises:
         UnknownNameError: there is no such tier.
-        ConfigError: the environment has no expert, and the tier needs one.
+        ConfigError: the environment has no expert, and the tier needs one; noise beside another
+            tier than 'expert', which are defined by theirs.
         UnsupportedError: actions without bounds, which cannot be drawn at random.
     """
     if tier not in TIERS:
         raise unknown("recipe", tier, TIERS)
+    if noise is not None and tier != EXPERT:
+        raise ConfigError(
+            f"--noise={noise:g} beside the recipe '{tier}', which has its own: leave it out, or "
+            f"take '{EXPERT}'"
+        )
     trial = make_environment(EnvironmentConfig(environment.name, (), environment.options))
     trial.close()
     _, actions = spaces_of(trial, environment.name)
     expert = EXPERTS.get(environment.name)
     if expert is None:
-        if tier != RANDOM or noise is not None:
+        if tier != RANDOM:
             raise ConfigError(
                 f"there is no expert for {environment.name}, whose actions the recipe '{tier}' "
                 f"needs; {listed(list(EXPERTS))} have one: take '{RANDOM}', or a trained run"

@@ -6,14 +6,14 @@ need. Pendulum is pumped to the energy that it has upright, and held there by a 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from everyformer.rl.experts.base import Expert, Reflex
 
 PUSH = 0.5
 """force on the continuous car: enough, and squared it is paid for"""
-GRAVITY = 10.0
-"""of Pendulum by default; its mass and length are 1"""
 CATCH = 0.6
 """radians from upright within which the linear rule acts"""
 PUMP, STIFFNESS, DAMPING = 3.0, 15.0, 3.0
@@ -42,11 +42,12 @@ def acrobot(observations: np.ndarray) -> np.ndarray:
     return np.where(observations[:, 5] - 0.3 * observations[:, 4] >= 0, 2, 0)
 
 
-def pendulum(observations: np.ndarray) -> np.ndarray:
-    """Bring the energy to that of standing upright at rest, which is 0 here; then balance."""
+def pendulum(observations: np.ndarray, gravity: float) -> np.ndarray:
+    """Bring the energy to that of standing upright at rest, which is 0 here; then balance. Mass and
+    length are 1."""
     cosine, sine, velocity = observations.T
     angle = np.arctan2(sine, cosine)
-    energy = velocity**2 / 6 + GRAVITY / 2 * (cosine - 1)
+    energy = velocity**2 / 6 + gravity / 2 * (cosine - 1)
     swing = -PUMP * energy * np.where(velocity >= 0, 1, -1)
     balance = -STIFFNESS * angle - DAMPING * velocity
     torque = np.where(np.abs(angle) < CATCH, balance, swing)
@@ -64,7 +65,7 @@ EXPERTS = {
     "Acrobot-v1": Expert("torque along the motion of the links", lambda _: Reflex(acrobot), 0.8),
     "Pendulum-v1": Expert(
         "energy pumped to that of standing upright, where a linear rule balances",
-        lambda _: Reflex(pendulum),
+        lambda environment: Reflex(partial(pendulum, gravity=environment.g)),
         0.65,
     ),
 }
