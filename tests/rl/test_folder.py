@@ -105,6 +105,7 @@ def test_a_folder_of_npz_is_read_in_the_order_of_names(tmp_path: Path) -> None:
         ({"rewards": np.array([0, np.nan, 0])}, "rewards holds nan at step 1"),
         ({"seed": np.array([1, 2])}, "seed is .*one whole number"),
         ({"seed": 1.5}, "seed is 1.5"),
+        ({"seed": -1}, "seed is -1: .* not negative"),
         (arrays(0), "the episode is empty"),
         ({"observations": np.zeros((4, 5), np.float32)}, r"shape \(5,\) a row: \(3,\) is needed"),
         ({"actions": np.zeros((3, 2))}, "the actions are float64"),

@@ -140,6 +140,13 @@ def test_statistics_are_those_of_all_rows() -> None:
     assert (told.edges[0], told.edges[-1]) == (min(returns), max(returns))
 
 
+def test_they_are_printed_in_a_line() -> None:
+    ones = Episode(**arrays(rewards=np.ones(4)), seed=3)
+    assert repr(ones) == "Episode(4 steps, return 4, seed 3)"
+    of = "CartPole-v1 --env.mask 1 3, return 4 ± 0"
+    assert repr(data(ones, ones)) == f"Trajectories(2 episodes, 8 steps of {of})"
+
+
 def test_discrete_observations_have_no_mean() -> None:
     nodes = Episode(**arrays(observations=np.arange(5) % 4))
     assert Trajectories([nodes], FOUR, FOUR).statistics.observation_mean is None

@@ -15,7 +15,7 @@ NAMES = ("observations", "actions", "rewards", "terminations", "truncations")
 """the arrays of an episode, by which files hold them"""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Episode:
     """T actions between T + 1 observations. Arrays are checked, and must not be changed.
 
@@ -83,6 +83,9 @@ class Episode:
     def __len__(self) -> int:
         """Steps."""
         return len(self.actions)
+
+    def __repr__(self) -> str:
+        return f"Episode({len(self)} steps, return {self.total:g}, seed {self.seed})"
 
     def __eq__(self, other: object) -> bool:
         """Whether all is the same, types of numbers included."""

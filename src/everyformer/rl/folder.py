@@ -193,8 +193,8 @@ def _load_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _whole(value: np.ndarray) -> int:
-    if value.size != 1 or value.dtype.kind not in "iu":
-        raise DataError(f"seed is {value}: it must be one whole number")
+    if value.size != 1 or value.dtype.kind not in "iu" or value < 0:
+        raise DataError(f"seed is {value}: it must be one whole number, and not negative")
     return int(value.item())
 
 

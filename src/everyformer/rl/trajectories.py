@@ -45,7 +45,7 @@ class Statistics:
     observation_std: tuple[float, ...] | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trajectories:
     """Episodes of one environment.
 
@@ -76,6 +76,13 @@ class Trajectories:
     def __len__(self) -> int:
         """Episodes."""
         return len(self.episodes)
+
+    def __repr__(self) -> str:
+        told, of = self.statistics, self.environment or "an unknown environment"
+        return (
+            f"Trajectories({told.episodes:,} episodes, {told.steps:,} steps of {of}, return "
+            f"{told.return_mean:g} ± {told.return_std:g})"
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Trajectories):
