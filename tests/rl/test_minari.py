@@ -67,8 +67,8 @@ def test_what_was_written_is_read_by_id_and_by_folder(environment: EnvironmentCo
 
 
 def test_pictures_are_kept_without_loss() -> None:
-    pictures = np.random.default_rng(0).integers(256, size=(6, 16, 16, 3), dtype=np.uint8)
-    data = by_hand(pictures, Space("box", "uint8", (16, 16, 3), low=(0.0,), high=(255.0,)))
+    pictures = np.random.default_rng(0).integers(256, size=(6, 40, 36, 3), dtype=np.uint8)
+    data = by_hand(pictures, Space("box", "uint8", (40, 36, 3), low=(0.0,), high=(255.0,)))
     write_minari(data, "pictures-v0")
     assert read_minari("pictures-v0") == data
 

@@ -99,7 +99,7 @@ def test_episodes_are_equal_if_all_of_them_is() -> None:
     assert one == Episode.of(one.arrays(), 3, {"noise": 0.5})
     for change in (
         {"seed": 4}, {"facts": {}}, {"rewards": one.rewards + 1},
-        {"observations": one.observations.astype(np.float32)},
+        {"actions": one.actions.astype(np.int32)},
     ):  # fmt: skip
         assert one != dataclasses.replace(one, **change)
 
