@@ -74,6 +74,13 @@ def test_data_do_not_depend_on_how_many_are_played_at_once(environment: Environm
     assert len({episode.seed for episode in (*one.episodes, *other.episodes)}) == 14
 
 
+@pytest.mark.parametrize("environment", [POLE, MAZE], ids=str)
+def test_a_policy_plays_again_with_another_number_of_rows(environment: EnvironmentConfig) -> None:
+    policy = recipe("mixed", environment)
+    one, *others = (collect(environment, policy, 4, parallel=rows) for rows in (2, 3, 1))
+    assert others == [one, one]
+
+
 def test_processes_play_the_same() -> None:
     alone = collect(MAZE, recipe("medium", MAZE), 4, parallel=2)
     assert collect(MAZE, recipe("medium", MAZE), 4, parallel=2, processes=True) == alone

@@ -35,7 +35,8 @@ class Policy(ABC):
 
     @abstractmethod
     def reset(self, where: np.ndarray, episodes: np.ndarray, seeds: np.ndarray) -> None:
-        """New episodes begin in some of the N rows; the first call says how many rows there are.
+        """New episodes begin in some of the N rows. The first call is of all rows, and so is one
+        with another N than before: others are played now.
 
         Args:
             where: booleans (N,), the rows in question.
@@ -63,7 +64,8 @@ class RowGenerators:
 
     def reset(self, where: np.ndarray, seeds: np.ndarray) -> None:
         """Seed the rows in question."""
-        self.rows = self.rows or [np.random.default_rng(0)] * len(where)
+        if len(self.rows) != len(where):
+            self.rows = [np.random.default_rng(0)] * len(where)
         for row in np.flatnonzero(where):
             self.rows[row] = np.random.default_rng((int(seeds[row]), STREAM))
 
@@ -117,7 +119,7 @@ class NoisyPolicy(Policy):
 
     def reset(self, where: np.ndarray, episodes: np.ndarray, seeds: np.ndarray) -> None:
         self._generators.reset(where, seeds)
-        if not len(self._levels):
+        if len(self._levels) != len(where):
             self._levels = np.zeros(len(where))
         for row in np.flatnonzero(where):
             self._levels[row] = self.noise(int(episodes[row]))

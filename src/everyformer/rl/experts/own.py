@@ -21,7 +21,9 @@ class CueFollower(Policy):
         self.side = np.zeros(0)
 
     def reset(self, where: np.ndarray, episodes: np.ndarray, seeds: np.ndarray) -> None:
-        self.side = np.zeros(len(where)) if not len(self.side) else np.where(where, 0, self.side)
+        if len(self.side) != len(where):
+            self.side = np.zeros(len(where))
+        self.side[where] = 0
 
     def remember(self, cue: np.ndarray) -> None:
         """Keep what is announced, where it is not 0."""
