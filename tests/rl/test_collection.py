@@ -26,6 +26,7 @@ from everyformer.rl import (
     make,
     recipe,
 )
+from everyformer.rl.experts.own import MazeWalker  # noqa: E402
 from everyformer.rl.policy import uniform
 from everyformer.rl.recipes import EXPERTS
 
@@ -205,6 +206,16 @@ def test_the_experts_of_our_environments_cannot_be_bettered() -> None:
         found = collect(config, recipe("expert", config), 30)
         assert all(episode.rewards[-1] == most for episode in found.episodes)
         assert name != "TMaze" or set(found.lengths.tolist()) == {11}
+
+
+def test_experts_forget_the_cue_of_the_episode_before() -> None:
+    where, numbers = np.array([True, False]), np.zeros(2, int)
+    up, junction = np.array([[1.0, 0, 0]] * 2), np.array([[0.0, 0, 1]] * 2)
+    walker = MazeWalker()
+    walker.reset(where | True, numbers, numbers)
+    assert walker.act(up).tolist() == [1, 1]
+    walker.reset(where, numbers, numbers)
+    assert walker.act(junction).tolist() == [2, 0]
 
 
 def test_random_walks_of_the_graph_go_along_edges() -> None:
