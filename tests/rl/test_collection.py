@@ -26,7 +26,7 @@ from everyformer.rl import (
     make,
     recipe,
 )
-from everyformer.rl.experts.own import MazeWalker  # noqa: E402
+from everyformer.rl.experts.own import MazeWalker
 from everyformer.rl.policy import uniform
 from everyformer.rl.recipes import EXPERTS
 
