@@ -99,6 +99,11 @@ class Gene:
         kind = self.options(choice.name)
         return Choice(choice.name, from_dict(kind, choice.options, f"{choice.name}."))
 
+    def learned_without(self, choice: Choice) -> dict[str, Any]:
+        """Options with which an alternative leaves weights that were learned without it as they
+        are."""
+        return {}
+
     @final
     def make(self, choice: Choice, **sizes: Any) -> Any:
         """The alternative that ``choice`` names, with its options; None: there is none."""

@@ -54,6 +54,9 @@ class MemoryGene(Gene):
                 "'t5-relative', 'alibi' or 'rope' give them"
             )
 
+    def learned_without(self, choice: Choice) -> dict[str, Any]:
+        return {} if choice.name is None else dict(MEMORIES.get(choice.name).learned_without)
+
     def inside(
         self, plan: Blueprint, mixer: Any, options: Any, first: Memory | None, layer: int
     ) -> Memory | None:

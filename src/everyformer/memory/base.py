@@ -8,7 +8,7 @@ past itself gets no gradient; or keys and values as they were. A memory may also
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol, final
 
 import torch
@@ -110,6 +110,8 @@ class Memory(nn.Module):
     merges: ClassVar[str] = "as further keys and values"
     """how what is read and the segment itself become one output: further rows of the same softmax;
     a memory with a read of its own and a gate between the two says so here"""
+    learned_without: ClassVar[Mapping[str, Any]] = {}
+    """options with which it leaves a model that was trained without it as it is"""
     trials: ClassVar[Trials] = Trials()
     """what the laws try it on"""
     holds: ClassVar[type[State]]

@@ -152,6 +152,9 @@ class MemorizingMemory(Memory):
         ),
         limits=_limits,
     )  # fmt: skip
+    learned_without: ClassVar[dict[str, Any]] = {
+        "normalize": False, "keep_position": True, "gate": -4.0,
+    }  # fmt: skip
     Options = MemorizingOptions
     holds = MemorizingState
     projected = True
