@@ -91,9 +91,12 @@ def definitions(study: Study) -> Outcome:
     plot(axis, curves, range(len(SIZES)), level=without, ylabel="loss of values (nats)",
          xlabel="tokens stored (dotted: far, trained without)")  # fmt: skip
     axis.set_xticks(range(len(SIZES)), [f"{stored:,}" for stored in SIZES])
-    return Outcome(
-        study.numbers, falls and losses[-1] < SHARE * without, sentence, {"size": figure}
-    )
+    holds = falls and losses[-1] < SHARE * without
+    return Outcome(study.numbers, holds, sentence, {"size": figure})
+
+
+def _listed(values: Sequence[float], form: str) -> str:
+    return " and ".join(f"{value:{form}}" for value in values)
 
 
 class Documents:
