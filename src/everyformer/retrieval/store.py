@@ -6,7 +6,7 @@
         writer.finish()
 
     store = Store.open("store", origin)
-    distances, rows = build_index(store).search(queries, k=32)
+    distances, rows = build_index(store, say=print).search(queries, k=32)
     store.values[rows], store.document_of(rows)
 
 Keys are vectors of numbers, values token ids, rows of a document lie in order. A store knows

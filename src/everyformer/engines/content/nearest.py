@@ -98,7 +98,7 @@ def _nearest(
         for n, rows in _pieces(q, step):
             block = k[n, first:end].to(q.dtype)
             if scale is not None:
-                block = block * scale[n, first:end, None]
+                block = block * scale[n, first:end, None].to(q.dtype)
             for part in rows:
                 s = _products(q[n, part], block, None if bias is None else bias[n, first:end])
                 if places is not None and low is not None and high is not None:
