@@ -164,10 +164,10 @@ def write(index: Any, path: Path, kind: str) -> None:
 
 
 def _sample(keys: Tensor, options: IndexOptions, apart: np.ndarray, most: int) -> np.ndarray:
-    """At most ``most`` keys without those of ``apart``, where the others are enough."""
+    """At most ``most`` keys, without those of ``apart`` where the others are enough."""
     draw = np.random.default_rng(options.seed + 1)
     left = np.setdiff1d(np.arange(len(keys)), apart)
-    if len(left) < A_CENTROID * (options.lists or 1):
+    if len(left) < A_CENTROID * max(2, options.lists or 1):
         left = np.arange(len(keys))
     rows = np.sort(draw.choice(left, min(most, len(left)), replace=False))
     return _vectors(keys[torch.from_numpy(rows)], options)

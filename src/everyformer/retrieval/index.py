@@ -95,6 +95,8 @@ class Index:
         if not asked.isfinite().all():
             row = int((~asked.isfinite()).any(-1).int().argmax())
             raise DataError(f"query {row:,} is not finite: look at the model that computes it")
+        if not len(asked):
+            return Hits(torch.empty(0, k), torch.empty(0, k, dtype=torch.long))
         return self.way.search(asked, k)
 
     def tuned(self, *, nprobe: int | None = None, ef: int | None = None,
@@ -268,7 +270,7 @@ def _place(store: Store, folder: str | Path | None) -> Path:
 def _apart(store: Store, seed: int) -> np.ndarray:
     """Rows that recall is measured with."""
     draw = np.random.default_rng(seed)
-    return np.sort(draw.choice(len(store), min(SAMPLE, len(store)), replace=False))
+    return np.sort(draw.choice(len(store), min(SAMPLE, -(-len(store) // 4)), replace=False))
 
 
 def _recall(

@@ -63,11 +63,18 @@ class IndexOptions(Options):
         """With a kind and numbers for ``count`` keys of ``width`` numbers.
 
         Raises:
-            ConfigError: `code_bytes` does not divide the width, or more lists than can be learned.
+            ConfigError: there are too few keys to learn from for this kind, or for so many lists;
+                `code_bytes` does not divide the width.
         """
         kind = self.kind
         if kind == "auto":
             kind = next(kind for most, kind in BY_SIZE if count <= most)
+        least = {"ivf": A_CENTROID, "ivfpq": 2 * A_CENTROID}.get(kind, 1)
+        if count < least:
+            raise ConfigError(
+                f"kind='{kind}' learns from at least {least} keys, and there are {count:,}: take "
+                "'exact'"
+            )
         most = max(1, count // A_CENTROID)
         lists = self.lists or min(round(4 * math.sqrt(count)), 16_384, most)
         if lists > most and kind in ("ivf", "ivfpq"):
