@@ -48,7 +48,8 @@ def ranked(keys: Tensor, queries: Tensor, rows: Tensor, k: int, distance: Distan
 
 
 def _distances(keys: Tensor, queries: Tensor, rows: Tensor, distance: Distance) -> Tensor:
-    gathered = keys[rows.clamp(min=0).flatten()].to(queries.dtype).view(*rows.shape, -1)
+    gathered = keys.index_select(0, rows.clamp(min=0).flatten())
+    gathered = gathered.to(queries.dtype).view(*rows.shape, -1)
     if distance == "l2":
         return gathered.sub_(queries[:, None]).square_().sum(-1)
     unit, zero = normalised(gathered)

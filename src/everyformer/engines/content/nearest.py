@@ -179,9 +179,9 @@ def _above(scores: Tensor, floor: Tensor) -> Iterator[tuple[Tensor, Tensor, Tens
         most = scores[:, :whole].unflatten(-1, (GROUP, groups)).amax(-2)
         row, group = (most > floor).nonzero(as_tuple=True)
         columns = group[:, None] + torch.arange(0, whole, groups, device=scores.device)
-        values = scores[row[:, None], columns]
-        at, which = (values > floor[row]).nonzero(as_tuple=True)
-        yield row[at], columns[at, which], values[at, which]
+        values = scores.take(row[:, None] * scores.shape[-1] + columns)
+        at = (values > floor[row]).flatten().nonzero()[:, 0]
+        yield row[at // GROUP], columns.take(at), values.take(at)
     if whole < scores.shape[-1]:
         row, column = (scores[:, whole:] > floor).nonzero(as_tuple=True)
         yield row, column + whole, scores[row, column + whole]
