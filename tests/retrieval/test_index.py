@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
+import errno
 import importlib.util
 import math
+import os
+import resource
 import sys
 import tracemalloc
 from pathlib import Path
@@ -20,6 +24,7 @@ from everyformer.core.errors import (
     EveryformerError,
     MissingExtraError,
     ShapeError,
+    UnsavedError,
 )
 from everyformer.core.sealed import DamagedError
 from everyformer.retrieval import approximate, exact
@@ -226,10 +231,24 @@ def test_distances_of_hits_are_exact_whatever_finds_them(clustered: Store, kind:
 
 
 @pytest.mark.parametrize("kind", with_faiss(KEPT))
-def test_equal_seeds_build_equal_indexes(clustered: Store, tmp_path: Path, kind: str) -> None:
-    for name in ("one", "other"):
-        build_index(clustered, OPTIONS[kind], folder=tmp_path / name, say=str)
-    assert content(tmp_path / "one") == content(tmp_path / "other")
+def test_equal_seeds_build_equal_indexes(
+    clustered: Store, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where more threads might build a graph, each when it comes to it."""
+    import faiss
+
+    monkeypatch.setattr(approximate, "BLOCK", 1000)
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(4)
+    try:
+        for name, seed in (("one", 0), ("other", 0), ("third", 1)):
+            options = dataclasses.replace(OPTIONS[kind], seed=seed)
+            build_index(clustered, options, folder=tmp_path / name, say=str)
+        assert faiss.omp_get_max_threads() == 4
+    finally:
+        faiss.omp_set_num_threads(threads)
+    made = [(tmp_path / n / "index.faiss").read_bytes() for n in ("one", "other", "third")]
+    assert made[0] == made[1] != made[2]
 
 
 def test_where_too_few_are_found_the_rest_is_minus_1(clustered: Store) -> None:
@@ -448,6 +467,41 @@ def test_an_index_is_not_built_while_the_store_is_written(indexed: Path) -> None
     ):
         build_index(store, IndexOptions(kind="ivf", lists=3), say=str)
     assert content(indexed / "rows" / "index") == before
+
+
+def test_an_index_that_the_disk_does_not_take_leaves_the_one_before(indexed: Path) -> None:
+    store, before = Store.open(indexed), content(indexed)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limit[1]))
+    try:
+        with pytest.raises(UnsavedError, match=r"cannot write .*index: faiss could not write its"):
+            build_index(store, IndexOptions(kind="ivf", lists=3), say=str)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert content(indexed) == before
+
+
+def test_the_index_of_a_store_on_a_read_only_place_lies_elsewhere(
+    indexed: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, options, elsewhere = (
+        Store.open(indexed),
+        IndexOptions(kind="ivf", lists=3),
+        tmp_path_factory.mktemp("elsewhere") / "index",
+    )
+    real = os.open
+
+    def refuse(path: str, flags: int, *rest: object, **given: object) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and indexed in Path(path).parents:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return real(path, flags, *rest, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UnsavedError, match="Read-only file system; choose another place"):
+        build_index(store, options, say=str)
+    build_index(store, options, folder=elsewhere, say=str)
+    assert open_index(store, folder=elsewhere, say=str).options.lists == 3
+    assert open_index(store, say=str).options.lists == 5
 
 
 @pytest.mark.parametrize("kind", with_faiss(["exact", *KEPT]))

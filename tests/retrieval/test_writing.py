@@ -26,6 +26,7 @@ from everyformer.core.errors import (
     UnsavedError,
 )
 from everyformer.core.files import sweep
+from everyformer.retrieval.record import Record
 from everyformer.retrieval.removal import remove
 from everyformer.retrieval.store import Store
 from everyformer.retrieval.writing import Writer, is_finished, is_unfinished
@@ -95,6 +96,13 @@ def test_three_kills_at_random_moments_leave_the_bytes_of_one_go(
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
 
 
+def safe(folder: Path) -> int:
+    """Rows that are on the disk for good."""
+    rows = folder / "rows"
+    counts = [Record.read(rows).count] if is_finished(folder) else [0]
+    return max([*counts, *([Record.read_progress(rows)[0].count] if is_unfinished(folder) else [])])
+
+
 def every_kill(work: Callable[[Path], None], before: Path, look: Callable[[Path], None]) -> int:
     """Kill ``work`` on a copy of ``before`` at each of its changes of the disk, and ``look``."""
     at = 0
@@ -110,8 +118,11 @@ def every_kill(work: Callable[[Path], None], before: Path, look: Callable[[Path]
 
 def test_a_kill_at_any_change_of_the_disk_leaves_a_store_to_go_on_with(tmp_path: Path) -> None:
     write(tmp_path / "whole", FEW)
+    kept = [0]
 
     def look(folder: Path) -> None:
+        kept.append(safe(folder))
+        assert kept == sorted(kept)  # a kill that comes later loses nothing
         go_on(folder, FEW)
         sweep(folder / "rows")
         assert content(folder) == content(tmp_path / "whole")
@@ -122,8 +133,11 @@ def test_a_kill_at_any_change_of_the_disk_leaves_a_store_to_go_on_with(tmp_path:
 def test_a_kill_at_any_change_of_an_addition_leaves_the_store_readable(tmp_path: Path) -> None:
     write(tmp_path / "start", FEW)
     write(tmp_path / "whole", {**FEW, **MORE})
+    kept = [21]
 
     def look(folder: Path) -> None:
+        kept.append(safe(folder))
+        assert kept == sorted(kept)
         store = Store.open(folder, ORIGIN)
         assert list(store.record.names) in ([*FEW], [*FEW, *MORE])
         go_on(folder, MORE, append=True)
@@ -139,6 +153,7 @@ def test_a_kill_at_any_change_of_a_removal_leaves_the_old_store_or_the_new(tmp_p
     outcomes = []
 
     def look(folder: Path) -> None:
+        assert is_finished(folder)
         Store.open(folder, ORIGIN)
         sweep(folder)
         now = content(folder)

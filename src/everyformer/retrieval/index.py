@@ -28,6 +28,7 @@ from everyformer.core.errors import (
     DataError,
     MissingExtraError,
     ShapeError,
+    unwritable,
 )
 from everyformer.core.files import expanded, written_whole
 from everyformer.core.sealed import DamagedError, check_sums, checksums, read_json, write_json
@@ -155,7 +156,11 @@ def build_index(
                 f"the store {store.folder} was changed while its index was built: build it again"
             )
         with written_whole(_place(store, folder)) as new:
-            write(made, new / FILE, wanted.kind)
+            try:
+                write(made, new / FILE, wanted.kind)
+            except RuntimeError as error:  # of faiss, whatever the system told it
+                refusal = OSError(None, "faiss could not write its file, as on a full disk")
+                raise unwritable(_place(store, folder), refusal) from error
             facts = {
                 "format": FORMAT,
                 "state": store.record.state,

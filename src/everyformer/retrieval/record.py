@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 import numpy as np
 
 from everyformer.core.errors import CheckpointError, ConfigError, ResourceError
+from everyformer.core.files import sweep
 from everyformer.core.memory import size
 from everyformer.core.sealed import read_json, write_json
 from everyformer.core.wording import listed
@@ -142,6 +143,15 @@ class Record:
         taken = {f.name: values[f.name] for f in fields(cls)}
         lists = {name: tuple(v) for name, v in taken.items() if isinstance(v, list)}
         return cls(**taken | lists | {"origin": Origin(**taken["origin"])})
+
+
+def rows_in(folder: Path) -> Path:
+    """Where the store in ``folder`` has its rows; a removal that was killed while it put the new in
+    place of the old is undone first."""
+    rows = folder / ROWS
+    if not rows.is_dir():
+        sweep(folder)
+    return rows
 
 
 def key_type(dtype: str) -> np.dtype:

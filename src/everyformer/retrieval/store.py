@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import DataError
-from everyformer.core.files import expanded, sweep
+from everyformer.core.files import expanded
 from everyformer.core.machine import cores
 from everyformer.core.memory import size
 from everyformer.core.sealed import DamagedError
@@ -46,6 +46,7 @@ from everyformer.retrieval.record import (
     Origin,
     Record,
     key_type,
+    rows_in,
 )
 
 
@@ -95,9 +96,7 @@ class Store:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """`open` for a process that holds the lock: neither that nor checksums are looked at."""
-        rows = folder / ROWS
-        if not rows.is_dir():
-            sweep(folder)  # puts back what a process had moved away when it was killed
+        rows = rows_in(folder)
         if not (rows / RECORD).exists() and not (rows / PROGRESS).exists():
             raise absent(folder)
         pending = 0

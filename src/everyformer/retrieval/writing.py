@@ -40,6 +40,7 @@ from everyformer.retrieval.record import (
     bytes_needed,
     check_space,
     key_type,
+    rows_in,
 )
 from everyformer.retrieval.store import Store
 
@@ -355,12 +356,12 @@ class Writer:
 
 def is_finished(folder: str | Path) -> bool:
     """Whether ``folder`` holds a store that can be read."""
-    return (expanded(folder) / ROWS / RECORD).exists()
+    return (rows_in(expanded(folder)) / RECORD).exists()
 
 
 def is_unfinished(folder: str | Path) -> bool:
     """Whether ``folder`` holds a store, or an addition, that `Writer.resume` goes on with."""
-    return (expanded(folder) / ROWS / PROGRESS).exists()
+    return (rows_in(expanded(folder)) / PROGRESS).exists()
 
 
 def _array(values: Tensor | np.ndarray) -> np.ndarray:
