@@ -73,6 +73,24 @@ def test_squared_distances_by_products_and_a_bias() -> None:
     assert torch.equal(found.keys, squares.indices[..., :7])
 
 
+def test_a_scale_multiplies_its_key() -> None:
+    q, k, scale = normal(2, 4, 6), normal(2, 90, 6), normal(2, 90)
+    found, expected = nearest(q, k, 5, scale=scale), nearest(q, k * scale[..., None], 5)
+    assert torch.equal(found.keys, expected.keys)
+    torch.testing.assert_close(found.scores, expected.scores)
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "equal"])
+def test_keys_in_any_order_of_their_scores(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rising: every block is better than all before; falling: none is; equal: any will do."""
+    monkeypatch.setattr(module, "BLOCK", 8)
+    monkeypatch.setattr(module, "BUDGET", 1)
+    bias = {"rising": torch.arange(99), "falling": -torch.arange(99), "equal": torch.zeros(99)}
+    found = nearest(torch.zeros(1, 3, 2), torch.zeros(1, 99, 2), 7, bias=bias[order][None].float())
+    assert torch.equal(found.scores, bias[order].float().topk(7).values.expand(1, 3, 7))
+    assert all(len(set(row.tolist())) == 7 for row in found.keys[0])
+
+
 def test_nothing_remembers_a_gradient() -> None:
     q = normal(1, 2, 3).requires_grad_()
     assert not nearest(q, normal(1, 9, 3), 2).scores.requires_grad

@@ -1,0 +1,64 @@
+"""Distances between queries and stored keys, from the keys themselves, without cancellation."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from everyformer.retrieval.options import Distance
+
+BUDGET = 1 << 22
+"""numbers of keys that are gathered at a time"""
+
+
+class Hits(NamedTuple):
+    """The nearest keys of every query, nearest first."""
+
+    distances: Tensor
+    """(N, k) float32: squared Euclidean, or 1 - cos; inf where too few were found"""
+    rows: Tensor
+    """(N, k) int64 of the store; -1 where too few were found"""
+
+
+def ranked(keys: Tensor, queries: Tensor, rows: Tensor, k: int, distance: Distance) -> Hits:
+    """The ``k`` nearest of the keys at ``rows`` (N, F), of which -1 is none.
+
+    Differences are taken in the dtype of ``queries`` before they are squared, so that near keys
+    far from the origin keep their distances; 1 - cos is half the square between unit vectors.
+    """
+    fetched = rows.shape[1]
+    step = max(1, BUDGET // max(1, fetched * keys.shape[1]))
+    found = torch.cat(
+        [
+            _distances(keys, queries[n : n + step], rows[n : n + step], distance)
+            for n in range(0, len(rows), step)
+        ]
+        or [queries.new_empty(0, fetched)]
+    ).masked_fill(rows < 0, math.inf)
+    best = found.sort(dim=-1, stable=True)
+    taken = rows.gather(-1, best.indices)[:, :k]
+    missing = (0, k - taken.shape[1])
+    return Hits(
+        torch.nn.functional.pad(best.values[:, :k].float(), missing, value=math.inf),
+        torch.nn.functional.pad(taken, missing, value=-1),
+    )
+
+
+def _distances(keys: Tensor, queries: Tensor, rows: Tensor, distance: Distance) -> Tensor:
+    gathered = keys.index_select(0, rows.clamp(min=0).flatten())
+    gathered = gathered.to(queries.dtype).view(*rows.shape, -1)
+    if distance == "l2":
+        return gathered.sub_(queries[:, None]).square_().sum(-1)
+    unit, zero = normalised(gathered)
+    asked, nothing = normalised(queries[:, None])
+    return (unit - asked).square_().sum(-1).div_(2).masked_fill_(zero | nothing, 1.0)
+
+
+def normalised(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors along the last dimension, and which are none because they are zero."""
+    norms = vectors.norm(dim=-1, keepdim=True)
+    zero = norms == 0
+    return vectors / norms.masked_fill(zero, 1.0), zero[..., 0]

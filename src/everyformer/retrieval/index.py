@@ -1,0 +1,313 @@
+"""Search in a store: `build_index` and `open_index` give an `Index`, whose `search` answers.
+
+    index = build_index(store, IndexOptions(kind="ivf"), say=print)
+    distances, rows = index.search(queries, k=32)
+
+Kinds that may miss neighbours (`options.KEPT`) are built once and kept in the store's folder, or in
+one of the caller's where that cannot be written. Their recall is measured when they are built: for
+keys of the store that nothing was learned from, the share of the m nearest others that is found. A
+kept index is bound to the rows that it was built of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from everyformer.core.config import from_dict
+from everyformer.core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    MissingExtraError,
+    ShapeError,
+    unwritable,
+)
+from everyformer.core.files import expanded, written_whole
+from everyformer.core.sealed import DamagedError, check_sums, checksums, read_json, write_json
+from everyformer.retrieval.approximate import FaissSearch, build, faiss_for, read, write
+from everyformer.retrieval.distances import Hits
+from everyformer.retrieval.exact import ExactSearch
+from everyformer.retrieval.lock import locked
+from everyformer.retrieval.options import IN_FAISS, KEPT, IndexOptions, Kind
+from everyformer.retrieval.record import INDEX, ROWS
+from everyformer.retrieval.store import Store
+
+FORMAT = "everyformer-index"
+FACTS, FILE = "index.json", "index.faiss"
+SAMPLE = 256
+"""keys that recall is measured with"""
+OF_RECALL = (1, 10)
+"""numbers of neighbours that recall is measured for, besides k"""
+
+Say = Callable[[str], None]
+
+
+class Search(Protocol):
+    """A way to find neighbours."""
+
+    def search(self, queries: Tensor, k: int) -> Hits:
+        """The ``k`` nearest of ``queries`` (N, width) float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """A search over the rows of a store."""
+
+    store: Store
+    options: IndexOptions
+    """with the kind and the numbers that were chosen"""
+    way: Search = field(repr=False)
+    recall: dict[int, float] = field(default_factory=dict)
+    """by number of neighbours, as measured when it was built; empty: nothing can be missed"""
+
+    @torch.no_grad()
+    def search(self, queries: Tensor, k: int) -> Hits:
+        """The ``k`` nearest keys of every one of ``queries`` (N, width), floats on any device.
+
+        Returns:
+            distances (N, k) float32 and rows (N, k) int64 on the CPU, nearest first; equal
+            distances are in no order. inf and -1 where fewer were found.
+
+        Raises:
+            ShapeError: another width, or no floats.
+            ConfigError: k is below 1, or larger than the store.
+            DataError: a query is not finite.
+        """
+        width = self.store.width
+        if queries.ndim != 2 or queries.shape[1] != width or not queries.is_floating_point():
+            raise ShapeError(
+                f"queries must be floats of shape (N, {width}), not {queries.dtype} of "
+                f"{tuple(queries.shape)}"
+            )
+        if not 1 <= k <= len(self.store):
+            raise ConfigError(
+                f"k={k:,} neighbours are asked of a store that has {len(self.store):,} keys: give "
+                "k from 1 up to that"
+            )
+        asked = queries.detach().to("cpu", torch.float32)
+        if not asked.isfinite().all():
+            row = int((~asked.isfinite()).any(-1).int().argmax())
+            raise DataError(f"query {row:,} is not finite: look at the model that computes it")
+        if not len(asked):
+            return Hits(torch.empty(0, k), torch.empty(0, k, dtype=torch.long))
+        return self.way.search(asked, k)
+
+    def tuned(self, *, nprobe: int | None = None, ef: int | None = None,
+              fetch: float | None = None) -> Index:  # fmt: skip
+        """The same index, which looks at more or fewer keys; its recall is not known."""
+        given = {"nprobe": nprobe, "ef": ef, "fetch": fetch}
+        changed = {name: value for name, value in given.items() if value is not None}
+        options = replace(self.options, **changed)  # type: ignore[arg-type]
+        if not isinstance(self.way, FaissSearch) or options == self.options:
+            return self
+        return Index(self.store, options, self.way.with_options(options))
+
+    def describe(self) -> str:
+        """One line: kind, distance and measured recall."""
+        options = self.options
+        told = {
+            "exact": "every key is looked at",
+            "flat": "every key is looked at, by faiss",
+            "hnsw": f"m={options.m}, ef={options.ef}",
+        }.get(options.kind, f"{options.lists:,} lists, nprobe={options.nprobe}")
+        if options.kind == "ivfpq":
+            told += f", code_bytes={options.code_bytes}"
+        measured = ", ".join(f"recall@{m:,} {share:.3f}" for m, share in self.recall.items())
+        return f"{options.kind} ({options.distance}): {told}{'; ' if measured else ''}{measured}"
+
+
+def build_index(
+    store: Store, options: IndexOptions | None = None, *, folder: str | Path | None = None,
+    k: int = 100, say: Say,
+) -> Index:  # fmt: skip
+    """An index of ``store``, kept if its kind is one that is; its recall is measured and told.
+
+    Args:
+        folder: where it is kept; None: in the store's own.
+        k: neighbours that recall is measured for, besides 1 and 10.
+        say: is told what is chosen for want of faiss, and the recall.
+
+    Raises:
+        ConfigError: options that do not fit the store.
+        MissingExtraError: the kind needs faiss, which is not installed.
+        DataError: another process writes into the store, or has changed it.
+        UnsavedError: it cannot be kept; an index that was there before still is.
+    """
+    wanted = _chosen(store, options or IndexOptions(), say)
+    if wanted.kind not in KEPT:
+        return Index(store, wanted, _every_key(store, wanted))
+    apart = _apart(store, wanted.seed)
+    made = build(store, wanted, apart)
+    way = FaissSearch(store, wanted, made)
+    recall = _recall(store, wanted, way, apart, k)
+    index = Index(store, wanted, way, recall)
+    say(f"{index.describe()} (for {len(apart):,} keys of the store)")
+    with nullcontext() if folder is not None else locked(store.folder):
+        if folder is None and Store.read(store.folder).record.state != store.record.state:
+            raise DataError(
+                f"the store {store.folder} was changed while its index was built: build it again"
+            )
+        with written_whole(_place(store, folder)) as new:
+            try:
+                write(made, new / FILE, wanted.kind)
+            except RuntimeError as error:  # of faiss, whatever the system told it
+                refusal = OSError(None, "faiss could not write its file, as on a full disk")
+                raise unwritable(_place(store, folder), refusal) from error
+            facts = {
+                "format": FORMAT,
+                "state": store.record.state,
+                "options": asdict(wanted),
+                "recall": [[m, share] for m, share in recall.items()],
+                "sums": checksums(new),
+            }
+            write_json(new / FACTS, facts)
+    return index
+
+
+def open_index(
+    store: Store, options: IndexOptions | None = None, *, folder: str | Path | None = None,
+    rebuild: bool = False, say: Say,
+) -> Index:  # fmt: skip
+    """The index that is kept, or one for which nothing needs to be.
+
+    Args:
+        options: a kind that is kept must be that of the index there, with its distance; `nprobe`,
+            `ef` and `fetch` hold if they are given. "auto" takes whatever is kept, and where there
+            is nothing, or no faiss to read it with, looks at every key, and says so.
+        folder: as of `build_index`.
+        rebuild: build an index that is missing, damaged, of other rows or of other options.
+
+    Raises:
+        DataError: there is none of this kind, or it is of other rows.
+        DamagedError: it is not as it was written.
+    """
+    options = options or IndexOptions()
+    place = _place(store, folder)
+    if options.kind not in ("auto", *KEPT):
+        return build_index(store, options, say=say)
+    try:
+        if options.kind != "auto":
+            faiss_for(options.kind)
+        if (place / FACTS).exists():
+            return _kept(store, options, place)
+        if options.kind != "auto":
+            raise DataError(f"no index '{options.kind}' is in {place}: build it")
+    except MissingExtraError as error:
+        if options.kind != "auto":
+            raise
+        say(f"{error}; every key is looked at instead")
+        return build_index(store, replace(options, kind="exact"), say=say)
+    except (DataError, CheckpointError) as error:
+        if not rebuild:
+            raise
+        say(f"{error}; it is built again")
+        return build_index(store, options, folder=folder, say=say)
+    wanted = _chosen(store, options, say)
+    if wanted.kind not in KEPT or rebuild:
+        return build_index(store, options, folder=folder, say=say)
+    say(
+        f"no index is in {place}, so each query looks at all {len(store):,} keys; an index "
+        f"'{wanted.kind}' is faster"
+    )
+    return build_index(store, replace(options, kind="exact"), say=say)
+
+
+def _kept(store: Store, options: IndexOptions, place: Path) -> Index:
+    facts = read_json(place / FACTS, FORMAT)
+    kept = from_dict(IndexOptions, facts["options"])
+    if facts["state"] != store.record.state:
+        raise DataError(
+            f"the index in {place} is of other rows than the store {store.folder} has now: build "
+            "it again"
+        )
+    if options.kind not in ("auto", kept.kind) or options.distance != kept.distance:
+        raise DataError(
+            f"the index in {place} is '{kept.kind}' by {kept.distance}, not '{options.kind}' by "
+            f"{options.distance}: build it again"
+        )
+    check_sums(place, facts["sums"])
+    try:
+        made = read(place / FILE, kept.kind)
+    except RuntimeError as error:
+        raise DamagedError(
+            f"{place / FILE} cannot be read by the faiss that is installed: build it again"
+        ) from error
+    recall = {int(m): share for m, share in facts["recall"]}
+    index = Index(store, kept, FaissSearch(store, kept, made), recall)
+    given = {name: getattr(options, name) for name in ("nprobe", "ef", "fetch")}
+    plain = IndexOptions()
+    return index.tuned(**{n: v for n, v in given.items() if v != getattr(plain, n)})
+
+
+def _chosen(store: Store, options: IndexOptions, say: Say) -> IndexOptions:
+    """The options with a kind that can be had."""
+    wanted = options.resolved(len(store), store.width)
+    if wanted.kind not in IN_FAISS:
+        return wanted
+    try:
+        faiss_for(wanted.kind)
+    except MissingExtraError as error:
+        if options.kind != "auto":
+            raise
+        say(f"{error}; every key is looked at instead")
+        return replace(options, kind="exact").resolved(len(store), store.width)
+    return wanted
+
+
+def _every_key(store: Store, options: IndexOptions) -> Search:
+    if options.kind == "exact":
+        return ExactSearch(store, options.distance)
+    return FaissSearch(store, options, None)
+
+
+def _place(store: Store, folder: str | Path | None) -> Path:
+    return store.folder / ROWS / INDEX if folder is None else expanded(folder)
+
+
+def _apart(store: Store, seed: int) -> np.ndarray:
+    """Rows that recall is measured with."""
+    draw = np.random.default_rng(seed)
+    return np.sort(draw.choice(len(store), min(SAMPLE, -(-len(store) // 4)), replace=False))
+
+
+def _recall(
+    store: Store, options: IndexOptions, way: Search, apart: np.ndarray, k: int
+) -> dict[int, float]:
+    """The share of the m nearest others of the rows ``apart`` that ``way`` finds, by m.
+
+    What is no farther than the m-th nearest counts, whichever of equal keys it is.
+    """
+    k = min(k, len(store) - 1)
+    if k < 1:
+        return {}
+    rows = torch.from_numpy(apart)
+    queries = store.key_tensor[rows].float()
+    true, found = (
+        _others(search.search(queries, k + 1), rows)
+        for search in (ExactSearch(store, options.distance), way)
+    )
+    shares = {}
+    for m in sorted({min(m, k) for m in (*OF_RECALL, k)}):
+        near = found[:, :m] <= true[:, m - 1 : m] * (1 + 1e-6)
+        shares[m] = near.float().mean().item()
+    return shares
+
+
+def _others(hits: Hits, rows: Tensor) -> Tensor:
+    """Distances (N, k) of the nearest of each row without itself."""
+    distances = hits.distances.clone()
+    # if it is not among them, the farthest is left out
+    own = hits.rows == rows[:, None]
+    own[~own.any(-1), -1] = True
+    return distances[~own].view(len(rows), -1)
+
+
+__all__ = ["Hits", "Index", "IndexOptions", "Kind", "build_index", "open_index"]

@@ -1,0 +1,195 @@
+"""What a store says of itself: where its keys are from, its documents, the sums of its rows.
+
+    STORE/.lock                  held by the process that writes
+    STORE/rows/store.json        the record, sealed; there is none before the store is finished
+    STORE/rows/keys.bin          (count, width) float16 or float32, row major, little endian
+    STORE/rows/values.bin        (count,) int32
+    STORE/rows/progress.json     while rows are added: the record so far, and the writer's cursor
+    STORE/rows/index/            a search index, bound to the rows (`everyformer.retrieval.index`)
+
+Rows of an addition that was not finished lie behind the rows of the record, where nobody reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import zlib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+import numpy as np
+
+from everyformer.core.errors import CheckpointError, ConfigError, ResourceError
+from everyformer.core.files import sweep
+from everyformer.core.memory import size
+from everyformer.core.sealed import read_json, write_json
+from everyformer.core.wording import listed
+
+ROWS, RECORD, PROGRESS, INDEX = "rows", "store.json", "progress.json", "index"
+KEYS, VALUES = "keys.bin", "values.bin"
+FORMAT, PROGRESS_FORMAT = "everyformer-store", "everyformer-store-progress"
+SUMMED = 1 << 16
+"""rows of a checksum"""
+
+Dtype = Literal["float16", "float32"]
+VALUE = np.dtype("<i4")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the keys of a store are from; keys of different origins cannot be compared."""
+
+    model: str
+    """fingerprint of the weights"""
+    tokenizer: str
+    """fingerprint of the tokenizer"""
+    tap: str
+    """what of the model the keys are, as "ffn-input:-1" """
+    context: int
+    """the most tokens that a key was computed from"""
+    stride: int
+    """by how many tokens the windows of a text moved on"""
+    run: str = ""
+    """where the model lay, for messages"""
+
+    def check(self, asked: Origin, folder: Path, *, windows: bool = False) -> None:
+        """Refuse to read a store of this origin as one of ``asked``.
+
+        Args:
+            windows: context and stride must be equal too, as where rows are added.
+
+        Raises:
+            CheckpointError: names what differs: model, tokenizer, tap, context or stride.
+        """
+        names = ["model", "tokenizer", "tap", *(("context", "stride") if windows else ())]
+        differing = [name for name in names if getattr(self, name) != getattr(asked, name)]
+        if differing:
+            by = f" by the model of {self.run}" if self.run else ""
+            told = [
+                f"its {name} is {getattr(self, name)} and not {getattr(asked, name)}"
+                for name in differing
+            ]
+            raise CheckpointError(
+                f"the store {folder} was made{by} with another {listed(differing)}: {listed(told)}."
+                f" Take the one that it was made with, or make a store with this one"
+            )
+
+
+class Document(NamedTuple):
+    """One text of a store."""
+
+    name: str
+    first: int
+    """its first row"""
+    rows: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a store holds."""
+
+    origin: Origin
+    width: int
+    """numbers of a key"""
+    dtype: Dtype
+    """of the keys"""
+    names: tuple[str, ...] = ()
+    """of the documents, in order; each once"""
+    rows: tuple[int, ...] = ()
+    """of each document"""
+    key_sums: tuple[int, ...] = ()
+    """crc32 of every `SUMMED` rows of keys; the last may be of fewer"""
+    value_sums: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return sum(self.rows)
+
+    @property
+    def key_bytes(self) -> int:
+        """of a row"""
+        return self.width * key_type(self.dtype).itemsize
+
+    @property
+    def state(self) -> str:
+        """A digest that changes with any row."""
+        told = f"{self.width} {self.dtype} {self.count} {self.key_sums} {self.value_sums}"
+        return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+    def write(self, rows: Path) -> None:
+        """Into the folder of a finished store."""
+        write_json(rows / RECORD, {"format": FORMAT, **asdict(self)})
+
+    def write_progress(self, rows: Path, cursor: Any) -> None:
+        """Into the folder of a store that is being written."""
+        values = {"format": PROGRESS_FORMAT, **asdict(self), "cursor": cursor}
+        write_json(rows / PROGRESS, values)
+
+    @classmethod
+    def read(cls, rows: Path) -> Self:
+        """Raises `DamagedError` and `CheckpointError` as `everyformer.core.sealed.read_json`."""
+        return cls._of(read_json(rows / RECORD, FORMAT))
+
+    @classmethod
+    def read_progress(cls, rows: Path) -> tuple[Self, Any]:
+        """The record of what was committed, and the cursor."""
+        values = read_json(rows / PROGRESS, PROGRESS_FORMAT)
+        return cls._of(values), values["cursor"]
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Self:
+        taken = {f.name: values[f.name] for f in fields(cls)}
+        lists = {name: tuple(v) for name, v in taken.items() if isinstance(v, list)}
+        return cls(**taken | lists | {"origin": Origin(**taken["origin"])})
+
+
+def rows_in(folder: Path) -> Path:
+    """Where the store in ``folder`` has its rows; a removal that was killed while it put the new in
+    place of the old is undone first."""
+    rows = folder / ROWS
+    if not rows.is_dir():
+        sweep(folder)
+    return rows
+
+
+def key_type(dtype: str) -> np.dtype:
+    """The type of numbers of keys.
+
+    Raises:
+        ConfigError: it is neither float16 nor float32.
+    """
+    if dtype not in get_args(Dtype):
+        raise ConfigError(f"keys are stored as {listed(get_args(Dtype), 'or')}, not as '{dtype}'")
+    return np.dtype(dtype).newbyteorder("<")
+
+
+def add_sums(sums: list[int], before: int, rows: np.ndarray) -> None:
+    """Go on with the ``sums`` of ``before`` rows over ``rows``."""
+    taken = 0
+    while taken < len(rows):
+        filled = (before + taken) % SUMMED
+        part = rows[taken : taken + SUMMED - filled]
+        sums.append(zlib.crc32(part.data, sums.pop() if filled else 0))
+        taken += len(part)
+
+
+def bytes_needed(rows: int, width: int, dtype: str) -> int:
+    """How much disk ``rows`` keys of ``width`` numbers and their values take."""
+    return rows * (width * key_type(dtype).itemsize + VALUE.itemsize)
+
+
+def check_space(folder: Path, needed: int, what: str) -> None:
+    """Refuse ``what`` before it is begun, if the disk of ``folder`` has not ``needed`` bytes left.
+
+    Raises:
+        ResourceError: with both numbers.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise ResourceError(
+            f"{what} needs {size(needed)} on the disk of {folder}, but {size(free)} are free: free "
+            "some space, or choose another place"
+        )

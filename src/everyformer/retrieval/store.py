@@ -1,0 +1,196 @@
+"""A datastore: keys and what followed them, on the disk, mapped into memory when it is opened.
+
+    with Writer.create("store", origin, width=64) as writer:
+        writer.document("emma.txt")
+        writer.add(keys, values)            # (n, 64) and (n,), as often as needed
+        writer.finish()
+
+    store = Store.open("store", origin)
+    distances, rows = build_index(store, say=print).search(queries, k=32)
+    store.values[rows], store.document_of(rows)
+
+Keys are vectors of numbers, values token ids, rows of a document lie in order. A store knows
+nothing of models: an `Origin` says what its keys are from, and a store of another origin than the
+one that is asked for is refused. `everyformer.retrieval.writing` makes and extends stores,
+`everyformer.retrieval.removal` takes documents out, `everyformer.retrieval.index` searches.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import DataError
+from everyformer.core.files import expanded
+from everyformer.core.machine import cores
+from everyformer.core.memory import size
+from everyformer.core.sealed import DamagedError
+from everyformer.retrieval.lock import absent, in_use, is_locked
+from everyformer.retrieval.record import (
+    KEYS,
+    PROGRESS,
+    RECORD,
+    ROWS,
+    SUMMED,
+    VALUE,
+    VALUES,
+    Document,
+    Origin,
+    Record,
+    key_type,
+    rows_in,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """A finished store, opened to be read; `Store.open` makes it."""
+
+    folder: Path
+    record: Record
+    keys: np.ndarray
+    """(count, width) float16 or float32, read from the disk where it is looked at"""
+    values: np.ndarray
+    """(count,) int32"""
+    pending: int = 0
+    """rows of an addition that was not finished, which are not read"""
+    starts: np.ndarray = field(init=False)
+    """(documents,) int64: the first row of each"""
+
+    def __post_init__(self) -> None:
+        rows = np.asarray(self.record.rows, np.int64)
+        object.__setattr__(self, "starts", np.cumsum(rows) - rows)
+
+    @classmethod
+    def open(cls, folder: str | Path, origin: Origin | None = None, verify: bool = True) -> Self:
+        """The store in ``folder``, which need not be writable.
+
+        Args:
+            origin: what the store must have been made with (`Origin.check`); None: anything.
+            verify: read every byte and hold it against its checksum, about a second for 3 GB that
+                the system holds in memory. Sizes and the record are always looked at.
+
+        Raises:
+            DataError: there is no store, it is empty, not finished, or another process writes it.
+            DamagedError: a file is missing, cut short or changed.
+            CheckpointError: of another version of the library, or of another origin.
+        """
+        folder = expanded(folder)
+        if folder.is_dir() and is_locked(folder):
+            raise in_use(folder)
+        store = cls.read(folder)
+        if origin is not None:
+            store.record.origin.check(origin, folder)
+        if verify:
+            store.verify()
+        return store
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """`open` for a process that holds the lock: neither that nor checksums are looked at."""
+        rows = rows_in(folder)
+        if not (rows / RECORD).exists() and not (rows / PROGRESS).exists():
+            raise absent(folder)
+        pending = 0
+        if (rows / PROGRESS).exists():
+            pending = Record.read_progress(rows)[0].count
+            if not (rows / RECORD).exists():
+                raise DataError(
+                    f"the store {folder} is not finished: {pending:,} rows are in it so far; go on "
+                    "with what wrote it, or remove the folder"
+                )
+        record = Record.read(rows)
+        if record.count == 0:
+            raise DataError(f"the store {folder} is empty: add text to it")
+        keys = _mapped(rows / KEYS, key_type(record.dtype), (record.count, record.width))
+        values = _mapped(rows / VALUES, VALUE, (record.count,))
+        return cls(folder, record, keys, values, max(0, pending - record.count))
+
+    def verify(self) -> None:
+        """Raise `DamagedError` if any byte of keys or values is not as it was written."""
+        rows = self.folder / ROWS
+        with ThreadPoolExecutor(cores()) as pool:
+            for name, stored, sums in (
+                (KEYS, self.keys, self.record.key_sums),
+                (VALUES, self.values, self.record.value_sums),
+            ):
+                parts = range(0, len(stored), SUMMED)
+                found = pool.map(lambda n, s=stored: zlib.crc32(s[n : n + SUMMED].data), parts)
+                for n, wanted, sum_ in zip(parts, sums, found, strict=True):
+                    if sum_ != wanted:
+                        last = min(n + SUMMED, len(stored)) - 1
+                        raise DamagedError(
+                            f"{rows / name} was changed or damaged after it was written, between "
+                            f"row {n:,} and row {last:,}: make the store again"
+                        )
+
+    def __len__(self) -> int:
+        return self.record.count
+
+    @property
+    def width(self) -> int:
+        return self.record.width
+
+    @property
+    def documents(self) -> list[Document]:
+        """All texts, in the order of their rows."""
+        record = self.record
+        return list(map(Document, record.names, self.starts.tolist(), record.rows))
+
+    @property
+    def key_tensor(self) -> Tensor:
+        """The keys (count, width) as a tensor in the same memory, to be read only."""
+        with warnings.catch_warnings():
+            # torch has no tensors that cannot be written
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.from_numpy(self.keys)
+
+    def document_of(self, rows: np.ndarray | Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """The documents of ``rows`` (...): their names, and the rows' offsets within them.
+
+        Rows of -1, as of a search that found too few, have the name "" and the offset -1.
+
+        Raises:
+            DataError: a row is not in the store.
+        """
+        at = np.asarray(rows, np.int64)
+        if at.size and not -1 <= at.min() <= at.max() < len(self):
+            wrong = at.min() if at.min() < -1 else at.max()
+            raise DataError(
+                f"row {wrong:,} is not in the store, which has rows 0 to {len(self) - 1:,}"
+            )
+        number = np.searchsorted(self.starts, at, side="right") - 1
+        names = np.asarray([*self.record.names, ""], object)[number]
+        return names, np.where(at < 0, -1, at - self.starts[number])
+
+    def describe(self) -> str:
+        """One line: how much of what is in it."""
+        record = self.record
+        told = (
+            f"{record.count:,} keys of width {record.width} in {record.dtype}, "
+            f"{len(record.names):,} documents, {size(self.keys.nbytes + self.values.nbytes)}"
+        )
+        if self.pending:
+            told += f"; {self.pending:,} more of an addition that was not finished are not read"
+        return told
+
+
+def _mapped(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        there = path.stat().st_size
+        needed = int(np.prod(shape)) * dtype.itemsize
+        if there < needed:
+            raise DamagedError(
+                f"{path} was cut short: it has {there:,} bytes of {needed:,}; make the store again"
+            )
+        return np.memmap(path, dtype, mode="r", shape=shape)
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,380 @@
+"""Writing a store: rows are added at the end, and survive a kill up to the last commit.
+
+Rows are written behind those that are committed; `Writer.commit` puts them on the disk and then
+replaces the record of what is there, in which the caller's cursor stands. Whoever resumes gets that
+cursor back, and files cut to that record, so that going on gives the bytes of one go. While rows
+are added to a finished store its own record stays, until `Writer.finish` replaces it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from io import BufferedWriter
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from filelock import BaseFileLock
+from torch import Tensor
+
+from everyformer.core.errors import ConfigError, DataError, ShapeError, unwritable
+from everyformer.core.files import expanded, require_no_file, sync
+from everyformer.core.sealed import DamagedError
+from everyformer.retrieval.lock import lock
+from everyformer.retrieval.record import (
+    KEYS,
+    PROGRESS,
+    RECORD,
+    ROWS,
+    VALUE,
+    VALUES,
+    Dtype,
+    Origin,
+    Record,
+    add_sums,
+    bytes_needed,
+    check_space,
+    key_type,
+    rows_in,
+)
+from everyformer.retrieval.store import Store
+
+LARGEST_VALUE = np.iinfo(VALUE).max
+
+
+class RowFiles:
+    """The two files of rows, opened to add to the rows of ``record``; what is behind those goes.
+
+    Raises:
+        DamagedError: the files have fewer rows.
+    """
+
+    def __init__(self, folder: Path, record: Record) -> None:
+        self.count, self.width = record.count, record.width
+        self.dtype = key_type(record.dtype)
+        self._record = record
+        self._names, self._rows = list(record.names), list(record.rows)
+        self._sums = list(record.key_sums), list(record.value_sums)
+        self._files: list[BufferedWriter] = []
+        for name, width in ((KEYS, record.key_bytes), (VALUES, VALUE.itemsize)):
+            file = (folder / name).open("ab")
+            self._files.append(file)
+            if file.tell() < record.count * width:
+                self.close()
+                raise DamagedError(
+                    f"{folder / name} was cut short after it was written: make the store again"
+                )
+            file.truncate(record.count * width)
+
+    @property
+    def record(self) -> Record:
+        """Of all rows so far."""
+        return replace(
+            self._record,
+            names=tuple(self._names),
+            rows=tuple(self._rows),
+            key_sums=tuple(self._sums[0]),
+            value_sums=tuple(self._sums[1]),
+        )
+
+    def begin(self, name: str) -> None:
+        """A document, to which all further rows belong."""
+        self._names.append(name)
+        self._rows.append(0)
+
+    def write(self, keys: np.ndarray, values: np.ndarray) -> None:
+        """Rows of the last document."""
+        for n, (rows, dtype) in enumerate(((keys, self.dtype), (values, VALUE))):
+            stored = np.ascontiguousarray(rows, dtype)
+            self._files[n].write(stored.data)
+            add_sums(self._sums[n], self.count, stored)
+        self._rows[-1] += len(keys)
+        self.count += len(keys)
+
+    def sync(self) -> None:
+        """Put everything on the disk."""
+        for file in self._files:
+            file.flush()
+            os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Let go of the files; rows that were not put on the disk may be lost."""
+        for file in self._files:
+            with suppress(OSError):  # a full disk, of which a write has told
+                file.close()
+
+
+class Writer:
+    """An open store to write, made by `create`, `resume` or `append`; a context manager.
+
+    A writer that is left without `finish` (an error, Ctrl-C, a kill) keeps what was committed, and
+    `resume` goes on from there; of an `append` that committed nothing, nothing is left.
+
+    Raises, whatever is called:
+        DataError: another process writes into the store.
+        UnsavedError: the disk is full or cannot be written; what was committed stays.
+    """
+
+    cursor: Any
+    """of the last commit; None: nothing was committed yet"""
+
+    def __init__(self, folder: Path, record: Record, cursor: Any, taken: BaseFileLock) -> None:
+        self.folder, self.cursor = folder, cursor
+        self._lock = taken
+        self._committed = record.count
+        self._base = Record.read(folder / ROWS).count if is_finished(folder) else 0
+        self._known = set(record.names)
+        self._name = record.names[-1] if record.names else None
+        with _translated(folder):
+            self._files = RowFiles(folder / ROWS, record)
+
+    @classmethod
+    def create(
+        cls, folder: str | Path, origin: Origin, width: int, dtype: Dtype = "float16", rows: int = 0
+    ) -> Self:
+        """A new store in ``folder``, which has none yet.
+
+        Args:
+            width: numbers of a key. dtype: of the keys on the disk.
+            rows: how many are expected; the disk must have room for them (`check_space`).
+
+        Raises:
+            DataError: there is a store already, finished or not.
+            ResourceError: the disk has too little room, with both numbers.
+        """
+        folder = expanded(folder)
+        if width < 1:
+            raise ConfigError(f"the width of keys must be at least 1, not {width}")
+        record = Record(origin, width, dtype)
+        needed = bytes_needed(rows, width, dtype)
+        check_space(folder, needed, f"a store of {rows:,} keys of width {width} in {dtype}")
+        require_no_file(folder)
+        with _translated(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+
+        def begin() -> tuple[Record, Any]:
+            if is_finished(folder) or is_unfinished(folder):
+                raise DataError(
+                    f"there is a store in {folder} already: add to it, go on with it if it is not "
+                    "finished, remove it, or choose another folder"
+                )
+            (folder / ROWS).mkdir(exist_ok=True)
+            record.write_progress(folder / ROWS, None)
+            return record, None
+
+        return cls._locked(folder, begin)
+
+    @classmethod
+    def resume(cls, folder: str | Path, origin: Origin) -> Self:
+        """Go on with a store, or with an addition to one, that was not finished: all of the last
+        commit is there, nothing after it, and the last document is still open.
+
+        Raises:
+            DataError: there is none, or it is finished.
+            CheckpointError: it was begun with another origin.
+        """
+        folder = expanded(folder)
+
+        def begin() -> tuple[Record, Any]:
+            if not is_unfinished(folder):
+                raise DataError(
+                    f"the store {folder} is finished: there is nothing to go on with; add to it"
+                    if is_finished(folder)
+                    else f"there is no store in {folder} to go on with: make it"
+                )
+            record, cursor = Record.read_progress(folder / ROWS)
+            record.origin.check(origin, folder, windows=True)
+            return record, cursor
+
+        return cls._locked(folder, begin)
+
+    @classmethod
+    def append(cls, folder: str | Path, origin: Origin, rows: int = 0) -> Self:
+        """Add documents to a finished store; until `finish`, its readers see it as it was.
+
+        Args:
+            rows: how many are expected.
+
+        Raises:
+            DataError: there is none, or it is not finished, or another addition to it is not.
+            CheckpointError: it was made with another origin.
+            ResourceError: the disk has too little room.
+        """
+        folder = expanded(folder)
+
+        def begin() -> tuple[Record, Any]:
+            record = Store.read(folder).record
+            record.origin.check(origin, folder, windows=True)
+            if is_unfinished(folder):
+                raise DataError(
+                    f"an addition to the store {folder} was begun and not finished: go on with that"
+                )
+            needed = bytes_needed(rows, record.width, record.dtype)
+            check_space(folder, needed, f"adding {rows:,} keys to {folder}")
+            record.write_progress(folder / ROWS, None)
+            return record, None
+
+        return cls._locked(folder, begin)
+
+    @classmethod
+    def _locked(cls, folder: Path, begin: Callable[[], tuple[Record, Any]]) -> Self:
+        taken = lock(folder)
+        try:
+            with _translated(folder):
+                record, cursor = begin()
+            return cls(folder, record, cursor, taken)
+        except BaseException:
+            taken.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def count(self) -> int:
+        """Rows so far."""
+        return self._files.count
+
+    @property
+    def record(self) -> Record:
+        """Of all rows so far, committed or not."""
+        return self._files.record
+
+    def document(self, name: str) -> None:
+        """Begin a document: all further rows are its own, until the next one begins.
+
+        Raises:
+            DataError: the store has one of this name.
+        """
+        if name in self._known:
+            raise DataError(
+                f"the store {self.folder} holds a document '{name}' already: remove that one "
+                "first, leave this one out, or give it another name"
+            )
+        self._known.add(name)
+        self._name = name
+        self._files.begin(name)
+
+    def add(self, keys: Tensor | np.ndarray, values: Tensor | np.ndarray) -> None:
+        """Rows of the document: ``keys`` (n, width) of floats, ``values`` (n,) of whole numbers.
+
+        Raises:
+            ShapeError: other shapes or types.
+            DataError: a key is not finite in the type of the store, or a value does not fit into
+                0 to 2,147,483,647; names the document, and nothing of the call is written.
+        """
+        stored, ids = self._checked(keys, values)
+        with _translated(self.folder):
+            self._files.write(stored, ids)
+
+    def commit(self, cursor: Any) -> None:
+        """Put all rows so far on the disk, with the caller's ``cursor``, plain values of JSON."""
+        try:
+            plain = json.loads(json.dumps(cursor, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"a cursor is plain values of JSON, not {cursor!r}") from error
+        with _translated(self.folder):
+            self._files.sync()
+            self._files.record.write_progress(self.folder / ROWS, plain)
+        self.cursor, self._committed = plain, self.count
+
+    def finish(self) -> None:
+        """Put all rows on the disk and let the store be read; the writer is closed.
+
+        Raises:
+            DataError: no row was added.
+        """
+        if self.count == 0:
+            raise DataError(f"the store {self.folder} would be empty: add text to it")
+        with _translated(self.folder):
+            self._files.sync()
+            self._files.record.write(self.folder / ROWS)
+            self._committed = self.count
+            (self.folder / ROWS / PROGRESS).unlink()
+            sync(self.folder / ROWS)
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes have the store; what was not committed is gone."""
+        if not self._lock.is_locked:
+            return
+        self._files.close()
+        rows, record = self.folder / ROWS, self._files.record
+        with suppress(OSError):  # then it is cut when it is gone on with
+            os.truncate(rows / KEYS, self._committed * record.key_bytes)
+            os.truncate(rows / VALUES, self._committed * VALUE.itemsize)
+            if self._committed == self._base:
+                (rows / PROGRESS).unlink(missing_ok=True)
+        self._lock.release()
+
+    def _checked(
+        self, keys: Tensor | np.ndarray, values: Tensor | np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if self._name is None:
+            raise ConfigError("rows belong to a document: begin one before rows are added")
+        what = f"document '{self._name}'"
+        width, dtype = self._files.width, self._files.dtype
+        given, ids = _array(keys), _array(values)
+        if given.ndim != 2 or given.shape[1] != width or given.dtype.kind != "f":
+            raise ShapeError(
+                f"{what}: keys must be floats of shape (n, {width}), not {given.dtype} of "
+                f"{given.shape}"
+            )
+        if ids.shape != given.shape[:1] or ids.dtype.kind not in "iu":
+            raise ShapeError(
+                f"{what}: values must be {len(given)} whole numbers, one a key, not {ids.dtype} of "
+                f"{ids.shape}"
+            )
+        with np.errstate(over="ignore"):
+            stored = given.astype(dtype)
+        if not np.isfinite(stored).all():
+            row = int((~np.isfinite(stored)).any(-1).argmax())
+            if np.isfinite(given[row]).all():
+                raise DataError(
+                    f"{what}: a key has {np.abs(given[row]).max():,.0f}, and {dtype.name} holds "
+                    f"numbers up to {np.finfo(dtype).max:,.0f}: store keys as float32"
+                )
+            raise DataError(
+                f"{what}: its key {row:,} of those given is not finite: look at the model that "
+                "computes it"
+            )
+        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) <= LARGEST_VALUE:
+            wrong = int(ids.min()) if ids.min() < 0 else int(ids.max())
+            raise DataError(
+                f"{what}: values are whole numbers from 0 to {LARGEST_VALUE:,}, not {wrong:,}"
+            )
+        return stored, ids.astype(VALUE)
+
+
+def is_finished(folder: str | Path) -> bool:
+    """Whether ``folder`` holds a store that can be read."""
+    return (rows_in(expanded(folder)) / RECORD).exists()
+
+
+def is_unfinished(folder: str | Path) -> bool:
+    """Whether ``folder`` holds a store, or an addition, that `Writer.resume` goes on with."""
+    return (rows_in(expanded(folder)) / PROGRESS).exists()
+
+
+def _array(values: Tensor | np.ndarray) -> np.ndarray:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        # numpy has no bfloat16
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    return np.asarray(values)
+
+
+@contextmanager
+def _translated(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(folder, error) from error

@@ -1,0 +1,96 @@
+"""What tests of stores do alike: rows from a seed, stores in one go, killed processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from everyformer.retrieval.record import Origin
+from everyformer.retrieval.store import Store
+from everyformer.retrieval.writing import Writer
+
+ORIGIN = Origin("model-1", "bytes", "ffn-input:-1", context=64, stride=32, run="runs/one")
+WIDTH = 6
+
+
+def rows(count: int, width: int = WIDTH, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Normal keys (count, width) of float32, and values beyond 16 bits."""
+    generator = np.random.default_rng(seed)
+    keys = generator.standard_normal((count, width), np.float32)
+    return keys, generator.integers(0, 300_000, count)
+
+
+def write(folder: Path, sizes: dict[str, int], dtype: str = "float32", width: int = WIDTH) -> Store:
+    """A store in one go; the rows of a document depend on its name alone."""
+    with Writer.create(folder, ORIGIN, width, dtype) as writer:
+        for name, size in sizes.items():
+            writer.document(name)
+            writer.add(*rows(size, width, seed=sum(name.encode())))
+        writer.finish()
+    return Store.open(folder, ORIGIN)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """The bytes of all files by path; locks hold nothing."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def forked(work: Callable[[], object]) -> int:
+    """A process that does ``work`` and ends with 0, or 1 after an error."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+
+def ended(child: int) -> int:
+    """The exit status of a process, or less the number of the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed_after(work: Callable[[], object], seconds: float) -> bool:
+    """Whether a process that does ``work`` was still at it when it was killed."""
+    child = forked(work)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    return ended(child) == -signal.SIGKILL
+
+
+def killed_at(work: Callable[[], object], call: int) -> bool:
+    """Whether a process that does ``work`` was killed, before its change ``call`` of the disk."""
+
+    def counted() -> None:
+        left = iter(range(call))
+
+        def counting(name: str, real: Callable[..., object]) -> None:
+            def wrapper(*given: object, **options: object) -> object:
+                if next(left, None) is None:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*given, **options)
+
+            setattr(os, name, wrapper)
+
+        for name in ("fsync", "replace", "rename", "unlink", "truncate", "mkdir"):
+            counting(name, getattr(os, name))
+        work()
+
+    return ended(forked(counted)) == -signal.SIGKILL
+
+
+def delays(seed: int, low: float = 0.02, high: float = 0.08) -> list[float]:
+    draw = random.Random(seed)
+    return [draw.uniform(low, high) for _ in range(3)]

@@ -1,0 +1,538 @@
+"""Neighbours of a store: exact ones by brute force, the others by what they find of those."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import errno
+import importlib.util
+import math
+import os
+import resource
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import (
+    ConfigError,
+    DataError,
+    EveryformerError,
+    MissingExtraError,
+    ShapeError,
+    UnsavedError,
+)
+from everyformer.core.sealed import DamagedError
+from everyformer.retrieval import approximate, exact
+from everyformer.retrieval import index as module
+from everyformer.retrieval.index import IndexOptions, build_index, open_index
+from everyformer.retrieval.removal import remove
+from everyformer.retrieval.store import Store
+from everyformer.retrieval.writing import Writer
+from helpers import close, draw
+from retrieval.stores import ORIGIN, content, write
+
+WIDTH = 8
+EVERY_KEY = ["exact", "flat"]
+KEPT = ["ivf", "ivfpq", "hnsw"]
+
+
+def with_faiss(kinds: list[str]) -> list:
+    missing = pytest.mark.skipif(importlib.util.find_spec("faiss") is None, reason="faiss")
+    return [k if k == "exact" else pytest.param(k, marks=missing) for k in kinds]
+
+
+def stored(folder: Path, keys: Tensor, dtype: str = "float32") -> Store:
+    with Writer.create(folder, ORIGIN, keys.shape[1], dtype) as writer:  # type: ignore[arg-type]
+        writer.document("all")
+        writer.add(keys, torch.arange(len(keys)))
+        writer.finish()
+    return Store.open(folder)
+
+
+def brute(store: Store, queries: Tensor, distance: str) -> Tensor:
+    """All distances (N, n) in float64."""
+    keys, q = store.key_tensor.double(), queries.double()
+    if distance == "l2":
+        return (q[:, None] - keys).square().sum(-1)
+    norms = q.norm(dim=-1)[:, None] * keys.norm(dim=-1)
+    return 1 - (q @ keys.T / norms.masked_fill(norms == 0, 1.0))
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("everyformer.engines.content.nearest", "everyformer.retrieval.approximate"):
+        monkeypatch.setattr(f"{name}.BLOCK", 64)
+    monkeypatch.setattr("everyformer.engines.content.nearest.BUDGET", 1 << 10)
+    monkeypatch.setattr("everyformer.retrieval.exact.BLOCK", 50)
+    monkeypatch.setattr("everyformer.retrieval.distances.BUDGET", 1000)
+
+
+@pytest.mark.parametrize("kind", with_faiss(EVERY_KEY))
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("k", [1, 7, 200])
+def test_looking_at_every_key_is_a_sort_of_all_distances(
+    tmp_path: Path, kind: str, distance: str, dtype: str, k: int
+) -> None:
+    store = stored(tmp_path, draw(200, WIDTH, dtype=torch.float32), dtype)
+    queries = draw(9, WIDTH, seed=2)
+    index = build_index(store, IndexOptions(kind=kind, distance=distance), say=str)
+    found = index.search(queries, k)
+    expected = brute(store, queries, distance).sort(-1)
+    assert torch.equal(found.rows, expected.indices[:, :k])
+    assert found.distances.dtype == torch.float32
+    close(found.distances.double(), expected.values[:, :k], 1e-5)
+
+
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+def test_a_key_itself_is_at_distance_0(tmp_path: Path, distance: str) -> None:
+    store = stored(tmp_path, 100 + draw(90, WIDTH))
+    index = build_index(store, IndexOptions(kind="exact", distance=distance), say=str)
+    found = index.search(store.key_tensor, 2)
+    assert torch.equal(found.rows[:, 0], torch.arange(90))
+    assert (found.distances[:, 0] <= 1e-14).all()
+    assert (found.distances[:, 1] > 0).all()
+
+
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+def test_keys_far_from_the_origin_are_not_confused(tmp_path: Path, distance: str) -> None:
+    """Products in float32 are rounded by more than the distances there differ."""
+    store = stored(tmp_path, 3000 + draw(700, WIDTH))
+    queries = store.key_tensor[:20] + draw(20, WIDTH, seed=5, dtype=torch.float32)
+    index = build_index(store, IndexOptions(kind="exact", distance=distance), say=str)
+    found = index.search(queries, 10)
+    expected = brute(store, queries, distance).sort(-1)
+    if distance == "l2":
+        assert torch.equal(found.rows, expected.indices[:, :10])
+    close(found.distances.double(), expected.values[:, :10], 1e-6)
+
+
+def test_equal_keys_are_all_found_and_none_twice(tmp_path: Path) -> None:
+    store = stored(tmp_path, draw(3, WIDTH).repeat(50, 1))
+    found = build_index(store, say=str).search(store.key_tensor[:3], 50)
+    assert (found.distances == 0).all()
+    assert (found.rows % 3 == torch.arange(3)[:, None]).all()
+    assert all(len(set(row.tolist())) == 50 for row in found.rows)
+
+
+def test_a_vector_of_zeros_has_the_cosine_0(tmp_path: Path) -> None:
+    keys = draw(30, WIDTH, dtype=torch.float32)
+    keys[4] = 0
+    store = stored(tmp_path, keys)
+    index = build_index(store, IndexOptions(kind="exact", distance="cosine"), say=str)
+    found = index.search(torch.cat((keys[:1], keys[4:5])), 30)
+    assert found.distances[0][found.rows[0] == 4].item() == 1
+    assert (found.distances[1] == 1).all()
+
+
+@pytest.mark.parametrize("kind", with_faiss(EVERY_KEY))
+def test_permuted_rows_permute_the_result(tmp_path: Path, kind: str) -> None:
+    keys, order = draw(150, WIDTH), torch.randperm(150, generator=torch.Generator().manual_seed(1))
+    queries = draw(6, WIDTH, seed=3)
+    found = [
+        build_index(stored(tmp_path / name, k), IndexOptions(kind=kind), say=str).search(queries, 9)
+        for name, k in (("one", keys), ("other", keys[order]))
+    ]
+    assert torch.equal(found[0].rows, order[found[1].rows])
+    assert torch.equal(found[0].distances, found[1].distances)
+
+
+@pytest.fixture(scope="module")
+def clustered(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """2,000 keys about 60 points."""
+    at = torch.arange(2000) % 60
+    return stored(tmp_path_factory.mktemp("store"), 2 * draw(60, WIDTH)[at] + draw(2000, WIDTH))
+
+
+OPTIONS = {
+    "ivf": IndexOptions(kind="ivf", lists=20, nprobe=4),
+    "ivfpq": IndexOptions(kind="ivfpq", lists=20, nprobe=4, code_bytes=4),
+    "hnsw": IndexOptions(kind="hnsw", m=8, ef=40),
+}
+
+
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_looking_into_all_lists_is_looking_at_every_key(
+    tmp_path: Path, dtype: str, distance: str
+) -> None:
+    pytest.importorskip("faiss")
+    store = stored(tmp_path, draw(800, WIDTH), dtype)
+    queries = draw(12, WIDTH, seed=4)
+    every = build_index(store, IndexOptions(kind="exact", distance=distance), say=str)
+    lists = IndexOptions(kind="ivf", lists=10, nprobe=10, distance=distance)
+    found, expected = (
+        build_index(store, lists, say=str).search(queries, 20),
+        every.search(queries, 20),
+    )
+    assert torch.equal(found.rows, expected.rows)
+    assert torch.equal(found.distances, expected.distances)
+
+
+def overlap(found: Tensor, expected: Tensor) -> float:
+    both = [len(set(a.tolist()) & set(b.tolist())) for a, b in zip(found, expected, strict=True)]
+    return sum(both) / expected.numel()
+
+
+def test_recall_rises_with_the_lists_that_are_looked_into(clustered: Store) -> None:
+    pytest.importorskip("faiss")
+    queries = draw(40, WIDTH, seed=4, dtype=torch.float32)
+    true = brute(clustered, queries, "l2").topk(10, largest=False).indices
+    index = build_index(clustered, OPTIONS["ivf"], say=str)
+    recalls = [overlap(index.tuned(nprobe=n).search(queries, 10).rows, true) for n in range(1, 21)]
+    assert recalls == sorted(recalls)
+    assert recalls[0] < 0.9 < recalls[10]
+    assert recalls[-1] == 1
+
+
+@pytest.mark.parametrize("kind", with_faiss(KEPT))
+def test_recall_is_measured_told_and_kept(clustered: Store, tmp_path: Path, kind: str) -> None:
+    said: list[str] = []
+    index = build_index(clustered, OPTIONS[kind], folder=tmp_path / "index", k=20, say=said.append)
+    assert list(index.recall) == [1, 10, 20]
+    draw_rows = np.random.default_rng(0).choice(2000, 256, replace=False)
+    queries = clustered.key_tensor[torch.from_numpy(np.sort(draw_rows))]
+    true = brute(clustered, queries, "l2").topk(21, largest=False).indices[:, 1:]
+    found = index.search(queries, 21).rows[:, 1:]
+    assert index.recall[20] == pytest.approx(overlap(found, true), abs=0.002)
+    assert index.recall[20] > 0.6
+    assert len(said) == 1
+    assert f"recall@20 {index.recall[20]:.3f} (for 256 keys of the store)" in said[0]
+    again = open_index(clustered, folder=tmp_path / "index", say=said.append)
+    assert (again.recall, again.options) == (index.recall, index.options)
+    for one, other in zip(again.search(queries, 9), index.search(queries, 9), strict=True):
+        assert torch.equal(one, other)
+    assert len(said) == 1
+
+
+def test_recall_does_not_count_the_key_itself(tmp_path: Path) -> None:
+    """In a graph of one candidate keys find little but themselves."""
+    pytest.importorskip("faiss")
+    store = stored(tmp_path, draw(600, WIDTH))
+    options = IndexOptions(kind="ivf", lists=15, nprobe=1, fetch=1.0)
+    index = build_index(store, options, k=10, say=str)
+    found = index.search(store.key_tensor, 1)
+    assert (found.rows[:, 0] == torch.arange(600)).all()
+    assert index.recall[1] < 0.95
+
+
+@pytest.mark.parametrize("kind", with_faiss(KEPT))
+def test_distances_of_hits_are_exact_whatever_finds_them(clustered: Store, kind: str) -> None:
+    queries = draw(10, WIDTH, seed=6)
+    found = build_index(clustered, OPTIONS[kind], say=str).search(queries, 15)
+    true = brute(clustered, queries, "l2").gather(-1, found.rows)
+    close(found.distances.double(), true, 1e-5)
+    assert torch.equal(found.distances, found.distances.sort(-1).values)
+
+
+@pytest.mark.parametrize("kind", with_faiss(KEPT))
+def test_equal_seeds_build_equal_indexes(
+    clustered: Store, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where more threads might build a graph, each when it comes to it."""
+    import faiss
+
+    monkeypatch.setattr(approximate, "BLOCK", 1000)
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(4)
+    try:
+        for name, seed in (("one", 0), ("other", 0), ("third", 1)):
+            options = dataclasses.replace(OPTIONS[kind], seed=seed)
+            build_index(clustered, options, folder=tmp_path / name, say=str)
+        assert faiss.omp_get_max_threads() == 4
+    finally:
+        faiss.omp_set_num_threads(threads)
+    made = [(tmp_path / n / "index.faiss").read_bytes() for n in ("one", "other", "third")]
+    assert made[0] == made[1] != made[2]
+
+
+def test_where_too_few_are_found_the_rest_is_minus_1(clustered: Store) -> None:
+    pytest.importorskip("faiss")
+    found = (
+        build_index(clustered, OPTIONS["ivf"], say=str)
+        .tuned(nprobe=1)
+        .search(clustered.key_tensor[:3], 1000)
+    )
+    assert found.rows.shape == (3, 1000)
+    assert torch.equal(found.rows == -1, found.distances == math.inf)
+    assert (found.rows[:, -1] == -1).all()
+    assert (found.rows[:, 0] >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("queries", "k", "error", "told"),
+    [
+        (
+            torch.zeros(1, WIDTH),
+            51,
+            ConfigError,
+            "k=51 neighbours .* has 50 keys: give k",
+        ),
+        (torch.zeros(1, WIDTH), 0, ConfigError, "k=0 neighbours"),
+        (torch.zeros(1, 3), 1, ShapeError, r"shape \(N, 8\), not torch.float32 of \(1, 3\)"),
+        (torch.zeros(WIDTH), 1, ShapeError, r"shape \(N, 8\), not torch.float32 of \(8,\)"),
+        (torch.zeros(1, WIDTH).long(), 1, ShapeError, "floats of shape .* not torch.int64"),
+        (torch.tensor([[0.0] * 8, [math.nan] * 8]), 1, DataError, "query 1 is not finite"),
+    ],
+)
+def test_what_cannot_be_asked(
+    tmp_path: Path, queries: Tensor, k: int, error: type[EveryformerError], told: str
+) -> None:
+    index = build_index(stored(tmp_path, draw(50, WIDTH)), say=str)
+    with pytest.raises(error, match=told):
+        index.search(queries, k)
+
+
+def test_no_queries_have_no_neighbours(tmp_path: Path) -> None:
+    index = build_index(stored(tmp_path, draw(50, WIDTH)), say=str)
+    assert index.search(torch.zeros(0, WIDTH), 3).rows.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("count", "kind"),
+    [(1, "exact"), (200_000, "exact"), (200_001, "ivf"), (4_000_000, "ivf"), (4_000_001, "ivfpq")],
+)
+def test_the_kind_follows_from_the_size(count: int, kind: str) -> None:
+    assert IndexOptions().resolved(count, 128).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "lists", "nprobe", "code_bytes"),
+    [(10**6, 128, 4000, 62, 32), (10**7, 128, 12_649, 197, 32), (10**9, 1024, 16_384, 256, 64),
+     (1000, 6, 25, 8, 1), (100, 1, 2, 2, 1)],
+)  # fmt: skip
+def test_defaults_follow_the_size(
+    count: int, width: int, lists: int, nprobe: int, code_bytes: int
+) -> None:
+    found = IndexOptions(kind="ivfpq").resolved(count, width)
+    assert (found.lists, found.nprobe, found.code_bytes) == (lists, nprobe, code_bytes)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (IndexOptions(kind="ivf", lists=6), "lists=6 need 39 keys each .* 200: give at most 5"),
+        (IndexOptions(kind="ivfpq", code_bytes=3), "code_bytes=3 does not divide the width 8"),
+    ],
+)
+def test_options_that_do_not_fit_the_store(
+    tmp_path: Path, options: IndexOptions, told: str
+) -> None:
+    store = stored(tmp_path, draw(200, WIDTH))
+    with pytest.raises(ConfigError, match=told):
+        build_index(store, options, say=str)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("ivf", 39), ("ivf", 300), ("ivfpq", 78), ("ivfpq", 400), ("hnsw", 1), ("hnsw", 50)],
+)
+def test_stores_of_any_size_can_be_indexed(
+    tmp_path: Path, kind: str, count: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("faiss")
+    store = stored(tmp_path, draw(count, WIDTH))
+    index = build_index(store, IndexOptions(kind=kind), say=str)
+    found = index.tuned(nprobe=10**6, ef=1000, fetch=1000.0).search(store.key_tensor, 1)
+    assert torch.equal(found.rows[:, 0], torch.arange(count))
+    assert "WARNING" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(("kind", "least"), [("ivf", 39), ("ivfpq", 78)])
+def test_too_few_keys_to_learn_from_are_refused(kind: str, least: int) -> None:
+    told = f"kind='{kind}' learns from at least {least} keys, and there are {least - 1}: take 'ex"
+    with pytest.raises(ConfigError, match=told):
+        IndexOptions(kind=kind).resolved(least - 1, WIDTH)
+    IndexOptions(kind=kind).resolved(least, WIDTH)
+
+
+@pytest.fixture
+def no_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "faiss", raising=False)
+    real = builtins.__import__
+
+    def without(name: str, *rest: object, **options: object) -> object:
+        if name.partition(".")[0] == "faiss":
+            raise ImportError(name)
+        return real(name, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr("importlib.import_module", lambda name: without(name))
+
+
+@pytest.mark.usefixtures("no_faiss")
+def test_without_faiss_every_key_is_looked_at_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everyformer.retrieval.options.BY_SIZE", ((10, "exact"), (1e9, "ivf")))
+    store = stored(tmp_path, draw(90, WIDTH))
+    said: list[str] = []
+    index = build_index(store, say=said.append)
+    assert index.options.kind == "exact"
+    assert "'ivf' needs the package 'faiss-cpu'" in said[0]
+    assert said[0].endswith("; every key is looked at instead")
+    for kind in ("flat", *KEPT):
+        for begin in (build_index, open_index):
+            with pytest.raises(MissingExtraError, match=rf"'{kind}' needs .*everyformer\[knn\]"):
+                begin(store, IndexOptions(kind=kind), say=str)
+    assert len(said) == 1
+
+
+def test_a_small_store_needs_no_index(tmp_path: Path) -> None:
+    said: list[str] = []
+    index = open_index(stored(tmp_path, draw(60, WIDTH)), say=said.append)
+    assert (index.options.kind, said) == ("exact", [])
+
+
+def test_a_large_store_without_an_index_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    monkeypatch.setattr("everyformer.retrieval.options.BY_SIZE", ((10, "exact"), (1e9, "ivf")))
+    store = stored(tmp_path, draw(60, WIDTH))
+    said: list[str] = []
+    assert open_index(store, say=said.append).options.kind == "exact"
+    assert "looks at all 60 keys; an index 'ivf' is faster" in said[0]
+    assert open_index(store, rebuild=True, say=said.append).options.kind == "ivf"
+    assert open_index(store, say=said.append).options.kind == "ivf"
+    assert len(said) == 2
+
+
+SIZES = {"a": 300, "b": 100}
+
+
+@pytest.fixture
+def indexed(tmp_path: Path) -> Path:
+    pytest.importorskip("faiss")
+    build_index(write(tmp_path, SIZES), IndexOptions(kind="ivf", lists=5), say=str)
+    return tmp_path
+
+
+def test_an_index_of_other_rows_is_named_or_built_again(indexed: Path) -> None:
+    with Writer.append(indexed, ORIGIN) as writer:
+        writer.document("new")
+        writer.add(draw(3, 6), torch.arange(3))
+        writer.finish()
+    store = Store.open(indexed)
+    with pytest.raises(DataError, match=r"is of other rows than the store .* has now: build"):
+        open_index(store, say=str)
+    said: list[str] = []
+    assert open_index(store, IndexOptions(kind="ivf", lists=4), rebuild=True, say=said.append)
+    assert said[0].endswith("; it is built again")
+    assert open_index(store, say=str).options.lists == 4
+
+
+def test_removing_a_document_drops_the_index(indexed: Path) -> None:
+    said: list[str] = []
+    remove(indexed, "b", said.append)
+    assert "the search index goes with it" in said[1]
+    with pytest.raises(DataError, match="no index 'ivf' is in"):
+        open_index(Store.open(indexed), IndexOptions(kind="ivf"), say=str)
+
+
+@pytest.mark.parametrize("name", ["index.faiss", "index.json"])
+def test_a_damaged_index_is_named_or_built_again(indexed: Path, name: str) -> None:
+    path = indexed / "rows" / "index" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    store = Store.open(indexed)
+    with pytest.raises(DamagedError, match=name):
+        open_index(store, say=str)
+    assert open_index(store, rebuild=True, say=str).options.kind == "exact"
+    again = open_index(store, IndexOptions(kind="ivf", lists=5), rebuild=True, say=str)
+    assert again.recall
+
+
+def test_another_kind_or_distance_than_the_one_there_is_named(indexed: Path) -> None:
+    store = Store.open(indexed)
+    for options in (IndexOptions(kind="hnsw"), IndexOptions(kind="ivf", distance="cosine")):
+        with pytest.raises(DataError, match=f"is 'ivf' by l2, not '{options.kind}' by"):
+            open_index(store, options, say=str)
+    tuned = open_index(store, IndexOptions(kind="ivf", nprobe=3), say=str)
+    assert (tuned.options.nprobe, tuned.recall) == (3, {})
+
+
+def test_an_index_is_not_built_while_the_store_is_written(indexed: Path) -> None:
+    store = Store.open(indexed)
+    before = content(indexed / "rows" / "index")
+    with (
+        Writer.append(indexed, ORIGIN),
+        pytest.raises(DataError, match="is being written by another process"),
+    ):
+        build_index(store, IndexOptions(kind="ivf", lists=3), say=str)
+    assert content(indexed / "rows" / "index") == before
+
+
+def test_an_index_that_the_disk_does_not_take_leaves_the_one_before(indexed: Path) -> None:
+    store, before = Store.open(indexed), content(indexed)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limit[1]))
+    try:
+        with pytest.raises(UnsavedError, match=r"cannot write .*index: faiss could not write its"):
+            build_index(store, IndexOptions(kind="ivf", lists=3), say=str)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert content(indexed) == before
+
+
+def test_the_index_of_a_store_on_a_read_only_place_lies_elsewhere(
+    indexed: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, options, elsewhere = (
+        Store.open(indexed),
+        IndexOptions(kind="ivf", lists=3),
+        tmp_path_factory.mktemp("elsewhere") / "index",
+    )
+    real = os.open
+
+    def refuse(path: str, flags: int, *rest: object, **given: object) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and indexed in Path(path).parents:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return real(path, flags, *rest, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UnsavedError, match="Read-only file system; choose another place"):
+        build_index(store, options, say=str)
+    build_index(store, options, folder=elsewhere, say=str)
+    assert open_index(store, folder=elsewhere, say=str).options.lists == 3
+    assert open_index(store, say=str).options.lists == 5
+
+
+@pytest.mark.parametrize("kind", with_faiss(["exact", *KEPT]))
+def test_keys_are_never_held_as_a_whole(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What torch and numpy allocate while an index is built and asked, beside what faiss keeps."""
+    monkeypatch.setattr(approximate, "LEARNT_FROM", 1)
+    monkeypatch.setattr(approximate, "CODES", 8)
+    monkeypatch.setattr(module, "SAMPLE", 4)
+    monkeypatch.setattr(approximate, "BLOCK", 256)
+    monkeypatch.setattr(exact, "BLOCK", 256)
+    count, width = 20_000, 32
+    store = stored(tmp_path, draw(count, width), "float16")
+    taken: list[int] = []
+    options = IndexOptions(kind=kind, lists=10, m=4, ef_construction=4)
+    resolved = options.resolved(count, width)
+    real = Tensor.float
+
+    def counted(tensor: Tensor) -> Tensor:
+        taken.append(tensor.numel())
+        return real(tensor)
+
+    monkeypatch.setattr(Tensor, "float", counted)
+    tracemalloc.start()
+    made = None if kind == "exact" else approximate.build(store, resolved, np.arange(0))
+    if made is None:
+        exact.ExactSearch(store, "l2").search(torch.zeros(2, width), 3)
+    else:
+        approximate.FaissSearch(store, resolved, made).search(torch.zeros(2, width), 3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert max(taken, default=0) <= 400 * width
+    assert peak < count * width  # half of what the keys take on the disk

@@ -1,0 +1,201 @@
+"""A store gives back what was written, and refuses whatever is not as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from everyformer.core.errors import CheckpointError, DataError
+from everyformer.core.sealed import DamagedError, write_json
+from everyformer.retrieval import record as module
+from everyformer.retrieval.record import Origin, bytes_needed
+from everyformer.retrieval.store import Store
+from everyformer.retrieval.writing import Writer
+from retrieval.stores import ORIGIN, content, ended, forked, rows, write
+
+SIZES = {"a": 5, "empty": 0, "b": 130, "c": 1}
+
+
+@pytest.fixture(autouse=True)
+def sums_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everyformer.retrieval.record.SUMMED", 16)
+    monkeypatch.setattr("everyformer.retrieval.store.SUMMED", 16)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_what_was_written_is_read(tmp_path: Path, dtype: str) -> None:
+    store = write(tmp_path, SIZES, dtype)
+    written = [rows(size, seed=sum(name.encode())) for name, size in SIZES.items()]
+    assert np.array_equal(store.keys, np.concatenate([k for k, _ in written]).astype(dtype))
+    assert np.array_equal(store.values, np.concatenate([v for _, v in written]))
+    assert store.values.dtype == np.int32
+    assert store.values.max() > 65_535
+    assert (len(store), store.width, store.record.dtype) == (136, 6, dtype)
+    assert torch.equal(store.key_tensor, torch.from_numpy(np.array(store.keys)))
+    assert "136 keys of width 6" in store.describe()
+    files = [tmp_path / "rows" / name for name in ("keys.bin", "values.bin")]
+    assert sum(f.stat().st_size for f in files) == bytes_needed(136, 6, dtype)
+
+
+def test_rows_know_their_documents(tmp_path: Path) -> None:
+    store = write(tmp_path, SIZES)
+    names, offsets = store.document_of(np.array([[0, 4, 5], [134, 135, -1]]))
+    assert names.tolist() == [["a", "a", "b"], ["b", "c", ""]]
+    assert offsets.tolist() == [[0, 4, 0], [129, 0, -1]]
+    assert [tuple(d) for d in store.documents] == [
+        ("a", 0, 5), ("empty", 5, 0), ("b", 5, 130), ("c", 135, 1)
+    ]  # fmt: skip
+    for row in (136, -2):
+        with pytest.raises(DataError, match=f"row {row} is not in the store, which has rows 0 to"):
+            store.document_of(torch.tensor([0, row]))
+
+
+def test_values_of_31_bits_survive(tmp_path: Path) -> None:
+    with Writer.create(tmp_path, ORIGIN, 1) as writer:
+        writer.document("a")
+        writer.add(torch.zeros(2, 1, dtype=torch.bfloat16), torch.tensor([0, 2**31 - 1]))
+        writer.finish()
+    assert Store.open(tmp_path).values.tolist() == [0, 2**31 - 1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"model": "other"}, "another model: its model is model-1 and not other"),
+        ({"tokenizer": "bpe"}, "another tokenizer: its tokenizer is bytes and not bpe"),
+        ({"tap": "hidden:2"}, "another tap: its tap is ffn-input:-1 and not hidden:2"),
+        ({"model": "o", "tap": "p"}, "another model and tap: .* and its tap"),
+    ],
+)
+def test_another_origin_is_named(tmp_path: Path, changed: dict[str, str], told: str) -> None:
+    write(tmp_path, SIZES)
+    with pytest.raises(CheckpointError, match=f"made by the model of runs/one with {told}"):
+        Store.open(tmp_path, dataclasses.replace(ORIGIN, **changed))
+    Store.open(tmp_path, dataclasses.replace(ORIGIN, context=1, stride=1, run="moved"))
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("name", ["keys.bin", "values.bin"])
+@pytest.mark.parametrize("left", [0, 10])
+def test_a_store_cut_short_is_named(tmp_path: Path, name: str, left: int, verify: bool) -> None:
+    write(tmp_path, SIZES)
+    os.truncate(tmp_path / "rows" / name, left)
+    with pytest.raises(DamagedError, match=rf"{name} was cut short: it has {left} bytes of"):
+        Store.open(tmp_path, verify=verify)
+
+
+@pytest.mark.parametrize(("name", "size"), [("keys.bin", 24), ("values.bin", 4)])
+@pytest.mark.parametrize(("row", "told"), [(0, "0 and row 15"), (40, "32 and row 47"),
+                                           (135, "128 and row 135")])  # fmt: skip
+def test_a_flipped_byte_is_named(tmp_path: Path, name: str, size: int, row: int, told: str) -> None:
+    write(tmp_path, SIZES)
+    path = tmp_path / "rows" / name
+    data = bytearray(path.read_bytes())
+    data[row * size] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedError, match=f"{name} was changed .* between row {told}: make the"):
+        Store.open(tmp_path)
+
+
+def test_a_flipped_byte_of_the_record_is_named(tmp_path: Path) -> None:
+    write(tmp_path, SIZES)
+    path = tmp_path / "rows" / "store.json"
+    path.write_text(path.read_text().replace("130", "131"))
+    with pytest.raises(DamagedError, match=r"store.json was changed or damaged"):
+        Store.open(tmp_path)
+    path.write_text("{")
+    with pytest.raises(DamagedError, match=r"store.json cannot be read"):
+        Store.open(tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path, SIZES)
+    (tmp_path / "rows" / "keys.bin").unlink()
+    with pytest.raises(DamagedError, match=r"keys.bin cannot be read: No such file"):
+        Store.open(tmp_path)
+
+
+def test_a_newer_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, SIZES)
+    path = tmp_path / "rows" / "store.json"
+    values = json.loads(path.read_text())
+    del values["digest"]
+    monkeypatch.setattr("everyformer.core.sealed.VERSION", 99)
+    write_json(path, values)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="format version 99, but this everyformer reads"):
+        Store.open(tmp_path)
+
+
+def test_where_there_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    for name in ("other", "nothing"):
+        with pytest.raises(DataError, match=f"there is no store in .*{name}"):
+            Store.open(tmp_path / name)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_an_empty_store_is_named(tmp_path: Path) -> None:
+    write(tmp_path, SIZES)
+    (tmp_path / "rows" / "store.json").unlink()
+    module.Record(ORIGIN, 6, "float32").write(tmp_path / "rows")
+    with pytest.raises(DataError, match="is empty: add text to it"):
+        Store.open(tmp_path)
+
+
+def test_a_store_that_another_process_writes_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, SIZES)
+    with (
+        Writer.append(tmp_path, ORIGIN),
+        pytest.raises(DataError, match="is being written by another process: wait"),
+    ):
+        Store.open(tmp_path)
+    Store.open(tmp_path)
+
+
+def test_reading_changes_nothing_and_needs_no_right_to_write(tmp_path: Path) -> None:
+    write(tmp_path, SIZES)
+    (tmp_path / ".lock").unlink(missing_ok=True)
+    before = {p: p.stat().st_mtime_ns for p in [tmp_path, *tmp_path.rglob("*")]}
+    real = os.open
+
+    def read_only(path: object, flags: int, *rest: object, **options: object) -> int:
+        assert not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT), path
+        return real(path, flags, *rest, **options)  # type: ignore[arg-type]
+
+    def reads() -> None:
+        os.open = read_only  # type: ignore[assignment]
+        Store.open(tmp_path).verify()
+
+    assert ended(forked(reads)) == 0
+    assert {p: p.stat().st_mtime_ns for p in [tmp_path, *tmp_path.rglob("*")]} == before
+
+
+def test_verification_is_left_out_where_it_is_not_wanted(tmp_path: Path) -> None:
+    write(tmp_path, SIZES)
+    path = tmp_path / "rows" / "keys.bin"
+    path.write_bytes(bytes(path.stat().st_size))
+    assert not Store.open(tmp_path, verify=False).keys.any()
+
+
+def test_a_million_keys_are_opened_in_less_than_a_second(tmp_path: Path) -> None:
+    """By what is read: the record and no rows; bytes against sums are 256 MB of a checksum."""
+    write(tmp_path, SIZES)
+    state = module.Record(Origin("m", "t", "x", 1, 1), 128, "float16", ("a",), (10**6,))
+    with open(tmp_path / "rows" / "keys.bin", "wb") as file:
+        file.truncate(256 * 10**6)
+    with open(tmp_path / "rows" / "values.bin", "wb") as file:
+        file.truncate(4 * 10**6)
+    state.write(tmp_path / "rows")
+    assert len(Store.open(tmp_path, verify=False)) == 10**6
+
+
+def test_the_files_are_what_the_page_says(tmp_path: Path) -> None:
+    write(tmp_path, SIZES)
+    assert set(content(tmp_path)) == {f"rows/{n}" for n in ("keys.bin", "store.json", "values.bin")}

@@ -1,0 +1,457 @@
+"""Whatever befalls a writer: what was committed stays, and going on gives the bytes of one go."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import re
+import resource
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from everyformer.core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EveryformerError,
+    ResourceError,
+    ShapeError,
+    UnsavedError,
+)
+from everyformer.core.files import sweep
+from everyformer.retrieval.record import Record
+from everyformer.retrieval.removal import remove
+from everyformer.retrieval.store import Store
+from everyformer.retrieval.writing import Writer, is_finished, is_unfinished
+from retrieval.stores import (
+    ORIGIN,
+    WIDTH,
+    content,
+    delays,
+    ended,
+    forked,
+    killed_after,
+    killed_at,
+    rows,
+    write,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+SIZES = {"a": 40, "b": 7, "c": 33}
+FEW, MORE = {"a": 9, "b": 5, "c": 7}, {"d": 9, "e": 11}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everyformer.retrieval.record.SUMMED", 16)
+    monkeypatch.setattr("everyformer.retrieval.store.SUMMED", 16)
+    monkeypatch.setattr("everyformer.retrieval.removal.COPIED", 10)
+    monkeypatch.setattr("everyformer.retrieval.lock.PATIENCE", 0.02)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # a kill leaves what the system holds
+
+
+def go_on(folder: Path, sizes: dict[str, int], append: bool = False, pause: float = 0.0) -> None:
+    """A producer: documents in pieces of four rows, a commit after every third piece."""
+    if is_unfinished(folder):
+        writer = Writer.resume(folder, ORIGIN)
+    elif not is_finished(folder):
+        writer = Writer.create(folder, ORIGIN, WIDTH, "float32")
+    elif append and not set(sizes) <= set(Store.open(folder).record.names):
+        writer = Writer.append(folder, ORIGIN)
+    else:
+        return
+    with writer:
+        done = writer.cursor or 0
+        pieces = [(name, n) for name, size in sizes.items() for n in range(0, size, 4)]
+        for at, (name, n) in enumerate(pieces[done:], done):
+            keys, values = rows(sizes[name], seed=sum(name.encode()))
+            if n == 0:
+                writer.document(name)
+            writer.add(keys[n : n + 4], values[n : n + 4])
+            time.sleep(pause)
+            if at % 3 == 2:
+                writer.commit(at + 1)
+        writer.finish()
+
+
+@pytest.mark.parametrize("append", [False, True], ids=["create", "append"])
+def test_three_kills_at_random_moments_leave_the_bytes_of_one_go(
+    tmp_path: Path, append: bool
+) -> None:
+    sizes = {"long": 400}
+    start = SIZES if append else {}
+    write(tmp_path / "whole", {**start, **sizes})
+    if append:
+        write(tmp_path / "killed", start)
+    for seconds in delays(seed=int(append)):
+        assert killed_after(lambda: go_on(tmp_path / "killed", sizes, append, 0.004), seconds)
+    go_on(tmp_path / "killed", sizes, append)
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+
+
+def safe(folder: Path) -> int:
+    """Rows that are on the disk for good."""
+    rows = folder / "rows"
+    counts = [Record.read(rows).count] if is_finished(folder) else [0]
+    return max([*counts, *([Record.read_progress(rows)[0].count] if is_unfinished(folder) else [])])
+
+
+def every_kill(work: Callable[[Path], None], before: Path, look: Callable[[Path], None]) -> int:
+    """Kill ``work`` on a copy of ``before`` at each of its changes of the disk, and ``look``."""
+    at = 0
+    while True:
+        folder = before.parent / f"killed-{at}"
+        if before.exists():
+            shutil.copytree(before, folder)
+        if not killed_at(lambda folder=folder: work(folder), at):
+            return at
+        look(folder)
+        at += 1
+
+
+def test_a_kill_at_any_change_of_the_disk_leaves_a_store_to_go_on_with(tmp_path: Path) -> None:
+    write(tmp_path / "whole", FEW)
+    kept = [0]
+
+    def look(folder: Path) -> None:
+        kept.append(safe(folder))
+        assert kept == sorted(kept)  # a kill that comes later loses nothing
+        go_on(folder, FEW)
+        sweep(folder / "rows")
+        assert content(folder) == content(tmp_path / "whole")
+
+    assert every_kill(lambda f: go_on(f, FEW), tmp_path / "nothing", look) > 20
+
+
+def test_a_kill_at_any_change_of_an_addition_leaves_the_store_readable(tmp_path: Path) -> None:
+    write(tmp_path / "start", FEW)
+    write(tmp_path / "whole", {**FEW, **MORE})
+    kept = [21]
+
+    def look(folder: Path) -> None:
+        kept.append(safe(folder))
+        assert kept == sorted(kept)
+        store = Store.open(folder, ORIGIN)
+        assert list(store.record.names) in ([*FEW], [*FEW, *MORE])
+        go_on(folder, MORE, append=True)
+        sweep(folder / "rows")
+        assert content(folder) == content(tmp_path / "whole")
+
+    assert every_kill(lambda f: go_on(f, MORE, True), tmp_path / "start", look) > 20
+
+
+def test_a_kill_at_any_change_of_a_removal_leaves_the_old_store_or_the_new(tmp_path: Path) -> None:
+    write(tmp_path / "start", FEW)
+    write(tmp_path / "less", {"a": 9, "c": 7})
+    outcomes = []
+
+    def look(folder: Path) -> None:
+        assert is_finished(folder)
+        Store.open(folder, ORIGIN)
+        sweep(folder)
+        now = content(folder)
+        outcomes.append(now == content(tmp_path / "less"))
+        assert outcomes[-1] or now == content(tmp_path / "start")
+
+    assert every_kill(lambda f: remove(f, "b", str), tmp_path / "start", look) > 5
+    assert set(outcomes) == {True, False}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_removal_is_the_store_that_never_had_the_document(
+    tmp_path: Path, name: str, dtype: str
+) -> None:
+    write(tmp_path / "all", SIZES, dtype)
+    write(tmp_path / "less", {n: s for n, s in SIZES.items() if n != name}, dtype)
+    (tmp_path / "all" / "rows" / "index").mkdir()
+    said: list[str] = []
+    remove(tmp_path / "all", name, said.append)
+    assert content(tmp_path / "all") == content(tmp_path / "less")
+    assert not (tmp_path / "all" / "rows" / "index").exists()
+    assert re.match(rf"removing '{name}' \({SIZES[name]} of 80 rows\): the rest is copied", said[0])
+    assert re.search(r"needs [\d.,]+ (B|KiB) on the disk", said[0])
+    assert said[1:] == ["the search index goes with it: build it again"]
+
+
+def test_addition_is_the_store_written_in_one_go(tmp_path: Path) -> None:
+    write(tmp_path / "all", {**SIZES, **MORE})
+    write(tmp_path / "part", SIZES)
+    go_on(tmp_path / "part", MORE, append=True)
+    assert content(tmp_path / "part") == content(tmp_path / "all")
+
+
+def test_removal_and_addition_take_each_other_back(tmp_path: Path) -> None:
+    write(tmp_path / "one", {**SIZES, **MORE})
+    write(tmp_path / "other", SIZES)
+    before = content(tmp_path / "other")
+    for name in MORE:
+        remove(tmp_path / "one", name, str)
+    assert content(tmp_path / "one") == before
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("bee", r"has no document 'bee'; did you mean 'been'"),
+        ("zzzzz", r"has no document 'zzzzz'; known: a, been"),
+    ],
+)
+def test_removing_what_is_not_there_offers_the_nearest(
+    tmp_path: Path, given: str, told: str
+) -> None:
+    write(tmp_path, {"a": 3, "been": 4})
+    before = content(tmp_path)
+    with pytest.raises(DataError, match=told):
+        remove(tmp_path, given, str)
+    assert content(tmp_path) == before
+
+
+def test_removing_all_that_there_is_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"a": 3, "nothing": 0})
+    with pytest.raises(DataError, match=r"'a' is all that the store .* remove the folder"):
+        remove(tmp_path, "a", str)
+
+
+def test_nothing_is_copied_from_a_damaged_store(tmp_path: Path) -> None:
+    write(tmp_path, SIZES)
+    path = tmp_path / "rows" / "keys.bin"
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(CheckpointError, match="was changed or damaged"):
+        remove(tmp_path, "a", str)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Writer:
+    writer = Writer.create(tmp_path, ORIGIN, 2)
+    writer.document("poem.txt")
+    writer.add(np.zeros((1, 2)), np.zeros(1, int))
+    return writer
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "error", "told"),
+    [
+        ([[0.0, 1.0], [NAN, 0.0]], [1, 2], DataError, "its key 1 of those given is not finite"),
+        ([[0.0, -INF]], [1], DataError, "its key 0 of those given is not finite"),
+        ([[0.0, 7e4]], [1], DataError, "a key has 70,000, and float16 holds .* 65,504: .*float32"),
+        ([[0.0, 1.0]], [-1], DataError, "from 0 to 2,147,483,647, not -1"),
+        ([[0.0, 1.0]], [2**31], DataError, "from 0 to 2,147,483,647, not 2,147,483,648"),
+        ([[0.0, 1.0]], [0.5], ShapeError, "values must be 1 whole numbers"),
+        ([[0.0, 1.0]], [1, 2], ShapeError, "values must be 1 whole numbers, one a key"),
+        ([[0.0]], [1], ShapeError, r"floats of shape \(n, 2\), not float32 of \(1, 1\)"),
+        ([0.0, 1.0], [1], ShapeError, r"floats of shape \(n, 2\), not float32 of \(2,\)"),
+        ([[0, 1]], [1], ShapeError, r"floats of shape \(n, 2\), not int64"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_with_their_document(
+    opened: Writer, keys: list, values: list, error: type[EveryformerError], told: str
+) -> None:
+    with opened as writer:
+        for as_given in (torch.tensor, lambda v: torch.tensor(v).numpy()):
+            with pytest.raises(error, match=f"document 'poem.txt': .*{told}"):
+                writer.add(as_given(keys), as_given(values))
+        writer.finish()
+    assert len(Store.open(opened.folder)) == 1
+
+
+def test_rows_without_a_document_are_refused(tmp_path: Path) -> None:
+    with (
+        Writer.create(tmp_path, ORIGIN, 2) as writer,
+        pytest.raises(ConfigError, match="begin one before rows are added"),
+    ):
+        writer.add(np.zeros((1, 2)), np.zeros(1, int))
+
+
+@pytest.mark.parametrize("cursor", [object(), NAN, {1, 2}])
+def test_a_cursor_that_json_cannot_hold_is_refused(opened: Writer, cursor: object) -> None:
+    with opened, pytest.raises(ConfigError, match="a cursor is plain values of JSON"):
+        opened.commit(cursor)
+
+
+def test_a_cursor_comes_back_as_it_was_given(opened: Writer) -> None:
+    cursor = {"file": "poem.txt", "at": [1, 2.5, None]}
+    with opened:
+        opened.commit(cursor)
+        opened.add(np.ones((3, 2)), np.ones(3, int))
+    with Writer.resume(opened.folder, ORIGIN) as again:
+        assert again.cursor == cursor
+        assert again.count == 1
+        again.add(np.ones((1, 2)), np.ones(1, int))  # to the document that was open
+        assert again.record.rows == (2,)
+
+
+def test_a_name_is_given_once(tmp_path: Path) -> None:
+    write(tmp_path, SIZES)
+    with Writer.append(tmp_path, ORIGIN) as writer:
+        writer.document("new")
+        for name in ("a", "new"):
+            with pytest.raises(DataError, match=f"holds a document '{name}' already: remove that"):
+                writer.document(name)
+
+
+def test_a_second_writer_is_refused(opened: Writer) -> None:
+    folder = opened.folder
+    for attempt in (
+        lambda: Writer.create(folder, ORIGIN, 2),
+        lambda: Writer.resume(folder, ORIGIN),
+        lambda: Writer.append(folder, ORIGIN),
+        lambda: remove(folder, "a", str),
+        lambda: Store.open(folder),
+    ):
+
+        def other(attempt: Callable[[], object] = attempt) -> None:
+            with pytest.raises(DataError, match="is being written by another process"):
+                attempt()
+
+        assert ended(forked(other)) == 0
+    opened.finish()
+    assert len(Store.open(folder)) == 1
+
+
+@pytest.mark.parametrize("changed", [{"model": "x"}, {"tap": "x"}, {"context": 1}, {"stride": 1}])
+def test_rows_of_another_origin_are_not_added(tmp_path: Path, changed: dict) -> None:
+    other = dataclasses.replace(ORIGIN, **changed)
+    write(tmp_path / "done", SIZES)
+    with Writer.create(tmp_path / "begun", ORIGIN, 2) as writer:
+        writer.document("a")
+        writer.add(np.zeros((1, 2)), np.zeros(1, int))
+        writer.commit(1)
+    for begin, name in ((Writer.append, "done"), (Writer.resume, "begun")):
+        with pytest.raises(CheckpointError, match=f"another {next(iter(changed))}"):
+            begin(tmp_path / name, other)
+        begin(tmp_path / name, ORIGIN).close()
+
+
+def test_what_cannot_be_begun_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "done", SIZES)
+    with Writer.create(tmp_path / "begun", ORIGIN, 2) as writer:
+        writer.document("a")
+        writer.add(np.zeros((1, 2)), np.zeros(1, int))
+        writer.commit(1)
+    with Writer.append(tmp_path / "done", ORIGIN) as writer:
+        writer.document("new")
+        writer.add(np.zeros((1, WIDTH)), np.zeros(1, int))
+        writer.commit(1)
+    assert Store.open(tmp_path / "done").pending == 1
+    assert "1 more of an addition" in Store.open(tmp_path / "done").describe()
+    (tmp_path / "file").write_text("")
+    for work, told in (
+        (lambda: Writer.create(tmp_path / "done", ORIGIN, 2), "there is a store in .* already"),
+        (lambda: Writer.create(tmp_path / "begun", ORIGIN, 2), "there is a store in .* already"),
+        (lambda: Writer.create(tmp_path / "file", ORIGIN, 2), "is a file"),
+        (lambda: Writer.create(tmp_path / "n", ORIGIN, 0), "must be at least 1, not 0"),
+        (lambda: Writer.create(tmp_path / "n", ORIGIN, 2, "int8"), "float16 or float32, not as"),
+        (lambda: Writer.append(tmp_path / "begun", ORIGIN), "not finished: 1 rows are in it"),
+        (lambda: Store.open(tmp_path / "begun"), "not finished: 1 rows are in it"),
+        (lambda: Writer.append(tmp_path / "done", ORIGIN), "was begun and not finished"),
+        (lambda: remove(tmp_path / "done", "a", str), "was begun and not finished"),
+        (lambda: Writer.append(tmp_path / "none", ORIGIN), "there is no store in"),
+        (lambda: Writer.resume(tmp_path / "none", ORIGIN), "there is no store in"),
+        (lambda: remove(tmp_path / "none", "a", str), "there is no store in"),
+    ):
+        with pytest.raises(EveryformerError, match=told):
+            work()
+    assert not (tmp_path / "none").exists()
+    Writer.resume(tmp_path / "done", ORIGIN).finish()
+    with pytest.raises(DataError, match="is finished: there is nothing to go on with"):
+        Writer.resume(tmp_path / "done", ORIGIN)
+
+
+def test_a_store_without_rows_is_not_finished(tmp_path: Path) -> None:
+    with (
+        Writer.create(tmp_path, ORIGIN, 2) as writer,
+        pytest.raises(DataError, match="would be empty: add text to it"),
+    ):
+        writer.finish()
+    assert not is_unfinished(tmp_path)
+
+
+def test_a_store_that_was_cut_is_not_gone_on_with(tmp_path: Path) -> None:
+    with Writer.create(tmp_path, ORIGIN, 2) as writer:
+        writer.document("a")
+        writer.add(np.zeros((9, 2)), np.zeros(9, int))
+        writer.commit(1)
+    os.truncate(tmp_path / "rows" / "keys.bin", 10)
+    with pytest.raises(CheckpointError, match=r"keys.bin was cut short"):
+        Writer.resume(tmp_path, ORIGIN)
+
+
+def full_disk(work: Callable[[], object], most: int) -> None:
+    """Do ``work`` where no file may grow beyond ``most`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        with pytest.raises(UnsavedError, match=r"cannot write .*what was there before is unto"):
+            work()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("most", [100, 1500, 2500])
+def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, most: int) -> None:
+    write(tmp_path / "store", SIZES)
+    before = content(tmp_path / "store")
+
+    def adds() -> None:
+        with Writer.append(tmp_path / "store", ORIGIN) as writer:
+            writer.document("new")
+            for _ in range(50):
+                writer.add(*rows(10))
+            writer.finish()
+
+    full_disk(adds, most)
+    full_disk(lambda: remove(tmp_path / "store", "b", str), min(most, 1500))
+    assert content(tmp_path / "store") == before
+    full_disk(lambda: go_on(tmp_path / "new", {"long": 400}), most)
+    go_on(tmp_path / "new", {"long": 400})
+    write(tmp_path / "whole", {"long": 400})
+    assert content(tmp_path / "new") == content(tmp_path / "whole")
+
+
+def test_a_read_only_folder_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, SIZES)
+    before = content(tmp_path)
+    real = os.open
+
+    def refuse(path: object, flags: int, *rest: object, **options: object) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return real(path, flags, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refuse)
+    for work in (lambda: Writer.append(tmp_path, ORIGIN), lambda: remove(tmp_path, "a", str)):
+        with pytest.raises(UnsavedError, match="Read-only file system; choose another place"):
+            work()
+    Store.open(tmp_path)
+    assert content(tmp_path) == before
+
+
+def test_room_is_looked_for_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"a store of 1,0.* needs [\d.,]+ TiB .* are free"):
+        Writer.create(tmp_path / "new", ORIGIN, 1024, rows=10**12)
+    assert not (tmp_path / "new").exists()
+    write(tmp_path / "done", SIZES)
+    before = content(tmp_path / "done")
+    with pytest.raises(ResourceError, match=r"adding 100,.* needs [\d.,]+ TiB"):
+        Writer.append(tmp_path / "done", ORIGIN, rows=10**14)
+    assert content(tmp_path / "done") == before
+
+
+def test_a_removal_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, SIZES)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 100))
+    with pytest.raises(ResourceError, match=r"copy without 'b' needs 2.0 KiB .* 100 B are"):
+        remove(tmp_path, "b", str)
