@@ -17,11 +17,11 @@ from everyformer.generation.sampling import generate
 from everyformer.models.knn_lm import (
     Found,
     KnnLanguageModel,
-    KnnOptions,
     best_weight,
     mix,
     neighbour_probabilities,
 )
+from everyformer.retrieval.options import KnnOptions
 
 IDS = torch.randint(0, 20, (2, 17), generator=torch.Generator().manual_seed(1))
 

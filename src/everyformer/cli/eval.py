@@ -23,6 +23,7 @@ from everyformer.core.files import expanded, named_as, write_text
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
+from everyformer.retrieval.options import IndexOptions, KnnOptions
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
@@ -74,6 +75,12 @@ class EvalOptions(VerbOptions, BeamConfig):
     """measure windows of each of these lengths in turn and draw the loss against them (lm)"""
     out: str | None = None
     """with --lengths or --mode: the picture to write (default: RUN/lengths.png or RUN/MODE.png)"""
+    store: str | None = None
+    """folder of a datastore that the model reads (`everyformer index`; lm)"""
+    knn: KnnOptions = field(default_factory=KnnOptions)
+    """how it is read"""
+    nearest: IndexOptions = field(default_factory=IndexOptions)
+    """how neighbours are found"""
     average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     bleu: bool = False
@@ -119,7 +126,7 @@ def run(words: Sequence[str]) -> int:
         )
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
-    model = trained.model(options.average)
+    model = trained.reading(options.average, options.store, options.knn, options.nearest)
     if options.memory.slots is not None:
         set_memory(model, options.memory.slots)
     if leak := leak_of(model):

@@ -70,7 +70,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     from everyformer.generation.sampling import ENDED, generate, initial_state, stream
     from everyformer.generation.state_file import load_state, save_state
 
-    model = trained.model(options.average)
+    model = trained.reading(options.average, options.store, options.knn, options.nearest)
     exact = initial_state(model, 1) is not None
     if options.json and options.tokens is None:
         raise ConfigError("--json gives one document when all is made: say how many --tokens")

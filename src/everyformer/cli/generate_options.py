@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tyro
 
@@ -14,6 +14,7 @@ from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 from everyformer.generation.config import BeamConfig, Sampling
+from everyformer.retrieval.options import IndexOptions, KnnOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,12 @@ class GenerateOptions(VerbOptions, Sampling, BeamConfig):
     stop: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """end a text as soon as what was made holds this, \\n being a line's end; may be given several
     times"""
+    store: str | None = None
+    """folder of a datastore that the model reads (`everyformer index`; lm)"""
+    knn: KnnOptions = field(default_factory=KnnOptions)
+    """how it is read"""
+    nearest: IndexOptions = field(default_factory=IndexOptions)
+    """how neighbours are found"""
     average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     tokens: Whole | None = 200

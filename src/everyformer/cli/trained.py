@@ -9,7 +9,7 @@ from typing import Any
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import say
 from everyformer.core.config import from_dict
-from everyformer.core.errors import CheckpointError, DataError
+from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from everyformer.core.files import expanded
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import few
@@ -20,6 +20,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
+from everyformer.retrieval.options import IndexOptions, KnnOptions
 from everyformer.training.checkpoint import is_model, load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved
@@ -62,6 +63,26 @@ class TrainedRun:
         assert isinstance(model, Model)
         check_finite(model, self.path)
         return model
+
+    def reading(
+        self, average: int | None, store: str | None, knn: KnnOptions, nearest: IndexOptions
+    ) -> Any:
+        """`model`, reading the datastore in the folder ``store`` if one is named.
+
+        Raises:
+            ConfigError: how it is read is said, but not which.
+        """
+        model = self.model(average)
+        if store is None:
+            if knn != KnnOptions() or nearest != IndexOptions():
+                raise ConfigError("how a datastore is read is said, but not which: give --store")
+            return model
+        from everyformer.datastores.reader import with_store
+
+        tokenizer = self.tokenizer()
+        if tokenizer is None:
+            raise UnsupportedError(self.no_text())
+        return with_store(model, tokenizer, store, knn, nearest, say=say)
 
     def tokenizer(self) -> Tokenizer | None:
         """What makes the model's tokens; None where they are no text, or it was saved without."""

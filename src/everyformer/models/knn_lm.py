@@ -17,37 +17,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Bounds, Count, Positive
-from everyformer.core.config import Options
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
 from everyformer.engines.rows import gather_rows
 from everyformer.models.language import LanguageModel, last_of, total_loss
+from everyformer.retrieval.options import KnnOptions
 
 EM_ROUNDS, EM_CHANGE = 200, 1e-6
 STARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """weights that the one that EM finds must not be worse than"""
-
-
-@dataclass(frozen=True)
-class KnnOptions(Options):
-    """How a store is read."""
-
-    k: Count = 1024
-    """neighbours of a token"""
-    weight: Annotated[float, Bounds(0.0, 1.0)] = 0.25
-    """lambda: 0 leaves the store out, 1 the model"""
-    temperature: Positive = 1.0
-    """T, by which distances are divided"""
-    distance: Literal["squared", "root", "cosine"] = "squared"
-    """d: the squared Euclidean distance, its root, or 1 - cos"""
 
 
 class Found(NamedTuple):

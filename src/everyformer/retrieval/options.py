@@ -1,12 +1,12 @@
-"""Which search is taken for how many keys, and its settings."""
+"""Which search is taken for how many keys, its settings, and how what is found is mixed in."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from everyformer.core.bounds import Count, Seed, Several, Times
+from everyformer.core.bounds import Bounds, Count, Positive, Seed, Several, Times
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
@@ -93,3 +93,17 @@ class IndexOptions(Options):
         return replace(
             self, kind=kind, lists=lists, nprobe=nprobe, code_bytes=code_bytes, fetch=fetch
         )
+
+
+@dataclass(frozen=True)
+class KnnOptions(Options):
+    """How a store is read."""
+
+    k: Count = 1024
+    """neighbours of a token"""
+    weight: Annotated[float, Bounds(0.0, 1.0)] = 0.25
+    """lambda: 0 leaves the store out, 1 the model"""
+    temperature: Positive = 1.0
+    """T, by which distances are divided"""
+    distance: Literal["squared", "root", "cosine"] = "squared"
+    """d: the squared Euclidean distance, its root, or 1 - cos"""

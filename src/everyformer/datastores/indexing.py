@@ -1,0 +1,188 @@
+"""A language model reads texts into a store: keys are its inside, values the tokens that follow.
+
+Texts are read in windows, as `eval` reads them side by side, so that the contexts of keys are like
+those of queries. Batches are of a fixed number of windows whatever happened between them: who stops
+and goes on comes to the same bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.memory import size
+from everyformer.core.taps import Tap
+from everyformer.data.cache import digest
+from everyformer.data.sources import open_source
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.datastores.texts import Texts, Window, windows
+from everyformer.memory.base import memories_of
+from everyformer.models.base import Model, evaluating
+from everyformer.models.language import LanguageModel
+from everyformer.retrieval.record import Dtype, Origin, bytes_needed
+from everyformer.retrieval.store import Store
+from everyformer.retrieval.writing import Writer, is_unfinished
+
+COMMIT = 64
+"""batches between two commits"""
+
+
+@dataclass(frozen=True)
+class Indexing:
+    """How a model's texts become keys."""
+
+    tap: str = "ffn-input:-1"
+    """what of the model a key is (`everyformer.core.taps`)"""
+    context: int = 256
+    """tokens of a window"""
+    stride: int = 256
+    """tokens from one to the next"""
+    batch: int = 16
+    """windows a forward pass"""
+    dtype: Dtype = "float16"
+    """of keys on the disk"""
+
+
+def origin_of(
+    model: Model, tokenizer: Tokenizer, tap: str, context: int = 0, stride: int = 0, run: str = ""
+) -> Origin:
+    """What keys of this model are from; equal for equal weights, tokenizers and taps.
+
+    Raises:
+        ConfigError: the model has no such tap. UnsupportedError: it is no causal language model.
+    """
+    if not isinstance(model, LanguageModel):
+        raise UnsupportedError(
+            f"a store is read by language models (task lm), not by one of task "
+            f"'{model.config.task}'"
+        )
+    if memories_of(model):
+        raise UnsupportedError(
+            f"{model.config.member} carries a memory from window to window, but the keys of a "
+            "store are of single windows: take a model without one"
+        )
+    name, layer = Tap.of(tap, len(model.stack.order))
+    weights = ((key, t.detach().cpu()) for key, t in sorted(model.state_dict().items()))
+    parts = ((key, t.contiguous().view(torch.uint8).numpy().tobytes()) for key, t in weights)
+    known = digest(*itertools.chain.from_iterable(parts))
+    return Origin(known, digest(tokenizer.to_dict()), f"{name}:{layer}", context, stride, run)
+
+
+def index_texts(
+    model: Model,
+    tokenizer: Tokenizer,
+    data: str,
+    folder: str | Path,
+    how: Indexing,
+    *,
+    run: str = "",
+    append: bool = False,
+    resume: bool = False,
+    say: Callable[[str], None],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Store | None:
+    """Read the texts of ``data`` into the store ``folder``; None if it was stopped.
+
+    Args:
+        append: to a finished store. resume: go on where an earlier call was stopped.
+        should_stop: asked between batches.
+
+    Raises:
+        ConfigError: no such tap, or a stride that leaves tokens out.
+        UnsupportedError: a model that has no store.
+        DataError, CheckpointError: see `Writer`.
+    """
+    longest = model.longest
+    if longest is not None and how.context > longest:
+        raise ConfigError(f"context={how.context}, but the model reads at most {longest} tokens")
+    if not 1 <= how.stride <= how.context:
+        raise ConfigError(f"stride={how.stride} must be from 1 to context={how.context}")
+    origin = origin_of(model, tokenizer, how.tap, how.context, how.stride, run)
+    assert isinstance(model, LanguageModel)
+    with open_source(data) as source:
+        texts = Texts(source, tokenizer)
+        width = _width(model, how.tap)
+        rows = texts.size if tokenizer.kind == "bytes" else texts.size // 2
+        if resume and is_unfinished(folder):
+            writer = Writer.resume(folder, origin)
+        elif append:
+            writer = Writer.append(folder, origin, rows)
+        else:
+            writer = Writer.create(folder, origin, width, how.dtype, rows)
+        needed = size(bytes_needed(rows, width, writer.record.dtype))
+        say(f"{len(texts.entries):,} texts, at most {rows:,} keys of width {width}: {needed}")
+        with writer, evaluating(model), torch.inference_mode():
+            finished = _write(model, writer, texts, how, should_stop)
+            if finished:
+                writer.finish()
+    return Store.open(folder, verify=False) if finished else None
+
+
+def _write(
+    model: LanguageModel,
+    writer: Writer,
+    texts: Texts,
+    how: Indexing,
+    should_stop: Callable[[], bool],
+) -> bool:
+    """All windows behind the writer's cursor; False if it was stopped."""
+    done = writer.cursor or 0
+    begun = writer.record.names[-1] if done else None
+    everything = (w for text in texts for w in windows(text, how.context, how.stride))
+    with tqdm(total=texts.size, unit="B", unit_scale=True, desc="indexing", disable=None) as bar:
+        for number, batch in enumerate(_batches(everything, how.batch)):
+            fresh = sum(len(w.inputs) - w.new for w in batch)
+            if number < done:
+                bar.update(fresh)
+                continue
+            keys = _keys(model, batch, how.tap)
+            for window, own in zip(batch, keys, strict=True):
+                if window.text.name != begun:
+                    begun = window.text.name
+                    writer.document(begun)
+                after = window.text.tokens[window.first + window.new + 1 : window.end + 1]
+                writer.add(own[window.new :], after.astype(np.int64))
+            bar.update(fresh)
+            if (number + 1) % COMMIT == 0 or should_stop():
+                writer.commit(number + 1)
+            if should_stop():
+                return False
+    return True
+
+
+def _keys(model: LanguageModel, batch: list[Window], tap: str) -> list[torch.Tensor]:
+    """Of each window the keys (L, width) of its tokens."""
+    lengths = [len(window.inputs) for window in batch]
+    tokens = torch.zeros(len(batch), max(lengths), dtype=torch.long)
+    for row, window in enumerate(batch):
+        tokens[row, : lengths[row]] = torch.from_numpy(window.inputs.astype(np.int64))
+    device = next(model.parameters()).device
+    mask = None
+    if min(lengths) < max(lengths):
+        mask = Mask.from_lengths(torch.tensor(lengths, device=device), max(lengths))
+    # the head need not see the other tokens
+    found = model(tokens.to(device), mask=mask, taps=[tap], last=1).taps[tap].float().cpu()
+    return [found[row, :length] for row, length in enumerate(lengths)]
+
+
+def _width(model: LanguageModel, tap: str) -> int:
+    """Numbers of a key."""
+    with evaluating(model), torch.inference_mode():
+        device = next(model.parameters()).device
+        one = torch.zeros(1, 1, dtype=torch.long, device=device)
+        return int(model(one, taps=[tap]).taps[tap].shape[-1])
+
+
+def _batches(found: Iterable[Window], count: int) -> Iterator[list[Window]]:
+    """So many at a time, the last ones fewer."""
+    rest = iter(found)
+    while batch := list(itertools.islice(rest, count)):
+        yield batch

@@ -1,0 +1,64 @@
+"""A store as a language model reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import UnsupportedError
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.datastores.indexing import origin_of
+from everyformer.models.base import Model
+from everyformer.models.knn_lm import Found, KnnLanguageModel
+from everyformer.models.language import LanguageModel
+from everyformer.retrieval.index import Index, open_index
+from everyformer.retrieval.options import Distance, IndexOptions, KnnOptions
+from everyformer.retrieval.store import Store
+
+
+class StoreReader:
+    """The `everyformer.models.knn_lm.Reader` of an index."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+
+    def read(self, queries: Tensor, k: int) -> Found:
+        """The nearest keys of ``queries`` (N, width), on their device."""
+        distances, rows = self.index.search(queries, k)
+        values = torch.from_numpy(self.index.store.values[rows.clamp(min=0).numpy()]).long()
+        return Found(*(t.to(queries.device) for t in (distances, values, rows)))
+
+
+def with_store(
+    model: Model,
+    tokenizer: Tokenizer,
+    folder: str | Path,
+    options: KnnOptions,
+    index: IndexOptions | None = None,
+    *,
+    say: Callable[[str], None],
+) -> KnnLanguageModel:
+    """``model`` reading the store in ``folder``, which it has made itself.
+
+    Raises:
+        CheckpointError: the store is of another model or tokenizer.
+        ConfigError: k is larger than the store.
+        UnsupportedError: the model is no language model.
+    """
+    if not isinstance(model, LanguageModel):
+        raise UnsupportedError(
+            f"a store is read by language models (task lm), not by one of task "
+            f"'{model.config.task}'"
+        )
+    found = Store.open(folder, verify=False)
+    tap = found.record.origin.tap
+    found = Store.open(folder, origin_of(model, tokenizer, tap))
+    distance: Distance = "cosine" if options.distance == "cosine" else "l2"
+    chosen = replace(index or IndexOptions(), distance=distance)
+    opened = open_index(found, chosen, say=say)
+    say(f"{found.describe()}; {opened.describe()}")
+    return KnnLanguageModel(model, StoreReader(opened), options, tap)
