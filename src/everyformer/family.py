@@ -200,6 +200,19 @@ FAMILY: tuple[Member, ...] = (
         group="memory of the past",
     ),
     Member(
+        "gtrxl", "GTrXL: gated Transformer-XL", "Parisotto et al.", 2020, "1910.06764",
+        _genes(position=Choice("xl-relative", {"start_std": 0.0}),
+               memory=Choice("segment", {"same_length": "always"}),
+               wiring="gated", block={"feedforward": "relu"}),
+        (LM,),
+        Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, 12 L d^2 for the gates",
+             "M d, constant"),
+        "at the start it is near the identity, so that a policy can learn to react before it "
+        "learns to remember",
+        bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
+        group="memory of the past",
+    ),
+    Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
         _genes(mixer="aft-full"), ALL_TASKS,
         Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),

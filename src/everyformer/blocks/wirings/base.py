@@ -72,7 +72,7 @@ class Wiring:
     Options: ClassVar[type] = NoOptions
     trials: ClassVar[Trials] = Trials()
     """what the laws try it on"""
-    last_norm: ClassVar[bool] = True
+    last_norm: bool = True
     """whether the stack norms what comes out of the last layer"""
     recomputes: ClassVar[bool] = False
     """whether activations are made again anyway, so that checkpoints would save nothing"""
