@@ -17,6 +17,7 @@ from everyformer.blocks.wirings import WIRINGS
 from everyformer.blocks.wirings._gates import GATES
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.engines.flops import count_flops
+from everyformer.report.pictures import draw_pictures
 from everyformer.verification.cases import Case
 from everyformer.verification.conditions import CARRIED, WHOLE, Layers, Trial
 from everyformer.verification.result import Check
@@ -295,6 +296,29 @@ def test_every_gate_keeps_the_laws_of_layers(n: int) -> None:
         wired = {"wiring": "gated", "wiring_options": options}
         Trial(Layers(case, 3, wired).double().eval(), case, pair, carried).run(chance, check)
     assert {v["gate"] for v in WIRINGS.get("gated").trials.variants} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_a_trace_shows_how_far_each_gate_is_open(name: str) -> None:
+    """1 where W is 0 and b_g far below it, 1/2 at 0; an input gate has no b_g."""
+    model = build_model("gtrxl", width=12, heads=3, layers=2, vocabulary=11, gate=name)
+    tokens = torch.arange(6)[None]
+    for bias, expected in ((0.0, 0.5), (-50.0, 1.0)):
+        for key, p in model.named_parameters():
+            if "_gate." in key:
+                nn.init.constant_(p, bias if key.endswith("bias") else 0.0)
+        with ef.trace(model) as seen:
+            model(tokens)
+        found = seen.find("gates")
+        assert [path.rpartition(".")[2] for path in found] == ["mixer_gate", "feedforward_gate"] * 2
+        for gate in found.values():
+            close(gate, torch.full((1, 6, 12), 0.5 if name == "input" else expected).double())
+    figure = draw_pictures(model, tokens, "gates")["gates"]
+    assert [axes.get_title() for axes in figure.axes[:4]] == [
+        f"layer {n}, {part}" for n in (1, 2) for part in ("mixer", "feedforward")
+    ]
+    percent = "50%" if name == "input" else "100%"
+    assert figure.get_label().endswith(f"{', '.join([percent] * 4)}.")
 
 
 @pytest.mark.parametrize("name", NAMES)

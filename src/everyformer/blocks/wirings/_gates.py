@@ -6,10 +6,31 @@ also where several are held as rows of one matrix.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+
+from everyformer.core.panels import Panel, Panels, Recorded, layer_name, layer_title
+from everyformer.core.trace import record
+
+
+def open_gates(found: Mapping[str, Tensor], causal: bool) -> Panels:
+    """How far gates are open (B, L, width), a row a layer."""
+    rows: dict[str, list[Panel]] = {}
+    means = []
+    for path, gate in found.items():
+        values = gate[0].float().cpu()
+        part = path.rpartition(".")[2].removesuffix("_gate")
+        panel = Panel(layer_title(path, part), values.numpy(), ("channel", "token"))
+        rows.setdefault(layer_name(path), []).append(panel)
+        means.append(f"{float(values.mean()):.0%}")
+    caption = (
+        "How far each gate is open: the weight of what the sub-layer gives, or, of input gates, of "
+        f"the stream. On average, from gate to gate: {', '.join(means)}."
+    )
+    return Panels(list(rows.values()), caption, "gate", wide=True)
 
 
 def _linear(width: int, outputs: int = 1) -> nn.Linear:
@@ -30,9 +51,17 @@ class Gate(nn.Module):
     keeps_stream: ClassVar[bool] = False
     """whether g(x, 0) = x, so that a sub-layer may be left out"""
 
+    recorded: ClassVar[Recorded] = {"gates": open_gates}
+
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The next stream."""
         raise NotImplementedError
+
+    def opened(self, scores: Tensor) -> Tensor:
+        """sigma of ``scores``, which a trace can look at."""
+        gate = scores.sigmoid()
+        record(self, "gates", lambda: gate)
+        return gate
 
 
 class InputGate(Gate):
@@ -43,7 +72,7 @@ class InputGate(Gate):
         self.w = _linear(width)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.w(x).sigmoid() * x + y
+        return self.opened(self.w(x)) * x + y
 
 
 class OutputGate(Gate):
@@ -56,7 +85,7 @@ class OutputGate(Gate):
         self.w, self.bias = _linear(width), nn.Parameter(torch.full((width,), bias))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return x + (self.w(x) - self.bias).sigmoid() * y
+        return x + self.opened(self.w(x) - self.bias) * y
 
 
 class HighwayGate(Gate):
@@ -68,7 +97,7 @@ class HighwayGate(Gate):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         # 1 - s = sigma(-.), which keeps its digits where s is near 1
-        return x + (-self.w(x) - self.bias).sigmoid() * (y - x)
+        return x + self.opened(-self.w(x) - self.bias) * (y - x)
 
 
 class SigTanhGate(Gate):
@@ -83,7 +112,7 @@ class SigTanhGate(Gate):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         w, u = self.of_y(y).chunk(2, -1)
-        return x + (w - self.bias).sigmoid() * torch.tanh(u)
+        return x + self.opened(w - self.bias) * torch.tanh(u)
 
 
 class GruGate(Gate):
@@ -98,7 +127,7 @@ class GruGate(Gate):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         reset, update, new = self.of_y(y).chunk(3, -1)
         reset_x, update_x = self.of_x(x).chunk(2, -1)
-        r, z = (reset + reset_x).sigmoid(), (update + update_x - self.bias).sigmoid()
+        r, z = (reset + reset_x).sigmoid(), self.opened(update + update_x - self.bias)
         h = torch.tanh(new + self.of_reset(r * x))
         return x + z * (h - x)
 

@@ -23,6 +23,7 @@ from everyformer.core.choices import recomputed
 from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import LayerOutput, Losses, add_losses
+from everyformer.core.panels import Recorded
 from everyformer.core.state import State
 from everyformer.core.taps import Tap
 from everyformer.core.trials import Trials
@@ -72,6 +73,8 @@ class Wiring:
     Options: ClassVar[type] = NoOptions
     trials: ClassVar[Trials] = Trials()
     """what the laws try it on"""
+    recorded: ClassVar[Recorded] = {}
+    """how what its gates record as they run is drawn"""
     last_norm: bool = True
     """whether the stack norms what comes out of the last layer"""
     recomputes: ClassVar[bool] = False

@@ -60,6 +60,7 @@ class Gated(Residual):
     name = "gated"
     Options = GatedOptions
     options: GatedOptions
+    recorded = Gate.recorded
     trials = Trials(
         variants=(
             {"gate": "gru", "gate_bias": 0.5},
