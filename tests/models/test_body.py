@@ -16,7 +16,7 @@ from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.state import StackState
 from everyformer.models.body import Body
 from everyformer.verification.cases import stir
-from helpers import close, draw
+from helpers import build_model, close, draw
 
 WIDTH, LENGTH, ROWS = 12, 24, 3
 MEMBERS = [member.name for member in ef.list_members(abilities=("streaming",))]
@@ -150,6 +150,17 @@ def test_a_state_needs_room_for_the_longest_episode_and_not_for_all(name: str) -
             _, state = made(draw(2, 1, WIDTH, seed=step), state, reset)
             sizes.append(state.nbytes)
     assert max(sizes[48:]) <= 1.2 * max(sizes[:48])
+
+
+@pytest.mark.parametrize("name", ["attention", "learned", "learned-per-layer", "gtrxl", "gmlp"])
+def test_a_body_is_what_lies_between_embeddings_and_head(name: str) -> None:
+    """With the positions, wherever they act."""
+    made, sizes = body(name), {"width": WIDTH, "layers": 2, "heads": 3, "max_length": 40}
+    options = {"vocabulary": 11, "tie": False, **SMALL.get(name, {})}
+    model = build_model(name, **sizes, **options)
+    assert not model.load_state_dict(made.model.state_dict(), strict=False).unexpected_keys
+    x, nothing = draw(2, 7, WIDTH), torch.zeros(2, 7, dtype=torch.long)
+    close(model.head(made(x)[0]), model(nothing, embeddings=x).logits, 1e-12)
 
 
 def test_a_body_compiles_as_one_graph() -> None:
