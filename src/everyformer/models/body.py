@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.core.mixer import Mixer
 from everyformer.core.state import StackState
 from everyformer.engines.rows import repack, unpack
 from everyformer.engines.softmax.cache import freed
@@ -100,19 +101,30 @@ def create_body(
         options: as of `create_model`.
 
     Raises:
-        UnsupportedError: the member has no exact stream.
+        UnsupportedError: the member has no exact stream, or none with these options.
         UnknownNameError, ConfigError, GeneError: with the nearest name, or both sides named.
     """
-    member = info(name)
-    if member.streaming is not True:
-        able = ", ".join(m.name for m in list_members(abilities=("streaming",)))
+    rows = {member.name: member for member in list_members()}
+    streams = info(name).streaming
+    if streams is not True:
+        able = ", ".join(row.name for row in rows.values() if row.can("streaming"))
         raise UnsupportedError(
-            f"member '{name}' cannot be an agent's body, which reads step by step: "
-            f"{member.streaming}. Members that can: {able}"
+            f"member '{name}' cannot be an agent's body, which reads step by step: {streams}. "
+            f"Members that can: {able}"
         )
     sizes = {"width": width, "layers": layers, "heads": heads}
     # there is no output layer that could be tied
-    return Body(configure_layers(name, True, max_length, **{"tie": False, **sizes, **options}))
+    config = configure_layers(name, True, max_length, **{"tie": False, **sizes, **options})
+    body = Body(config)
+    body.init_state(1)
+    for part in body.modules():
+        row = rows.get(part.name) if isinstance(part, Mixer) else None
+        if row is not None and "causality" in row.exempt:
+            raise UnsupportedError(
+                f"mixer '{row.name}' cannot be in an agent's body, which reads step by step: "
+                f"{row.exempt['causality']}"
+            )
+    return body
 
 
 def through_episodes(
