@@ -213,6 +213,17 @@ FAMILY: tuple[Member, ...] = (
         group="memory of the past",
     ),
     Member(
+        "memorizing", "Memorizing Transformer: a layer that looks up", "Wu et al.", 2022,
+        "2203.08913",
+        _genes(position="t5-relative", memory="memorizing"), (LM,),
+        Cost(2, 2, "O(L (L + n) d) time a segment with a window of n, O(L M d) to look M keys up; "
+             "L (L + n) flags, blocks of products", "n d, and 2 M d in one layer; constant"),
+        "where definitions lie far back the loss falls with every growth of the store, and a model "
+        "trained without one learns to use it in a few steps",
+        bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
+        group="memory of the past",
+    ),
+    Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
         _genes(mixer="aft-full"), ALL_TASKS,
         Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),

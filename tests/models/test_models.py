@@ -24,6 +24,7 @@ def test_every_parameter_gets_a_gradient(member, task):
     torch.manual_seed(0)
     # shorter than the text, so that more than one block or segment is read
     short = {"sinkhorn": {"block_size": 2}, "linformer-chunked": {"causal_chunk": 3, "k": 2}}
+    short["memorizing"] = {"slots": 2}
     short["longformer"] = {"window": 4, "global_tokens": 2}
     model, inputs, targets = small_model(member, task, **short.get(member.name, {}))
     for parameter in model.parameters():

@@ -132,6 +132,10 @@ MEMORY_ROWS: dict[str, tuple[Values, Values]] = {
         {"rate": 4, "function": "conv", "reconstruction": "attention", "gradient": "none"},
         {"slots": 128, "compressed": 128, "distance": "index", "reconstruction_weight": 1.0,
          "reconstruction_norm": "mean"}),
+    "memorizing": (
+        {"size": 8192, "neighbours": 32, "stores": None, "combine": "gate", "gate": 0.0,
+         "normalize": True, "unit_scale": 1.0, "keep_position": False, "written": "segment"},
+        {"slots": 128, "half": False}),
 }  # fmt: skip
 
 WIRING_ROWS: dict[str, tuple[Values, Values]] = {
@@ -197,6 +201,7 @@ MEMBER_ROWS: dict[str, Values] = {
     "gtrxl": {"position": "xl-relative", "position_options": {"start_std": 0.0},
               "memory": "segment", "memory_options": {"same_length": "always"},
               "wiring": "gated", "block": {"feedforward": "relu"}, "scale_embedding": True},
+    "memorizing": {"position": "t5-relative", "memory": "memorizing"},
     "aft-full": {"mixer": "aft-full"},
     "aft-local": {"mixer": "aft-local"},
     "aft-simple": {"mixer": "aft-simple"},

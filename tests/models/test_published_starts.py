@@ -166,6 +166,7 @@ VALUED: list[tuple[str, dict[str, Any], str, list[float]]] = [
 MEMORY_ROWS: dict[str, Row] = {
     "segment": {},
     "compressive": {"*.reduce.*": U(0.0441942)},  # 1 / sqrt(4 128): 4 rows to one
+    "memorizing": {"*.gate": C(0.0), "*.scale": C(1.0)},
 }
 
 BLOCK: Row = {
@@ -205,6 +206,7 @@ MEMBER_ROWS: dict[str, tuple[float, Row]] = {
     "compressive": (UNIT, {}),
     "gtrxl": (UNIT, {"*_gate.of_*.weight": GLOROT, "*_gate.bias": C(2.0),
                      "*.position.u": C(0.0), "*.position.v": C(0.0)}),
+    "memorizing": (SMALL, {}),
     "aft-full": (UNIT, {}),
     "aft-local": (UNIT, {}),
     "aft-simple": (UNIT, {}),

@@ -148,7 +148,7 @@ def test_a_vit_at_another_resolution_equals_huggingface_interpolation(
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"member": "rope"}, "member: 'attention' -> 'rope'; position: 'sinusoidal' -> 'rope'. Start"),
+    ({"member": "rope"}, "is another one than this: position: 'sinusoidal' -> 'rope'. Start"),
     ({"width": 24}, "width: 16 -> 24"),
     ({"layers": 1}, "layers: 2 -> 1"),
     ({"window": 3}, "mixer.window: None -> 3"),
@@ -295,3 +295,24 @@ def test_tokens_of_another_tokenizer_are_refused(run: Callable[..., Any]) -> Non
         warm_start(model, "lm", ByteTokenizer())
     with pytest.raises(DataError, match="only one of them knows"):
         warm_start(model, "lm", CharTokenizer("xyz"))
+
+
+def test_a_model_begins_with_a_store_as_it_was_without(run: Callable[..., Any]) -> None:
+    """Another member may go on with a model from which it differs in its memory alone."""
+    small = ("--data", "text.txt", *SIZES, *SHORT)
+    assert run("train", "t5-relative", *small, "--out", "plain")[0] == 0
+    code, _, err = run(
+        "train", "memorizing", "--from", "plain", "--data", "text.txt", *SHORT,
+        "--memory.slots", "64", "--memory.gate", "-30", "--steps", "1", "--lr", "1e-9",
+        "--out", "with",
+    )  # fmt: skip
+    assert code == 0, err
+    old, new = (ef.load(name) for name in ("plain", "with"))
+    chosen = [new.config.genes["memory"].get(key) for key in ("normalize", "keep_position", "gate")]
+    assert chosen == [False, True, -30.0]
+    tokens = torch.randint(97, 120, (2, 40))
+    with torch.no_grad():
+        torch.testing.assert_close(new(tokens).logits, old(tokens).logits, rtol=1e-4, atol=1e-4)
+    code, _, err = run("train", "transformer-xl", "--from", "plain", *small, "--out", "other")
+    assert code == 2
+    assert "position: t5-relative -> xl-relative" in err

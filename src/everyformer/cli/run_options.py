@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -20,6 +20,9 @@ from everyformer.core.gene import NONE, NoOptions
 from everyformer.family import info, list_members
 from everyformer.genes import GENES
 from everyformer.training.spec import RunSpec, described, preset
+
+if TYPE_CHECKING:
+    from everyformer.models.config import ModelConfig
 
 ABOUT = "Train a member on your data."
 EXAMPLES = (
@@ -141,20 +144,44 @@ def _nothing() -> TrainOptions:
 def inherited(folder: str, member: str | None = None) -> RunSpec:
     """The member, sizes and options of the run or saved model in ``folder``, to start from it.
 
+    Another ``member`` is one that differs in genes alone that mean nothing to weights, such as a
+    memory: it brings those.
+
     Raises:
-        ConfigError: it is of another member than ``member``.
+        ConfigError: it differs in others.
     """
     from everyformer.training.warmstart import read_start
 
     config = read_start(folder).config
     if member is not None and member != config.member:
-        raise ConfigError(f"the model in {folder} is of the member {config.member}, not {member}")
+        config = _as_member(config, member, folder)
     heads, mixer = None, config.genes["mixer"]
     if mixer.name == "by-head":
         heads, own = ",".join(mixer.options["mixers"]), info(config.member).genes["mixer"].name
         options = mixer.options.get("own", {}).get(own, {})
         config = config.with_genes(mixer=Choice(own, options))
     return dataclasses.replace(described(config), by_head=heads)
+
+
+def _as_member(config: ModelConfig, member: str, folder: str) -> ModelConfig:
+    """A learned model as one of another member."""
+    before, after = config.genes, info(member).genes
+    differing = [
+        f"{name}: {before[name].name} -> {after[name].name}"
+        for name, gene in GENES.items()
+        if gene.holds_weights and before[name].name != after[name].name
+    ]
+    if differing:
+        raise ConfigError(
+            f"the model in {folder} is of the member {config.member}, not {member}, which what it "
+            f"has learned means nothing to ({', '.join(differing)})"
+        )
+    brought = {
+        name: Choice(after[name].name, gene.learned_without(after[name]) | after[name].options)
+        for name, gene in GENES.items()
+        if not gene.holds_weights and before[name].name != after[name].name
+    }
+    return dataclasses.replace(config.with_genes(**brought), member=member)
 
 
 def run_folder(run: TrainOptions) -> Path:

@@ -99,6 +99,11 @@ class Gene:
         kind = self.options(choice.name)
         return Choice(choice.name, from_dict(kind, choice.options, f"{choice.name}."))
 
+    def learned_without(self, choice: Choice) -> dict[str, Any]:
+        """Options with which an alternative leaves weights that were learned without it as they
+        are."""
+        return {}
+
     @final
     def make(self, choice: Choice, **sizes: Any) -> Any:
         """The alternative that ``choice`` names, with its options; None: there is none."""
@@ -116,11 +121,12 @@ class Gene:
             GeneError: what clashes with what, and why.
         """
 
-    def inside(self, plan: Blueprint, mixer: Any, options: Any, first: Any) -> Any:
+    def inside(self, plan: Blueprint, mixer: Any, options: Any, first: Any, layer: int) -> Any:
         """What a layer's mixer takes as the argument of this gene's name; None: it takes none.
 
         Args:
             mixer: its class. options: its own. first: what the first layer's got, None for that.
+            layer: which one, counted from 0.
         """
         return None
 

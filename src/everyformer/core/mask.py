@@ -178,6 +178,18 @@ def document_positions(documents: Tensor, keep: Tensor | None = None) -> Tensor:
     return torch.minimum(count - real - first, last).clamp(min=0)
 
 
+def begins_of(runs: Tensor, index: Tensor, begin: Tensor) -> Tensor:
+    """The index (B, L) at which the document of every token begins.
+
+    Args:
+        runs: (B, L) as `runs_of` gives them; 0 is a document that began before.
+        index: (B or 1, L) of the tokens, counted through all documents. begin: (B or 1, 1) of
+            that document.
+    """
+    starts = runs != F.pad(runs[:, :-1], (1, 0))
+    return torch.where(starts, index, begin).cummax(1).values
+
+
 def lengths_of(positions: Tensor) -> Tensor:
     """How many tokens the sequence of every token has: (B or 1, L) as ``positions``.
 

@@ -54,10 +54,18 @@ class MemoryGene(Gene):
                 "'t5-relative', 'alibi' or 'rope' give them"
             )
 
+    def learned_without(self, choice: Choice) -> dict[str, Any]:
+        return {} if choice.name is None else dict(MEMORIES.get(choice.name).learned_without)
+
     def inside(
-        self, plan: Blueprint, mixer: Any, options: Any, first: Memory | None
+        self, plan: Blueprint, mixer: Any, options: Any, first: Memory | None, layer: int
     ) -> Memory | None:
-        memory: Memory | None = self.make(plan.genes[self.name], width=plan.width)
+        choice = self.typed(plan.genes[self.name])
+        if choice.name is None:
+            return None
+        # some layers may have another one, or the same with other options
+        choice = MEMORIES.get(choice.name).in_layer(choice, layer, plan.layers)
+        memory: Memory = self.make(choice, width=plan.width)
         return memory
 
     def alone(self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]) -> Memory:

@@ -1,20 +1,24 @@
-"""`Memory`: what one attention layer carries from segment to segment, as inputs of that layer.
+"""`Memory`: what one attention layer carries from segment to segment.
 
-The rows that a memory holds stand before the segment, oldest first, and become keys and values
-there by the layer's own projections. So the projections learn from the past while the past itself
-gets no gradient.
+The rows that a memory holds stand before the segment, oldest first: inputs of the layer, which
+become keys and values there by its own projections, so that these learn from the past while the
+past itself gets no gradient; or keys and values as they were. A memory may also be looked up beside
+(`Memory.look_up`): what is found there is merged with what softmax gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.config import Choice
 from everyformer.core.errors import ShapeError
+from everyformer.core.mask import Mask, begins_of, positions_of, runs_of
 from everyformer.core.outputs import Losses
+from everyformer.core.panels import Recorded
 from everyformer.core.state import State
 from everyformer.core.trials import Trials
 from everyformer.engines.projections import HeadProjections
@@ -22,15 +26,45 @@ from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility, surely
 
+Heads = tuple[Tensor, Tensor, Tensor]
+"""queries (B, H, L, D), keys (B, H_kv, L, D) and values (B, H_kv, L, Dv) of tokens"""
+
 
 class Recalled(NamedTuple):
     """What is read beside a segment."""
 
     rows: KeyValueState
-    """inputs (B, 1, m, width) in the place of keys, values of no channels"""
+    """inputs (B, 1, m, width) in the place of keys, values of no channels; or keys and values"""
     farthest: int | None = None
     """largest distance of a query to a row, where rows stand for more than one token each; None:
     rows are one apart"""
+
+
+class Tokens(NamedTuple):
+    """What a layer makes of a segment's tokens, before rotations, and where they stand."""
+
+    queries: Tensor
+    """(B, H, L, D), scaled: a product with a key is a score"""
+    keys: Tensor
+    """(B, H_kv, L, D)"""
+    values: Tensor
+    """(B, H_kv, L, Dv)"""
+    order: Tensor
+    """(B or 1, L) int64, how many real tokens of the row came before, in all its documents"""
+    begin: Tensor
+    """(B or 1, L) int64, that of the first token of its document"""
+    keep: Tensor | None
+    """(B, L) bool, which are real"""
+
+
+class Beside(Protocol):
+    """What was looked up for the tokens of a segment."""
+
+    def merge(self, y: Tensor, log_sums: Callable[[], Tensor]) -> Tensor:
+        """Heads' outputs (B, H, L, Dv): those of softmax, ``y``, with what was found.
+
+        ``log_sums`` gives the logarithms (B, H, L) of softmax's denominators.
+        """
 
 
 class Segment(NamedTuple):
@@ -50,6 +84,10 @@ class Segment(NamedTuple):
     usage: Callable[[], Tensor]
     """(B, m + L) attention that each row of the past and each token got, over heads and queries
     that are real"""
+    cache: KeyValueState | None = None
+    """keys and values of the past and the segment, as softmax read them"""
+    beside: Any = None
+    """what `Memory.look_up` gave"""
 
     def live(self) -> Tensor | None:
         """(B, L) bool, which tokens are real and may be seen by later segments; None: all."""
@@ -67,15 +105,81 @@ class Memory(nn.Module):
     """
 
     name: ClassVar[str]
+    recorded: ClassVar[Recorded] = {}
+    """how what it records as it runs is drawn, where that is no kind that all know"""
     merges: ClassVar[str] = "as further keys and values"
     """how what is read and the segment itself become one output: further rows of the same softmax;
     a memory with a read of its own and a gate between the two says so here"""
+    learned_without: ClassVar[Mapping[str, Any]] = {}
+    """options with which it leaves a model that was trained without it as it is"""
     trials: ClassVar[Trials] = Trials()
     """what the laws try it on"""
     holds: ClassVar[type[State]]
     """the kind of state that it carries"""
+    projected: ClassVar[bool] = False
+    """whether the rows in it are keys and values, not inputs"""
     slots: int
     """rows of the past that a layer keeps; may be changed for evaluation"""
+    looks_up: ClassVar[bool] = False
+    """whether something is read beside softmax"""
+    drops_position: bool = False
+    """whether the layer's own position is left out"""
+
+    @classmethod
+    def in_layer(cls, choice: Choice, layer: int, layers: int) -> Choice:
+        """What layer ``layer``, counted from 0, of so many has of this memory."""
+        return choice
+
+    def fit(self, heads: tuple[int, int], dims: tuple[int, int]) -> None:
+        """Told once by the attention that it serves: query and key-value heads, and channels of a
+        key and of a value of one head."""
+
+    def heads(self, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """Queries (B, H, L, D) and keys (B, H_kv, L, D) of tokens as this memory wants them, whose
+        products are multiplied by ``scale``."""
+        return q, k
+
+    def look_up(self, state: Any, tokens: Tokens) -> Beside | None:
+        """What is read beside softmax; None: nothing. ``state`` is None where none is carried."""
+        return None
+
+    def begin(self, state: Any) -> Tensor | None:
+        """(B,) where the document begins that a state is in, if that is asked by `look_up`."""
+        return None
+
+    @final
+    def tokens(
+        self, heads: Heads, scale: float, mask: Mask | None, runs: Tensor | None, state: Any
+    ) -> Tokens:
+        """What a segment is looked up with.
+
+        Args:
+            scale: of the products. mask: of the segment. runs: (B, past + L) the number of each
+                slot's document beside a state; None: as the mask says, or one document.
+
+        Raises:
+            UnsupportedError: pairs are hidden or weighed, which no store knows of.
+        """
+        q, k, v = heads
+        batch, length = q.shape[0], q.shape[2]
+        if mask is not None:
+            mask.require(f"memory '{self.name}'", frozenset({"keep", "documents"}))
+        keep = None if mask is None else mask.keep
+        real = None if keep is None else Mask(keep=keep)
+        seen = None if state is None else state.seen
+        order = positions_of(batch, length, real, seen, q.device)
+        begun = None if state is None else self.begin(state)
+        begin = torch.zeros_like(order[:, :1]) if begun is None else begun[:, None]
+        if runs is None and mask is not None and mask.documents is not None:
+            runs = runs_of(mask.documents, keep)
+        if runs is not None:
+            begin = begins_of(runs[:, -length:], order, begin)
+        order, begin = torch.broadcast_tensors(order, begin)
+        return Tokens(q * scale, k, v, order, begin, keep)
+
+    def reference(self, y: Tensor, tokens: Tokens, log_sums: Callable[[], Tensor]) -> Tensor:
+        """What `look_up` and `Beside.merge` give without a state, by the literal equation."""
+        return y
 
     @property
     def reach(self) -> int:
@@ -117,7 +221,7 @@ class Memory(nn.Module):
                 f"a layer with memory '{self.name}' continues a state that its own init_state "
                 f"began, not {type(state).__name__} (the state of another model?)"
             )
-        projected = isinstance(state, KeyValueState)
+        projected = self.projected or isinstance(state, KeyValueState)
         rows = state if isinstance(state, KeyValueState) else self.rows_of(state)
         channels, expected = rows.keys.shape[-1], key_dim if projected else width
         if channels != expected:

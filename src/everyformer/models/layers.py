@@ -115,7 +115,7 @@ def _build_mixer(
     checked = set_options(cls.Options, name, options)
     if TASKS[config.task].draws and isinstance(cls, FitsPictures):
         checked = cls.for_pictures(checked, _picture(config))
-    found = {n: g.inside(config, cls, checked, first.get(n)) for n, g in GENES.items()}
+    found = {n: g.inside(config, cls, checked, first.get(n), layer) for n, g in GENES.items()}
     inside = {name: part for name, part in found.items() if part is not None}
     mixer = cls(
         width=config.width,

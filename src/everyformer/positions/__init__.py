@@ -24,7 +24,7 @@ class PositionGene(Gene):
     in_mixers = True
 
     def inside(
-        self, plan: Blueprint, mixer: Any, options: Any, first: Position | None
+        self, plan: Blueprint, mixer: Any, options: Any, first: Position | None, layer: int
     ) -> Position | None:
         """What acts on queries, keys or scores; some are one for all layers."""
         acts_on = self.acts_on(plan)

@@ -18,6 +18,10 @@ from everyformer.memory.base import memories_of
 from everyformer.training.distributed import World
 from everyformer.training.step import forward
 
+MOST_AHEAD = 4
+"""segments that are read ahead of a window at most, so that an evaluation stays a small part of a
+training; `read_in_order` reads as far back as a memory goes"""
+
 
 class Read(NamedTuple):
     """A scored batch with the model's output."""
@@ -36,7 +40,8 @@ def read_windows(
     world: World,
     remember: bool = True,
 ) -> Iterator[Read | None]:
-    """Validation batches; a model with a memory reads as far back first as a layer of it reaches.
+    """Validation batches; a model with a memory reads as far back first as a layer of it reaches,
+    or `MOST_AHEAD` segments.
 
     Batches of other processes come as None. Without ``remember`` windows are read by themselves.
     """
@@ -44,7 +49,8 @@ def read_windows(
     windows: Iterable[tuple[list[Batch], Batch]]
     if memories and isinstance(dataset, TextDataset):
         reach = max(memory.reach for memory in memories)
-        windows = warmed_windows(dataset, size, limit, -(-reach // dataset.length))
+        ahead = min(-(-reach // dataset.length), MOST_AHEAD)
+        windows = warmed_windows(dataset, size, limit, ahead)
     else:
         windows = (([], batch) for batch in dataset.validation_batches(size, limit))
     for number, (parts, batch) in enumerate(windows):

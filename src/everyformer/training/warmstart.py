@@ -33,7 +33,7 @@ from everyformer.training.storage import weights_of
 from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved
 
 SAME = (
-    "member", "width", "layers", "heads", "patch", "schedule", "block", "scale_embedding",
+    "width", "layers", "heads", "patch", "schedule", "block", "scale_embedding",
     "embedding_norm", "token_types", "pixels",
     *(gene.name for gene in GENES.values() if gene.holds_weights),
 )  # fmt: skip

@@ -119,9 +119,20 @@ def _flops(q: torch.Size, k: torch.Size, *rest: object, **_: object) -> int:
 
 
 def _hide(s: Tensor, places: Tensor, low: Tensor, high: Tensor) -> None:
-    """Put -inf into the products ``s`` of keys outside of what their queries see."""
-    if places.amin() < low.amax() or places.amax() >= high.amin():
-        s.masked_fill_((places < low) | (places >= high), -math.inf)
+    """Put -inf into the products ``s`` (N, L, S) of keys outside of what their queries see.
+
+    Most keys are seen by all: queries are asked about those before the first such one and behind
+    the last alone.
+    """
+    sure = (places >= low.amax(-2, keepdim=True)) & (places < high.amin(-2, keepdim=True))
+    known = sure.all(0).all(0)
+    seen = known.nonzero()
+    first, last = (0, 0) if seen.numel() == 0 else (int(seen[0]), int(seen[-1]) + 1)
+    whole = first == last or not bool(known[first:last].all())
+    for part in (slice(None),) if whole else (slice(first), slice(last, None)):
+        at = places[..., part]
+        if at.shape[-1]:
+            s[..., part].masked_fill_((at < low) | (at >= high), -math.inf)
 
 
 def _pieces(q: Tensor, keys: int) -> Iterator[tuple[slice, list[slice]]]:

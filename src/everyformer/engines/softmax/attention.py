@@ -146,6 +146,24 @@ def attention_weights(
     slopes: Tensor | None = None,
 ) -> Tensor:
     """The matrix A (B, H, L, S) itself, in float32 or wider; rows that see nothing are zero."""
+    scores = attention_scores(q, k, visible, scale=scale, softcap=softcap, slopes=slopes)
+    if sink is not None:
+        column = sink.to(scores).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        return torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]
+    empty = (scores == -math.inf).all(-1, keepdim=True)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+
+
+def attention_scores(
+    q: Tensor,
+    k: Tensor,
+    visible: Visibility,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    slopes: Tensor | None = None,
+) -> Tensor:
+    """What softmax is taken of, (B, H, L, S) in float32 or wider; -inf where nothing is seen."""
     wide = torch.promote_types(q.dtype, torch.float32)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -159,11 +177,7 @@ def attention_weights(
         mask = causal_mask(q.shape[2], k.shape[2], q.device)
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    if sink is not None:
-        column = sink.to(wide).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-        return torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]
-    empty = (scores == -math.inf).all(-1, keepdim=True)
-    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+    return scores
 
 
 def with_slopes_in(q: Tensor, k: Tensor, v: Tensor, rates: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -122,6 +122,13 @@ class KeyValueState(State):
             positions=positions.gather(1, order),
         )
 
+    def last_of_many(self, count: int, spare: int) -> KeyValueState:
+        """`last`, but only where more than ``spare`` others are there, since it copies."""
+        if self.keys.shape[2] <= count + spare:
+            return self
+        new = self.last(count)
+        return new if getattr(self, "_room", None) is None else new.reserve(spare + count // 8)
+
     def part(self, first: int) -> KeyValueState:
         """The slots from ``first`` on."""
         keep = None if self.keep is None else self.keep[:, first:]

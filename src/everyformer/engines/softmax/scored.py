@@ -26,6 +26,7 @@ from everyformer.core.dispatch import take
 from everyformer.engines.once import once_differentiable
 from everyformer.engines.softmax.attention import (
     ENGINE,
+    attention_scores,
     attention_weights,
     sloped,
     softmax_attention,
@@ -113,6 +114,26 @@ class Scores:
                 scale=self.scale, softcap=self.softcap, sink=self.sink, slopes=slopes,
             )  # fmt: skip
         return _all_weights(q, k, call)
+
+    def log_sums(
+        self, q: Tensor, k: Tensor, visible: Visibility, pairs: Pairs | None = None
+    ) -> Tensor:
+        """Logarithms (B, H, L) of the denominators of A, -inf where nothing is seen.
+
+        All scores are written out.
+        """
+        slopes, call = self._settled(q, k, visible, pairs, 0.0)
+        if call is None:
+            scores = attention_scores(
+                q, k, visible, scale=self.scale, softcap=self.softcap, slopes=slopes
+            )
+        else:
+            k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+            scores = _scores(call, call.prepared(q), _whole(q, k), q, k)
+        empty = (scores == -math.inf).all(-1)
+        sums = scores.masked_fill(empty[..., None], 0.0).logsumexp(-1)
+        sums = sums.masked_fill(empty, -math.inf)
+        return sums if self.sink is None else sums.logaddexp(self.sink.to(sums)[None, :, None])
 
     def _settled(
         self, q: Tensor, k: Tensor, visible: Visibility, pairs: Pairs | None, dropout: float
@@ -322,28 +343,34 @@ def _weights(
     call: _Call, parts: Parts, sink: Tensor | None, block: _Block, q: Tensor, k: Tensor
 ) -> Tensor:
     """(B, H, L, S) of one block from its parts, in float32 or wider."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    q, k, pairs = q.to(wide) * call.scores.factor(q), k.to(wide), call.pairs.block(*block)
-    products = (call.position.content(q, parts) @ k.transpose(-1, -2)).to(wide)
-    if call.scores.softcap is not None:
-        products = call.scores.softcap * torch.tanh(products / call.scores.softcap)
-    scores, full = call.position.score(products, q, k, parts, pairs), call.visible.mask is None
-    if call.visible.causal:
-        scores = _hide_later(scores)
-    elif call.visible.mask is not None:
-        mask = call.visible.mask
-        mask = mask[block.rows] if mask.dim() == 4 and mask.shape[0] > 1 else mask
-        mask = mask if mask.shape[-2] == 1 else mask[..., block.first : block.last, :]
-        mask = mask if mask.shape[-1] == 1 else mask[..., : block.keys]
-        hidden = mask.dtype == torch.bool
-        scores = scores.masked_fill(~mask, -math.inf) if hidden else scores + mask
+    scores, full = _scores(call, parts, block, q, k), call.visible.mask is None
     if sink is not None:
-        column = sink.to(wide).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        column = sink.to(scores).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         return torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]
     if full:
         return scores.softmax(-1)
     empty = (scores == -math.inf).all(-1, keepdim=True)
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+
+
+def _scores(call: _Call, parts: Parts, block: _Block, q: Tensor, k: Tensor) -> Tensor:
+    """(B, H, L, S) of one block, -inf for pairs that do not see each other."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    q, k, pairs = q.to(wide) * call.scores.factor(q), k.to(wide), call.pairs.block(*block)
+    products = (call.position.content(q, parts) @ k.transpose(-1, -2)).to(wide)
+    if call.scores.softcap is not None:
+        products = call.scores.softcap * torch.tanh(products / call.scores.softcap)
+    scores = call.position.score(products, q, k, parts, pairs)
+    if call.visible.causal:
+        return _hide_later(scores)
+    if call.visible.mask is not None:
+        mask = call.visible.mask
+        mask = mask[block.rows] if mask.dim() == 4 and mask.shape[0] > 1 else mask
+        mask = mask if mask.shape[-2] == 1 else mask[..., block.first : block.last, :]
+        mask = mask if mask.shape[-1] == 1 else mask[..., : block.keys]
+        hidden = mask.dtype == torch.bool
+        return scores.masked_fill(~mask, -math.inf) if hidden else scores + mask
+    return scores
 
 
 def _hide_later(scores: Tensor) -> Tensor:

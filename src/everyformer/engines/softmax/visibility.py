@@ -83,7 +83,7 @@ def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, T
     """A mask whose pairs are of ``length`` keys, for those and ``past`` ones in front of them.
 
     Documents become pairs: the past is number 0 and so is a first run of id 0, which goes on with
-    it. The second result is then (B, past + L) bool, what belongs to the last document.
+    it. The second result is then (B, past + L) int64, the number of each slot's document.
     """
     if mask is None:
         return None, None
@@ -104,7 +104,7 @@ def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, T
     whole = F.pad(ids, (past, 0))
     same = (ids[:, :, None] == whole[:, None, :])[:, None]
     allowed = same if allowed is None else same & allowed
-    return replace(mask, documents=None, allowed=allowed, bias=bias), whole == ids[:, -1:]
+    return replace(mask, documents=None, allowed=allowed, bias=bias), whole
 
 
 def counts_up(keep: Tensor | None) -> bool:

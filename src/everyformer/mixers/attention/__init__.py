@@ -19,6 +19,7 @@ key-value head); Ainslie et al. 2023, arXiv 2305.13245 (groups). Differences fro
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,7 @@ from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility, counts_up, visibility, with_past
-from everyformer.memory.base import Segment, by_contents
+from everyformer.memory.base import Beside, Heads, Segment, by_contents
 from everyformer.mixers import MIXERS
 from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.mixers.attention.reference import attention_reference
@@ -82,6 +83,8 @@ class Attention(BuiltMixer):
             position.check_sizes(self.name, self.key_dim, self.value_dim)
         if memory is not None:
             self.packs_with_state, self.states = True, (KeyValueState, memory.holds)
+            memory.fit((heads, self.kv_heads), (self.key_dim, self.value_dim))
+            self.position = None if memory.drops_position else position
         if memory is not None and not (causal and windows == (None,)):
             raise GeneError(
                 f"memory '{memory.name}' carries the past of causal attention without a window, "
@@ -112,14 +115,15 @@ class Attention(BuiltMixer):
         if context is not None or isinstance(state, ContextState):
             return self._cross(x, context, mask, state)
         cache, farthest = self._past(x, state)
-        document: Tensor | None = None
+        given, runs = mask, None
         if cache is not None:
-            mask, document = with_past(mask, x.shape[1], cache.keys.shape[2])
+            mask, runs = with_past(mask, x.shape[1], cache.keys.shape[2])
         keep = real = None if mask is None else mask.keep
         packed = mask is not None and mask.documents is not None
         holes = real is not None or packed or (cache is not None and cache.keep is not None)
 
-        q, k, v = self.project(x)
+        q, k, v = self.project_heads(x)
+        beside = self._look_up((q, k, v), given, runs, state)
         positions: Tensor | None = None
         if holes or self.rotates or self.memory is not None:
             positions = self._positions(x, mask, None if cache is None else cache.seen)
@@ -141,7 +145,7 @@ class Attention(BuiltMixer):
             mask, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep, regular=regular
         )
         pairs = Pairs.of(of_q, of_k, regular=regular, causal=self.causal, farthest=farthest)
-        y = self.attend(q, k, v, visible, pairs)
+        y = self.attend(q, k, v, visible, pairs, beside)
         if cache is None:
             return MixerOutput(y, None, {})
         if self.memory is None:
@@ -154,12 +158,13 @@ class Attention(BuiltMixer):
 
         if tracing():
             record(self, "received", usage)
+        document = None if runs is None else runs == runs[:, -1:]
         if isinstance(state, KeyValueState):
             cache = cache if document is None else cache.only(document)
             return MixerOutput(y, cache.last(self.reach), {})
         assert positions is not None
         attend = partial(by_contents, self.project, self.scale, x.detach())
-        segment = Segment(x, positions, real, document, attend, usage)
+        segment = Segment(x, positions, real, document, attend, usage, cache, beside)
         return MixerOutput(y, *self.memory.remember(state, segment))
 
     def reference(
@@ -167,7 +172,8 @@ class Attention(BuiltMixer):
     ) -> Tensor:
         """The same module by `attention_reference` (slow, any dtype)."""
         self.check_input(x, context, mask, None)
-        q, k, v = self.project(x, context)
+        q, k, v = self.project_heads(x, context)
+        tokens = q, k, v
         keep = None if mask is None else mask.keep
         q_positions, k_positions = (torch.arange(n)[None] for n in (x.shape[1], k.shape[2]))
         if context is None:
@@ -179,13 +185,24 @@ class Attention(BuiltMixer):
             q_positions, k_positions, causal=causal, windows=windows, keep=keep,
         ).mask  # fmt: skip
         o, inside = self.options, self.position if context is None else None
-        y = attention_reference(
-            q, k, v, mask=visible, bias=None if mask is None else mask.bias, scale=self.scale,
-            softcap=o.softcap, sink=self.sink,
+        literal: Any = partial(
+            attention_reference, q, k, mask=visible, bias=None if mask is None else mask.bias,
+            scale=self.scale, softcap=o.softcap,
             position=inside if isinstance(inside, ScorePosition) else None,
             distance=q_positions[:, :, None] - k_positions[:, None, :],
         )  # fmt: skip
+        y = literal(v, sink=self.sink)
+        if self.memory is not None and self.memory.looks_up and context is None:
+            found = self.memory.tokens(tokens, self.scale, mask, None, None)
+            y = self.memory.reference(y, found, lambda: self._literal_sums(literal, v))
         return self.out(rearrange(y, "b h l d -> b l (h d)"))
+
+    def _literal_sums(self, literal: Callable[..., Tensor], v: Tensor) -> Tensor:
+        """Logarithms (B, H, L) of softmax's denominators Z: a key of score 0 and value 0 leaves
+        Z / (Z + 1) of values that are 1."""
+        ones, zero = torch.ones_like(v[..., :1]), v.new_zeros(self.heads)
+        sums = literal(ones, sink=zero).squeeze(-1).logit()
+        return sums if self.sink is None else sums.logaddexp(self.sink[:, None])
 
     def empty_state(self, batch: int, **like: Any) -> State:
         if self.position is not None:
@@ -246,6 +263,8 @@ class Attention(BuiltMixer):
             self.memory.check_state(state, x.shape[0], self.width, self.key_dim)
             if not isinstance(state, KeyValueState):
                 rows, farthest = self.memory.recall(state, x.shape[1])
+                if self.memory.projected:
+                    return rows, farthest
                 inputs = rows.keys[:, 0]
                 k, v = self.project.one(inputs, "key"), self.project.one(inputs, "value")
                 k = self.rotate(k, rows.slots()[1]) if self.rotates else k
@@ -278,8 +297,31 @@ class Attention(BuiltMixer):
             return x
         return self.position.rotate(x, positions)
 
+    def project_heads(
+        self, x: Tensor, context: Context | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of `HeadProjections`, as a memory wants them."""
+        q, k, v = self.project(x, context)
+        if self.memory is not None:
+            q, k = self.memory.heads(q, k, self.scale)
+        return q, k, v
+
+    def _look_up(
+        self, heads: Heads, mask: Mask | None, runs: Tensor | None, state: State | None
+    ) -> Beside | None:
+        """What a memory finds for the tokens, beside softmax."""
+        if self.memory is None or not self.memory.looks_up:
+            return None
+        return self.memory.look_up(state, self.memory.tokens(heads, self.scale, mask, runs, state))
+
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility, pairs: Pairs | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visible: Visibility,
+        pairs: Pairs | None = None,
+        beside: Beside | None = None,
     ) -> Tensor:
         """Mixed values through the output layer; without ``pairs`` nothing depends on order."""
         position, scores = self.position, self.scores
@@ -287,7 +329,10 @@ class Attention(BuiltMixer):
             record(self, "weights", lambda: scores.weights(q, k, visible, pairs))
             if isinstance(position, ScorePosition) and position.additive and pairs is not None:
                 record(self, "position_bias", lambda: _added(position, pairs, q.dtype))
-        return self.out(scores.attend(q, k, v, visible, pairs).transpose(1, 2).flatten(2))
+        y = scores.attend(q, k, v, visible, pairs)
+        if beside is not None:
+            y = beside.merge(y, lambda: scores.log_sums(q, k, visible, pairs))
+        return self.out(y.transpose(1, 2).flatten(2))
 
     @property
     def scores(self) -> Scores:

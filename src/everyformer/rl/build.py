@@ -1,0 +1,278 @@
+"""`make`: the one way to an environment, from its name and options, checked in one sentence each.
+
+`EnvironmentConfig` is an environment in words, as data sets and runs keep it; `make_vector` several
+side by side. Environments of ours and those of installed packages are named as gymnasium names
+them; `PACKAGE:NAME` imports a package that registers its own first.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from everyformer.core.bounds import Whole
+from everyformer.core.config import Options, to_dict
+from everyformer.core.errors import ConfigError, UnknownNameError, nearest
+from everyformer.core.extras import extra_module
+from everyformer.core.wording import few, listed
+from everyformer.rl.environments import NAMESPACE, register
+from everyformer.rl.spaces import Space
+
+if TYPE_CHECKING:
+    import gymnasium
+
+STEPS = "max_episode_steps"
+"""an option of every environment: after how many steps an episode is truncated"""
+_SET_APART = ("render_mode", "self")
+Autoreset = Literal["Disabled", "SameStep", "NextStep"]
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig(Options):
+    """An environment: its name, what is hidden of its observations, and its own options."""
+
+    name: str
+    """as registered with gymnasium: CartPole-v1, everyformer/TMaze-v0"""
+    mask: tuple[Whole, ...] = ()
+    """entries of an observation that are hidden, counted from 0"""
+    options: dict[str, Any] = field(default_factory=dict)
+    """of the environment, by name; its defaults for the rest"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "mask", tuple(sorted(set(self.mask))))
+        object.__setattr__(self, "options", to_dict(self.options))
+
+    def __str__(self) -> str:
+        """As the command line spells it: 'CartPole-v1 --env.mask 1 3'."""
+        words = [self.name, *([f"--env.mask {' '.join(map(str, self.mask))}"] if self.mask else [])]
+        flags = (f"{_flag(key)} {value}" for key, value in self.options.items())
+        return " ".join([*words, *flags])
+
+
+def make(
+    name: str,
+    *,
+    mask: Sequence[int] = (),
+    render_mode: str | None = None,
+    **options: Any,
+) -> gymnasium.Env[Any, Any]:
+    """An environment by name, whose spaces the policies of this library can deal with.
+
+    Args:
+        mask: entries of an observation that are hidden, counted from 0.
+        render_mode: one that the environment has; ``"rgb_array"`` gives pictures as arrays.
+        options: of the environment's constructor, and ``max_episode_steps``.
+
+    Raises:
+        MissingExtraError: gymnasium is not installed.
+        UnknownNameError: nothing is registered under this name; offers the nearest.
+        ConfigError: an option or a render mode that the environment does not have, a value that it
+            refuses, a mask that does not fit, a package missing that it needs itself.
+        UnsupportedError: observations or actions of a kind that no policy here deals with.
+    """
+    return make_environment(EnvironmentConfig(name, tuple(mask), options), render_mode)
+
+
+def make_environment(
+    config: EnvironmentConfig, render_mode: str | None = None
+) -> gymnasium.Env[Any, Any]:
+    """`make` for an environment in words."""
+    spec = _registered(config.name)
+    creator = _creator(spec)
+    _check_options(config, creator)
+    modes = getattr(creator, "metadata", {}).get("render_modes")
+    if render_mode is not None and modes is not None and render_mode not in modes:
+        has = f"has {listed(modes)}" if modes else "cannot be drawn"
+        raise ConfigError(f"{config.name} has no render mode '{render_mode}'; it {has}")
+    environment = _built(config, render_mode)
+    if render_mode is not None:
+        _check_drawing(config, render_mode)
+    return environment
+
+
+def make_vector(
+    config: EnvironmentConfig,
+    count: int,
+    *,
+    processes: bool = False,
+    autoreset: Autoreset = "Disabled",
+) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    """``count`` environments side by side.
+
+    Args:
+        processes: give each a process of its own, which pays for slow environments.
+        autoreset: when a finished episode gives way to the next, as gymnasium names it. With
+            ``"Disabled"`` the caller resets rows, ``reset(seed=[...], options={"reset_mask":
+            finished})``; with ``"SameStep"`` the first observation of the next episode stands in
+            place of the last one, which is in ``infos["final_obs"]``.
+
+    Raises:
+        As `make`.
+    """
+    make_environment(config).close()  # so that what is wrong is said here, not in a process
+    vector = extra_module("gymnasium.vector", "rl", "an environment")
+    several = vector.AsyncVectorEnv if processes else vector.SyncVectorEnv
+    builders = [partial(make_environment, config)] * count
+    return several(builders, autoreset_mode=vector.AutoresetMode(autoreset))
+
+
+def spaces_of(environment: gymnasium.Env[Any, Any], name: str) -> tuple[Space, Space]:
+    """The records of its observations and its actions.
+
+    Raises:
+        UnsupportedError: one of them is of another kind than policies here deal with.
+    """
+    return (
+        Space.of(environment.observation_space, f"the observations of {name}", action=False),
+        Space.of(environment.action_space, f"the actions of {name}", action=True),
+    )
+
+
+def is_registered(name: str) -> bool:
+    """Whether an environment of this name can be described here."""
+    gymnasium = extra_module("gymnasium", "rl", "an environment")
+    register()
+    return name in gymnasium.registry
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """The options of an environment by name, each with its default; `inspect.Parameter.empty` where
+    it must be given.
+
+    Raises:
+        UnknownNameError: nothing is registered under this name.
+        ConfigError: a package is missing that the environment needs.
+    """
+    spec = _registered(name)
+    defaults = {
+        option: parameter.default
+        for option, parameter in inspect.signature(_creator(spec)).parameters.items()
+        if option not in _SET_APART and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    return {STEPS: spec.max_episode_steps, **defaults, **spec.kwargs}
+
+
+def without_defaults(config: EnvironmentConfig) -> EnvironmentConfig:
+    """The same environment without the options that are as its constructor has them anyway, so
+    that two descriptions of one environment are equal."""
+    defaults = options_of(config.name)
+    told = {
+        key: value
+        for key, value in config.options.items()
+        if key not in defaults or defaults[key] != value
+    }
+    return EnvironmentConfig(config.name, config.mask, told)
+
+
+def _registered(name: str) -> Any:
+    """The spec that is registered under a name."""
+    gymnasium = extra_module("gymnasium", "rl", "an environment")
+    register()
+    package, colon, own = name.rpartition(":")
+    if colon:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ConfigError(
+                f"{name} names the package '{package}', which cannot be imported: {error}"
+            ) from error
+    registry: dict[str, Any] = gymnasium.registry
+    if own in registry:
+        return registry[own]
+    common = [known for known in registry if known.startswith(NAMESPACE)]
+    common += [known for known in registry if "/" not in known]
+    bare = {_bare(known): known for known in (*registry, *common)}
+    if close := difflib.get_close_matches(_bare(own), bare, n=3, cutoff=0.5):
+        offered = f"did you mean {listed([repr(bare[key]) for key in close], 'or')}?"
+    else:
+        offered = (
+            f"known: {few(common)}; PACKAGE:NAME first imports a package that registers its own"
+        )
+    raise UnknownNameError(f"unknown environment '{name}'; {offered}")
+
+
+def _bare(name: str) -> str:
+    """What of a name people remember: no package, no version, one case, no hyphens."""
+    stem = name.rpartition("/")[2].rpartition("-v")[0] or name.rpartition("/")[2]
+    return stem.lower().replace("-", "").replace("_", "")
+
+
+def _creator(spec: Any) -> Callable[..., Any]:
+    """The class or function that builds the environment."""
+    registration = extra_module("gymnasium.envs.registration", "rl", "an environment")
+    if callable(spec.entry_point):
+        return spec.entry_point
+    try:
+        return registration.load_env_creator(spec.entry_point)
+    except (ImportError, _gymnasium_error()) as error:
+        raise _missing(spec.id, error) from error
+
+
+def _check_options(config: EnvironmentConfig, creator: Callable[..., Any]) -> None:
+    parameters = inspect.signature(creator).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return
+    known = options_of(config.name)
+    for option in config.options:
+        if option not in known:
+            raise ConfigError(
+                f"{config.name} has no option '{_flag(option)}'; "
+                f"{nearest(_flag(option), map(_flag, known))}"
+            )
+
+
+def _flag(option: str) -> str:
+    return f"--env.{option.replace('_', '-')}"
+
+
+def _built(config: EnvironmentConfig, render_mode: str | None) -> gymnasium.Env[Any, Any]:
+    import gymnasium
+
+    # not every constructor takes a render mode
+    mode: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+    try:
+        environment = gymnasium.make(config.name, **mode, **config.options)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise _missing(config.name, error) from error
+    except ConfigError:
+        raise
+    except (TypeError, ValueError, LookupError, AssertionError, gymnasium.error.Error) as error:
+        raise ConfigError(
+            f"{config} cannot be made ({type(error).__name__}: {error}): change its options"
+        ) from error
+    spaces_of(environment, config.name)
+    if config.mask:
+        from everyformer.rl.hidden import HiddenEntries
+
+        environment = HiddenEntries(environment, config.mask)
+    return environment
+
+
+def _check_drawing(config: EnvironmentConfig, render_mode: str) -> None:
+    """Draw one picture with another environment of the kind: packages that drawing needs are first
+    asked for there, which may be hours after a policy began to play."""
+    if render_mode != "rgb_array":
+        return
+    trial = _built(config, render_mode)
+    try:
+        trial.reset(seed=0)
+        trial.render()
+    except (ImportError, _gymnasium_error()) as error:
+        raise _missing(f"drawing {config.name}", error) from error
+    finally:
+        trial.close()
+
+
+def _gymnasium_error() -> type[Exception]:
+    kind: type[Exception] = extra_module("gymnasium.error", "rl", "an environment").Error
+    return kind
+
+
+def _missing(what: str, error: Exception) -> ConfigError:
+    return ConfigError(f"{what} needs a package that is not installed: {error}")

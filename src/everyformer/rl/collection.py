@@ -1,0 +1,199 @@
+"""`collect`: episodes of an environment, played by a policy, several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from everyformer.core.bounds import Count, Seed
+from everyformer.core.config import converted
+from everyformer.core.errors import ShapeError
+from everyformer.rl.build import (
+    EnvironmentConfig,
+    make_environment,
+    make_vector,
+    spaces_of,
+    without_defaults,
+)
+from everyformer.rl.episode import Episode
+from everyformer.rl.policy import Policy
+from everyformer.rl.spaces import Space
+from everyformer.rl.trajectories import SUCCESS, Trajectories
+
+PARALLEL = 8
+"""environments side by side"""
+
+
+def episode_seeds(seed: int, count: int) -> np.ndarray:
+    """The seeds (count,) of the episodes of a data set whose seed this is."""
+    return np.array([np.random.SeedSequence((seed, n)).generate_state(1)[0] for n in range(count)])
+
+
+def collect(
+    environment: EnvironmentConfig | str,
+    policy: Policy,
+    episodes: int,
+    seed: int = 0,
+    *,
+    parallel: int = PARALLEL,
+    processes: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trajectories:
+    """Play ``episodes`` episodes and keep them, in the order of their seeds.
+
+    Where the environment tells ``info["success"]``, it is kept with the episode.
+
+    Every episode has a seed of its own, from ``seed`` and its number, for the environment and the
+    policy: the data are the same however many are played at once, as far as the policy's
+    arithmetic for a row does not depend on the rows beside it.
+
+    Args:
+        environment: its name, or its description.
+        parallel: environments side by side, at most.
+        processes: give each a process of its own.
+        progress: told after every step how many episodes are finished, and how many steps have
+            been played.
+
+    Raises:
+        ConfigError: a number that is not positive.
+        ShapeError: the policy gives actions that the environment does not have.
+        Those of `everyformer.rl.build.make`.
+    """
+    if isinstance(environment, str):
+        environment = EnvironmentConfig(environment)
+    count = converted(Count, episodes, "--episodes")
+    rows = min(converted(Count, parallel, "--parallel"), count)
+    seeds = episode_seeds(converted(Seed, seed, "--seed"), count)
+    observed, actions, kept = _spaces(environment)
+    whole = EnvironmentConfig(environment.name, (), environment.options)
+    vector: Any = make_vector(whole, rows, processes=processes)
+    try:
+        table = _Table(policy, seeds, rows, kept)
+        table.begin(np.ones(rows, bool), vector.reset(seed=table.row_seeds())[0])
+        while not table.complete:
+            chosen = np.asarray(policy.act(table.seen()))
+            if fault := actions.misfit(chosen, rows):
+                raise ShapeError(f"the actions of the policy for {environment.name} {fault}")
+            over = table.add(chosen, *vector.step(chosen))
+            if progress is not None:
+                progress(len(table.finished), table.steps)
+            if over.any() and not table.complete:
+                options = {"reset_mask": over}
+                table.begin(over, vector.reset(seed=table.row_seeds(), options=options)[0])
+    finally:
+        vector.close()
+    in_order = [table.finished[number] for number in range(count)]
+    known = without_defaults(environment)
+    return Trajectories(in_order, observed, actions, known, policy.recipe, seed)
+
+
+def _spaces(environment: EnvironmentConfig) -> tuple[Space, Space, np.ndarray | None]:
+    """Spaces of what is kept, and the entries of observations that are, if not all."""
+    trial = make_environment(environment)
+    kept = trial.get_wrapper_attr("kept") if environment.mask else None
+    trial.close()
+    return (*spaces_of(trial, environment.name), kept)
+
+
+class _Table:
+    """Which episode each row plays, and what has been recorded of it.
+
+    When no episode is left to begin, a row plays its last one again, and that is not kept.
+    """
+
+    def __init__(
+        self, policy: Policy, seeds: np.ndarray, rows: int, kept: np.ndarray | None
+    ) -> None:
+        self._policy, self._seeds, self._kept = policy, seeds, kept
+        self._numbers = np.arange(rows)
+        """the episode of each row"""
+        self._recording = np.ones(rows, bool)
+        self._begun = rows
+        self._now: np.ndarray = np.zeros(0)
+        """what all rows see, hidden entries included"""
+        self._rows: list[_Recording] = [_Recording() for _ in range(rows)]
+        self.finished: dict[int, Episode] = {}
+        """by number"""
+        self.steps = 0
+
+    @property
+    def complete(self) -> bool:
+        return len(self.finished) == len(self._seeds)
+
+    def row_seeds(self) -> list[int]:
+        """The seed of each row's episode."""
+        return [int(seed) for seed in self._seeds[self._numbers]]
+
+    def seen(self) -> np.ndarray:
+        """What the policy sees."""
+        return self._now if self._policy.unmasked else self._shown(self._now)
+
+    def begin(self, where: np.ndarray, observations: np.ndarray) -> None:
+        """Episodes begin in these rows, with these observations."""
+        self._now = observations
+        self._policy.reset(where, self._numbers.copy(), self._seeds[self._numbers])
+        shown = self._shown(observations)
+        for row in np.flatnonzero(where & self._recording):
+            self._rows[row] = _Recording([shown[row]])
+
+    def add(
+        self,
+        actions: np.ndarray,
+        observations: np.ndarray,
+        rewards: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        infos: dict[str, Any],
+    ) -> np.ndarray:
+        """Take a step of all rows in; give those whose episode is over, which get the next one."""
+        self._now = observations
+        self._policy.reward(rewards)
+        shown = self._shown(observations)
+        self.steps += int(self._recording.sum())
+        for row in np.flatnonzero(self._recording):
+            self._rows[row].add(shown[row], actions[row], rewards[row])
+        over: np.ndarray = terminated | truncated
+        for row in np.flatnonzero(over):
+            number = int(self._numbers[row])
+            if self._recording[row]:
+                facts = self._policy.facts(number)
+                if SUCCESS in infos:
+                    facts = facts | {SUCCESS: float(infos[SUCCESS][row])}
+                self.finished[number] = self._rows[row].episode(
+                    bool(terminated[row]), bool(truncated[row]), int(self._seeds[number]), facts
+                )
+            self._recording[row] = self._begun < len(self._seeds)
+            if self._recording[row]:
+                self._numbers[row] = self._begun
+                self._begun += 1
+        return over
+
+    def _shown(self, observations: np.ndarray) -> np.ndarray:
+        return observations if self._kept is None else observations[:, self._kept]
+
+
+@dataclass
+class _Recording:
+    """An episode while it is played."""
+
+    observations: list[np.ndarray] = field(default_factory=list)
+    actions: list[np.ndarray] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+
+    def add(self, observation: np.ndarray, action: np.ndarray, reward: float) -> None:
+        self.observations.append(observation)
+        self.actions.append(action)
+        self.rewards.append(reward)
+
+    def episode(
+        self, terminated: bool, truncated: bool, seed: int, facts: dict[str, float]
+    ) -> Episode:
+        """What was played, which the last step ended in one way or both."""
+        last = np.arange(len(self.actions)) == len(self.actions) - 1
+        return Episode(
+            np.stack(self.observations), np.stack(self.actions), np.array(self.rewards),
+            last & terminated, last & truncated, seed, facts,
+        )  # fmt: skip

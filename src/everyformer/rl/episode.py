@@ -1,0 +1,144 @@
+"""`Episode`: what was seen, done and paid from a start to an end, as arrays; and returns-to-go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+
+from everyformer.core.errors import DataError
+from everyformer.rl.spaces import Space
+
+NAMES = ("observations", "actions", "rewards", "terminations", "truncations")
+"""the arrays of an episode, by which files hold them"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Episode:
+    """T actions between T + 1 observations. Arrays are checked, and must not be changed.
+
+    Raises:
+        DataError: arrays that contradict one another, hold what is no number, or are empty.
+    """
+
+    observations: np.ndarray
+    """(T + 1, ...), the last one being where the episode ended"""
+    actions: np.ndarray
+    """(T,) whole numbers, or (T, numbers)"""
+    rewards: np.ndarray
+    """(T,) float64"""
+    terminations: np.ndarray
+    """(T,) booleans: the task ended with this step"""
+    truncations: np.ndarray
+    """(T,) booleans: a limit of time cut the episode here. An episode at whose last step neither is
+    set was cut by whoever recorded it."""
+    seed: int | None = None
+    """with which the environment was reset"""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """numbers about it that a policy told: how noisy it was, which return it was to reach"""
+
+    def __post_init__(self) -> None:
+        for name in NAMES:
+            object.__setattr__(self, name, _numbers(getattr(self, name), name))
+        if not len(self.actions):
+            raise DataError("the episode is empty: it needs one action at least")
+        if len(self.observations) != len(self) + 1:
+            raise DataError(
+                f"there are {len(self.observations)} observations and {len(self)} actions: there "
+                "must be one observation more than actions, the last being where the episode ended"
+            )
+        for name in NAMES[2:]:
+            if getattr(self, name).shape != (len(self),):
+                raise DataError(
+                    f"{name} has the shape {getattr(self, name).shape}: there must be one number "
+                    f"for each of the {len(self)} actions"
+                )
+        object.__setattr__(self, "rewards", self.rewards.astype(np.float64))
+        for name in NAMES[3:]:
+            object.__setattr__(self, name, _booleans(getattr(self, name), name))
+
+    @classmethod
+    def of(
+        cls,
+        arrays: Mapping[str, np.ndarray],
+        seed: int | None = None,
+        facts: Mapping[str, float] | None = None,
+    ) -> Self:
+        """An episode of arrays by name; the inverse of `arrays`."""
+        observations, actions, rewards, terminations, truncations = (arrays[n] for n in NAMES)
+        return cls(observations, actions, rewards, terminations, truncations, seed, facts or {})
+
+    def require(self, observation_space: Space, action_space: Space) -> None:
+        """Refuse arrays that are not of these spaces.
+
+        Raises:
+            DataError: says which, and why.
+        """
+        for name, space in (("observations", observation_space), ("actions", action_space)):
+            if fault := space.misfit(getattr(self, name)):
+                raise DataError(f"the {name} {fault}")
+
+    def __len__(self) -> int:
+        """Steps."""
+        return len(self.actions)
+
+    def __repr__(self) -> str:
+        return f"Episode({len(self)} steps, return {self.total:g}, seed {self.seed})"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all is the same, types of numbers included."""
+        return (
+            isinstance(other, Episode)
+            and (self.seed, dict(self.facts)) == (other.seed, dict(other.facts))
+            and all(_same(getattr(self, name), getattr(other, name)) for name in NAMES)
+        )
+
+    @property
+    def total(self) -> float:
+        """The return: the sum of all rewards."""
+        return float(self.rewards.sum())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The five arrays by name."""
+        return {name: getattr(self, name) for name in NAMES}
+
+
+def returns_to_go(rewards: np.ndarray) -> np.ndarray:
+    """Rewards from each step to the end, without discount: (T,) -> (T,) float64.
+
+    Of a whole episode: windows are cut from the result. Where an episode was truncated the sum
+    ends there, as it does in the literature.
+    """
+    return np.cumsum(np.asarray(rewards, np.float64)[::-1])[::-1].copy()
+
+
+def _numbers(values: np.ndarray, name: str) -> np.ndarray:
+    values = np.asarray(values)
+    if values.dtype.kind not in "biuf" or values.ndim == 0:
+        raise DataError(
+            f"{name} must be an array of numbers, one row a step, not of {values.dtype} in the "
+            f"shape {values.shape}"
+        )
+    if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
+        step = int(np.argwhere(~finite)[0][0])
+        raise DataError(f"{name} holds {values[~finite][0]} at step {step}: numbers must be finite")
+    return values
+
+
+def _booleans(values: np.ndarray, name: str) -> np.ndarray:
+    if not np.isin(values, (0, 1)).all():
+        other = values[~np.isin(values, (0, 1))][0]
+        raise DataError(f"{name} holds {other}: it must hold booleans, or 0 and 1")
+    if values[:-1].any():
+        step = int(np.flatnonzero(values)[0])
+        raise DataError(
+            f"{name} is set at step {step} of {len(values)}: only the last step ends an episode; "
+            "write one file for each"
+        )
+    return values.astype(np.bool_)
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and np.array_equal(a, b)

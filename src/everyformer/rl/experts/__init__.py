@@ -1,0 +1,1 @@
+"""Experts: policies that solve an environment by knowing how it works, without learning."""

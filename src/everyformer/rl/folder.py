@@ -1,0 +1,207 @@
+"""A folder of episodes: `write_trajectories` and `read_trajectories`.
+
+What is written: ``trajectories.json``, a sealed table of what the data are (environment, spaces,
+recipe, seeds, statistics) with the sha256 of every file; and a file an episode,
+``episode-00000.safetensors`` and so on, with five arrays for T steps:
+
+    observations    (T + 1, ...)   the last row is where the episode ended
+    actions         (T,) whole numbers from 0, or (T, numbers) reals
+    rewards         (T,)
+    terminations    (T,) booleans  the task ended with this step
+    truncations     (T,) booleans  a limit of time cut the episode here
+
+What is read: that, and a folder of ``.npz`` files with the same five arrays, one an episode in the
+order of their names, and perhaps a whole number ``seed``; other arrays are left alone. Spaces are
+those of the environment that the reader names, or the smallest that hold all rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.errors import ConfigError, DataError, nearest
+from everyformer.core.files import expanded, require_no_file, written_whole
+from everyformer.core.pulse import doing
+from everyformer.core.sealed import DamagedError, check_sums, checksums, read_json, write_json
+from everyformer.core.wording import few
+from everyformer.rl.build import EnvironmentConfig, make_environment, spaces_of, without_defaults
+from everyformer.rl.episode import NAMES, Episode
+from everyformer.rl.spaces import Space
+from everyformer.rl.trajectories import Trajectories
+
+FACTS, FORMAT = "trajectories.json", "trajectories"
+READABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+"""what numpy raises of a file that is none of its own, or was cut"""
+
+
+def write_trajectories(trajectories: Trajectories, folder: str | Path) -> Path:
+    """Write a new folder, whole or not at all.
+
+    Raises:
+        ConfigError: there is a file or a folder with something in it already.
+        UnsavedError: it cannot be written; nothing is left of it.
+    """
+    folder = expanded(folder)
+    require_no_file(folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: choose another --out for the trajectories")
+    with doing(f"writing {len(trajectories):,} episodes"), written_whole(folder) as work:
+        rows = []
+        for number, episode in enumerate(trajectories.episodes):
+            name = f"episode-{number:05}.safetensors"
+            arrays = {key: np.ascontiguousarray(array) for key, array in episode.arrays().items()}
+            save_file(arrays, work / name)
+            rows.append(
+                {"file": name, "seed": episode.seed, "steps": len(episode),
+                 "return": episode.total, "facts": dict(episode.facts)}
+            )  # fmt: skip
+        sums = checksums(work)
+        write_json(
+            work / FACTS,
+            {
+                "format": FORMAT,
+                "environment": to_dict(trajectories.environment),
+                "observation_space": to_dict(trajectories.observation_space),
+                "action_space": to_dict(trajectories.action_space),
+                "recipe": trajectories.recipe,
+                "seed": trajectories.seed,
+                "statistics": dataclasses.asdict(trajectories.statistics),
+                "episodes": [row | {"sha256": sums[str(row["file"])]} for row in rows],
+            },
+        )
+    return folder
+
+
+def read_trajectories(
+    folder: str | Path, environment: EnvironmentConfig | None = None
+) -> Trajectories:
+    """The episodes of a folder that `write_trajectories` or a person wrote.
+
+    Args:
+        environment: the one they must be of; None takes any.
+
+    Raises:
+        DataError: nothing of the kind is there, arrays are missing or contradict one another, or
+            the episodes are of another environment; names the file.
+        DamagedError: a file was cut short or changed after it was written.
+        UnsupportedError: arrays of a form that no policy here deals with.
+    """
+    folder = expanded(folder)
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} is no folder: give one that 'everyformer collect' wrote, or one of .npz "
+            "files, one an episode"
+        )
+    with doing(f"reading the episodes in {folder}"):
+        if (folder / FACTS).exists():
+            found = _read_sealed(folder)
+        else:
+            found = _read_bare(folder, environment)
+    if environment is not None:
+        found.require(without_defaults(environment))
+    return found
+
+
+def _read_sealed(folder: Path) -> Trajectories:
+    facts = read_json(folder / FACTS, FORMAT)
+    rows = facts["episodes"]
+    check_sums(folder, {row["file"]: row["sha256"] for row in rows})
+    told = facts["environment"]
+    return Trajectories(
+        [_episode(folder / row["file"], load_file, row["seed"], row["facts"]) for row in rows],
+        from_dict(Space, facts["observation_space"]),
+        from_dict(Space, facts["action_space"]),
+        None if told is None else from_dict(EnvironmentConfig, told),
+        facts["recipe"],
+        facts["seed"],
+    )
+
+
+def _read_bare(folder: Path, environment: EnvironmentConfig | None) -> Trajectories:
+    paths = sorted(folder.glob("*.npz"))
+    if not paths:
+        raise DataError(
+            f"{folder} holds neither {FACTS} nor .npz files: give a folder that 'everyformer "
+            "collect' wrote, or write one .npz an episode with the arrays " + ", ".join(NAMES)
+        )
+    episodes = [_episode(path, _load_npz) for path in paths]
+    if environment is None:
+        observations, actions = (
+            Space.seen_in(
+                [getattr(episode, name) for episode in episodes],
+                f"the {name} in {folder}",
+                action=name == "actions",
+            )
+            for name in ("observations", "actions")
+        )
+    else:
+        environment = without_defaults(environment)
+        trial = make_environment(environment)
+        observations, actions = spaces_of(trial, environment.name)
+        trial.close()
+    for path, episode in zip(paths, episodes, strict=True):
+        with _naming(path):
+            episode.require(observations, actions)
+    recipe = f"read from {len(paths)} files, {paths[0].name} and so on"
+    return Trajectories(episodes, observations, actions, environment, recipe)
+
+
+def _episode(
+    path: Path,
+    load: Callable[[Path], dict[str, np.ndarray]],
+    seed: int | None = None,
+    facts: dict[str, float] | None = None,
+) -> Episode:
+    """The episode in a file, which holds its seed itself if nothing else does."""
+    try:
+        arrays = load(path)
+    except (*READABLE, SafetensorError) as error:
+        raise DamagedError(
+            f"{path} cannot be read ({error}): it was cut short, or is no file of plain arrays "
+            "(nothing is unpickled)"
+        ) from error
+    for name in NAMES:
+        if name not in arrays:
+            others = [other for other in arrays if other not in NAMES]
+            raise DataError(
+                f"{path} has no array '{name}', which every episode needs"
+                + (f" ({nearest(name, others)})" if others else "")
+                + f": it has {few(list(arrays))}"
+            )
+    with _naming(path):
+        if seed is None and "seed" in arrays:
+            seed = _whole(arrays["seed"])
+        return Episode.of(arrays, seed, facts)
+
+
+def _load_npz(path: Path) -> dict[str, np.ndarray]:
+    with path.open("rb") as file:
+        found = np.load(file, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            raise ValueError("it holds one array, without a name")
+        return {name: found[name] for name in found.files}
+
+
+def _whole(value: np.ndarray) -> int:
+    if value.size != 1 or value.dtype.kind not in "iu" or value < 0:
+        raise DataError(f"seed is {value}: it must be one whole number, and not negative")
+    return int(value.item())
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Begin what is told of wrong data with the file that they are in."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error

@@ -1,0 +1,202 @@
+"""Minari's data sets, read and written where they lie on this machine; nothing is downloaded.
+
+Minari keeps a data set as ``ROOT/ID/data``, where ROOT is ``~/.minari/datasets`` or what
+``MINARI_DATASETS_PATH`` says, and ID is ``(namespace/)name-vN``. Ours are written whole in its HDF5
+form, pictures without loss; what Minari has no word for (recipe, seed, facts) lies in its table of
+facts under ``everyformer``, and is read back.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from everyformer.core.errors import ConfigError, DataError, nearest
+from everyformer.core.extras import extra_module
+from everyformer.core.files import expanded, written_whole
+from everyformer.core.pulse import doing
+from everyformer.core.sealed import DamagedError
+from everyformer.rl.build import (
+    STEPS,
+    EnvironmentConfig,
+    is_registered,
+    make_environment,
+    without_defaults,
+)
+from everyformer.rl.episode import Episode
+from everyformer.rl.spaces import Space
+from everyformer.rl.trajectories import Trajectories
+
+OURS = "everyformer"
+"""the entry of Minari's facts that holds ours, and who wrote them"""
+DATA, FACTS = "data", "metadata.json"
+HIDDEN = "everyformer.rl.hidden:HiddenEntries"
+
+
+def write_minari(trajectories: Trajectories, name: str) -> Path:
+    """Keep ``trajectories`` as a data set of Minari's; give its folder.
+
+    Args:
+        name: its id, ``(namespace/)name-vN``.
+
+    Raises:
+        MissingExtraError: minari is not installed.
+        ConfigError: the id is of another form, or taken.
+        UnsavedError: it cannot be written; nothing is left of it.
+    """
+    minari = _minari()
+    try:
+        namespace, _, _ = _module("dataset.minari_dataset").parse_dataset_id(name)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"'{name}' is no id of Minari's: write it as (namespace/)name-vN, such as "
+            "cartpole/mixed-v0"
+        ) from error
+    place = _place(name)
+    if place.exists():
+        raise ConfigError(f"Minari has a data set '{name}' already, in {place}: raise its version")
+    spec = None
+    if trajectories.environment is not None:
+        environment = make_environment(trajectories.environment)
+        spec = environment.spec
+        environment.close()
+    with doing(f"writing {len(trajectories):,} episodes"), written_whole(place) as work:
+        storage = _module("dataset.minari_storage").MinariStorage.new(
+            work / DATA,
+            trajectories.observation_space.for_gymnasium(),
+            trajectories.action_space.for_gymnasium(),
+            spec,
+            jpeg_encoding=False,
+        )
+        storage.update_metadata(
+            {
+                "dataset_id": name,
+                "minari_version": minari.__version__,
+                "author": {OURS},
+                "algorithm_name": trajectories.recipe,
+                "description": trajectories.recipe,
+                OURS: {
+                    "recipe": trajectories.recipe,
+                    "seed": trajectories.seed,
+                    "facts": [dict(episode.facts) for episode in trajectories.episodes],
+                },
+            }
+        )
+        buffer = _module("data_collector").EpisodeBuffer
+        storage.update_episodes(
+            buffer(id=number, seed=episode.seed, **episode.arrays())
+            for number, episode in enumerate(trajectories.episodes)
+        )
+    spaces = _module("namespace")
+    if namespace is not None and namespace not in spaces.list_local_namespaces():
+        spaces.create_namespace(namespace)
+    return place
+
+
+def read_minari(source: str | Path, environment: EnvironmentConfig | None = None) -> Trajectories:
+    """The episodes of one of Minari's data sets.
+
+    Args:
+        source: its id, or its folder.
+        environment: the one they must be of; None takes any.
+
+    Raises:
+        MissingExtraError: minari is not installed.
+        DataError: it is not on this machine, or its arrays contradict one another.
+        DamagedError: it cannot be read.
+        UnsupportedError: observations or actions of a kind that no policy here deals with.
+    """
+    minari = _minari()
+    folder = _folder(source)
+    with doing(f"reading {source}"), _damage(folder):
+        dataset = minari.MinariDataset(folder)
+        kept = dataset.storage.metadata.get(OURS, {})
+        metadata = list(dataset.storage.get_episode_metadata(dataset.episode_indices))
+        found = list(dataset.iterate_episodes())
+    spaces = [
+        Space.of(space, f"the {name} of {source}", action=name == "actions")
+        for name, space in (
+            ("observations", dataset.observation_space), ("actions", dataset.action_space),
+        )
+    ]  # fmt: skip
+    facts = kept.get("facts", [{}] * len(found))
+    try:
+        trajectories = Trajectories(
+            [
+                Episode.of(vars(data), _seed(told.get("seed")), numbers)
+                for data, told, numbers in zip(found, metadata, facts, strict=True)
+            ],
+            spaces[0],
+            spaces[1],
+            _environment(dataset.env_spec),
+            kept.get("recipe", f"Minari's {dataset.id}"),
+            kept.get("seed"),
+        )
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from error
+    if environment is not None:
+        trajectories.require(without_defaults(environment))
+    return trajectories
+
+
+def _environment(spec: Any) -> EnvironmentConfig | None:
+    """What Minari knows of the environment, in our words; None where they do not suffice."""
+    if spec is None:
+        return None
+    mask: list[int] = []
+    for wrapper in spec.additional_wrappers:
+        if wrapper.entry_point != HIDDEN:
+            return None
+        mask += wrapper.kwargs["mask"]
+    options = {key: value for key, value in spec.kwargs.items() if key != "render_mode"}
+    if spec.max_episode_steps is not None:
+        options[STEPS] = spec.max_episode_steps
+    config = EnvironmentConfig(spec.id, tuple(mask), options)
+    return without_defaults(config) if is_registered(spec.id) else config
+
+
+def _folder(source: str | Path) -> Path:
+    """Where the facts and the arrays of a data set lie."""
+    for folder in (expanded(source), _place(str(source))):
+        for place in (folder, folder / DATA):
+            if (place / FACTS).is_file():
+                return place
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of data sets beside it that are damaged
+        known = sorted(_minari().list_local_datasets())
+    here = nearest(str(source), known) if known else "there is none on this machine"
+    raise DataError(
+        f"Minari has no data set '{source}' on this machine ({here}): download it with 'minari "
+        f"download {source}', or give a folder"
+    )
+
+
+def _place(name: str) -> Path:
+    place: Path = _module("storage.datasets_root_dir").get_dataset_path(name)
+    return place
+
+
+def _seed(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+@contextmanager
+def _damage(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, AssertionError, RuntimeError) as error:
+        raise DamagedError(
+            f"{folder} cannot be read ({error}): it was cut short or damaged, or is of a form that "
+            "this version of Minari does not know"
+        ) from error
+
+
+def _minari() -> Any:
+    return extra_module("minari", "rl", "a data set of Minari's")
+
+
+def _module(name: str) -> Any:
+    return extra_module(f"minari.{name}", "rl", "a data set of Minari's")

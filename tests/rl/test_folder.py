@@ -1,0 +1,226 @@
+"""A folder of episodes gives back what was written; what was damaged or left out is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from everyformer.core.errors import ConfigError, DataError, UnsavedError
+from everyformer.core.sealed import DamagedError
+from everyformer.rl import EnvironmentConfig, Episode, Space, read_trajectories, write_trajectories
+from everyformer.rl.trajectories import Trajectories
+
+PICTURES = Space("box", "uint8", (3, 2), low=(0.0,), high=(255.0,))
+FORCES = Space("box", "float32", (2,), low=(-1.0, None), high=(1.0, 2.0))
+NODES, THREE = Space("discrete", "int64", count=6), Space("discrete", "int64", count=3)
+MAZE = EnvironmentConfig("everyformer/TMaze-v0", (), {"length": 12})
+
+
+def arrays(steps: int, seed: int = 0) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {
+        "observations": random.standard_normal((steps + 1, 3)).astype(np.float32),
+        "actions": random.integers(4, size=steps),
+        "rewards": random.standard_normal(steps),
+        "terminations": np.arange(steps) == steps - 1,
+        "truncations": np.zeros(steps, bool),
+    }
+
+
+def drawn(observed: Space, actions: Space, environment: Any = None) -> Trajectories:
+    """Episodes of random rows of these spaces."""
+    random = np.random.default_rng(1)
+
+    def rows(space: Space, count: int) -> np.ndarray:
+        high = 100 if space.count is None else space.count
+        return random.integers(high, size=(count, *space.shape)).astype(space.dtype)
+
+    episodes = [
+        Episode.of(
+            arrays(steps)
+            | {"observations": rows(observed, steps + 1), "actions": rows(actions, steps)},
+            seed,
+            {"noise": 0.25},
+        )
+        for steps, seed in ((1, 7), (6, None), (3, 2**32 - 1))
+    ]
+    return Trajectories(episodes, observed, actions, environment, 'by hand, "so" & so', 5)
+
+
+def bare(folder: Path, *episodes: dict[str, Any]) -> Path:
+    """A folder of .npz, as a person writes it."""
+    folder.mkdir(exist_ok=True)
+    for number, episode in enumerate(episodes):
+        np.savez(folder / f"walk-{number}.npz", **episode)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "data",
+    [drawn(PICTURES, FORCES), drawn(NODES, THREE, MAZE), drawn(FORCES, THREE)],
+    ids=["pictures", "numbers", "reals"],
+)
+def test_what_was_written_is_read(data: Trajectories, tmp_path: Path) -> None:
+    assert read_trajectories(write_trajectories(data, tmp_path / "data")) == data
+
+
+def test_the_table_can_be_read_by_people(tmp_path: Path) -> None:
+    data = drawn(FORCES, THREE, MAZE)
+    table = json.loads((write_trajectories(data, tmp_path / "d") / "trajectories.json").read_text())
+    assert table["environment"] == {"name": MAZE.name, "mask": [], "options": {"length": 12}}
+    assert table["recipe"] == data.recipe
+    assert table["statistics"]["return_mean"] == pytest.approx(data.returns.mean())
+    assert [row["return"] for row in table["episodes"]] == pytest.approx(data.returns.tolist())
+    assert table["episodes"][0]["facts"] == {"noise": 0.25}
+    assert [row["seed"] for row in table["episodes"]] == [7, None, 2**32 - 1]
+
+
+def test_a_folder_of_npz_is_read_in_the_order_of_names(tmp_path: Path) -> None:
+    found = read_trajectories(
+        bare(tmp_path, arrays(3), arrays(5) | {"seed": 9, "notes": np.zeros(2)})
+    )
+    assert found.episodes == (Episode(**arrays(3)), Episode(**arrays(5), seed=9))
+    assert found.observation_space == Space("box", "float32", (3,), low=(None,), high=(None,))
+    assert found.action_space.count == 1 + max(int(each.actions.max()) for each in found.episodes)
+    assert found.environment is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"rewards": None, "reward": np.zeros(3)},
+            r"no array 'rewards', .*mean 'reward'\?\): it has",
+        ),
+        (
+            {"observations": None, "obs": np.zeros((4, 3))},
+            r"no array 'observations'.*\(known: obs\)",
+        ),
+        ({"terminations": None}, "no array 'terminations', which every episode needs: it has"),
+        ({"actions": np.zeros(4, int)}, "4 observations and 4 actions"),
+        ({"rewards": np.array([0, np.nan, 0])}, "rewards holds nan at step 1"),
+        ({"seed": np.array([1, 2])}, "seed is .*one whole number"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"seed": -1}, "seed is -1: .* not negative"),
+        (arrays(0), "the episode is empty"),
+        ({"observations": np.zeros((4, 5), np.float32)}, r"shape \(5,\) a row: \(3,\) is needed"),
+        ({"actions": np.zeros((3, 2))}, "the actions are float64"),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    wrong = {name: each for name, each in (arrays(3) | change).items() if each is not None}
+    with pytest.raises(DataError, match=rf"walk-1\.npz.*{message}"):
+        read_trajectories(bare(tmp_path, arrays(3), wrong))
+
+
+@pytest.mark.parametrize("kept", [0, 10, 300, -30])
+def test_a_cut_npz_is_named(kept: int, tmp_path: Path) -> None:
+    path = bare(tmp_path, arrays(3), arrays(3)) / "walk-1.npz"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(DamagedError, match=r"walk-1\.npz cannot be read .*cut short"):
+        read_trajectories(tmp_path)
+
+
+def test_a_single_array_is_no_episode(tmp_path: Path) -> None:
+    with (tmp_path / "a.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(DamagedError, match=r"a.npz cannot be read \(it holds one array, without"):
+        read_trajectories(tmp_path)
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    bare(tmp_path, arrays(3) | {"actions": np.array([{}, {}, {}], dtype=object)})
+    with pytest.raises(DamagedError, match="nothing is unpickled"):
+        read_trajectories(tmp_path)
+
+
+FIRST = "episode-00000.safetensors"
+
+
+def cut(folder: Path) -> None:
+    path = folder / FIRST
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def flip(folder: Path) -> None:
+    content = bytearray((folder / FIRST).read_bytes())
+    content[-1] ^= 1
+    (folder / FIRST).write_bytes(content)
+
+
+def retell(folder: Path) -> None:
+    table = folder / "trajectories.json"
+    table.write_text(table.read_text().replace('"length": 12', '"length": 13'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, f"{FIRST} was cut short or damaged"),
+        (flip, f"{FIRST} was cut short or damaged"),
+        (lambda folder: (folder / FIRST).unlink(), f"{FIRST} is missing"),
+        (retell, "trajectories.json was changed or damaged"),
+    ],
+)
+def test_damage_to_what_was_written_is_named(damage: Any, message: str, tmp_path: Path) -> None:
+    folder = write_trajectories(drawn(FORCES, THREE, MAZE), tmp_path / "data")
+    damage(folder)
+    with pytest.raises(DamagedError, match=message):
+        read_trajectories(folder)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda place: None, "is no folder: give one that 'everyformer collect' wrote"),
+        (lambda place: place.write_text("x"), "is no folder"),
+        (lambda place: place.mkdir(), "holds neither trajectories.json nor .npz files"),
+    ],
+)
+def test_a_place_without_episodes_is_told(prepare: Any, message: str, tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    with pytest.raises(DataError, match=message):
+        read_trajectories(tmp_path / "data")
+
+
+def test_a_folder_with_something_in_it_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write_trajectories(drawn(FORCES, THREE), tmp_path / "data")
+    before = (tmp_path / "data" / FIRST).read_bytes()
+    with pytest.raises(ConfigError, match="is not empty: choose another --out"):
+        write_trajectories(drawn(NODES, THREE), tmp_path / "data")
+    with pytest.raises(ConfigError, match="is a file; choose another --out"):
+        write_trajectories(drawn(NODES, THREE), tmp_path / "data" / FIRST)
+    assert (tmp_path / "data" / FIRST).read_bytes() == before
+
+
+def test_a_disk_that_is_full_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("everyformer.rl.folder.save_file", full)
+    with pytest.raises(UnsavedError, match="the disk is full"):
+        write_trajectories(drawn(FORCES, THREE), tmp_path / "data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_environment_that_is_wanted_decides(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    folder = write_trajectories(drawn(FORCES, THREE, MAZE), tmp_path / "data")
+    assert read_trajectories(folder, MAZE).environment == MAZE
+    with pytest.raises(DataError, match=r"--env.length 12, and everyformer/TMaze-v0 is wanted"):
+        read_trajectories(folder, EnvironmentConfig(MAZE.name, (), {"length": 10}))
+    theirs = bare(tmp_path / "theirs", arrays(3), arrays(4))
+    found = read_trajectories(theirs, MAZE)
+    assert (found.action_space.count, found.observation_space.high) == (4, (1.0,))
+    assert found.environment == MAZE
+    with pytest.raises(DataError, match=r"walk-0.npz: the observations have the shape \(3,\)"):
+        read_trajectories(theirs, EnvironmentConfig("CartPole-v1"))
