@@ -86,7 +86,7 @@ class LanguageModel(Model):
         out = self.stack(x, mask=mask, state=state, taps=(*taps, *early))
         y = out.y
         if last is not None:
-            at = _last_of(inputs if embeddings is None else embeddings, last, mask)
+            at = last_of(inputs if embeddings is None else embeddings, last, mask)
             y, targets = gather_rows(y, at), None if targets is None else targets.gather(1, at)
         if taught and targets is not None:
             layers = [self.stack.norm(out.taps[tap]) for tap in early]
@@ -137,7 +137,7 @@ def predict(
     return head(y[:, :0]), *with_terms(torch.stack(sums).sum(), goals, terms)
 
 
-def _last_of(tokens: Tensor, last: int, mask: Mask | None) -> Tensor:
+def last_of(tokens: Tensor, last: int, mask: Mask | None) -> Tensor:
     """Where the last real tokens of each row of ``tokens`` (B, L, ...) stand: (B, last)."""
     batch, length = tokens.shape[:2]
     if mask is None or mask.keep is None:

@@ -1,0 +1,173 @@
+"""kNN-LM: what followed the nearest contexts of a store is mixed into what a model predicts.
+
+    q = f(x_<t),   N = k nearest keys of the store by d(k_i, q)
+    p_kNN(y) = sum over i in N of [v_i = y] softmax_i(-d_i / T)
+    p(y) = lambda p_kNN(y) + (1 - lambda) p_LM(y)
+
+f is what the feed-forward of the last layer reads, behind its norm (`ffn-input:-1`); keys are f of
+the contexts in the stored texts, values the tokens that came next. d is the squared distance, its
+root, or 1 - cos. Nothing is trained: texts are added to the store, or taken out of it.
+
+Cost: a search a token (`everyformer.retrieval.index`) and O(k + V).
+
+Source: Khandelwal et al. 2020, arXiv 1911.00172, sections 2 and 3; T from later work (1 there).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.bounds import Bounds, Count, Positive
+from everyformer.core.config import Options
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import ModelOutput
+from everyformer.core.state import StackState
+from everyformer.engines.rows import gather_rows
+from everyformer.models.language import LanguageModel, last_of, total_loss
+
+EM_ROUNDS, EM_CHANGE = 200, 1e-6
+STARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""weights that the one that EM finds must not be worse than"""
+
+
+@dataclass(frozen=True)
+class KnnOptions(Options):
+    """How a store is read."""
+
+    k: Count = 1024
+    """neighbours of a token"""
+    weight: Annotated[float, Bounds(0.0, 1.0)] = 0.25
+    """lambda: 0 leaves the store out, 1 the model"""
+    temperature: Positive = 1.0
+    """T, by which distances are divided"""
+    distance: Literal["squared", "root", "cosine"] = "squared"
+    """d: the squared Euclidean distance, its root, or 1 - cos"""
+
+
+class Found(NamedTuple):
+    """The neighbours of queries (N, width), nearest first."""
+
+    distances: Tensor
+    """(N, k), inf where there are fewer: squared, or 1 - cos"""
+    values: Tensor
+    """(N, k) int64, the tokens that followed them"""
+    rows: Tensor
+    """(N, k) int64, of the store; -1 where there are fewer"""
+
+
+class Reader(Protocol):
+    """A store with its index, as `KnnLanguageModel` reads it."""
+
+    def read(self, queries: Tensor, k: int) -> Found:
+        """The nearest keys."""
+
+
+class KnnLanguageModel(nn.Module):
+    """A causal language model that reads a store; called as the model is.
+
+    Its logits are logarithms of the mixed probabilities. In training it is the model alone.
+
+    Args:
+        tap: where keys come from (`everyformer.core.taps`).
+    """
+
+    def __init__(
+        self, model: LanguageModel, reader: Reader, options: KnnOptions, tap: str = "ffn-input:-1"
+    ) -> None:
+        super().__init__()
+        self.model, self.reader, self.options, self.tap = model, reader, options, tap
+        self.config = model.config
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        taps: Sequence[str] = (),
+        last: int | None = None,
+    ) -> ModelOutput:
+        """As `LanguageModel.forward`; of padding and where nothing is predicted the model alone."""
+        if self.training or self.options.weight == 0:
+            return self.model(inputs, targets=targets, mask=mask, state=state, taps=taps, last=last)
+        wanted = taps if self.tap in taps else (*taps, self.tap)
+        out = self.model(inputs, mask=mask, state=state, taps=wanted, last=last)
+        queries, goals = out.taps[self.tap], targets
+        real = torch.ones(inputs.shape, dtype=torch.bool, device=inputs.device)
+        real = real if mask is None or mask.keep is None else mask.keep
+        if last is not None:
+            at = last_of(inputs, last, mask)
+            queries, real = gather_rows(queries, at), real.gather(1, at)
+            goals = None if targets is None else targets.gather(1, at)
+        found = self.reader.read(queries[real].float(), self.options.k)
+        logs = out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)).log_softmax(-1)
+        known = neighbour_probabilities(found, self.config.vocabulary, self.options).to(logs.dtype)
+        mixed = logs.index_put((real,), mix(logs[real], known, self.options.weight))
+        loss, losses = total_loss(mixed, goals, {}, self.config)
+        inside = {tap: out.taps[tap] for tap in taps}
+        return ModelOutput(mixed, loss, losses, out.state, taps=inside)
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not here is the model's."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+
+def weights(distances: Tensor, options: KnnOptions) -> Tensor:
+    """softmax_i(-d_i / T) of distances (N, k); a query without neighbours has zeros."""
+    d = distances.sqrt() if options.distance == "root" else distances
+    scores = -d / options.temperature
+    nothing = (scores == -math.inf).all(-1, keepdim=True)
+    return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+
+
+def neighbour_probabilities(found: Found, vocabulary: int, options: KnnOptions) -> Tensor:
+    """p_kNN (N, V)."""
+    w = weights(found.distances, options)
+    empty = w.new_zeros(len(w), vocabulary)
+    return empty.scatter_add(1, found.values.masked_fill(found.rows < 0, 0), w)
+
+
+def mix(of_model: Tensor, of_neighbours: Tensor, weight: float) -> Tensor:
+    """log p from log p_LM and p_kNN (N, V); exact where lambda is 0 or 1.
+
+    A query without neighbours has the model alone.
+    """
+    if weight == 0:
+        return of_model
+    logs = mixed = of_neighbours.log()
+    if weight < 1:
+        mixed = torch.logaddexp(math.log(weight) + logs, math.log1p(-weight) + of_model)
+    return torch.where(of_neighbours.any(-1, keepdim=True), mixed, of_model)
+
+
+def best_weight(of_model: Tensor, of_neighbours: Tensor) -> float:
+    """The lambda that makes targets most likely, from their log p_LM and p_kNN (N,), by EM.
+
+    Each round it becomes the mean share of p_kNN in p, from 0.5 on; where it does not come to the
+    best of 0, 1/4, 1/2, 3/4 and 1 itself (the ends are no places where it could begin), that is
+    taken.
+    """
+    of_model, of_neighbours = of_model.double(), of_neighbours.double().exp()
+    weight = 0.5
+    for _ in range(EM_ROUNDS):
+        mixed = weight * of_neighbours + (1 - weight) * of_model.exp()
+        share = float((weight * of_neighbours / mixed.clamp(min=1e-300)).mean())
+        change, weight = abs(share - weight), share
+        if change < EM_CHANGE:
+            break
+
+    def loss(candidate: float) -> float:
+        mixed = candidate * of_neighbours + (1 - candidate) * of_model.exp()
+        return -float(mixed.log().mean())
+
+    return min((weight, *STARTS), key=loss)

@@ -1,0 +1,186 @@
+"""kNN-LM: what is mixed, how much, and that keys and queries are the same thing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import everyformer as ef
+from everyformer.core.config import from_dict
+from everyformer.core.errors import ConfigError
+from everyformer.core.mask import Mask
+from everyformer.generation.sampling import generate
+from everyformer.models.knn_lm import (
+    Found,
+    KnnLanguageModel,
+    KnnOptions,
+    best_weight,
+    mix,
+    neighbour_probabilities,
+)
+
+IDS = torch.randint(0, 20, (2, 17), generator=torch.Generator().manual_seed(1))
+
+
+class Everything:
+    """A store in memory, searched by brute force."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values = keys, values
+
+    def read(self, queries: Tensor, k: int) -> Found:
+        squares = (queries[:, None].double() - self.keys[None].double()).square().sum(-1)
+        best = squares.sort(-1)
+        rows = best.indices[:, :k]
+        return Found(best.values[:, :k], self.values[rows], rows)
+
+
+def model(wiring: str = "pre") -> Any:
+    torch.manual_seed(0)
+    made = ef.create_model(
+        "rope", width=16, heads=2, layers=2, vocabulary=20, wiring=wiring, max_length=64
+    )
+    return made.double().eval()
+
+
+def store_of(made: Any, text: Tensor) -> Everything:
+    """Keys are where the next token is predicted, values that token."""
+    keys = made(text[:, :-1], taps=["ffn-input:-1"]).taps["ffn-input:-1"]
+    return Everything(keys.flatten(0, 1).detach(), text[:, 1:].flatten())
+
+
+def knn(made: Any, reader: Any, **options: Any) -> KnnLanguageModel:
+    return KnnLanguageModel(made, reader, KnnOptions(**options)).eval()
+
+
+def test_the_papers_defaults() -> None:
+    o = KnnOptions()
+    assert (o.k, o.weight, o.temperature, o.distance) == (1024, 0.25, 1.0, "squared")
+    assert knn(model(), None).tap == "ffn-input:-1"
+
+
+@pytest.mark.parametrize("distance", ["squared", "root", "cosine"])
+def test_probabilities_of_neighbours_are_the_equation(distance: str) -> None:
+    d = torch.tensor([[0.5, 1.0, 4.0], [0.0, 0.0, math.inf]]).double()
+    values = torch.tensor([[3, 1, 3], [2, 2, 0]])
+    rows = torch.tensor([[5, 6, 7], [8, 9, -1]])
+    found = neighbour_probabilities(
+        Found(d, values, rows), 5, KnnOptions(distance=distance, temperature=2.0)
+    )
+    of = (lambda x: math.sqrt(x)) if distance == "root" else (lambda x: x)
+    e = [math.exp(-of(x) / 2) for x in (0.5, 1.0, 4.0)]
+    expected = torch.zeros(2, 5).double()
+    expected[0, 3], expected[0, 1] = (e[0] + e[2]) / sum(e), e[1] / sum(e)
+    expected[1, 2] = 1.0
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_temperature_without_end_counts_neighbours() -> None:
+    d, values = torch.rand(1, 6).double() * 9, torch.tensor([[0, 1, 1, 2, 2, 2]])
+    found = neighbour_probabilities(Found(d, values, values), 3, KnnOptions(temperature=1e12))
+    torch.testing.assert_close(found, torch.tensor([[1, 2, 3]]).double() / 6)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+def test_the_mixture_is_of_probabilities_and_exact_at_both_ends(weight: float) -> None:
+    of_model = torch.randn(3, 7).double().log_softmax(-1)
+    of_neighbours = torch.tensor([[0.5, 0.5, 0, 0, 0, 0, 0], [0] * 6 + [1], [0] * 7]).double()
+    mixed = mix(of_model, of_neighbours, weight)
+    expected = weight * of_neighbours + (1 - weight) * of_model.exp()
+    expected[2] = of_model[2].exp()
+    torch.testing.assert_close(mixed.exp(), expected)
+    assert not mixed.isnan().any()
+    if weight == 0:
+        assert torch.equal(mixed, of_model)
+    torch.testing.assert_close(mixed.exp().sum(-1), torch.ones(3).double())
+
+
+@pytest.mark.parametrize("wiring", ["pre", "post"])
+def test_logits_are_the_whole_equation_for_every_token(wiring: str) -> None:
+    made = model(wiring)
+    text = torch.randint(0, 20, (3, 30), generator=torch.Generator().manual_seed(2))
+    reader = store_of(made, text)
+    out = knn(made, reader, k=5, weight=0.4, temperature=3.0)(IDS, targets=IDS)
+    queries = made(IDS, taps=["ffn-input:-1"]).taps["ffn-input:-1"]
+    of_model = made(IDS).logits.softmax(-1)
+    for row in range(2):
+        for at in range(17):
+            squares = (reader.keys - queries[row, at]).square().sum(-1)
+            near = squares.argsort()[:5]
+            e = (-squares[near] / 3.0).exp()
+            p = torch.zeros(20).double()
+            for share, value in zip(e / e.sum(), reader.values[near], strict=True):
+                p[value] += share
+            expected = 0.4 * p + 0.6 * of_model[row, at]
+            torch.testing.assert_close(out.logits[row, at].exp(), expected)
+    each = -out.logits.gather(-1, IDS[..., None])
+    torch.testing.assert_close(out.loss, each.mean())
+
+
+def test_a_store_of_the_same_text_knows_what_comes_next() -> None:
+    """Contexts of queries are those of keys: the nearest key is the query itself."""
+    made = model()
+    reader = store_of(made, IDS)
+    out = knn(made, reader, k=1, weight=1.0)(IDS[:, :-1])
+    assert torch.equal(out.logits.argmax(-1), IDS[:, 1:])
+
+
+def test_rows_of_a_store_in_another_order_change_nothing() -> None:
+    made = model()
+    reader = store_of(made, IDS)
+    order = torch.randperm(len(reader.keys))
+    other = Everything(reader.keys[order], reader.values[order])
+    torch.testing.assert_close(
+        knn(made, reader, k=4)(IDS).logits, knn(made, other, k=4)(IDS).logits
+    )
+
+
+def test_streams_padding_and_the_last_token_alone_are_one_pass() -> None:
+    made = model()
+    mixed = knn(made, store_of(made, IDS.flip(0, 1)), k=6, temperature=5.0)
+    whole = mixed(IDS).logits
+    state, parts = mixed.init_state(2), []
+    for piece in IDS.split(5, dim=1):
+        out = mixed(piece, state=state)
+        state = out.state
+        parts.append(out.logits)
+    torch.testing.assert_close(torch.cat(parts, 1), whole)
+    torch.testing.assert_close(mixed(IDS, last=1).logits[:, 0], whole[:, -1])
+    padded = torch.cat((torch.zeros(2, 3).long(), IDS), 1)
+    keep = (torch.arange(20) >= 3).expand(2, -1)
+    torch.testing.assert_close(mixed(padded, mask=Mask(keep=keep)).logits[:, 3:], whole)
+    assert generate(mixed, IDS, tokens=4).shape == (2, 4)
+
+
+def test_in_training_it_is_the_model_alone() -> None:
+    made = model()
+    mixed = knn(made, None).train()
+    torch.testing.assert_close(mixed(IDS).logits, made(IDS).logits)
+    torch.testing.assert_close(knn(made, None, weight=0.0)(IDS).logits, made(IDS).logits)
+
+
+def test_em_finds_the_best_weight_and_is_never_worse_than_five_others() -> None:
+    torch.manual_seed(3)
+    of_model = (0.2 + 0.6 * torch.rand(500).double()).log()
+    of_neighbours = torch.where(torch.rand(500) < 0.4, 0.9, 0.01).double().log()
+    found = best_weight(of_model, of_neighbours)
+
+    def loss(weight: float) -> float:
+        return -float((weight * of_neighbours.exp() + (1 - weight) * of_model.exp()).log().mean())
+
+    grid = [n / 1000 for n in range(1001)]
+    assert loss(found) <= min(map(loss, grid)) + 1e-9
+    assert found == pytest.approx(min(grid, key=loss), abs=2e-3)
+    nothing = torch.full((5,), -math.inf).double()
+    assert best_weight(of_model[:5], nothing) == 0.0
+    assert best_weight(of_model[:5], torch.zeros(5).double()) == 1.0
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
+def test_a_weight_is_a_share(weight: float) -> None:
+    with pytest.raises(ConfigError, match="weight"):
+        from_dict(KnnOptions, {"weight": weight})
