@@ -24,6 +24,7 @@ SMALL: dict[str, dict[str, Any]] = {
     # what makes members forget, cut and overflow within two dozen tokens
     "transformer-xl": {"slots": 4}, "gtrxl": {"slots": 4},
     "compressive": {"slots": 4, "compressed": 3, "rate": 2},
+    "memorizing": {"slots": 4, "size": 6, "neighbours": 2},
     "aft-local": {"window": 4}, "aft-conv": {"kernel": 3}, "longformer": {"window": 6},
     "bigbird": {"block_size": 4}, "linformer-chunked": {"causal_chunk": 4},
     "image-transformer": {"block_size": 4}, "sparse-transformer": {"stride": 4},
