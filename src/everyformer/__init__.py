@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from everyformer.generation.sampling import generate as generate
     from everyformer.generation.sampling import stream as stream
     from everyformer.interop.multihead import MultiheadAttention as MultiheadAttention
+    from everyformer.models.body import create_body as create_body
     from everyformer.models.build import by_head as by_head
     from everyformer.models.build import by_layer as by_layer
     from everyformer.models.build import create_mixer as create_mixer
@@ -58,6 +59,7 @@ _HOMES = {
     "generate": "generation.sampling",
     "stream": "generation.sampling",
     "MultiheadAttention": "interop.multihead",
+    "create_body": "models.body",
     "by_head": "models.build",
     "by_layer": "models.build",
     "create_mixer": "models.build",

@@ -200,6 +200,19 @@ FAMILY: tuple[Member, ...] = (
         group="memory of the past",
     ),
     Member(
+        "gtrxl", "GTrXL: gated Transformer-XL", "Parisotto et al.", 2020, "1910.06764",
+        _genes(position=Choice("xl-relative", {"start_std": 0.0}),
+               memory=Choice("segment", {"same_length": "always"}),
+               wiring="gated", block={"feedforward": "relu"}),
+        (LM,),
+        Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, 12 L d^2 for the gates",
+             "M d, constant"),
+        "at the start it is near the identity, so that a policy can learn to react before it "
+        "learns to remember",
+        bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
+        group="memory of the past",
+    ),
+    Member(
         "memorizing", "Memorizing Transformer: a layer that looks up", "Wu et al.", 2022,
         "2203.08913",
         _genes(position="t5-relative", memory="memorizing"), (LM,),

@@ -9,6 +9,7 @@ import pytest
 from test_bounds import OPTIONS
 
 import everyformer as ef
+from everyformer.blocks.wirings import WIRINGS
 from everyformer.cli.run_options import read_run
 from everyformer.core.bounds import Condition
 from everyformer.core.config import field_types, from_dict
@@ -100,6 +101,8 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      {"reconstruction_norm": "sum", "reconstruction": "none"},
      "'reconstruction_norm'='sum' is read with another reconstruction than 'none' alone",
      {"reconstruction": "attention"}),
+    (WIRINGS.get("gated").Options, {"gate_bias": 1.0, "gate": "input"}, "'gate_bias'=1.0 is read "
+     "with another gate than 'input' or 'residual' alone, and gate is 'input'", {"gate": "gru"}),
 ]  # fmt: skip
 
 

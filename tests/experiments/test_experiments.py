@@ -21,7 +21,9 @@ def test_every_member_has_an_experiment_and_every_experiment_a_member():
         assert experiment.members
 
 
-@pytest.mark.parametrize("name", ["saturation", "waves", "rotation", "reversible", "paths"])
+@pytest.mark.parametrize(
+    "name", ["saturation", "waves", "rotation", "reversible", "paths", "near-identity"]
+)
 def test_quick_claims_are_seen(name, tmp_path):
     (experiment,) = base.find(name)
     result = base.perform(experiment, base.StudySetting(seeds=2, say=lambda text: None), tmp_path)

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.blocks.wirings import WIRINGS
 from everyformer.core.config import to_dict
 from everyformer.family import FAMILY
 from everyformer.memory import MEMORIES
@@ -137,6 +138,13 @@ MEMORY_ROWS: dict[str, tuple[Values, Values]] = {
         {"slots": 128, "half": False}),
 }  # fmt: skip
 
+WIRING_ROWS: dict[str, tuple[Values, Values]] = {
+    "pre": ({}, {}),
+    "post": ({}, {}),
+    "reversible": ({}, {"reversible_output": "concat"}),
+    "gated": ({"gate": "gru", "gate_bias": 2.0, "relu": True, "last_norm": False}, {}),
+}
+
 ARCHITECTURE: Values = {
     "width": 128, "layers": 4, "heads": 4, "max_length": None, "patch": 4, "pooling": "mean",
     "head_hidden": None, "head_activation": "gelu", "causal": None,
@@ -189,6 +197,10 @@ MEMBER_ROWS: dict[str, Values] = {
     "learned-per-layer": {"position": "learned-per-layer", "layer_losses": True, "lookahead": 0.5},
     "transformer-xl": {**RECURRENT, "memory": "segment"},
     "compressive": {**RECURRENT, "memory": "compressive"},
+    # rows of the memory are read by distance, u and v start at 0, acting is learning (our choice)
+    "gtrxl": {"position": "xl-relative", "position_options": {"start_std": 0.0},
+              "memory": "segment", "memory_options": {"same_length": "always"},
+              "wiring": "gated", "block": {"feedforward": "relu"}, "scale_embedding": True},
     "memorizing": {"position": "t5-relative", "memory": "memorizing"},
     "aft-full": {"mixer": "aft-full"},
     "aft-local": {"mixer": "aft-local"},
@@ -270,8 +282,13 @@ WAVES = {
 
 @pytest.mark.parametrize(
     ("registry", "rows"),
-    [(MIXERS, MIXER_ROWS), (POSITIONS, POSITION_ROWS), (MEMORIES, MEMORY_ROWS)],
-    ids=["mixers", "positions", "memories"],
+    [
+        (MIXERS, MIXER_ROWS),
+        (POSITIONS, POSITION_ROWS),
+        (MEMORIES, MEMORY_ROWS),
+        (WIRINGS, WIRING_ROWS),
+    ],
+    ids=["mixers", "positions", "memories", "wirings"],
 )
 def test_every_registered_part_has_a_row_of_all_its_options(
     registry: Any, rows: dict[str, tuple[Values, Values]]

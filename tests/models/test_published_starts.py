@@ -204,6 +204,8 @@ MEMBER_ROWS: dict[str, tuple[float, Row]] = {
     "learned-per-layer": (SMALL, {}),
     "transformer-xl": (UNIT, {}),
     "compressive": (UNIT, {}),
+    "gtrxl": (UNIT, {"*_gate.of_*.weight": GLOROT, "*_gate.bias": C(2.0),
+                     "*.position.u": C(0.0), "*.position.v": C(0.0)}),
     "memorizing": (SMALL, {}),
     "aft-full": (UNIT, {}),
     "aft-local": (UNIT, {}),

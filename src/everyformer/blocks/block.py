@@ -5,16 +5,15 @@ f = drop(mixer(.)),  then f = drop(ffn(.));     a decoder's reads an encoder's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.feedforward import FeedForward, drop, make_norm
 from everyformer.blocks.options import BlockOptions
-from everyformer.blocks.wirings.base import Norm, Part, Stream, Wiring
+from everyformer.blocks.wirings.base import Around, Part, Stream, Wiring
 from everyformer.blocks.wirings.pre import PreNorm
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
@@ -47,6 +46,9 @@ class Block(nn.Module):
         self.cross_norm = None if cross is None else make_norm(mixer.width, options)
         self.feedforward = FeedForward(mixer.width, options) if mixer.with_feedforward else None
         self.feedforward_norm = make_norm(mixer.width, options) if self.feedforward else None
+        self.mixer_gate = self.wiring.make_gate(mixer.width)
+        self.cross_gate = self.wiring.make_gate(mixer.width) if self.cross else None
+        self.feedforward_gate = self.wiring.make_gate(mixer.width) if self.feedforward else None
         self.dropout = options.dropout
         self.drop_path = drop_path
 
@@ -80,7 +82,7 @@ class Block(nn.Module):
         wanted: dict[str, Tensor] = {}
         for part in self.parts:
             f = partial(self.branch, part, context=context, mask=mask, state=state)
-            stream, out = self.wiring.step(stream, self.norm_of(part), f)
+            stream, out = self.wiring.step(stream, self.around(part), f)
             wanted |= {name: inside for name, inside in out.taps.items() if name in taps}
             if part == "mixer":
                 after, losses = out.state, out.losses
@@ -104,18 +106,21 @@ class Block(nn.Module):
         assert self.feedforward is not None
         return LayerOutput(self._thin(self.feedforward(x)), None, {}, {"ffn-input": x})
 
-    def norm_of(self, part: Part) -> Norm:
-        """The norm of a sub-layer."""
-        return cast(Callable[[Tensor], Tensor], getattr(self, f"{part}_norm"))
+    def around(self, part: Part) -> Around:
+        """The norm and the gate of a sub-layer."""
+        return Around(getattr(self, f"{part}_norm"), getattr(self, f"{part}_gate"))
 
     def weights_of(self, part: Part) -> dict[str, nn.Parameter]:
-        """The parameters that one sub-layer and its norm use, by name."""
-        both = (f"{part}_norm", part)
-        return {k: w for name in both for k, w in self.get_submodule(name).named_parameters(name)}
+        """The parameters that one sub-layer, its norm and its gate use, by name."""
+        names = (f"{part}_norm", part, f"{part}_gate")
+        modules = ((name, getattr(self, name)) for name in names)
+        return {
+            k: w for name, own in modules if own is not None for k, w in own.named_parameters(name)
+        }
 
     def extend(self, stream: Stream, *, mask: Mask | None = None, state: State) -> State:
         """Take the layer's input into its state without computing the layer's output."""
-        read = self.wiring.read(stream, self.mixer_norm)
+        read = self.wiring.read(stream, self.around("mixer"))
         return self.mixer.extend(read, mask=mask, state=state)
 
     def _read(self, x: Tensor, context: State | None) -> Tensor:

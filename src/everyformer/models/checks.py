@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from everyformer.blocks.wirings import WIRING
+from everyformer.blocks.wirings._gates import GATES
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import TASKS, tasks_that
@@ -26,6 +28,7 @@ def check_model(config: ModelConfig) -> None:
             "predicts once for a whole row: leave it out"
         )
     _check_reversible(config)
+    _check_gated(config)
     task = TASKS[config.task]
     if len(config.target_mean) != len(config.target_std) or not config.target_mean:
         raise ConfigError(
@@ -126,4 +129,18 @@ def _check_reversible(config: ModelConfig) -> None:
         raise GeneError(
             "reversible_output='concat' gives twice the width, but tie=True makes the output layer "
             "as wide as the embeddings: use tie=False, or reversible_output='mean'"
+        )
+
+
+def _check_gated(config: ModelConfig) -> None:
+    """A gate makes something of a sub-layer that is left out, unless it adds."""
+    wiring = config.genes["wiring"]
+    if wiring.name != "gated" or not config.block.drop_path:
+        return
+    gate = str(WIRING.typed(wiring).get("gate"))
+    if gate in GATES and not GATES[gate].keeps_stream:
+        raise GeneError(
+            f"drop_path={config.block.drop_path} leaves sub-layers out, but gate '{gate}' of "
+            "wiring 'gated' changes the stream without them too: use drop_path=0, or gate "
+            "'output', 'sigtanh' or 'residual'"
         )

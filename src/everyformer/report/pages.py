@@ -190,6 +190,8 @@ def _usage(calls: list[str], command: str) -> list[str]:
 
 def _subject(member: Member) -> tuple[str, str]:
     """Gene and name of what makes the member what it is."""
+    if member.genes["wiring"].name == "gated":
+        return "wiring", "gated"
     mixer, position, memory = (member.genes[gene] for gene in ("mixer", "position", "memory"))
     special = mixer.name == "attention" and position.name not in (None, "sinusoidal")
     special = special or member.name == "sinusoidal"

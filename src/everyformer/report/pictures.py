@@ -6,7 +6,7 @@ changes. Each figure carries its caption as its label (``figure.get_label()``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,17 +20,14 @@ from torch import Tensor
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError, nearest
 from everyformer.core.files import file_written_whole, named_as
-from everyformer.core.mixer import Mixer
 from everyformer.core.panels import Recorded
 from everyformer.core.tasks import TASKS
 from everyformer.core.trace import Trace, trace
 from everyformer.core.wording import listed
 from everyformer.generation.pixels import draw_images
 from everyformer.genes import GENES
-from everyformer.memory.base import Memory
 from everyformer.models.base import Model, evaluating
 from everyformer.models.pixels import DrawingModel
-from everyformer.positions.base import Position
 from everyformer.report.confusion import MEASURED, Measured
 from everyformer.report.heatmaps import draw_offered
 from everyformer.report.inside import COMPARED, KINDS, View
@@ -78,10 +75,8 @@ class Inside:
     @cached_property
     def recorded(self) -> Recorded:
         """How parts of the model draw what they alone record."""
-        parts = (
-            part for part in self.model.modules() if isinstance(part, Mixer | Position | Memory)
-        )
-        return {name: draw for part in parts for name, draw in part.recorded.items()}
+        parts: Iterator[Recorded] = (getattr(m, "recorded", {}) for m in self.model.modules())
+        return {name: draw for part in parts for name, draw in part.items()}
 
     def draw(self, what: str) -> dict[str, Figure]:
         """The figures of one kind of picture, by name; none where there is no such thing."""

@@ -134,12 +134,12 @@ def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers 
 
 
 def _around(chance: random.Random) -> dict[str, Any]:
-    """Any choice for the genes around a stack, with the first options that each is tried on."""
+    """Any choice for the genes around a stack, with options that it is tried on."""
     options: dict[str, Any] = {}
     for gene in (gene for gene in GENES.values() if gene.footing):
         options[gene.name] = name = chance.choice(gene.alternatives.names())
         tried = gene.alternatives.get(name).trials.variants
-        options[f"{gene.name}_options"] = dict(tried[0]) if tried else {}
+        options[f"{gene.name}_options"] = dict(chance.choice(tried or ({},)))
     return options
 
 

@@ -20,7 +20,8 @@ class WiringGene(Gene):
     footing = True
     question = (
         "how sub-layers are joined to the stream: pre, x + f(norm(x)); post, norm(x + f(x)), as "
-        "published in 2017; reversible, x1 + f(norm(x2)), whose activations are not kept"
+        "published in 2017; reversible, x1 + f(norm(x2)), whose activations are not kept; gated, "
+        "g(x, relu(f(norm(x)))) with a gate that is learned"
     )
 
     def around(self, plan: Blueprint) -> Wiring:

@@ -3,16 +3,17 @@
     stream' = join(stream, f(read(stream)))              for each sub-layer f of each layer
 
 What a sub-layer reads and how its output is joined is all that wirings differ in. A wiring has no
-state of its own: one serves all layers of a stack. The one loop over layers is `Pass.run`: who
-computes layers in another way (kept, computed again, recorded for a backward pass by hand) changes
-how one layer is called, `Pass.through`, not the loop.
+state and no weights of its own: one serves all layers of a stack. What a layer has around each of
+its sub-layers, a norm and, where the wiring makes one, a gate, is handed to it. The one loop over
+layers is `Pass.run`: who computes layers in another way (kept, computed again, recorded for a
+backward pass by hand) changes how one layer is called, `Pass.through`, not the loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, final
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +23,25 @@ from everyformer.core.choices import recomputed
 from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import LayerOutput, Losses, add_losses
+from everyformer.core.panels import Recorded
 from everyformer.core.state import State
 from everyformer.core.taps import Tap
 from everyformer.core.trials import Trials
 
 Part = Literal["mixer", "cross", "feedforward"]
 Norm = Callable[[Tensor], Tensor]
+Gate = Callable[[Tensor, Tensor], Tensor]
+"""(stream, output) to the next stream, (B, L, width) each"""
 Stream = Any
 """what goes from layer to layer: (B, L, width), or what a wiring makes of it"""
+
+
+class Around(NamedTuple):
+    """What a layer has around one of its sub-layers."""
+
+    norm: Norm
+    gate: Gate | None
+    """as `Wiring.make_gate` made it"""
 
 
 class Layer(Protocol):
@@ -47,11 +59,11 @@ class Layer(Protocol):
     def branch(self, part: Part, x: Tensor, **given: Any) -> LayerOutput:
         """One sub-layer without its norm."""
 
-    def norm_of(self, part: Part) -> Norm:
-        """The norm of one."""
+    def around(self, part: Part) -> Around:
+        """The norm and the gate of one."""
 
     def weights_of(self, part: Part) -> dict[str, nn.Parameter]:
-        """The weights of both."""
+        """The weights of all three."""
 
 
 class Wiring:
@@ -61,7 +73,9 @@ class Wiring:
     Options: ClassVar[type] = NoOptions
     trials: ClassVar[Trials] = Trials()
     """what the laws try it on"""
-    last_norm: ClassVar[bool] = True
+    recorded: ClassVar[Recorded] = {}
+    """how what its gates record as they run is drawn"""
+    last_norm: bool = True
     """whether the stack norms what comes out of the last layer"""
     recomputes: ClassVar[bool] = False
     """whether activations are made again anyway, so that checkpoints would save nothing"""
@@ -72,6 +86,10 @@ class Wiring:
     def out_width(self, width: int) -> int:
         """Channels of what comes out of a stack of so many."""
         raise NotImplementedError
+
+    def make_gate(self, width: int) -> nn.Module | None:
+        """What joins the output of one sub-layer of one layer by weights; None: nothing does."""
+        return None
 
     def open(self, x: Tensor) -> Stream:
         """The stream that begins with ``x``."""
@@ -85,11 +103,11 @@ class Wiring:
         """The stream with ``added`` (B or 1, L, width) on it, before a layer."""
         raise NotImplementedError
 
-    def read(self, stream: Stream, norm: Norm) -> Tensor:
-        """What a sub-layer with this ``norm`` reads."""
+    def read(self, stream: Stream, around: Around) -> Tensor:
+        """What a sub-layer with this ``around`` it reads."""
         raise NotImplementedError
 
-    def join(self, stream: Stream, y: Tensor, norm: Norm) -> Stream:
+    def join(self, stream: Stream, y: Tensor, around: Around) -> Stream:
         """The stream with a sub-layer's output in it."""
         raise NotImplementedError
 
@@ -99,11 +117,11 @@ class Wiring:
 
     @final
     def step(
-        self, stream: Stream, norm: Norm, f: Callable[[Tensor], LayerOutput]
+        self, stream: Stream, around: Around, f: Callable[[Tensor], LayerOutput]
     ) -> tuple[Stream, LayerOutput]:
         """One sub-layer."""
-        out = f(self.read(stream, norm))
-        return self.join(stream, out.y, norm), out
+        out = f(self.read(stream, around))
+        return self.join(stream, out.y, around), out
 
 
 class Residual(Wiring):

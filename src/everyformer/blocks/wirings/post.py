@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from everyformer.blocks.wirings import WIRINGS
-from everyformer.blocks.wirings.base import Norm, Residual
+from everyformer.blocks.wirings.base import Around, Residual
 
 
 @WIRINGS.register("post")
@@ -18,8 +18,8 @@ class PostNorm(Residual):
     name = "post"
     last_norm = False
 
-    def read(self, stream: Tensor, norm: Norm) -> Tensor:
+    def read(self, stream: Tensor, around: Around) -> Tensor:
         return stream
 
-    def join(self, stream: Tensor, y: Tensor, norm: Norm) -> Tensor:
-        return norm(stream + y)
+    def join(self, stream: Tensor, y: Tensor, around: Around) -> Tensor:
+        return around.norm(stream + y)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from everyformer.blocks.wirings import WIRINGS
-from everyformer.blocks.wirings.base import Norm, Residual
+from everyformer.blocks.wirings.base import Around, Residual
 
 
 @WIRINGS.register("pre")
@@ -17,8 +17,8 @@ class PreNorm(Residual):
 
     name = "pre"
 
-    def read(self, stream: Tensor, norm: Norm) -> Tensor:
-        return norm(stream)
+    def read(self, stream: Tensor, around: Around) -> Tensor:
+        return around.norm(stream)
 
-    def join(self, stream: Tensor, y: Tensor, norm: Norm) -> Tensor:
+    def join(self, stream: Tensor, y: Tensor, around: Around) -> Tensor:
         return stream + y

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from everyformer.blocks.wirings import WIRINGS
-from everyformer.blocks.wirings.base import Layer, Norm, Part, Pass, Wiring
+from everyformer.blocks.wirings.base import Around, Layer, Part, Pass, Wiring
 from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.config import Options
 from everyformer.core.errors import EveryformerError
@@ -93,10 +93,10 @@ class Reversible(Wiring):
     def shift(self, stream: Halves, added: Tensor) -> Halves:
         return Halves(stream.a + added, stream.b + added, stream.dtype)
 
-    def read(self, stream: Halves, norm: Norm) -> Tensor:
-        return norm(stream.b.to(stream.dtype))
+    def read(self, stream: Halves, around: Around) -> Tensor:
+        return around.norm(stream.b.to(stream.dtype))
 
-    def join(self, stream: Halves, y: Tensor, norm: Norm) -> Halves:
+    def join(self, stream: Halves, y: Tensor, around: Around) -> Halves:
         return Halves(stream.b, stream.a + y, stream.dtype)
 
     def run(self, blocks: Sequence[Layer], x: Tensor, given: Pass) -> Halves:
@@ -187,7 +187,7 @@ class Recorded(Pass):
                 random = self.steps[-1].random
             with keep_choices() as choices:
                 f = partial(block.branch, part, **given)
-                stream, out = block.wiring.step(stream, block.norm_of(part), f)
+                stream, out = block.wiring.step(stream, block.around(part), f)
             self.steps.append(Step(block, part, n, layer, random, choices, len(out.losses)))
             self.names += out.losses
             self.terms += out.losses.values()
@@ -228,7 +228,7 @@ class _Branch(nn.Module):
 
     def forward(self, x: Tensor, **given: Any) -> LayerOutput:
         block = cast(Layer, self.block)
-        return block.branch(self.part, block.norm_of(self.part)(x), **given)
+        return block.branch(self.part, block.around(self.part).norm(x), **given)
 
 
 class _Reversible(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -182,3 +183,19 @@ class ContextState(State):
     """(B, H_kv, S, D_v)"""
     keep: Tensor
     """(B, S) bool"""
+
+
+def freed(carried: Any) -> Any:
+    """A state without the slots of keys and values that none of its rows holds any more.
+
+    Rows that are reset leave theirs behind, so that one episode after the other would need room for
+    all. Not for states that hold something else by slot (Reformer's buckets, memories).
+    """
+    if isinstance(carried, KeyValueState):
+        return carried.last(int(carried.slots()[0].sum(1).max()))
+    if isinstance(carried, tuple):
+        return tuple(map(freed, carried))
+    if not isinstance(carried, State):
+        return carried
+    inner = {f.name: freed(getattr(carried, f.name)) for f in fields(carried)}  # type: ignore[arg-type]
+    return type(carried)(**inner)
