@@ -101,6 +101,11 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      {"reconstruction_norm": "sum", "reconstruction": "none"},
      "'reconstruction_norm'='sum' is read with another reconstruction than 'none' alone",
      {"reconstruction": "attention"}),
+    (MEMORIES.get("memorizing").Options, {"gate": -1.0, "combine": "joint"},  # type: ignore[attr-defined]
+     "'gate'=-1.0 is read with another combine than 'joint' alone", {"combine": "gate"}),
+    (MEMORIES.get("memorizing").Options,  # type: ignore[attr-defined]
+     {"unit_scale": 3.0, "normalize": False},
+     "'unit_scale'=3.0 is read with another normalize than False alone", {"normalize": True}),
     (WIRINGS.get("gated").Options, {"gate_bias": 1.0, "gate": "input"}, "'gate_bias'=1.0 is read "
      "with another gate than 'input' or 'residual' alone, and gate is 'input'", {"gate": "gru"}),
 ]  # fmt: skip

@@ -164,7 +164,7 @@ def test_two_hundred_and_sixty_thousand_keys_of_half_precision() -> None:
     state = dataclasses.replace(
         state,
         seen=seen,
-        window=dataclasses.replace(state.window, seen=seen),
+        rows=dataclasses.replace(state.rows, seen=seen),
         stored=dataclasses.replace(state.stored, seen=seen, keys=stored, values=stored),
     )
     with torch.no_grad():

@@ -9,7 +9,7 @@ import tyro
 
 from everyformer.cli.console import emit
 from everyformer.cli.parsing import VerbOptions, say, verb
-from everyformer.core.bounds import Count
+from everyformer.core.bounds import Count, Index
 from everyformer.core.errors import ConfigError
 from everyformer.core.stopping import Gentle
 
@@ -40,7 +40,7 @@ class IndexVerb(VerbOptions):
     key: Literal["ffn-input", "attention-output", "hidden"] = "ffn-input"
     """what of the model a key is: what a layer's feed-forward reads, what its attention gives, or
     the stream behind it"""
-    layer: int = -1
+    layer: Index = -1
     """which layer, counted from 1, or from the end if negative"""
     context: Count | None = None
     """tokens of the windows that texts are read in (default: as in training)"""

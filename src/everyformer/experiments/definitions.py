@@ -149,7 +149,7 @@ class Documents:
         rows = len(self.age)
         self.pairs += 1
         ago = torch.rand(rows, generator=self.generator).mul(torch.tensor(LATEST).log()).exp()
-        old = self.recent.gather(1, ago.long().clamp(max=LATEST - 1)[:, None])
+        old = self.recent.gather(1, ago.long()[:, None] - 1)
         again = torch.rand(rows, 1, generator=self.generator) < AGAIN
         name = torch.where(again, old, self._draw(NAMES, rows, 1))
         self.recent = torch.cat((name, self.recent[:, :-1]), 1)

@@ -35,7 +35,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Affects, Count, Positive, Unless, Whole
+from everyformer.core.bounds import Affects, Count, Positive, Real, Unless, Whole
 from everyformer.core.config import Choice, Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
@@ -72,7 +72,7 @@ class MemorizingOptions(Options):
     """which layers have a store, counted from 1 (default: the one at three quarters, 9 of 12)"""
     combine: Literal["gate", "joint"] = "gate"
     """how what is found joins the window: by a learned gate a head, or in one softmax"""
-    gate: Annotated[float, Unless("combine", "joint"), Affects("nothing")] = 0.0
+    gate: Annotated[Real, Unless("combine", "joint"), Affects("nothing")] = 0.0
     """b_h at the start; far below 0 a model begins as without a store"""
     normalize: bool = True
     """whether queries and keys have length 1, times a learned scale; False: 1 / sqrt(D)"""
@@ -92,7 +92,8 @@ class MemorizingState(State):
 
     cut = True
     seen: Tensor
-    window: KeyValueState
+    rows: KeyValueState
+    """keys and values of the window"""
     stored: KeyValueState
     """keys and values of tokens in order, the newest segment among them"""
     begin: Tensor
@@ -211,11 +212,8 @@ class MemorizingMemory(Memory):
     def _held(self, dtype: torch.dtype | None) -> dict[str, Any]:
         return {"dtype": torch.float16 if self.options.half else dtype}
 
-    def rows_of(self, state: MemorizingState) -> KeyValueState:
-        return state.window
-
     def recall(self, state: MemorizingState, length: int) -> Recalled:
-        return Recalled(state.window)
+        return Recalled(state.rows)
 
     def begin(self, state: MemorizingState) -> Tensor:
         return state.begin
@@ -277,7 +275,7 @@ class MemorizingMemory(Memory):
             window = window.only(segment.visible)
         window = window.detach().last(self.slots - 1)
         if found is None:
-            return replace(state, seen=window.seen, window=window), {}
+            return replace(state, seen=window.seen, rows=window), {}
         most = self.size + self.slots
         stored = found.stored.last_of_many(most, spare=int(SPARE * most))
         begin = found.tokens.begin[:, -1].expand_as(state.begin)

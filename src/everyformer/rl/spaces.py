@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from everyformer.core.bounds import Count, Real, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.extras import extra_module
@@ -25,14 +26,14 @@ class Space(Options):
     kind: Literal["discrete", "box"]
     dtype: str
     """as numpy calls it"""
-    shape: tuple[int, ...] = ()
+    shape: tuple[Whole, ...] = ()
     """of one observation or action; () if discrete"""
-    count: int | None = None
+    count: Count | None = None
     """how many values there are, if discrete"""
-    low: tuple[float | None, ...] = ()
+    low: tuple[Real | None, ...] = ()
     """the smallest value of each number, the last axis fastest; one for all, None where there is
     none"""
-    high: tuple[float | None, ...] = ()
+    high: tuple[Real | None, ...] = ()
     """the largest likewise"""
 
     @property
