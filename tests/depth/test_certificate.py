@@ -58,10 +58,11 @@ def test_it_serves_its_own_data_and_model_alone() -> None:
     kept.require(data="d0", model="m0")
     kept.require(model="m0")
     for given, message in (
-        ({"data": "d1", "model": "m0"}, "other data: its fingerprint is d0, that .* given is d1"),
-        ({"data": "d0", "model": "m1"}, "other model: its fingerprint is m0, that .* given is m1"),
-        ({"model": "m1"}, "other model"),
-        ({"model": ""}, "other model"),
+        ({"data": "d1", "model": "m0"}, r"with other data \(fingerprint d0, given d1\): cal"),
+        ({"data": "d0", "model": "m1"}, r"with another model \(fingerprint m0, given m1\): cal"),
+        ({"data": "d1", "model": "m1"}, r"other data \(.* d1\) and another model \(.* m1\): cal"),
+        ({"model": "m1"}, "another model"),
+        ({"model": ""}, "another model"),
     ):
         with pytest.raises(CheckpointError, match=f"{message}.*everyformer calibrate"):
             kept.require(**given)

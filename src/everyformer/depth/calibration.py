@@ -5,7 +5,7 @@ mean R = (L_1 + ... + L_n) / n and unknown risk E L. Under the null hypothesis, 
 p-value satisfies P[p <= u] <= u:
 
     hoeffding           p = exp(-2 n max(0, delta - R)^2)
-    hoeffding-bentkus   p = min(exp(-n h(min(R, delta), delta)), e B(ceil(n R)), 1)
+    hoeffding-bentkus   p = min(exp(-n h(min(R, delta), delta)), e B(ceil(n R)))
     binomial            p = B(n R)                           losses of 0 and 1 alone
 
     h(a, b) = a ln(a / b) + (1 - a) ln((1 - a) / (1 - b))
@@ -136,10 +136,8 @@ def fixed_sequence(
                 f"threshold {threshold:g} has losses of {len(values):,} prompts, but the first one "
                 f"of {n:,}: all must be tried on the same prompts"
             )
-        total = math.fsum(values)
-        p = P_VALUES[guarantee.p_value](total, n, guarantee.delta)
-        steps.append(Step(threshold, total / n, p))
-        if p > guarantee.epsilon and not to_the_end:
+        steps.append(Step(threshold, math.fsum(values) / n, _p_of(values, guarantee)))
+        if steps[-1].p > guarantee.epsilon and not to_the_end:
             break
     return FixedSequence(
         delta=guarantee.delta,
@@ -161,7 +159,7 @@ def p_value(losses: Losses, delta: float, kind: PValue = "hoeffding-bentkus") ->
     values = _checked(losses, asked.p_value)
     if not len(values):
         raise DataError("there are no losses: a p-value needs one at least")
-    return P_VALUES[asked.p_value](math.fsum(values), len(values), asked.delta)
+    return _p_of(values, asked)
 
 
 def needed(delta: float, epsilon: float, kind: PValue = "hoeffding-bentkus") -> int:
@@ -203,7 +201,7 @@ def _hoeffding(total: float, n: int, delta: float) -> float:
 
 
 def _hoeffding_bentkus(total: float, n: int, delta: float) -> float:
-    """Of losses that sum to ``total``; n losses of 1 have p = 1, n of 0 have (1 - delta)^n.
+    """Of losses that sum to ``total``; at most 1, since h >= 0.
 
     The ceiling of a rounded sum is safe: Bentkus' bound, B interpolated log-linearly, changes by
     no more than the rounding where B jumps.
@@ -211,7 +209,7 @@ def _hoeffding_bentkus(total: float, n: int, delta: float) -> float:
     if total == 0:  # exp(-n h(0, delta)) = (1 - delta)^n, which rounds less as a power
         return binomial_tail(0, n, delta)
     bentkus = math.e * binomial_tail(math.ceil(total), n, delta)
-    return min(math.exp(-n * _divergence(min(total / n, delta), delta)), bentkus, 1.0)
+    return min(math.exp(-n * _divergence(min(total / n, delta), delta)), bentkus)
 
 
 def _binomial(total: float, n: int, delta: float) -> float:
@@ -225,6 +223,11 @@ P_VALUES: dict[PValue, Callable[[float, int, float], float]] = {
     "hoeffding": _hoeffding,
 }
 """by name: of the sum of n losses, n and delta"""
+
+
+def _p_of(values: np.ndarray, guarantee: Guarantee) -> float:
+    """Of losses that were checked."""
+    return P_VALUES[guarantee.p_value](math.fsum(values), len(values), guarantee.delta)
 
 
 def binomial_tail(k: int, n: int, delta: float) -> float:
@@ -244,14 +247,14 @@ def binomial_tail(k: int, n: int, delta: float) -> float:
 
 
 def _divergence(a: float, b: float) -> float:
-    """h(a, b) for 0 <= a <= b < 1, of which the logarithms nearly cancel where a is near b."""
-    first = a * math.log1p((a - b) / b) if a > 0 else 0.0
-    return first + (1 - a) * math.log1p((b - a) / (1 - b))
+    """h(a, b) for 0 <= a <= b, which rounding makes negative where a is near b."""
+    first = a * math.log(a / b) if a > 0 else 0.0
+    return max(0.0, first + (1 - a) * math.log((1 - a) / (1 - b)))
 
 
 def _in_order(thresholds: Sequence[float]) -> tuple[float, ...]:
     """Thresholds that a fixed sequence may walk."""
-    found: tuple[float, ...] = converted(tuple[Share, ...], tuple(thresholds), "thresholds")
+    found: tuple[float, ...] = converted(tuple[Share, ...], thresholds, "thresholds")
     if not found:
         raise ConfigError("'thresholds' is empty: give at least one in [0, 1]")
     for safer, next_one in itertools.pairwise(found):

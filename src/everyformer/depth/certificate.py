@@ -14,6 +14,7 @@ from typing import Literal
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.sealed import read_json, write_json
+from everyformer.core.wording import listed
 from everyformer.depth.calibration import FixedSequence
 
 FORMAT = "everyformer-certificate"
@@ -67,14 +68,21 @@ class Certificate(FixedSequence):
             model: fingerprint of the model; likewise.
 
         Raises:
-            CheckpointError: one differs; names both fingerprints.
+            CheckpointError: either differs; names which, with the fingerprints.
         """
-        for kind, own, given in (("data", self.data, data), ("model", self.model, model)):
-            if given is not None and given != own:
-                raise CheckpointError(
-                    f"the certificate was made with other {kind}: its fingerprint is {own}, that "
-                    f"of the {kind} given is {given}; calibrate anew with: everyformer calibrate"
-                )
+        differing = [
+            f"{kind} (fingerprint {own}, given {given})"
+            for kind, own, given in (
+                ("other data", self.data, data),
+                ("another model", self.model, model),
+            )
+            if given is not None and given != own
+        ]
+        if differing:
+            raise CheckpointError(
+                f"the certificate was made with {listed(differing)}: calibrate anew with: "
+                "everyformer calibrate"
+            )
 
     def write(self, path: Path) -> None:
         """Write it to a sealed JSON file, whole or not at all; the threshold stands in it too."""
