@@ -1,0 +1,105 @@
+"""Certificates: kept whole, read back equal, and refused where they show nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.core.sealed import DamagedError, write_json
+from everyformer.depth.calibration import Guarantee, fixed_sequence
+from everyformer.depth.certificate import Certificate
+
+LOST = {0.9: 0.0, 0.6: 0.01, 0.3: 0.2, 0.1: 0.3}
+"""the loss of every prompt at each threshold; delta = 0.1 accepts those down to 0.6"""
+NONE_PASSES = {"lost": {threshold: loss + 0.2 for threshold, loss in LOST.items()}}
+
+
+def certificate(lost: dict[float, float] = LOST, **given: Any) -> Certificate:
+    """Of 200 prompts, from a walk that was drawn to its end."""
+    guarantee = Guarantee(0.1, 0.03)
+    found = fixed_sequence(list(lost), lambda at: [lost[at]] * 200, guarantee, to_the_end=True)
+    of: dict[str, Any] = {"consistency": "text", "metric": "tokens", "data": "d0", "model": "m0"}
+    return Certificate.of(found, **of | given)
+
+
+@pytest.mark.parametrize("given", [{}, NONE_PASSES, {"consistency": "risk"}])
+def test_it_is_read_as_it_was_written(given: dict[str, Any], tmp_path: Path) -> None:
+    kept = certificate(**given)
+    kept.write(tmp_path / "certificate.json")
+    assert Certificate.read(tmp_path / "certificate.json") == kept
+    raw = json.loads((tmp_path / "certificate.json").read_text())
+    assert raw["format"] == "everyformer-certificate"
+    assert raw["threshold"] == kept.threshold == (0.6 if "lost" not in given else None)
+    assert len(raw["steps"]) == 4
+    step = kept.steps[1]
+    assert raw["steps"][1] == {"threshold": 0.6, "risk": step.risk, "p": step.p}
+    shown = [raw[name] for name in ("delta", "epsilon", "n", "p_value", "metric", "data", "model")]
+    assert shown == [0.1, 0.03, 200, "hoeffding-bentkus", "tokens", "d0", "m0"]
+    kept.write(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "certificate.json").read_bytes()
+
+
+def test_it_cannot_be_changed_and_holds_its_values_to_their_bounds() -> None:
+    kept = certificate()
+    with pytest.raises(FrozenInstanceError):
+        kept.delta = 0.5  # type: ignore[misc]
+    for wrong in ({"delta": 1.5}, {"n": 0}, {"consistency": "words"}, {"metric": None}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            replace(kept, **wrong)
+
+
+def test_it_serves_its_own_data_and_model_alone() -> None:
+    kept = certificate()
+    kept.require(data="d0", model="m0")
+    kept.require(model="m0")
+    for given, message in (
+        ({"data": "d1", "model": "m0"}, r"with other data \(fingerprint d0, given d1\): cal"),
+        ({"data": "d0", "model": "m1"}, r"with another model \(fingerprint m0, given m1\): cal"),
+        ({"data": "d1", "model": "m1"}, r"other data \(.* d1\) and another model \(.* m1\): cal"),
+        ({"model": "m1"}, "another model"),
+        ({"model": ""}, "another model"),
+    ):
+        with pytest.raises(CheckpointError, match=f"{message}.*everyformer calibrate"):
+            kept.require(**given)
+
+
+def test_a_damaged_file_or_another_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "certificate.json"
+    with pytest.raises(DamagedError, match="missing"):
+        Certificate.read(path)
+    certificate().write(path)
+    whole = path.read_text()
+    for damaged in (
+        *(whole[:-20], "", "[1]", whole.replace('"delta": 0.1', '"delta": 0.2')),
+        *(whole.replace('\n "threshold": 0.6', '\n "threshold": 0.3'), whole.replace("m0", "m1")),
+    ):
+        assert damaged != whole
+        path.write_text(damaged)
+        with pytest.raises(DamagedError, match=r"certificate\.json"):
+            Certificate.read(path)
+    write_json(path, {"format": "everyformer-result"})
+    with pytest.raises(CheckpointError, match="format 'everyformer-result'"):
+        Certificate.read(path)
+    for values in ({}, {"delta": 0.1, "unheard": 1}):
+        write_json(path, {"format": "everyformer-certificate", **values})
+        with pytest.raises(CheckpointError, match=r"certificate\.json.*calibrate anew"):
+            Certificate.read(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ["threshold 0.6", "distance from the full model's text", "at most 0.1", "0.97"]),
+        ({"consistency": "risk"}, ["loss beyond the full model of", "at most 0.1", "200 prompts"]),
+        (NONE_PASSES, ["No threshold passed", "delta=0.1", "without exits"]),
+    ],
+)
+def test_the_statement_says_what_is_guaranteed(given: dict[str, Any], words: list[str]) -> None:
+    statement = certificate(**given).statement
+    for word in (*words, "tokens", "hoeffding-bentkus"):
+        assert word in statement
