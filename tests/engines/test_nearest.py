@@ -91,6 +91,15 @@ def test_keys_in_any_order_of_their_scores(order: str, monkeypatch: pytest.Monke
     assert all(len(set(row.tolist())) == 7 for row in found.keys[0])
 
 
+def test_blocks_of_a_larger_budget_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK", 8)
+    monkeypatch.setattr(module, "BUDGET", 64)
+    q, k = normal(2, 5, 4), normal(2, 130, 4)
+    found = [nearest(q, k, 9, budget=budget).keys for budget in (None, 200, 1 << 20)]
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
 def test_nothing_remembers_a_gradient() -> None:
     q = normal(1, 2, 3).requires_grad_()
     assert not nearest(q, normal(1, 9, 3), 2).scores.requires_grad

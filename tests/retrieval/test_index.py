@@ -69,6 +69,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{name}.BLOCK", 64)
     monkeypatch.setattr("everyformer.engines.content.nearest.BUDGET", 1 << 10)
     monkeypatch.setattr("everyformer.retrieval.exact.BLOCK", 50)
+    monkeypatch.setattr("everyformer.retrieval.exact.BUDGET", 1 << 10)
     monkeypatch.setattr("everyformer.retrieval.distances.BUDGET", 1000)
 
 
@@ -128,6 +129,9 @@ def test_a_vector_of_zeros_has_the_cosine_0(tmp_path: Path) -> None:
     found = index.search(torch.cat((keys[:1], keys[4:5])), 30)
     assert found.distances[0][found.rows[0] == 4].item() == 1
     assert (found.distances[1] == 1).all()
+    few = index.search(torch.zeros(1, WIDTH), 5)
+    assert (few.distances == 1).all()
+    assert len(set(few.rows[0].tolist())) == 5
 
 
 @pytest.mark.parametrize("kind", with_faiss(EVERY_KEY))
@@ -234,7 +238,7 @@ def test_distances_of_hits_are_exact_whatever_finds_them(clustered: Store, kind:
 def test_equal_seeds_build_equal_indexes(
     clustered: Store, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where more threads might build a graph, each when it comes to it."""
+    """Also where several threads build a graph."""
     import faiss
 
     monkeypatch.setattr(approximate, "BLOCK", 1000)

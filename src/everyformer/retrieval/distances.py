@@ -10,7 +10,7 @@ from torch import Tensor
 
 from everyformer.retrieval.options import Distance
 
-BUDGET = 1 << 22
+BUDGET = 1 << 24
 """numbers of keys that are gathered at a time"""
 
 
@@ -51,7 +51,7 @@ def _distances(keys: Tensor, queries: Tensor, rows: Tensor, distance: Distance) 
     gathered = keys.index_select(0, rows.clamp(min=0).flatten())
     gathered = gathered.to(queries.dtype).view(*rows.shape, -1)
     if distance == "l2":
-        return gathered.sub_(queries[:, None]).square_().sum(-1)
+        return torch.linalg.vector_norm(gathered.sub_(queries[:, None]), dim=-1).square_()
     unit, zero = normalised(gathered)
     asked, nothing = normalised(queries[:, None])
     return (unit - asked).square_().sum(-1).div_(2).masked_fill_(zero | nothing, 1.0)

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from everyformer.engines.content.nearest import nearest
-from everyformer.retrieval.distances import Hits, ranked
+from everyformer.retrieval.distances import Hits, normalised, ranked
 from everyformer.retrieval.options import Distance
 from everyformer.retrieval.store import Store
 
 BLOCK = 1 << 14
 """keys whose norms are computed at a time"""
+BUDGET = 1 << 24
+"""products at a time: threads that share their cores with others meet seldom"""
 ROUNDING = 8 * 2.0**-24
 """of a product in float32, as a part of the product of norms"""
 ALIKE = 1e-5
@@ -49,12 +51,16 @@ class ExactSearch:
         lengths = queries.double().square().sum(-1)
         fetched = min(count, k + max(8, k // 16))
         if self._distance == "l2":
-            found = nearest((2 * queries)[None], self._keys[None], fetched, bias=-squares[None])
+            found = nearest(
+                (2 * queries)[None], self._keys[None], fetched, bias=-squares[None], budget=BUDGET
+            )
             offset, spread = lengths, (lengths.sqrt() + squares.max().sqrt()).square()
         else:
-            asked = queries / lengths.sqrt().clamp(min=1e-300).to(queries.dtype)[:, None]
+            asked, _ = normalised(queries)
             scale = squares.rsqrt().masked_fill(squares == 0, 0.0)
-            found = nearest(asked[None], self._keys[None], fetched, scale=scale[None])
+            found = nearest(
+                asked[None], self._keys[None], fetched, scale=scale[None], budget=BUDGET
+            )
             offset, spread = torch.ones_like(lengths), torch.ones_like(lengths)
         hits = ranked(self._keys, queries, found.keys[0], k, self._distance)
         if fetched == count or queries.dtype == torch.float64:

@@ -36,7 +36,7 @@ from everyformer.retrieval.approximate import FaissSearch, build, faiss_for, rea
 from everyformer.retrieval.distances import Hits
 from everyformer.retrieval.exact import ExactSearch
 from everyformer.retrieval.lock import locked
-from everyformer.retrieval.options import IN_FAISS, KEPT, IndexOptions, Kind
+from everyformer.retrieval.options import IN_FAISS, KEPT, IndexOptions
 from everyformer.retrieval.record import INDEX, ROWS
 from everyformer.retrieval.store import Store
 
@@ -308,6 +308,3 @@ def _others(hits: Hits, rows: Tensor) -> Tensor:
     own = hits.rows == rows[:, None]
     own[~own.any(-1), -1] = True
     return distances[~own].view(len(rows), -1)
-
-
-__all__ = ["Hits", "Index", "IndexOptions", "Kind", "build_index", "open_index"]

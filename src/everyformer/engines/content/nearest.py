@@ -23,9 +23,10 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 BLOCK = 8192
-"""keys at a time, more of few queries"""
+"""keys at a time, and more where a larger budget allows it"""
 BUDGET = 1 << 22
-"""products, and numbers of keys in the dtype of the queries, that are written out at a time"""
+"""products, and numbers of keys in the dtype of the queries, that are written out at a time; what
+fits into caches is fastest"""
 GROUP = 8
 """numbers of which the largest is looked at first"""
 
@@ -48,6 +49,7 @@ def nearest(
     scale: Tensor | None = None,
     places: Tensor | None = None,
     within: tuple[Tensor, Tensor] | None = None,
+    budget: int | None = None,
 ) -> Nearest:
     """The ``count`` best of ``keys`` (..., S, D), of any dtype, for ``queries`` (..., L, D).
 
@@ -56,6 +58,7 @@ def nearest(
         bias: (..., S) added to the products of each key. scale: (..., S) times each key.
         places: (..., S) int64 of each key. within: ``low`` and ``high``, (..., L) int64: a query
             sees the keys with low <= place < high alone.
+        budget: in place of `BUDGET`; a larger one has longer blocks, whose threads meet less often.
 
     Leading dimensions are equal; those of ``bias``, ``scale``, ``places`` and ``within`` may be 1.
     """
@@ -66,7 +69,7 @@ def nearest(
         None if t is None else t.detach().expand(*lead, t.shape[-1]).reshape(-1, t.shape[-1])
         for t in (bias, scale, places, low, high)
     ]
-    scores, index = _nearest(q, k, min(count, size), *rest)
+    scores, index = _nearest(q, k, min(count, size), *rest, budget or BUDGET)
     shape = (*lead, length, scores.shape[-1])
     scores, index = scores.view(shape), index.view(shape)
     missing = count - shape[-1]
@@ -86,16 +89,17 @@ def _nearest(
     places: Tensor | None,
     low: Tensor | None,
     high: Tensor | None,
+    budget: int,
 ) -> tuple[Tensor, Tensor]:
     """Of queries (N, L, D) and keys (N, S, D): scores and indices (N, L, count)."""
     scores = q.new_full((*q.shape[:2], count), -math.inf)
     index = torch.zeros(scores.shape, dtype=torch.long, device=q.device)
     size = k.shape[1]
     waiting: dict[tuple[int, int], _Best] = {}
-    step = min(size, max(BLOCK, BUDGET // max(q.shape[1:])))
+    step = min(size, BLOCK * max(1, budget // BUDGET))
     for first in range(0, size, max(1, step)):
         end = min(first + step, size)
-        for n, rows in _pieces(q, step):
+        for n, rows in _pieces(q, step, budget):
             block = k[n, first:end].to(q.dtype)
             if scale is not None:
                 block = block * scale[n, first:end, None].to(q.dtype)
@@ -188,7 +192,7 @@ def _above(scores: Tensor, floor: Tensor) -> Iterator[tuple[Tensor, Tensor, Tens
 
 
 @_nearest.register_fake
-def _(q: Tensor, k: Tensor, count: int, *rest: Tensor | None) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, count: int, *rest: Tensor | int | None) -> tuple[Tensor, Tensor]:
     shape = (*q.shape[:2], count)
     return q.new_empty(shape), q.new_empty(shape, dtype=torch.long)
 
@@ -215,11 +219,11 @@ def _hide(s: Tensor, places: Tensor, low: Tensor, high: Tensor) -> None:
             s[..., part].masked_fill_((at < low) | (at >= high), -math.inf)
 
 
-def _pieces(q: Tensor, keys: int) -> Iterator[tuple[slice, list[slice]]]:
+def _pieces(q: Tensor, keys: int, budget: int) -> Iterator[tuple[slice, list[slice]]]:
     """Stretches of the N rows of ``q``, and for each those of its L queries, within the budget."""
     total, length, dim = q.shape
-    queries = max(1, min(length, BUDGET // keys))
-    rows = max(1, BUDGET // (keys * max(queries, dim)))
+    queries = max(1, min(length, budget // keys))
+    rows = max(1, budget // (keys * max(queries, dim)))
     parts = [slice(n, n + queries) for n in range(0, length, queries)]
     for n in range(0, total, rows):
         yield slice(n, n + rows), parts
