@@ -11,8 +11,8 @@ import pytest
 
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.sealed import DamagedError, write_json
-from everyformer.depth.calibration import Guarantee, fixed_sequence
-from everyformer.depth.certificate import Certificate
+from everyformer.guarantees.certificate import Certificate
+from everyformer.guarantees.learn_then_test import Guarantee, fixed_sequence
 
 LOST = {0.9: 0.0, 0.6: 0.01, 0.3: 0.2, 0.1: 0.3}
 """the loss of every prompt at each threshold; delta = 0.1 accepts those down to 0.6"""

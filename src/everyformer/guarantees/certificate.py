@@ -15,7 +15,7 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.sealed import read_json, write_json
 from everyformer.core.wording import listed
-from everyformer.depth.calibration import FixedSequence
+from everyformer.guarantees.learn_then_test import FixedSequence
 
 FORMAT = "everyformer-certificate"
 

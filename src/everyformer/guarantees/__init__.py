@@ -1,0 +1,1 @@
+"""What is promised of a model with a probability, and what it was tested with."""
