@@ -48,7 +48,7 @@ class IndexVerb(VerbOptions):
     """tokens from one window to the next (default: the context)"""
     batch: Count = 16
     """windows a forward pass"""
-    dtype: Literal["float16", "float32"] = "float16"
+    precision: Literal["float16", "float32"] = "float16"
     """of the keys on the disk"""
     json: bool = False
     """machine output"""
@@ -88,7 +88,7 @@ def run(options: IndexVerb) -> int:
         context,
         options.stride or context,
         options.batch,
-        options.dtype,
+        options.precision,
     )
     with Gentle("stopping after this batch; go on with --resume") as stop:
         store = index_texts(

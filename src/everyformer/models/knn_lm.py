@@ -67,6 +67,7 @@ class KnnLanguageModel(nn.Module):
         super().__init__()
         self.model, self.reader, self.options, self.tap = model, reader, options, tap
         self.config = model.config
+        self.train(model.training)
 
     def forward(
         self,

@@ -1,0 +1,248 @@
+"""A model reads texts into a store: what rows are, that stops change no byte, what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.cli import main
+from everyformer.core.errors import CheckpointError, DataError, EveryformerError
+from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
+from everyformer.datastores.indexing import Indexing, index_texts
+from everyformer.datastores.reader import with_store
+from everyformer.datastores.texts import Text, windows
+from everyformer.retrieval.options import KnnOptions
+from everyformer.retrieval.store import Store
+
+HOW = Indexing(context=16, stride=16, batch=3, dtype="float32")
+SMALL = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--steps", "3",
+         "--batch", "4", "--training.threads", "1")  # fmt: skip
+
+
+def model(member: str = "rope", seed: int = 0, **options: Any) -> Any:
+    torch.manual_seed(seed)
+    sizes = {"width": 16, "heads": 2, "layers": 2, "vocabulary": 256, "max_length": 64}
+    return ef.create_model(member, **{**sizes, **options}).eval()
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three documents: of some windows, of a window and a token, of two tokens; one is empty."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    draw = random.Random(0)
+    for name, size in (("a.txt", 100), ("b.txt", 17), ("c.txt", 2), ("d.txt", 0)):
+        (folder / name).write_bytes(bytes(draw.choices(b"abcdef ", k=size)))
+    return folder
+
+
+def indexed(made: Any, texts: Path, out: str, **more: Any) -> Store:
+    how = more.pop("how", HOW)
+    said: list[str] = []
+    found = index_texts(made, ByteTokenizer(), str(texts), out, how, say=said.append, **more)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("context", "stride"), [(16, 16), (16, 4), (5, 3), (1, 1), (40, 40)])
+@pytest.mark.parametrize("length", [1, 2, 16, 17, 18, 33])
+def test_every_token_but_the_last_is_new_in_one_window(
+    context: int, stride: int, length: int
+) -> None:
+    tokens = np.arange(length)
+    found = list(windows(Text("t", tokens), context, stride))
+    new = [w.inputs[w.new :].tolist() for w in found]
+    assert list(itertools.chain.from_iterable(new)) == list(range(length - 1))
+    assert all(1 <= len(w.inputs) <= context for w in found)
+    # what is new in a later window has at least so much in front
+    assert all(w.new >= context - stride for w in found[1:])
+
+
+@pytest.mark.parametrize(
+    ("tap", "stride"),
+    [("ffn-input:-1", 16), ("ffn-input:1", 16), ("attention-output:-1", 4), ("block-output:1", 16)],
+)
+def test_keys_are_what_the_model_knew_and_values_what_came(
+    texts: Path, tap: str, stride: int
+) -> None:
+    made = model()
+    store = indexed(made, texts, "store", how=Indexing(tap, 16, stride, 3, "float32"))
+    assert [tuple(d) for d in store.documents] == [
+        ("a.txt", 0, 99),
+        ("b.txt", 99, 16),
+        ("c.txt", 115, 1),
+    ]
+    keys, values = [], []
+    for name in ("a.txt", "b.txt", "c.txt"):
+        tokens = torch.tensor(list((texts / name).read_bytes()))
+        values += tokens[1:].tolist()
+        for at in range(len(tokens) - 1):
+            # the window in which the token is new
+            first = 0 if at < 16 else -(-(at - 15) // stride) * stride
+            out = made(tokens[None, first : at + 1], taps=[tap])
+            keys.append(out.taps[tap][0, -1].detach())
+    assert store.values.tolist() == values
+    torch.testing.assert_close(torch.from_numpy(np.array(store.keys)), torch.stack(keys))
+
+
+@pytest.mark.parametrize("stops", [(1,), (2, 3), (1, 1, 1)])
+def test_who_stops_and_goes_on_comes_to_the_same_bytes(texts: Path, stops: tuple[int, ...]) -> None:
+    made = model()
+    indexed(made, texts, "whole")
+    for number, batches in enumerate(stops):
+        calls = itertools.count()
+        found = index_texts(
+            made, ByteTokenizer(), str(texts), "parts", HOW, say=lambda _: None,
+            resume=number > 0, should_stop=lambda c=calls, n=batches: next(c) // 2 >= n - 1,
+        )  # fmt: skip
+        if found is not None:
+            break
+    if found is None:
+        indexed(made, texts, "parts", resume=True)
+    assert bytes_of("parts") == bytes_of("whole")
+
+
+def test_adding_a_text_is_having_read_it_with_the_others(texts: Path) -> None:
+    made = model()
+    whole = indexed(made, texts, "whole")
+    (texts / "c.txt").rename("c.txt")
+    indexed(made, texts, "parts")
+    parts = indexed(made, Path("c.txt"), "parts", append=True)
+    assert parts.documents == whole.documents
+    assert bytes_of("parts")["values.bin"] == bytes_of("whole")["values.bin"]
+    # other batches, so other roundings
+    np.testing.assert_allclose(parts.keys, whole.keys, rtol=1e-4, atol=1e-5)
+
+
+def bytes_of(folder: str) -> dict[str, bytes]:
+    return {
+        path.name: path.read_bytes()
+        for path in Path(folder, "rows").iterdir()
+        if path.suffix == ".bin"
+    }
+
+
+def test_a_store_of_the_very_text_knows_what_comes(texts: Path) -> None:
+    made = model()
+    indexed(made, texts, "store")
+    tokens = torch.tensor([list((texts / "a.txt").read_bytes())])
+    options = KnnOptions(k=1, weight=1.0)
+    reading = with_store(made, ByteTokenizer(), "store", options, say=lambda _: None)
+    assert torch.equal(reading(tokens[:, :16]).logits.argmax(-1), tokens[:, 1:17])
+
+
+def test_another_model_tokenizer_or_tap_is_refused_by_name(texts: Path) -> None:
+    made = model()
+    indexed(made, texts, "store")
+    for other, tokenizer, word in (
+        (model(seed=1), ByteTokenizer(), "model"),
+        (made, CharTokenizer("abcdef "), "tokenizer"),
+    ):
+        with pytest.raises(CheckpointError, match=word):
+            with_store(other, tokenizer, "store", KnnOptions(k=1), say=lambda _: None)
+    with pytest.raises(CheckpointError, match="tap"):
+        indexed(
+            made, texts, "store", append=True, how=Indexing("ffn-input:1", 16, 16, 3, "float32")
+        )
+
+
+@pytest.mark.parametrize(
+    ("made", "how", "words"),
+    [
+        (lambda: model("transformer-xl"), HOW, ["transformer-xl", "memory"]),
+        (lambda: model("gmlp"), HOW, ["feed-forward", "attention-output"]),
+        (lambda: model(), Indexing("ffn-input:7", 16, 16), ["ffn-input:7", "ffn-input:2"]),
+        (lambda: model(), Indexing("nothing:1", 16, 16), ["nothing"]),
+        (lambda: model(), Indexing(context=16, stride=17), ["stride=17", "context=16"]),
+        (lambda: model(), Indexing(context=16, stride=0), ["stride=0", "context=16"]),
+        (lambda: model("learned"), Indexing(context=65, stride=65), ["65", "64"]),
+        (lambda: ef.create_model("bert", "mlm", width=16, heads=2, layers=1, vocabulary=256), HOW,
+         ["lm", "mlm"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_indexed_is_refused_before_anything_is_written(
+    made: Callable[[], Any], how: Indexing, words: list[str], texts: Path
+) -> None:
+    with pytest.raises(EveryformerError) as error:
+        indexed(made(), texts, "store", how=how)
+    for word in words:
+        assert word in str(error.value)
+    assert not Path("store").exists()
+
+
+def test_tables_and_empty_texts_are_no_documents(texts: Path) -> None:
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (texts / name).unlink()
+    with pytest.raises(DataError, match="empty"):
+        indexed(model(), texts, "store")
+    (texts / "rows.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(DataError, match="is a table"):
+        indexed(model(), texts, "store")
+
+
+@pytest.fixture
+def run(texts: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    Path("text.txt").write_text(" ".join(random.Random(1).choices(("a", "tree", "fox"), k=900)))
+    assert main(("train", "rope", "--data", "text.txt", *SMALL, "--out", "made")) == 0
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(words)
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_a_store_from_the_command_line_to_its_end(run: Callable[..., Any]) -> None:
+    code, out, err = run("index", "made", "--data", "text.txt", "--out", "store", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert (told["width"], [d["name"] for d in told["documents"]]) == (16, ["text.txt"])
+
+    def loss(*words: str) -> float:
+        code, out, err = run("eval", "made", "--data", "text.txt", "--json", *words)
+        assert code == 0, err
+        return float(json.loads(out)["evaluation"]["loss"])
+
+    plain, reading = loss(), ("--store", "store", "--knn.k", "8")
+    assert loss(*reading, "--knn.weight", "0") == plain
+    assert loss(*reading) < plain
+    assert loss(*reading, "--knn.distance", "cosine", "--knn.temperature", "0.1") < plain
+    code, out, err = run("generate", "made", "--prompt", "a tree", "--tokens", "5", *reading)
+    assert code == 0, err
+    assert out.startswith("a tree")
+    code, out, _ = run("index", "made", "--data", "texts/a.txt", "--out", "store", "--append")
+    assert "2 documents" in out
+    code, out, _ = run("index", "made", "--out", "store", "--remove", "text.txt")
+    assert (code, "1 documents" in out or "1 document" in out) == (0, True)
+
+
+def test_bad_words_for_a_store_are_one_sentence(run: Callable[..., Any]) -> None:
+    assert run("index", "made", "--data", "text.txt", "--out", "store")[0] == 0
+    for words, told in (
+        (("eval", "made", "--store", "nowhere"), "nowhere"),
+        (("eval", "made", "--knn.k", "5"), "give --store"),
+        (("eval", "made", "--store", "store", "--knn.k", "9999999"), "9,999,999"),
+        (("eval", "made", "--store", "store", "--knn.weight", "1.5"), "knn.weight"),
+        (("index", "made", "--out", "store"), "--data"),
+        (("index", "made", "--data", "text.txt", "--out", "store"), "already"),
+        (("index", "made", "--out", "store", "--remove", "text"), "text.txt"),
+        (
+            ("index", "made", "--data", "text.txt", "--out", "store", "--remove", "text.txt"),
+            "by itself",
+        ),
+    ):
+        code, _, err = run(*words)
+        assert (code, told in err) == (2, True) or (code in (1, 2) and told in err), (words, err)
+        assert len(err.strip().splitlines()[-1]) < 400
