@@ -156,6 +156,15 @@ def test_a_state_holds_no_more_after_a_long_text_than_after_a_shorter_one() -> N
     assert sizes[0] == sizes[1]
 
 
+def test_half_a_store_is_rounded_where_it_is_read_and_where_it_is_kept() -> None:
+    made, x = mixer(half=True), text()
+    assert made.init_state(1).stored.keys.dtype == torch.float16
+    assert mixer().init_state(1).stored.keys.dtype == torch.float64
+    torch.testing.assert_close(made(x).y, made.reference(x))
+    difference = (made(x).y - mixer()(x).y).abs().max()
+    assert 1e-7 < difference < 1e-2
+
+
 def test_two_hundred_and_sixty_thousand_keys_of_half_precision() -> None:
     made = mixer(size=262_144, half=True, neighbours=4)
     state = made.init_state(1)
