@@ -316,3 +316,15 @@ def test_a_model_begins_with_a_store_as_it_was_without(run: Callable[..., Any]) 
     code, _, err = run("train", "transformer-xl", "--from", "plain", *small, "--out", "other")
     assert code == 2
     assert "position: t5-relative -> xl-relative" in err
+
+
+def test_another_gene_than_that_of_the_start_has_its_own_options(run: Callable[..., Any]) -> None:
+    small = ("--data", "text.txt", *SIZES, *SHORT)
+    assert run("train", "xl-relative", *small, "--out", "old")[0] == 0
+    tune = ("train", "--from", "old", "--data", "text.txt", *SHORT, "--out", "new")
+    code, _, err = run(*tune, "--position", "rope")
+    assert code == 2
+    assert "position: xl-relative -> rope" in err or "'xl-relative' -> 'rope'" in err
+    code, _, err = run(*tune, "--memory", "segment", "--memory.slots", "8")
+    assert code == 0, err
+    assert ef.load("new").config.genes["memory"].get("slots") == 8

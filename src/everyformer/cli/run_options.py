@@ -90,19 +90,23 @@ def _default(
     words: Sequence[str], table: dict[str, Any], member: str | None, task: str | None
 ) -> TrainOptions:
     """What holds where nothing is said: of the run that is started from, or of the member's row."""
+    said = {gene: _said(words, table, gene) for gene in GENES}
+    chosen = {
+        gene: None if name in NONE else name for gene, name in said.items() if name is not None
+    }
     origin = _origin(words, table)
     if origin is not None:
-        return train_options(inherited(origin, member))
+        spec = inherited(origin, member)
+        # options are those of the alternative that is named
+        other = {g: n for g, n in chosen.items() if n != spec.genes[g].name}
+        named = {gene: GENES[gene].typed(Choice(name)) for gene, name in other.items()}
+        return train_options(dataclasses.replace(spec, genes=spec.genes | named))
     if member is None:
         return _nothing()
     task = task or peek(words, "--task") or table.get("task")
     if task not in info(member).tasks:
         # refused later, when the data is known
         task = None
-    said = {gene: _said(words, table, gene) for gene in GENES}
-    chosen = {
-        gene: None if name in NONE else name for gene, name in said.items() if name is not None
-    }
     return train_options(preset(member, task, **chosen))
 
 
