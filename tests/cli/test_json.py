@@ -24,6 +24,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "eval": ("RUN", "RUN --lengths 8"),
     "predict": ("RUN text",),
     "generate": ("RUN --tokens 3", "RUN --tokens 3 --prompt a --prompt b"),
+    "index": ("RUN --data text.txt --out store --key attention-output",),
     "convert": ("RUN --to program --out made.pt2",),
     "compare": ("gmlp aft-full --data text.txt",),
     "verify": ("gmlp --laws causality",),

@@ -29,7 +29,7 @@ from everyformer.core.errors import (
 from everyformer.core.sealed import DamagedError
 from everyformer.retrieval import approximate, exact
 from everyformer.retrieval import index as module
-from everyformer.retrieval.index import IndexOptions, build_index, open_index
+from everyformer.retrieval.index import SearchOptions, build_index, open_index
 from everyformer.retrieval.removal import remove
 from everyformer.retrieval.store import Store
 from everyformer.retrieval.writing import Writer
@@ -82,7 +82,7 @@ def test_looking_at_every_key_is_a_sort_of_all_distances(
 ) -> None:
     store = stored(tmp_path, draw(200, WIDTH, dtype=torch.float32), dtype)
     queries = draw(9, WIDTH, seed=2)
-    index = build_index(store, IndexOptions(kind=kind, distance=distance), say=str)
+    index = build_index(store, SearchOptions(kind=kind, distance=distance), say=str)
     found = index.search(queries, k)
     expected = brute(store, queries, distance).sort(-1)
     assert torch.equal(found.rows, expected.indices[:, :k])
@@ -93,7 +93,7 @@ def test_looking_at_every_key_is_a_sort_of_all_distances(
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
 def test_a_key_itself_is_at_distance_0(tmp_path: Path, distance: str) -> None:
     store = stored(tmp_path, 100 + draw(90, WIDTH))
-    index = build_index(store, IndexOptions(kind="exact", distance=distance), say=str)
+    index = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
     found = index.search(store.key_tensor, 2)
     assert torch.equal(found.rows[:, 0], torch.arange(90))
     assert (found.distances[:, 0] <= 1e-14).all()
@@ -105,7 +105,7 @@ def test_keys_far_from_the_origin_are_not_confused(tmp_path: Path, distance: str
     """Products in float32 are rounded by more than the distances there differ."""
     store = stored(tmp_path, 3000 + draw(700, WIDTH))
     queries = store.key_tensor[:20] + draw(20, WIDTH, seed=5, dtype=torch.float32)
-    index = build_index(store, IndexOptions(kind="exact", distance=distance), say=str)
+    index = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
     found = index.search(queries, 10)
     expected = brute(store, queries, distance).sort(-1)
     if distance == "l2":
@@ -125,7 +125,7 @@ def test_a_vector_of_zeros_has_the_cosine_0(tmp_path: Path) -> None:
     keys = draw(30, WIDTH, dtype=torch.float32)
     keys[4] = 0
     store = stored(tmp_path, keys)
-    index = build_index(store, IndexOptions(kind="exact", distance="cosine"), say=str)
+    index = build_index(store, SearchOptions(kind="exact", distance="cosine"), say=str)
     found = index.search(torch.cat((keys[:1], keys[4:5])), 30)
     assert found.distances[0][found.rows[0] == 4].item() == 1
     assert (found.distances[1] == 1).all()
@@ -139,7 +139,9 @@ def test_permuted_rows_permute_the_result(tmp_path: Path, kind: str) -> None:
     keys, order = draw(150, WIDTH), torch.randperm(150, generator=torch.Generator().manual_seed(1))
     queries = draw(6, WIDTH, seed=3)
     found = [
-        build_index(stored(tmp_path / name, k), IndexOptions(kind=kind), say=str).search(queries, 9)
+        build_index(stored(tmp_path / name, k), SearchOptions(kind=kind), say=str).search(
+            queries, 9
+        )
         for name, k in (("one", keys), ("other", keys[order]))
     ]
     assert torch.equal(found[0].rows, order[found[1].rows])
@@ -154,9 +156,9 @@ def clustered(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 OPTIONS = {
-    "ivf": IndexOptions(kind="ivf", lists=20, nprobe=4),
-    "ivfpq": IndexOptions(kind="ivfpq", lists=20, nprobe=4, code_bytes=4),
-    "hnsw": IndexOptions(kind="hnsw", m=8, ef=40),
+    "ivf": SearchOptions(kind="ivf", lists=20, nprobe=4),
+    "ivfpq": SearchOptions(kind="ivfpq", lists=20, nprobe=4, code_bytes=4),
+    "hnsw": SearchOptions(kind="hnsw", m=8, ef=40),
 }
 
 
@@ -168,8 +170,8 @@ def test_looking_into_all_lists_is_looking_at_every_key(
     pytest.importorskip("faiss")
     store = stored(tmp_path, draw(800, WIDTH), dtype)
     queries = draw(12, WIDTH, seed=4)
-    every = build_index(store, IndexOptions(kind="exact", distance=distance), say=str)
-    lists = IndexOptions(kind="ivf", lists=10, nprobe=10, distance=distance)
+    every = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
+    lists = SearchOptions(kind="ivf", lists=10, nprobe=10, distance=distance)
     found, expected = (
         build_index(store, lists, say=str).search(queries, 20),
         every.search(queries, 20),
@@ -218,7 +220,7 @@ def test_recall_does_not_count_the_key_itself(tmp_path: Path) -> None:
     """In a graph of one candidate keys find little but themselves."""
     pytest.importorskip("faiss")
     store = stored(tmp_path, draw(600, WIDTH))
-    options = IndexOptions(kind="ivf", lists=15, nprobe=1, fetch=1.0)
+    options = SearchOptions(kind="ivf", lists=15, nprobe=1, fetch=1.0)
     index = build_index(store, options, k=10, say=str)
     found = index.search(store.key_tensor, 1)
     assert (found.rows[:, 0] == torch.arange(600)).all()
@@ -302,7 +304,7 @@ def test_no_queries_have_no_neighbours(tmp_path: Path) -> None:
     [(1, "exact"), (200_000, "exact"), (200_001, "ivf"), (4_000_000, "ivf"), (4_000_001, "ivfpq")],
 )
 def test_the_kind_follows_from_the_size(count: int, kind: str) -> None:
-    assert IndexOptions().resolved(count, 128).kind == kind
+    assert SearchOptions().resolved(count, 128).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -313,19 +315,19 @@ def test_the_kind_follows_from_the_size(count: int, kind: str) -> None:
 def test_defaults_follow_the_size(
     count: int, width: int, lists: int, nprobe: int, code_bytes: int
 ) -> None:
-    found = IndexOptions(kind="ivfpq").resolved(count, width)
+    found = SearchOptions(kind="ivfpq").resolved(count, width)
     assert (found.lists, found.nprobe, found.code_bytes) == (lists, nprobe, code_bytes)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (IndexOptions(kind="ivf", lists=6), "lists=6 need 39 keys each .* 200: give at most 5"),
-        (IndexOptions(kind="ivfpq", code_bytes=3), "code_bytes=3 does not divide the width 8"),
+        (SearchOptions(kind="ivf", lists=6), "lists=6 need 39 keys each .* 200: give at most 5"),
+        (SearchOptions(kind="ivfpq", code_bytes=3), "code_bytes=3 does not divide the width 8"),
     ],
 )
 def test_options_that_do_not_fit_the_store(
-    tmp_path: Path, options: IndexOptions, told: str
+    tmp_path: Path, options: SearchOptions, told: str
 ) -> None:
     store = stored(tmp_path, draw(200, WIDTH))
     with pytest.raises(ConfigError, match=told):
@@ -341,7 +343,7 @@ def test_stores_of_any_size_can_be_indexed(
 ) -> None:
     pytest.importorskip("faiss")
     store = stored(tmp_path, draw(count, WIDTH))
-    index = build_index(store, IndexOptions(kind=kind), say=str)
+    index = build_index(store, SearchOptions(kind=kind), say=str)
     found = index.tuned(nprobe=10**6, ef=1000, fetch=1000.0).search(store.key_tensor, 1)
     assert torch.equal(found.rows[:, 0], torch.arange(count))
     assert "WARNING" not in "".join(capfd.readouterr())
@@ -351,8 +353,8 @@ def test_stores_of_any_size_can_be_indexed(
 def test_too_few_keys_to_learn_from_are_refused(kind: str, least: int) -> None:
     told = f"kind='{kind}' learns from at least {least} keys, and there are {least - 1}: take 'ex"
     with pytest.raises(ConfigError, match=told):
-        IndexOptions(kind=kind).resolved(least - 1, WIDTH)
-    IndexOptions(kind=kind).resolved(least, WIDTH)
+        SearchOptions(kind=kind).resolved(least - 1, WIDTH)
+    SearchOptions(kind=kind).resolved(least, WIDTH)
 
 
 @pytest.fixture
@@ -383,7 +385,7 @@ def test_without_faiss_every_key_is_looked_at_and_that_is_said(
     for kind in ("flat", *KEPT):
         for begin in (build_index, open_index):
             with pytest.raises(MissingExtraError, match=rf"'{kind}' needs .*everyformer\[knn\]"):
-                begin(store, IndexOptions(kind=kind), say=str)
+                begin(store, SearchOptions(kind=kind), say=str)
     assert len(said) == 1
 
 
@@ -413,7 +415,7 @@ SIZES = {"a": 300, "b": 100}
 @pytest.fixture
 def indexed(tmp_path: Path) -> Path:
     pytest.importorskip("faiss")
-    build_index(write(tmp_path, SIZES), IndexOptions(kind="ivf", lists=5), say=str)
+    build_index(write(tmp_path, SIZES), SearchOptions(kind="ivf", lists=5), say=str)
     return tmp_path
 
 
@@ -426,7 +428,7 @@ def test_an_index_of_other_rows_is_named_or_built_again(indexed: Path) -> None:
     with pytest.raises(DataError, match=r"is of other rows than the store .* has now: build"):
         open_index(store, say=str)
     said: list[str] = []
-    assert open_index(store, IndexOptions(kind="ivf", lists=4), rebuild=True, say=said.append)
+    assert open_index(store, SearchOptions(kind="ivf", lists=4), rebuild=True, say=said.append)
     assert said[0].endswith("; it is built again")
     assert open_index(store, say=str).options.lists == 4
 
@@ -436,7 +438,7 @@ def test_removing_a_document_drops_the_index(indexed: Path) -> None:
     remove(indexed, "b", said.append)
     assert "the search index goes with it" in said[1]
     with pytest.raises(DataError, match="no index 'ivf' is in"):
-        open_index(Store.open(indexed), IndexOptions(kind="ivf"), say=str)
+        open_index(Store.open(indexed), SearchOptions(kind="ivf"), say=str)
 
 
 @pytest.mark.parametrize("name", ["index.faiss", "index.json"])
@@ -449,16 +451,16 @@ def test_a_damaged_index_is_named_or_built_again(indexed: Path, name: str) -> No
     with pytest.raises(DamagedError, match=name):
         open_index(store, say=str)
     assert open_index(store, rebuild=True, say=str).options.kind == "exact"
-    again = open_index(store, IndexOptions(kind="ivf", lists=5), rebuild=True, say=str)
+    again = open_index(store, SearchOptions(kind="ivf", lists=5), rebuild=True, say=str)
     assert again.recall
 
 
 def test_another_kind_or_distance_than_the_one_there_is_named(indexed: Path) -> None:
     store = Store.open(indexed)
-    for options in (IndexOptions(kind="hnsw"), IndexOptions(kind="ivf", distance="cosine")):
+    for options in (SearchOptions(kind="hnsw"), SearchOptions(kind="ivf", distance="cosine")):
         with pytest.raises(DataError, match=f"is 'ivf' by l2, not '{options.kind}' by"):
             open_index(store, options, say=str)
-    tuned = open_index(store, IndexOptions(kind="ivf", nprobe=3), say=str)
+    tuned = open_index(store, SearchOptions(kind="ivf", nprobe=3), say=str)
     assert (tuned.options.nprobe, tuned.recall) == (3, {})
 
 
@@ -469,7 +471,7 @@ def test_an_index_is_not_built_while_the_store_is_written(indexed: Path) -> None
         Writer.append(indexed, ORIGIN),
         pytest.raises(DataError, match="is being written by another process"),
     ):
-        build_index(store, IndexOptions(kind="ivf", lists=3), say=str)
+        build_index(store, SearchOptions(kind="ivf", lists=3), say=str)
     assert content(indexed / "rows" / "index") == before
 
 
@@ -479,7 +481,7 @@ def test_an_index_that_the_disk_does_not_take_leaves_the_one_before(indexed: Pat
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limit[1]))
     try:
         with pytest.raises(UnsavedError, match=r"cannot write .*index: faiss could not write its"):
-            build_index(store, IndexOptions(kind="ivf", lists=3), say=str)
+            build_index(store, SearchOptions(kind="ivf", lists=3), say=str)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert content(indexed) == before
@@ -490,7 +492,7 @@ def test_the_index_of_a_store_on_a_read_only_place_lies_elsewhere(
 ) -> None:
     store, options, elsewhere = (
         Store.open(indexed),
-        IndexOptions(kind="ivf", lists=3),
+        SearchOptions(kind="ivf", lists=3),
         tmp_path_factory.mktemp("elsewhere") / "index",
     )
     real = os.open
@@ -521,7 +523,7 @@ def test_keys_are_never_held_as_a_whole(
     count, width = 20_000, 32
     store = stored(tmp_path, draw(count, width), "float16")
     taken: list[int] = []
-    options = IndexOptions(kind=kind, lists=10, m=4, ef_construction=4)
+    options = SearchOptions(kind=kind, lists=10, m=4, ef_construction=4)
     resolved = options.resolved(count, width)
     real = Tensor.float
 

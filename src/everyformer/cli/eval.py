@@ -23,7 +23,7 @@ from everyformer.core.files import expanded, named_as, write_text
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
-from everyformer.retrieval.options import IndexOptions, KnnOptions
+from everyformer.retrieval.options import KnnOptions, SearchOptions
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
@@ -79,7 +79,7 @@ class EvalOptions(VerbOptions, BeamConfig):
     """folder of a datastore that the model reads (`everyformer index`; lm)"""
     knn: KnnOptions = field(default_factory=KnnOptions)
     """how it is read"""
-    nearest: IndexOptions = field(default_factory=IndexOptions)
+    nearest: SearchOptions = field(default_factory=SearchOptions)
     """how neighbours are found"""
     average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""

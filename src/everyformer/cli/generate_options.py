@@ -14,7 +14,7 @@ from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 from everyformer.generation.config import BeamConfig, Sampling
-from everyformer.retrieval.options import IndexOptions, KnnOptions
+from everyformer.retrieval.options import KnnOptions, SearchOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class GenerateOptions(VerbOptions, Sampling, BeamConfig):
     """folder of a datastore that the model reads (`everyformer index`; lm)"""
     knn: KnnOptions = field(default_factory=KnnOptions)
     """how it is read"""
-    nearest: IndexOptions = field(default_factory=IndexOptions)
+    nearest: SearchOptions = field(default_factory=SearchOptions)
     """how neighbours are found"""
     average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""

@@ -22,7 +22,7 @@ PLACES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexVerb(VerbOptions):
+class IndexOptions(VerbOptions):
     """The words of `everyformer index`."""
 
     run: tyro.conf.Positional[str]
@@ -55,14 +55,14 @@ class IndexVerb(VerbOptions):
 
 
 @verb(
-    IndexVerb,
+    IndexOptions,
     about="Read texts into a datastore that the model then reads (eval, generate: --store).",
     examples=(
         "everyformer index runs/rope --data books/ --out runs/rope/store",
         "everyformer index runs/rope --out runs/rope/store --remove emma.txt",
     ),
 )
-def run(options: IndexVerb) -> int:
+def run(options: IndexOptions) -> int:
     """Make, extend or cut a store."""
     from everyformer.retrieval.removal import remove
     from everyformer.retrieval.store import Store
@@ -109,7 +109,7 @@ def run(options: IndexVerb) -> int:
     return _told(store, options)
 
 
-def _told(store: object, options: IndexVerb) -> int:
+def _told(store: object, options: IndexOptions) -> int:
     from everyformer.retrieval.store import Store
 
     assert isinstance(store, Store)

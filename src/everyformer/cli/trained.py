@@ -20,7 +20,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
-from everyformer.retrieval.options import IndexOptions, KnnOptions
+from everyformer.retrieval.options import KnnOptions, SearchOptions
 from everyformer.training.checkpoint import is_model, load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved
@@ -65,7 +65,7 @@ class TrainedRun:
         return model
 
     def reading(
-        self, average: int | None, store: str | None, knn: KnnOptions, nearest: IndexOptions
+        self, average: int | None, store: str | None, knn: KnnOptions, nearest: SearchOptions
     ) -> Any:
         """`model`, reading the datastore in the folder ``store`` if one is named.
 
@@ -74,7 +74,7 @@ class TrainedRun:
         """
         model = self.model(average)
         if store is None:
-            if knn != KnnOptions() or nearest != IndexOptions():
+            if knn != KnnOptions() or nearest != SearchOptions():
                 raise ConfigError("how a datastore is read is said, but not which: give --store")
             return model
         from everyformer.datastores.reader import with_store

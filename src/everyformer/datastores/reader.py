@@ -16,7 +16,7 @@ from everyformer.models.base import Model
 from everyformer.models.knn_lm import Found, KnnLanguageModel
 from everyformer.models.language import LanguageModel
 from everyformer.retrieval.index import Index, open_index
-from everyformer.retrieval.options import Distance, IndexOptions, KnnOptions
+from everyformer.retrieval.options import Distance, KnnOptions, SearchOptions
 from everyformer.retrieval.store import Store
 
 
@@ -38,7 +38,7 @@ def with_store(
     tokenizer: Tokenizer,
     folder: str | Path,
     options: KnnOptions,
-    index: IndexOptions | None = None,
+    index: SearchOptions | None = None,
     *,
     say: Callable[[str], None],
 ) -> KnnLanguageModel:
@@ -58,7 +58,7 @@ def with_store(
     tap = found.record.origin.tap
     found = Store.open(folder, origin_of(model, tokenizer, tap))
     distance: Distance = "cosine" if options.distance == "cosine" else "l2"
-    chosen = replace(index or IndexOptions(), distance=distance)
+    chosen = replace(index or SearchOptions(), distance=distance)
     opened = open_index(found, chosen, say=say)
     say(f"{found.describe()}; {opened.describe()}")
     return KnnLanguageModel(model, StoreReader(opened), options, tap)

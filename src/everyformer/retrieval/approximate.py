@@ -27,7 +27,7 @@ from torch import Tensor
 
 from everyformer.core.extras import extra_module
 from everyformer.retrieval.distances import Hits, normalised, ranked
-from everyformer.retrieval.options import A_CENTROID, LEARNT_FROM, IndexOptions
+from everyformer.retrieval.options import A_CENTROID, LEARNT_FROM, SearchOptions
 from everyformer.retrieval.store import Store
 
 BLOCK = 1 << 16
@@ -49,16 +49,16 @@ class FaissSearch:
     """Neighbours by an index of faiss, ranked by their exact distances to stored keys.
 
     Args:
-        options: resolved (`IndexOptions.resolved`).
+        options: resolved (`SearchOptions.resolved`).
         index: of faiss; None: every key is looked at.
     """
 
-    def __init__(self, store: Store, options: IndexOptions, index: Any) -> None:
+    def __init__(self, store: Store, options: SearchOptions, index: Any) -> None:
         self._faiss = faiss_for(options.kind)
         self._store, self._options, self._index = store, options, index
         self._keys = store.key_tensor
 
-    def with_options(self, options: IndexOptions) -> FaissSearch:
+    def with_options(self, options: SearchOptions) -> FaissSearch:
         """The same index, asked in another way."""
         return FaissSearch(self._store, options, self._index)
 
@@ -94,7 +94,7 @@ class FaissSearch:
         return rows
 
 
-def build(store: Store, options: IndexOptions, apart: np.ndarray) -> Any:
+def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:
     """A filled index of faiss of the resolved kind; nothing is learned from the rows ``apart``."""
     faiss = faiss_for(options.kind)
     keys, width = store.key_tensor, store.width
@@ -135,7 +135,7 @@ def build(store: Store, options: IndexOptions, apart: np.ndarray) -> Any:
     return index
 
 
-def _fill(faiss: Any, index: Any, quantizer: Any, keys: Tensor, options: IndexOptions) -> None:
+def _fill(faiss: Any, index: Any, quantizer: Any, keys: Tensor, options: SearchOptions) -> None:
     """Add all keys to lists that are given their sizes first."""
     lists = np.empty(len(keys), np.int64)
     for first, block in _blocks(keys, options):
@@ -161,7 +161,7 @@ def write(index: Any, path: Path, kind: str) -> None:
     faiss_for(kind).write_index(index, str(path))
 
 
-def _sample(keys: Tensor, options: IndexOptions, apart: np.ndarray, most: int) -> np.ndarray:
+def _sample(keys: Tensor, options: SearchOptions, apart: np.ndarray, most: int) -> np.ndarray:
     """At most ``most`` keys, without those of ``apart`` where the others are enough."""
     draw = np.random.default_rng(options.seed + 1)
     left = np.setdiff1d(np.arange(len(keys)), apart)
@@ -171,18 +171,18 @@ def _sample(keys: Tensor, options: IndexOptions, apart: np.ndarray, most: int) -
     return _vectors(keys[torch.from_numpy(rows)], options)
 
 
-def _blocks(keys: Tensor, options: IndexOptions) -> Iterator[tuple[int, np.ndarray]]:
+def _blocks(keys: Tensor, options: SearchOptions) -> Iterator[tuple[int, np.ndarray]]:
     """First rows, and the keys from there on as faiss reads them."""
     for first in range(0, len(keys), BLOCK):
         yield first, _vectors(keys[first : first + BLOCK], options)
 
 
-def _vectors(keys: Tensor, options: IndexOptions) -> np.ndarray:
+def _vectors(keys: Tensor, options: SearchOptions) -> np.ndarray:
     vectors = keys.float()
     if options.distance == "cosine":
         vectors, _ = normalised(vectors)
     return vectors.contiguous().numpy()
 
 
-def _metric(faiss: Any, options: IndexOptions) -> int:
+def _metric(faiss: Any, options: SearchOptions) -> int:
     return faiss.METRIC_INNER_PRODUCT if options.distance == "cosine" else faiss.METRIC_L2

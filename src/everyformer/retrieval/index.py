@@ -1,6 +1,6 @@
 """Search in a store: `build_index` and `open_index` give an `Index`, whose `search` answers.
 
-    index = build_index(store, IndexOptions(kind="ivf"), say=print)
+    index = build_index(store, SearchOptions(kind="ivf"), say=print)
     distances, rows = index.search(queries, k=32)
 
 Kinds that may miss neighbours (`options.KEPT`) are built once and kept in the store's folder, or in
@@ -36,7 +36,7 @@ from everyformer.retrieval.approximate import FaissSearch, build, faiss_for, rea
 from everyformer.retrieval.distances import Hits
 from everyformer.retrieval.exact import ExactSearch
 from everyformer.retrieval.lock import locked
-from everyformer.retrieval.options import IN_FAISS, KEPT, IndexOptions
+from everyformer.retrieval.options import IN_FAISS, KEPT, SearchOptions
 from everyformer.retrieval.record import INDEX, ROWS
 from everyformer.retrieval.store import Store
 
@@ -62,7 +62,7 @@ class Index:
     """A search over the rows of a store."""
 
     store: Store
-    options: IndexOptions
+    options: SearchOptions
     """with the kind and the numbers that were chosen"""
     way: Search = field(repr=False)
     recall: dict[int, float] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Index:
 
 
 def build_index(
-    store: Store, options: IndexOptions | None = None, *, folder: str | Path | None = None,
+    store: Store, options: SearchOptions | None = None, *, folder: str | Path | None = None,
     k: int = 100, say: Say,
 ) -> Index:  # fmt: skip
     """An index of ``store``, kept if its kind is one that is; its recall is measured and told.
@@ -141,7 +141,7 @@ def build_index(
         DataError: another process writes into the store, or has changed it.
         UnsavedError: it cannot be kept; an index that was there before still is.
     """
-    wanted = _chosen(store, options or IndexOptions(), say)
+    wanted = _chosen(store, options or SearchOptions(), say)
     if wanted.kind not in KEPT:
         return Index(store, wanted, _every_key(store, wanted))
     apart = _apart(store, wanted.seed)
@@ -173,7 +173,7 @@ def build_index(
 
 
 def open_index(
-    store: Store, options: IndexOptions | None = None, *, folder: str | Path | None = None,
+    store: Store, options: SearchOptions | None = None, *, folder: str | Path | None = None,
     rebuild: bool = False, say: Say,
 ) -> Index:  # fmt: skip
     """The index that is kept, or one for which nothing needs to be.
@@ -189,7 +189,7 @@ def open_index(
         DataError: there is none of this kind, or it is of other rows.
         DamagedError: it is not as it was written.
     """
-    options = options or IndexOptions()
+    options = options or SearchOptions()
     place = _place(store, folder)
     if options.kind not in ("auto", *KEPT):
         return build_index(store, options, say=say)
@@ -220,9 +220,9 @@ def open_index(
     return build_index(store, replace(options, kind="exact"), say=say)
 
 
-def _kept(store: Store, options: IndexOptions, place: Path) -> Index:
+def _kept(store: Store, options: SearchOptions, place: Path) -> Index:
     facts = read_json(place / FACTS, FORMAT)
-    kept = from_dict(IndexOptions, facts["options"])
+    kept = from_dict(SearchOptions, facts["options"])
     if facts["state"] != store.record.state:
         raise DataError(
             f"the index in {place} is of other rows than the store {store.folder} has now: build "
@@ -243,11 +243,11 @@ def _kept(store: Store, options: IndexOptions, place: Path) -> Index:
     recall = {int(m): share for m, share in facts["recall"]}
     index = Index(store, kept, FaissSearch(store, kept, made), recall)
     given = {name: getattr(options, name) for name in ("nprobe", "ef", "fetch")}
-    plain = IndexOptions()
+    plain = SearchOptions()
     return index.tuned(**{n: v for n, v in given.items() if v != getattr(plain, n)})
 
 
-def _chosen(store: Store, options: IndexOptions, say: Say) -> IndexOptions:
+def _chosen(store: Store, options: SearchOptions, say: Say) -> SearchOptions:
     """The options with a kind that can be had."""
     wanted = options.resolved(len(store), store.width)
     if wanted.kind not in IN_FAISS:
@@ -262,7 +262,7 @@ def _chosen(store: Store, options: IndexOptions, say: Say) -> IndexOptions:
     return wanted
 
 
-def _every_key(store: Store, options: IndexOptions) -> Search:
+def _every_key(store: Store, options: SearchOptions) -> Search:
     if options.kind == "exact":
         return ExactSearch(store, options.distance)
     return FaissSearch(store, options, None)
@@ -279,7 +279,7 @@ def _apart(store: Store, seed: int) -> np.ndarray:
 
 
 def _recall(
-    store: Store, options: IndexOptions, way: Search, apart: np.ndarray, k: int
+    store: Store, options: SearchOptions, way: Search, apart: np.ndarray, k: int
 ) -> dict[int, float]:
     """The share of the m nearest others of the rows ``apart`` that ``way`` finds, by m.
 

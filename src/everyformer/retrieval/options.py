@@ -31,7 +31,7 @@ LEARNT_FROM = 64
 
 
 @dataclass(frozen=True)
-class IndexOptions(Options):
+class SearchOptions(Options):
     """How neighbours are found. None: what fits the number of keys, n."""
 
     kind: Kind = "auto"
