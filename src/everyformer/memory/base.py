@@ -186,6 +186,11 @@ class Memory(nn.Module):
         """How many tokens back a layer reads."""
         return self.slots
 
+    @property
+    def ahead(self) -> int:
+        """How many tokens an evaluation of windows reads ahead of each."""
+        return self.reach
+
     def windows(self, own: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """The windows of the heads (see `visibility`), given the attention's ``own``."""
         return own

@@ -54,6 +54,9 @@ from everyformer.memory.base import Memory, Recalled, Segment, Tokens
 
 EPSILON = 1e-6
 """added to squared lengths"""
+AHEAD = 1024
+"""tokens that an evaluation of windows reads ahead of each, and no more: a whole store would cost
+it many times what the windows do; reading in order (``eval --mode recurrent``) fills the store"""
 SPARE = 0.25
 """of the store, rows beyond it that wait until they are dropped together"""
 
@@ -196,6 +199,10 @@ class MemorizingMemory(Memory):
     @property
     def reach(self) -> int:
         return self.slots + self.size
+
+    @property
+    def ahead(self) -> int:
+        return min(self.reach, max(self.slots, AHEAD))
 
     def heads(self, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         if self.scale is None:

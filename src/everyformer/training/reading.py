@@ -18,10 +18,6 @@ from everyformer.memory.base import memories_of
 from everyformer.training.distributed import World
 from everyformer.training.step import forward
 
-MOST_AHEAD = 4
-"""segments that are read ahead of a window at most, so that an evaluation stays a small part of a
-training; `read_in_order` reads as far back as a memory goes"""
-
 
 class Read(NamedTuple):
     """A scored batch with the model's output."""
@@ -40,17 +36,15 @@ def read_windows(
     world: World,
     remember: bool = True,
 ) -> Iterator[Read | None]:
-    """Validation batches; a model with a memory reads as far back first as a layer of it reaches,
-    or `MOST_AHEAD` segments.
+    """Validation batches; a model with a memory first reads what is `Memory.ahead` of each.
 
     Batches of other processes come as None. Without ``remember`` windows are read by themselves.
     """
     memories = memories_of(model) if remember and isinstance(dataset, TextDataset) else []
     windows: Iterable[tuple[list[Batch], Batch]]
     if memories and isinstance(dataset, TextDataset):
-        reach = max(memory.reach for memory in memories)
-        ahead = min(-(-reach // dataset.length), MOST_AHEAD)
-        windows = warmed_windows(dataset, size, limit, ahead)
+        ahead = max(memory.ahead for memory in memories)
+        windows = warmed_windows(dataset, size, limit, -(-ahead // dataset.length))
     else:
         windows = (([], batch) for batch in dataset.validation_batches(size, limit))
     for number, (parts, batch) in enumerate(windows):
