@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import random
@@ -15,7 +16,7 @@ import torch
 
 import everyformer as ef
 from everyformer.cli import main
-from everyformer.core.errors import CheckpointError, DataError, EveryformerError
+from everyformer.core.errors import CheckpointError, ConfigError, DataError, EveryformerError
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.datastores.indexing import Indexing, index_texts
 from everyformer.datastores.reader import with_store
@@ -111,6 +112,21 @@ def test_who_stops_and_goes_on_comes_to_the_same_bytes(texts: Path, stops: tuple
     if found is None:
         indexed(made, texts, "parts", resume=True)
     assert bytes_of("parts") == bytes_of("whole")
+
+
+def test_what_was_begun_is_not_gone_on_with_otherwise(texts: Path) -> None:
+    made, calls = model(), itertools.count()
+    begun = index_texts(
+        made, ByteTokenizer(), str(texts), "store", HOW, say=lambda _: None,
+        should_stop=lambda: next(calls) >= 0,
+    )  # fmt: skip
+    assert begun is None
+    with pytest.raises(ConfigError, match=r"another batch.*batch 3"):
+        indexed(made, texts, "store", resume=True, how=dataclasses.replace(HOW, batch=2))
+    other = texts.rename("others")
+    (other / "a.txt").write_bytes(b"something else than before")
+    with pytest.raises(ConfigError, match="another texts"):
+        indexed(made, other, "store", resume=True)
 
 
 def test_adding_a_text_is_having_read_it_with_the_others(texts: Path) -> None:
@@ -233,6 +249,7 @@ def test_bad_words_for_a_store_are_one_sentence(run: Callable[..., Any]) -> None
     for words, told in (
         (("eval", "made", "--store", "nowhere"), "nowhere"),
         (("eval", "made", "--knn.k", "5"), "give --store"),
+        (("eval", "made", "--store", "store", "--nearest.distance", "cosine"), "--knn.distance"),
         (("eval", "made", "--store", "store", "--knn.k", "9999999"), "9,999,999"),
         (("eval", "made", "--store", "store", "--knn.weight", "1.5"), "knn.weight"),
         (("index", "made", "--out", "store"), "--data"),

@@ -110,7 +110,7 @@ def index_texts(
     with open_source(data) as source:
         texts = Texts(source, tokenizer)
         width = _width(model, how.tap)
-        rows = texts.size if tokenizer.kind == "bytes" else texts.size // 2
+        rows = texts.size if tokenizer.kind in ("bytes", "chars") else texts.size // 2
         if resume and is_unfinished(folder):
             writer = Writer.resume(folder, origin)
         elif append:
@@ -118,9 +118,9 @@ def index_texts(
         else:
             writer = Writer.create(folder, origin, width, how.dtype, rows)
         needed = size(bytes_needed(rows, width, writer.record.dtype))
-        say(f"{len(texts.entries):,} texts, at most {rows:,} keys of width {width}: {needed}")
+        say(f"{len(texts.entries):,} texts, about {rows:,} keys of width {width}: {needed}")
         with writer, evaluating(model), torch.inference_mode():
-            finished = _write(model, writer, texts, how, should_stop)
+            finished = _write(model, writer, texts, how, source.stamp(), should_stop)
             if finished:
                 writer.finish()
     return Store.open(folder, verify=False) if finished else None
@@ -131,10 +131,24 @@ def _write(
     writer: Writer,
     texts: Texts,
     how: Indexing,
+    stamp: str,
     should_stop: Callable[[], bool],
 ) -> bool:
-    """All windows behind the writer's cursor; False if it was stopped."""
-    done = writer.cursor or 0
+    """All windows behind the writer's cursor; False if it was stopped.
+
+    Raises:
+        ConfigError: the texts or the batch are not those that the cursor counts.
+    """
+    counted = {"texts": stamp, "batch": how.batch}
+    known = writer.cursor or {"done": 0, **counted}
+    done = known["done"]
+    for name, now in counted.items():
+        if known[name] != now:
+            raise ConfigError(
+                f"the store {writer.folder} was begun with another {name}: go on with the same "
+                f"--{'data, unchanged' if name == 'texts' else f'batch {known[name]}'}, or remove "
+                "the folder and begin anew"
+            )
     begun = writer.record.names[-1] if done else None
     everything = (w for text in texts for w in windows(text, how.context, how.stride))
     with tqdm(total=texts.size, unit="B", unit_scale=True, desc="indexing", disable=None) as bar:
@@ -152,7 +166,7 @@ def _write(
                 writer.add(own[window.new :], after.astype(np.int64))
             bar.update(fresh)
             if (number + 1) % COMMIT == 0 or should_stop():
-                writer.commit(number + 1)
+                writer.commit({"done": number + 1, **counted})
             if should_stop():
                 return False
     return True

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import UnsupportedError
+from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import origin_of
 from everyformer.models.base import Model
@@ -46,7 +46,7 @@ def with_store(
 
     Raises:
         CheckpointError: the store is of another model or tokenizer.
-        ConfigError: k is larger than the store.
+        ConfigError: the index is of another distance.
         UnsupportedError: the model is no language model.
     """
     if not isinstance(model, LanguageModel):
@@ -58,7 +58,13 @@ def with_store(
     tap = found.record.origin.tap
     found = Store.open(folder, origin_of(model, tokenizer, tap))
     distance: Distance = "cosine" if options.distance == "cosine" else "l2"
-    chosen = replace(index or SearchOptions(), distance=distance)
+    given = SearchOptions() if index is None else index
+    if given.distance not in (SearchOptions().distance, distance):
+        raise ConfigError(
+            f"neighbours are to be found by distance '{given.distance}', but read by "
+            f"'{options.distance}': say it once, by --knn.distance"
+        )
+    chosen = replace(given, distance=distance)
     opened = open_index(found, chosen, say=say)
     say(f"{found.describe()}; {opened.describe()}")
     return KnnLanguageModel(model, StoreReader(opened), options, tap)
