@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from everyformer.core.errors import CheckpointError, ConfigError
-from everyformer.core.wording import few
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
@@ -166,9 +165,8 @@ def _there(path: Path, config: ModelConfig) -> Path:
     folder = path / FOLDER
     if not folder.is_dir():
         name = config.genes[RETRIEVAL.name].name
-        kept = few(sorted(file.name for file in path.iterdir())) if path.is_dir() else "nothing"
         raise CheckpointError(
-            f"{path} holds a model with retrieval '{name}', but not the folder '{FOLDER}' with its "
-            f"store (it holds {kept}): give the run that it was trained in"
+            f"{path} holds a model with retrieval '{name}', but no folder {FOLDER} with its store: "
+            "give the run that it was trained in"
         )
     return folder
