@@ -38,6 +38,9 @@ from everyformer.training.run import RunDirectory
 from everyformer.training.warmstart import read_start
 
 TRAINED, MODEL, STORE = "trained", "model", "store"
+VANILLA = "rope"
+"""the member by which contexts are compared where none is given: attention by distances finds sooner
+than attention by places what a token stands behind"""
 
 
 def train_with(job: Job) -> Outcome:
@@ -142,11 +145,11 @@ def _frozen(job: Job, folder: Path) -> TrainResult | None:
     sizes = {name: getattr(config, name) for name in ("width", "layers", "heads", "vocabulary")}
     sizes["max_length"] = max(config.tokens, options.context or 0)
     torch.manual_seed(job.config.seed)
-    vanilla = build_model(configure("attention", "lm", **sizes))
+    vanilla = build_model(configure(VANILLA, "lm", **sizes))
     training = _part(job.config, options.share)
     kind, amount = training.budget
     job.say(
-        "no --retrieval.model is given: a model of plain attention is trained first, by which "
+        f"no --retrieval.model is given: a model of attention ('{VANILLA}') is trained first, by which "
         f"contexts are compared, for {amount:,.6g} {kind} (--retrieval.share {options.share:g})"
     )
     apart = folder / TRAINED

@@ -38,8 +38,8 @@ class SpalmOptions(StoreOptions):
     """Options of `Spalm`."""
 
     model: Annotated[str | None, Affects("nothing")] = None
-    """run or saved model, frozen, by which contexts are compared (default: plain attention of the
-    same sizes, trained first)"""
+    """run or saved model, frozen, by which contexts are compared (default: one of the same
+    sizes, member `rope`, trained first)"""
     share: Annotated[Part, Affects("nothing")] = 0.25
     """how long that one is trained, as a part of this run's budget and beside it"""
     k: Annotated[Count, Affects("results")] = 4
