@@ -39,8 +39,8 @@ from everyformer.training.warmstart import read_start
 
 TRAINED, MODEL, STORE = "trained", "model", "store"
 VANILLA = "rope"
-"""the member by which contexts are compared where none is given: attention by distances sooner finds
-what a token stands behind than attention by places"""
+"""the member by which contexts are compared where none is given: attention by distances sooner
+finds what a token stands behind than attention by places"""
 
 
 def train_with(job: Job) -> Outcome:
@@ -149,8 +149,8 @@ def _frozen(job: Job, folder: Path) -> TrainResult | None:
     training = _part(job.config, options.share)
     kind, amount = training.budget
     job.say(
-        f"no --retrieval.model is given: a model '{VANILLA}' is trained first, by which contexts are "
-        f"compared, for {amount:,.6g} {kind} (--retrieval.share {options.share:g})"
+        f"no --retrieval.model is given: a model '{VANILLA}' is trained first, by which "
+        f"contexts are compared, for {amount:,.6g} {kind} (--retrieval.share {options.share:g})"
     )
     apart = folder / TRAINED
     if job.run is None:

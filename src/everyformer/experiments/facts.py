@@ -100,10 +100,10 @@ def facts(study: Study) -> Outcome:
 
 def _drawn(gates: dict[str, list[np.ndarray]]) -> Figure:
     figure, [axis] = panels()
+    bins = [n / 40 for n in range(41)]
     for kind, shares in gates.items():
-        axis.hist(
-            np.concatenate(shares), np.linspace(0, 1, 41), density=True, alpha=0.6, label=kind
-        )
+        counts, _ = np.histogram(np.concatenate(shares), bins, density=True)
+        axis.stairs(counts, bins, fill=True, alpha=0.6, label=kind)
     axis.set(xlabel="share of neighbours in the state, 1 - g", ylabel="density")
     axis.legend()
     return figure
