@@ -158,6 +158,31 @@ def test_a_store_of_the_very_text_knows_what_comes(texts: Path) -> None:
     assert torch.equal(reading(tokens[:, :16]).logits.argmax(-1), tokens[:, 1:17])
 
 
+def test_a_scored_text_reads_a_store_of_itself_as_if_it_were_of_the_others(texts: Path) -> None:
+    made = model()
+    indexed(made, texts, "whole")
+    others = texts.rename("others")
+    tokens = torch.tensor([list((others / "a.txt").read_bytes())])
+    (others / "a.txt").rename("a.txt")
+    indexed(made, others, "others_alone")
+
+    def logits(store: str, **more: Any) -> torch.Tensor:
+        options = KnnOptions(k=5, weight=0.5, temperature=10.0, **more)
+        reading = with_store(made, ByteTokenizer(), store, options, say=lambda _: None)
+        out = reading(tokens[:, :16], targets=tokens[:, 1:17])
+        return out.logits.detach()
+
+    # so many rows around each are all of the document
+    apart = logits("whole", exclude_self=True, exclude_near=99)
+    torch.testing.assert_close(apart, logits("others_alone"))
+    assert not torch.allclose(apart, logits("whole"))
+    reading = with_store(
+        made, ByteTokenizer(), "whole", KnnOptions(k=5, exclude_self=True), say=lambda _: None
+    )
+    with pytest.raises(ConfigError, match="exclude_self"):
+        reading(tokens[:, :16])
+
+
 def test_another_model_tokenizer_or_tap_is_refused_by_name(texts: Path) -> None:
     made = model()
     indexed(made, texts, "store")

@@ -12,8 +12,9 @@ from torch import Tensor
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import origin_of
+from everyformer.datastores.own import search_apart
 from everyformer.models.base import Model
-from everyformer.models.knn_lm import Found, KnnLanguageModel
+from everyformer.models.knn_lm import Found, KnnLanguageModel, Scored
 from everyformer.models.language import LanguageModel
 from everyformer.retrieval.index import Index, open_index
 from everyformer.retrieval.options import Distance, KnnOptions, SearchOptions
@@ -21,16 +22,23 @@ from everyformer.retrieval.store import Store
 
 
 class StoreReader:
-    """The `everyformer.models.knn_lm.Reader` of an index."""
+    """The `everyformer.models.knn_lm.Reader` of an index.
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    Args:
+        separator: the token that ends a document in texts of several.
+    """
 
-    def read(self, queries: Tensor, k: int) -> Found:
+    def __init__(self, index: Index, separator: int | None = None) -> None:
+        self.index, self.separator = index, separator
+
+    def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Found:
         """The nearest keys of ``queries`` (N, width), on their device."""
-        distances, rows = self.index.search(queries, k)
-        values = torch.from_numpy(self.index.store.values[rows.clamp(min=0).numpy()]).long()
-        return Found(*(t.to(queries.device) for t in (distances, values, rows)))
+        if scored is None:
+            hits = self.index.search(queries, k)
+        else:
+            hits = search_apart(self.index, queries, k, scored, self.separator)
+        values = torch.from_numpy(self.index.store.values[hits.rows.clamp(min=0).numpy()]).long()
+        return Found(*(t.to(queries.device) for t in (hits.distances, values, hits.rows)))
 
 
 def with_store(
@@ -67,4 +75,4 @@ def with_store(
     chosen = replace(given, distance=distance)
     opened = open_index(found, chosen, say=say)
     say(f"{found.describe()}; {opened.describe()}")
-    return KnnLanguageModel(model, StoreReader(opened), options, tap)
+    return KnnLanguageModel(model, StoreReader(opened, tokenizer.separator), options, tap)

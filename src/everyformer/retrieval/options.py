@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
-from everyformer.core.bounds import Bounds, Count, Positive, Seed, Several, Times
+from everyformer.core.bounds import Bounds, Count, Positive, Seed, Several, Times, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
@@ -107,3 +107,8 @@ class KnnOptions(Options):
     """T, by which distances are divided"""
     distance: Literal["squared", "root", "cosine"] = "squared"
     """d: the squared Euclidean distance, its root, or 1 - cos"""
+    exclude_self: bool = False
+    """text that is scored does not find its own rows in the store: those of documents that read as
+    the scored window does, as far as both go"""
+    exclude_near: Annotated[Whole, When("exclude_self", True)] = 0
+    """with exclude_self: nor so many rows before and after its own"""
