@@ -47,7 +47,6 @@ def run(words: Sequence[str]) -> int:
         examples=(
             "everyformer eval runs/gmlp --data other.txt",
             "everyformer eval runs/transformer-xl --mode recurrent --memory.slots 512",
-            "everyformer eval runs/rope --store store --sweep",
         ),
         default=EvalOptions(
             run=EvalOptions.missing if folder is None else folder,
