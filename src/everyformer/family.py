@@ -224,6 +224,28 @@ FAMILY: tuple[Member, ...] = (
         group="memory of the past",
     ),
     Member(
+        "knn-lm", "kNN-LM: a store beside the model", "Khandelwal et al.", 2020, "1911.00172",
+        _genes(retrieval="knn"), (LM,),
+        Cost(2, 1, "O(L^2 d) time, O(n d) a token to search n keys exactly; O(L d) memory",
+             "2 t d, and the store, n d on the disk"),
+        "the loss falls with the size of the store alone, nothing is trained; the best lambda lies "
+        "inside (0, 1) and is larger on another domain than on the model's own",
+        bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
+        group="memory of the past",
+    ),
+    Member(
+        "spalm", "SPALM: neighbours gated into the state", "Yogatama et al.", 2021, "2102.02557",
+        _genes(position="xl-relative", memory="segment", retrieval="spalm", wiring="post",
+              block={"dropout": 0.1}, model={"embedding_dropout": 0.1, "scale_embedding": True}),
+        (LM,),
+        Cost(2, 2, "O(L (L + M) d) time, O(k d) a token for k neighbours, and their search; blocks "
+             "of scores", "M d, constant, and the store, n d on the disk"),
+        "where rare facts come back it loses less than Transformer-XL, and its gate opens to "
+        "neighbours on what they know",
+        bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
+        group="memory of the past",
+    ),
+    Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
         _genes(mixer="aft-full"), ALL_TASKS,
         Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),

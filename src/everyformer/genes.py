@@ -13,10 +13,11 @@ from everyformer.core.member import Member
 from everyformer.depth import DEPTH
 from everyformer.memory import MEMORY
 from everyformer.mixers import CROSS, ENCODER, MIXER
+from everyformer.neighbours import RETRIEVAL
 from everyformer.positions import POSITION
 
 GENES: dict[str, Gene] = {
-    gene.name: gene for gene in (MIXER, ENCODER, CROSS, POSITION, MEMORY, WIRING, DEPTH)
+    gene.name: gene for gene in (MIXER, ENCODER, CROSS, POSITION, MEMORY, RETRIEVAL, WIRING, DEPTH)
 }
 
 

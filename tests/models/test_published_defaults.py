@@ -24,6 +24,7 @@ from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
 from everyformer.models.build import configure
 from everyformer.models.config import Architecture
+from everyformer.neighbours import RETRIEVALS
 from everyformer.positions import POSITIONS, make_position
 
 Values = dict[str, Any]
@@ -145,6 +146,14 @@ WIRING_ROWS: dict[str, tuple[Values, Values]] = {
     "gated": ({"gate": "gru", "gate_bias": 2.0, "relu": True, "last_norm": False}, {}),
 }
 
+STORED = {"size": 65536, "context": None, "tap": "ffn-input:-1", "kind": "auto"}
+RETRIEVAL_ROWS: dict[str, tuple[Values, Values]] = {
+    "knn": (
+        {"k": 1024, "distance": "squared"},
+        {"weight": None, "temperature": None, "tune": 8192, **STORED}),
+    "spalm": ({"k": 4, "gate_bias": None}, {"model": None, "share": 0.25, "near": 8, **STORED}),
+}  # fmt: skip
+
 ARCHITECTURE: Values = {
     "width": 128, "layers": 4, "heads": 4, "max_length": None, "patch": 4, "pooling": "mean",
     "head_hidden": None, "head_activation": "gelu", "causal": None,
@@ -202,6 +211,8 @@ MEMBER_ROWS: dict[str, Values] = {
               "memory": "segment", "memory_options": {"same_length": "always"},
               "wiring": "gated", "block": {"feedforward": "relu"}, "scale_embedding": True},
     "memorizing": {"position": "t5-relative", "memory": "memorizing"},
+    "knn-lm": {"retrieval": "knn"},
+    "spalm": {**RECURRENT, "memory": "segment", "retrieval": "spalm"},
     "aft-full": {"mixer": "aft-full"},
     "aft-local": {"mixer": "aft-local"},
     "aft-simple": {"mixer": "aft-simple"},
@@ -269,7 +280,7 @@ MADE: list[tuple[str, Values, Any, Any]] = [
 ]  # fmt: skip
 
 GENES = {"mixer": "attention", "encoder": None, "cross": "attention", "position": "sinusoidal",
-         "memory": None, "wiring": "pre"}  # fmt: skip
+         "memory": None, "retrieval": None, "wiring": "pre"}  # fmt: skip
 """what stands for every gene unless a member's row says otherwise"""
 
 WAVES = {
@@ -286,9 +297,10 @@ WAVES = {
         (MIXERS, MIXER_ROWS),
         (POSITIONS, POSITION_ROWS),
         (MEMORIES, MEMORY_ROWS),
+        (RETRIEVALS, RETRIEVAL_ROWS),
         (WIRINGS, WIRING_ROWS),
     ],
-    ids=["mixers", "positions", "memories", "wirings"],
+    ids=["mixers", "positions", "memories", "retrievals", "wirings"],
 )
 def test_every_registered_part_has_a_row_of_all_its_options(
     registry: Any, rows: dict[str, tuple[Values, Values]]

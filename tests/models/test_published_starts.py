@@ -207,6 +207,9 @@ MEMBER_ROWS: dict[str, tuple[float, Row]] = {
     "gtrxl": (UNIT, {"*_gate.of_*.weight": GLOROT, "*_gate.bias": C(2.0),
                      "*.position.u": C(0.0), "*.position.v": C(0.0)}),
     "memorizing": (SMALL, {}),
+    "knn-lm": (UNIT, {}),
+    # the gate begins at one half
+    "spalm": (UNIT, {"gating.weight": C(0.0)}),
     "aft-full": (UNIT, {}),
     "aft-local": (UNIT, {}),
     "aft-simple": (UNIT, {}),

@@ -39,7 +39,8 @@ def run(words: Sequence[str]) -> int:
     folder = run_folder(options)
 
     from everyformer.data import load_dataset
-    from everyformer.training import RunDirectory, train
+    from everyformer.datastores.runs import train_run
+    from everyformer.training import RunDirectory
     from everyformer.training.checkpoint import checkpoints
     from everyformer.training.distributed import join, read_launch
     from everyformer.training.spec import build_run
@@ -71,14 +72,15 @@ def run(words: Sequence[str]) -> int:
             for line in warm_start(model, options.from_run, dataset.tokenizer).lines():
                 say(f"from {options.from_run}: {line}")
         with RunDirectory(folder, resume=options.resume) as directory:
-            result = train(
+            result = train_run(
                 model,
                 dataset,
                 options.training,
                 directory,
                 resume=options.resume,
                 extra_config={"run": to_dict(options.spec())},
-            )
+                say=say,
+            ).result
     if not result.interrupted:
         speed = f", {result.tokens_per_second:,.0f} tokens/s" if result.tokens_per_second else ""
         if result.left_out:

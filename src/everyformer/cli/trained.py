@@ -76,7 +76,9 @@ class TrainedRun:
         if store is None:
             if knn != KnnOptions() or nearest != SearchOptions():
                 raise ConfigError("how a datastore is read is said, but not which: give --store")
-            return model
+            from everyformer.datastores.runs import reading_model
+
+            return reading_model(model, self.path, self.tokenizer(), say)
         from everyformer.datastores.reader import with_store
 
         tokenizer = self.tokenizer()
@@ -143,7 +145,9 @@ class TrainedRun:
                 f"{dataset.name} has images of {dataset.image}, but {what} takes "
                 f"{tuple(model['image'])}: resize with --data.size and --data.colour"
             )
-        return dataset
+        from everyformer.datastores.runs import reading_data
+
+        return reading_data(self.config, self.path, dataset, say)
 
 
 def open_run(folder: str) -> TrainedRun:

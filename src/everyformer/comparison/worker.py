@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 import traceback
 from pathlib import Path
 from typing import Any, cast
@@ -27,10 +28,11 @@ from everyformer.core.mixer import Mixer, leak_of
 from everyformer.core.pulse import doing
 from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
+from everyformer.datastores.runs import train_run
 from everyformer.family import info
 from everyformer.models.base import Model
 from everyformer.positions.base import Position
-from everyformer.training import RunDirectory, train
+from everyformer.training import RunDirectory
 from everyformer.training.logging import read_metrics
 from everyformer.training.progress import Part
 from everyformer.training.spec import RunSpec, build_run
@@ -84,7 +86,10 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
         LoadMeter() as load,
         doing(f"training {config.member}"),
     ):
-        trained = train(model, dataset, training, run, resume=resume, extra_config=more, part=part)
+        outcome = train_run(
+            model, dataset, training, run, resume=resume, extra_config=more, part=part, say=_say
+        )
+    trained, reading, dataset = outcome.result, outcome.model, outcome.dataset
     if trained.interrupted:
         return None
     peak = trained.peak_device or (memory_peak() or 0) - before
@@ -112,9 +117,13 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
             found["decoding"], found["decoding_spread"] = decoding_times(config)
     if TASKS[dataset.task].continues:
         with doing(f"reading and writing with {config.member}"):
-            found["by_position"] = loss_by_position(model, dataset, POSITION_SEQUENCES)
-            found["sample"] = sample(model, dataset)
+            found["by_position"] = loss_by_position(reading, dataset, POSITION_SEQUENCES)
+            found["sample"] = sample(reading, dataset)
     return found
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def limits_of(model: Model) -> list[str]:

@@ -13,7 +13,7 @@ from everyformer.core.mask import Mask
 
 IGNORED = -100
 """The target of a position that is not scored (torch's own convention)."""
-TENSORS = ("inputs", "targets", "keep", "documents", "labels")
+TENSORS = ("inputs", "targets", "keep", "documents", "labels", "neighbours")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,9 @@ class Batch:
     """(B, L) int64, which document each token is of, where each may see its own alone."""
     labels: Tensor | None = None
     """(B,) int64, the class of each picture, where a pixel model reads it."""
+    neighbours: Tensor | None = None
+    """(B, L, k) int64, for each token those that followed similar contexts, -1 where there are
+    fewer; None where nothing is looked up."""
     separate: bool = False
     """Whether the targets are a sequence of their own (B, T), as a translation is."""
 

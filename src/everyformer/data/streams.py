@@ -75,10 +75,11 @@ def _batch(dataset: TextDataset, tokens: np.ndarray, positions: np.ndarray) -> B
     inputs = torch.from_numpy(tokens[positions].astype(np.int64))
     targets = torch.from_numpy(tokens[positions + 1].astype(np.int64))
     begins = torch.from_numpy(positions == 0)
+    neighbours = dataset.neighbours_of(tokens, positions)
     # ids of documents: 0 goes on with the one before the segment
     documents = begins.long().cumsum(1)
     if dataset.packed:
         documents = documents + dataset.documents_of(inputs)
     elif not bool(begins.any()):
-        return Batch(inputs, targets)
-    return Batch(inputs, targets, documents=documents)
+        return Batch(inputs, targets, neighbours=neighbours)
+    return Batch(inputs, targets, documents=documents, neighbours=neighbours)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +27,13 @@ from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
 
 
+class Neighbours(Protocol):
+    """What followed contexts like those of a row of tokens (`everyformer.datastores.table`)."""
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """(..., k) int32 tokens for the contexts that end at ``positions`` (...), -1: none."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextDataset(Dataset):
     """Windows of ``length`` tokens at random positions; targets are the tokens one further on."""
@@ -37,6 +44,8 @@ class TextDataset(Dataset):
     """(M,) held-out tokens, memory-mapped."""
     stride: int | None = None
     """Tokens between the starts of validation windows; None sets them side by side."""
+    neighbours: tuple[Neighbours, Neighbours] | None = None
+    """Of training and held-out tokens, where a model reads them."""
     packed: bool = False
     """Whether tokens see only their own document. A separator, which ends a document, counts as the
     first token of the next one, so that every token has something to be predicted from."""
@@ -64,13 +73,21 @@ class TextDataset(Dataset):
         return np.minimum(chosen * stride, scored - self.length), done
 
     def _windows(self, tokens: np.ndarray, starts: np.ndarray) -> Batch:
-        rows = tokens[starts[:, None] + np.arange(self.length + 1)].astype(np.int64)
-        found = torch.from_numpy(rows)
+        positions = starts[:, None] + np.arange(self.length + 1)
+        found = torch.from_numpy(tokens[positions].astype(np.int64))
         # copies: of a single row, both parts would be views of the same memory
         batch = Batch(found[:, :-1].clone(), found[:, 1:].clone())
+        batch = replace(batch, neighbours=self.neighbours_of(tokens, positions[:, :-1]))
         if not self.packed:
             return batch
         return replace(batch, documents=self.documents_of(batch.inputs))
+
+    def neighbours_of(self, tokens: np.ndarray, positions: np.ndarray) -> Tensor | None:
+        """(B, L, k) of ``positions`` (B, L) in one of the two parts; None where none are read."""
+        if self.neighbours is None:
+            return None
+        of_part = self.neighbours[0 if tokens is self.train else 1]
+        return torch.from_numpy(of_part.at(positions).astype(np.int64))
 
     def documents_of(self, inputs: Tensor) -> Tensor:
         """(B, L) which document of its row each token is of, counted from 0."""

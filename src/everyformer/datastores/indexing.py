@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from everyformer.core.taps import Tap
 from everyformer.data.cache import digest
 from everyformer.data.sources import open_source
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.datastores.texts import Texts, Window, windows
+from everyformer.datastores.texts import Text, Texts, Window, windows
 from everyformer.memory.base import memories_of
 from everyformer.models.base import Model, evaluating
 from everyformer.models.language import LanguageModel
@@ -52,7 +53,12 @@ class Indexing:
 
 
 def origin_of(
-    model: Model, tokenizer: Tokenizer, tap: str, context: int = 0, stride: int = 0, run: str = ""
+    model: Model,
+    tokenizer: Tokenizer | None,
+    tap: str,
+    context: int = 0,
+    stride: int = 0,
+    run: str = "",
 ) -> Origin:
     """What keys of this model are from; equal for equal weights, tokenizers and taps.
 
@@ -73,7 +79,8 @@ def origin_of(
     weights = ((key, t.detach().cpu()) for key, t in sorted(model.state_dict().items()))
     parts = ((key, t.contiguous().view(torch.uint8).numpy().tobytes()) for key, t in weights)
     known = digest(*itertools.chain.from_iterable(parts))
-    return Origin(known, digest(tokenizer.to_dict()), f"{name}:{layer}", context, stride, run)
+    read = digest(None if tokenizer is None else tokenizer.to_dict())
+    return Origin(known, read, f"{name}:{layer}", context, stride, run)
 
 
 def index_texts(
@@ -109,7 +116,7 @@ def index_texts(
     assert isinstance(model, LanguageModel)
     with open_source(data) as source:
         texts = Texts(source, tokenizer)
-        width = _width(model, how.tap)
+        width = key_width(model, how.tap)
         rows = texts.size if tokenizer.kind in ("bytes", "chars") else texts.size // 2
         if resume and is_unfinished(folder):
             writer = Writer.resume(folder, origin)
@@ -120,16 +127,26 @@ def index_texts(
         needed = size(bytes_needed(rows, width, writer.record.dtype))
         say(f"{len(texts.entries):,} texts, about {rows:,} keys of width {width}: {needed}")
         with writer, evaluating(model), torch.inference_mode():
-            finished = _write(model, writer, texts, how, source.stamp(), should_stop)
+            finished = write(model, writer, texts, how, source.stamp(), should_stop)
             if finished:
                 writer.finish()
     return Store.open(folder, verify=False) if finished else None
 
 
-def _write(
+class Sized(Protocol):
+    """Texts in an order that is always the same."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, or tokens, of all."""
+
+    def __iter__(self) -> Iterator[Text]: ...
+
+
+def write(
     model: LanguageModel,
     writer: Writer,
-    texts: Texts,
+    texts: Sized,
     how: Indexing,
     stamp: str,
     should_stop: Callable[[], bool],
@@ -152,12 +169,12 @@ def _write(
     begun = writer.record.names[-1] if done else None
     everything = (w for text in texts for w in windows(text, how.context, how.stride))
     with tqdm(total=texts.size, unit="B", unit_scale=True, desc="indexing", disable=None) as bar:
-        for number, batch in enumerate(_batches(everything, how.batch)):
+        for number, batch in enumerate(batches(everything, how.batch)):
             fresh = sum(len(w.inputs) - w.new for w in batch)
             if number < done:
                 bar.update(fresh)
                 continue
-            keys = _keys(model, batch, how.tap)
+            keys = keys_of(model, batch, how.tap)
             for window, own in zip(batch, keys, strict=True):
                 if window.text.name != begun:
                     begun = window.text.name
@@ -172,7 +189,7 @@ def _write(
     return True
 
 
-def _keys(model: LanguageModel, batch: list[Window], tap: str) -> list[torch.Tensor]:
+def keys_of(model: LanguageModel, batch: list[Window], tap: str) -> list[torch.Tensor]:
     """Of each window the keys (L, width) of its tokens."""
     lengths = [len(window.inputs) for window in batch]
     tokens = torch.zeros(len(batch), max(lengths), dtype=torch.long)
@@ -187,7 +204,7 @@ def _keys(model: LanguageModel, batch: list[Window], tap: str) -> list[torch.Ten
     return [found[row, :length] for row, length in enumerate(lengths)]
 
 
-def _width(model: LanguageModel, tap: str) -> int:
+def key_width(model: LanguageModel, tap: str) -> int:
     """Numbers of a key."""
     with evaluating(model), torch.inference_mode():
         device = next(model.parameters()).device
@@ -195,7 +212,7 @@ def _width(model: LanguageModel, tap: str) -> int:
         return int(model(one, taps=[tap]).taps[tap].shape[-1])
 
 
-def _batches(found: Iterable[Window], count: int) -> Iterator[list[Window]]:
+def batches(found: Iterable[Window], count: int) -> Iterator[list[Window]]:
     """So many at a time, the last ones fewer."""
     rest = iter(found)
     while batch := list(itertools.islice(rest, count)):

@@ -43,7 +43,7 @@ class StoreReader:
 
 def with_store(
     model: Model,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     folder: str | Path,
     options: KnnOptions,
     index: SearchOptions | None = None,

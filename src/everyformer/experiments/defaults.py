@@ -32,10 +32,10 @@ from everyformer.core.tasks import ALL_TASKS
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
+from everyformer.datastores.runs import train_run
 from everyformer.family import list_members
 from everyformer.models.build import build_model
 from everyformer.models.config import Architecture
-from everyformer.training import train
 from everyformer.training.config import TrainingConfig
 from everyformer.training.run import environment
 
@@ -107,7 +107,8 @@ def one(task: str, setting: Recipe, data: Dataset, entrant: Entrant, seed: int) 
     training = replace(setting.compared([entrant.member], task).training, seed=seed)
     torch.manual_seed(seed)
     try:
-        found = train(build_model(entrant.config), data, training, show=False)
+        quiet: Any = {"say": lambda text: None, "show": False}
+        found = train_run(build_model(entrant.config), data, training, **quiet).result
     except EveryformerError as error:
         return row | {"error": str(error)}
     if found.evaluation is None:

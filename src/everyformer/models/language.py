@@ -24,12 +24,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput, add_losses
 from everyformer.core.state import StackState
 from everyformer.engines.rows import gather_rows
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
+from everyformer.neighbours import RETRIEVAL
 
 
 class LanguageModel(Model):
@@ -40,6 +42,8 @@ class LanguageModel(Model):
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         width, vocabulary, bias = self.stack.out_width, config.vocabulary, config.head_bias
         self.head = nn.Linear(width, vocabulary, bias=bias)
+        retrieval = RETRIEVAL.of(config)
+        self.gating = None if retrieval is None else retrieval.make_part(width)
         self.ahead = nn.Linear(width, vocabulary, bias=bias) if config.lookahead else None
         self.predicting: tuple[int, ...] = ()
         self.set_progress(0.0)
@@ -69,6 +73,7 @@ class LanguageModel(Model):
         mask: Mask | None = None,
         state: StackState | None = None,
         embeddings: Tensor | None = None,
+        neighbours: Tensor | None = None,
         taps: Sequence[str] = (),
         last: int | None = None,
     ) -> ModelOutput:
@@ -76,6 +81,9 @@ class LanguageModel(Model):
 
         Args:
             embeddings: (B, L, width) read instead of the tokens' embeddings.
+            neighbours: (B, L, k) int64, what followed contexts like each token's, -1 where there
+                are fewer; only a model with a part that reads them (`everyformer.neighbours`) takes
+                any, and without them it predicts from its own states.
             last: predict after so many last real tokens of each row alone, as reading a long prompt
                 needs it; rows with fewer have padding in front.
         """
@@ -88,11 +96,28 @@ class LanguageModel(Model):
         if last is not None:
             at = last_of(inputs if embeddings is None else embeddings, last, mask)
             y, targets = gather_rows(y, at), None if targets is None else targets.gather(1, at)
+            neighbours = None if neighbours is None else gather_rows(neighbours, at)
         if taught and targets is not None:
             layers = [self.stack.norm(out.taps[tap]) for tap in early]
             add_losses(out.losses, self._auxiliary(y, layers, targets, mask))
+        if neighbours is not None:
+            y = self._reading(y, neighbours)
         predicted = predict(self.head, y, targets, out.losses, self.config, self.training)
         return ModelOutput(*predicted, out.state, taps={tap: out.taps[tap] for tap in taps})
+
+    def _reading(self, y: Tensor, neighbours: Tensor) -> Tensor:
+        """``y`` (B, L, channels) with what followed its ``neighbours`` (B, L, k) in it."""
+        if self.gating is None:
+            raise UnsupportedError(
+                f"neighbours are given, but {self.config.member} reads none: take retrieval 'spalm'"
+            )
+        if neighbours.shape[:2] != y.shape[:2] or neighbours.dim() != 3:
+            raise ShapeError(
+                f"neighbours are {tuple(neighbours.shape)}, but the tokens {tuple(y.shape[:2])}: "
+                "give (batch, length, k)"
+            )
+        read: Tensor = self.gating(y, neighbours, self.head.weight)
+        return read
 
     def _auxiliary(
         self, y: Tensor, layers: Sequence[Tensor], targets: Tensor, mask: Mask | None

@@ -1,0 +1,141 @@
+"""Runs of kNN-LM: behind the training its text is stored, and how the store is read is chosen.
+
+    retrieval/store/         keys of the training text by the finished model, and the index
+    retrieval/reading.json   k, lambda, T and the distance, and what they came to
+
+Lambda and T are those under which a stretch at the end of the training text, which is not stored,
+is most likely: the model has learned from it too, so lambda is rather too low than too high.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.sealed import read_json, write_json
+from everyformer.core.stopping import Gentle
+from everyformer.data.text import TextDataset
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.datastores.indexing import Indexing, batches
+from everyformer.datastores.reader import StoreReader, with_store
+from everyformer.datastores.runs import Job, Outcome, Say, how_of
+from everyformer.datastores.stretches import Stretches, indexed, stored
+from everyformer.datastores.texts import Text, windows
+from everyformer.models.base import evaluating
+from everyformer.models.config import ModelConfig
+from everyformer.models.knn_lm import KnnLanguageModel, best_weight, weights
+from everyformer.models.language import LanguageModel
+from everyformer.neighbours.knn import KnnOptions as Wanted
+from everyformer.retrieval.index import Index
+from everyformer.retrieval.options import Distance, KnnOptions
+from everyformer.training.checkpoint import load_model
+from everyformer.training.evaluate import evaluate
+
+STORE, READING = "store", "reading.json"
+FORMAT = "everyformer-reading"
+TEMPERATURES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""that are tried"""
+
+
+def train_with(job: Job) -> Outcome:
+    """The training, the store, and how it is read; measured with it."""
+    result = job.train()
+    if result.interrupted:
+        return Outcome(result, job.model, job.dataset)
+    folder, wanted = job.folder(), job.options
+    folder.mkdir(parents=True, exist_ok=True)
+    model = job.model if job.run is None else load_model(job.run.path)
+    assert isinstance(model, LanguageModel)
+    model = model.to(next(job.model.parameters()).device)
+    how = how_of(wanted, job.dataset)
+    tokens = job.dataset.train
+    apart = min(wanted.tune, len(tokens) // 2)
+    texts = Stretches(tokens[: len(tokens) - apart], wanted.size, how.context, how.stride)
+    with Gentle("stopping after this batch; go on with --resume") as stop:
+        store = stored(
+            folder / STORE, model, job.dataset.tokenizer, texts, how, job.dataset.fingerprint,
+            lambda: stop.received is not None,
+        )  # fmt: skip
+    if store is None:
+        stopped = dataclasses.replace(result, evaluation=None, signal=stop.received)
+        return Outcome(stopped, job.model, job.dataset)
+    index = indexed(store, wanted.kind, _distance(wanted), job.say)
+    options = _choose(model, index, tokens[len(tokens) - apart :], how, wanted)
+    reading = KnnLanguageModel(model, StoreReader(index), options, how.tap)
+    rules: dict[str, Any] = {"batch": job.config.batch, "limit": job.config.evaluate_sequences}
+    found = evaluate(reading, job.dataset, precision=job.config.precision, **rules)
+    assert found is not None
+    assert result.evaluation is not None
+    job.say(
+        f"with {store.describe()}, k {options.k:,}, lambda {options.weight:.3f} and T "
+        f"{options.temperature:g}: validation loss {found['loss']:.4f}, "
+        f"{result.evaluation['loss']:.4f} without"
+    )
+    step = result.evaluation["step"]
+    kept = {"reading": to_dict(options), "evaluation": found, "without": result.evaluation}
+    write_json(folder / READING, {"format": FORMAT, **kept})
+    measured = dataclasses.replace(result, evaluation={"step": step, **found})
+    return Outcome(measured, reading, job.dataset)
+
+
+def open_model(
+    folder: Path, model: LanguageModel, tokenizer: Tokenizer | None, say: Say
+) -> KnnLanguageModel:
+    """The model with its store."""
+    options = from_dict(KnnOptions, read_json(folder / READING, FORMAT)["reading"])
+    return with_store(model, tokenizer, folder / STORE, options, say=say)
+
+
+def open_data(folder: Path, config: ModelConfig, dataset: TextDataset, say: Say) -> TextDataset:
+    """The same: neighbours are looked up as texts are read."""
+    return dataset
+
+
+def _distance(wanted: Wanted) -> Distance:
+    return "cosine" if wanted.distance == "cosine" else "l2"
+
+
+def _choose(
+    model: LanguageModel, index: Index, tokens: Any, how: Indexing, wanted: Wanted
+) -> KnnOptions:
+    """How the store is read: as is wanted, and for the rest as makes ``tokens`` most likely."""
+    k = min(wanted.k, len(index.store))
+    of_model, distances, hits = _tried(model, index, tokens, how, k)
+    trials = []
+    for temperature in (wanted.temperature,) if wanted.temperature else TEMPERATURES:
+        options = KnnOptions(k, 0.25, temperature, wanted.distance)
+        logs = (weights(distances, options) * hits).sum(-1).log()
+        weight = best_weight(of_model, logs) if wanted.weight is None else wanted.weight
+        mixed = weight * logs.exp() + (1 - weight) * of_model.exp()
+        chosen = dataclasses.replace(options, weight=weight)
+        trials.append((-float(mixed.log().mean()), chosen))
+    return min(trials, key=lambda trial: trial[0])[1]
+
+
+def _tried(
+    model: LanguageModel, index: Index, tokens: Any, how: Indexing, k: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of every token's successor log p_LM (N,), of its neighbours the distances (N, k), and
+    whether they are followed by it, in double precision."""
+    logs, distances, hits = [], [], []
+    device = next(model.parameters()).device
+    read = windows(Text("", tokens), how.context, how.stride)
+    with evaluating(model), torch.inference_mode():
+        for batch in batches(read, how.batch):
+            for window in batch:
+                inputs = torch.from_numpy(window.inputs.astype("int64"))[None].to(device)
+                after = window.text.tokens[window.first + window.new + 1 : window.end + 1]
+                goals = torch.from_numpy(after.astype("int64"))
+                out = model(inputs, taps=[how.tap])
+                own = out.logits[0, window.new :].double().log_softmax(-1).cpu()
+                logs.append(own.gather(1, goals[:, None])[:, 0])
+                found = index.search(out.taps[how.tap][0, window.new :].float(), k)
+                distances.append(found.distances.double())
+                values = torch.from_numpy(index.store.values[found.rows.clamp(min=0).numpy()])
+                hits.append((values == goals[:, None]) & (found.rows >= 0))
+    return torch.cat(logs), torch.cat(distances), torch.cat(hits).double()

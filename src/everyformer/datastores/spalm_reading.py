@@ -1,0 +1,141 @@
+"""A SPALM that looks neighbours up as it reads, token by token or a text at once.
+
+A token's context is read by the frozen model in the same windows of the text as its stores were, so
+what is found does not depend on how a text is cut into calls. The state keeps the last tokens for
+that; a new token costs one reading of its window, up to ``context`` tokens, by the frozen model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import ModelOutput
+from everyformer.core.state import StackState, state
+from everyformer.datastores.indexing import Indexing, batches, keys_of
+from everyformer.datastores.table import first_new, window_of
+from everyformer.datastores.texts import Text, Window
+from everyformer.models.base import evaluating
+from everyformer.models.language import LanguageModel
+from everyformer.retrieval.index import Index
+
+TOGETHER = 16
+"""windows that are read at a time"""
+
+
+@state
+class ReadingState(StackState):
+    """The model's own state, and the tokens that a window may still reach."""
+
+    recent: Tensor
+    """(B, context - 1) int64, the newest last; what was not read yet is 0"""
+
+
+class SpalmLanguageModel(nn.Module):
+    """Called as `LanguageModel` is; in training it is the model alone.
+
+    Args:
+        frozen: by whose states contexts are compared. index: over the store of its keys.
+        how: the windows and the tap of that store. k: neighbours of a token.
+    """
+
+    def __init__(
+        self, model: LanguageModel, frozen: LanguageModel, index: Index, how: Indexing, k: int
+    ) -> None:
+        super().__init__()
+        self.model, self.frozen, self.index, self.how, self.k = model, frozen, index, how, k
+        self.config = model.config
+        self.train(model.training)
+
+    def init_state(self, batch_size: int, **like: Any) -> ReadingState:
+        """The state before the first token; see `Model.init_state`."""
+        own = self.model.init_state(batch_size, **like)
+        recent = torch.zeros(batch_size, self.how.context - 1, dtype=torch.long)
+        return ReadingState(own.seen, own.layers, recent.to(own.seen.device))
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: ReadingState | None = None,
+        neighbours: Tensor | None = None,
+        taps: Sequence[str] = (),
+        last: int | None = None,
+    ) -> ModelOutput:
+        """As `LanguageModel.forward`; ``neighbours`` that are given are not looked up again."""
+        given: dict[str, Any] = {"targets": targets, "mask": mask, "taps": taps, "last": last}
+        if state is not None:
+            given["state"] = StackState(state.seen, state.layers)
+        if self.training:
+            alone: ModelOutput = self.model(inputs, neighbours=neighbours, **given)
+            return alone
+        keep = None if mask is None else mask.keep
+        real = torch.ones_like(inputs, dtype=torch.bool) if keep is None else keep
+        if neighbours is None:
+            neighbours = self._look_up(inputs, real, state, last)
+        out: ModelOutput = self.model(inputs, neighbours=neighbours, **given)
+        if state is None or out.state is None:
+            return out
+        recent = [
+            torch.cat((old, new[kept]))[-len(old) :] if len(old) else old
+            for old, new, kept in zip(state.recent, inputs, real, strict=True)
+        ]
+        after = ReadingState(out.state.seen, out.state.layers, torch.stack(recent))
+        return out._replace(state=after)
+
+    def _look_up(
+        self, inputs: Tensor, real: Tensor, state: ReadingState | None, last: int | None
+    ) -> Tensor:
+        """(B, L, k) of the real tokens, or of the ``last`` of them in each row; elsewhere -1."""
+        batch, where = [], []
+        for row, (tokens, kept) in enumerate(zip(inputs.cpu(), real.cpu(), strict=True)):
+            seen = 0 if state is None else int(state.seen[row])
+            before = min(seen, 0 if state is None else state.recent.shape[1])
+            old = tokens[:0] if state is None else state.recent[row].cpu()
+            history = torch.cat((old[len(old) - before :], tokens[kept])).numpy()
+            places = kept.nonzero().squeeze(1)
+            begun = 0 if last is None else max(0, len(places) - last)
+            for window, first, end in self._windows(seen + begun, seen + len(places)):
+                shift = seen - before
+                text = Text("", history)
+                batch.append(Window(text, window - shift, first - window, end - shift))
+                where += [(row, int(places[p - seen])) for p in range(first, end)]
+        found = torch.full((*inputs.shape, self.k), -1, dtype=torch.long)
+        if not where:
+            return found.to(inputs.device)
+        keys = []
+        with evaluating(self.frozen), torch.no_grad():
+            for some in batches(batch, TOGETHER):
+                read = keys_of(self.frozen, some, self.how.tap)
+                keys += [own[w.new :] for own, w in zip(read, some, strict=True)]
+        k = min(self.k, len(self.index.store))
+        rows = self.index.search(torch.cat(keys), k).rows.numpy()
+        values = np.where(rows >= 0, self.index.store.values[rows.clip(0)], -1)
+        r, p = torch.tensor(where).T
+        found[r, p, :k] = torch.from_numpy(values.astype(np.int64))
+        return found.to(inputs.device)
+
+    def _windows(self, first: int, end: int) -> list[tuple[int, int, int]]:
+        """Of the positions from ``first`` up to ``end``: where each window of theirs begins, and
+        which of them are new in it."""
+        context, stride, found = self.how.context, self.how.stride, []
+        while first < end:
+            number = int(window_of(first, context, stride))
+            stop = min(end, first_new(number + 1, context, stride))
+            found.append((number * stride, first, stop))
+            first = stop
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not here is the model's."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)

@@ -1,0 +1,188 @@
+"""Runs of SPALM: a frozen model, a store of the training text, and tables of neighbours.
+
+retrieval/trained/    the frozen model's own training, where none was given
+retrieval/model/      the frozen model
+retrieval/store/      keys of the training text by it, and the index
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.stopping import Gentle
+from everyformer.data.text import TextDataset
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.data.tokenizers.load import require_same
+from everyformer.datastores.indexing import Indexing
+from everyformer.datastores.runs import Job, Outcome, Say, how_of, options_of
+from everyformer.datastores.spalm_reading import SpalmLanguageModel
+from everyformer.datastores.stretches import Stretches, indexed, stored
+from everyformer.datastores.table import Table
+from everyformer.models.build import build_model, configure
+from everyformer.models.config import ModelConfig
+from everyformer.models.language import LanguageModel
+from everyformer.neighbours.spalm import SpalmOptions
+from everyformer.retrieval.index import Index
+from everyformer.retrieval.store import Store
+from everyformer.training.checkpoint import is_model, load_model, save_model
+from everyformer.training.config import TrainingConfig
+from everyformer.training.loop import train
+from everyformer.training.records import describe_run
+from everyformer.training.result import TrainResult
+from everyformer.training.run import RunDirectory
+from everyformer.training.warmstart import read_start
+
+TRAINED, MODEL, STORE = "trained", "model", "store"
+
+
+def train_with(job: Job) -> Outcome:
+    """The frozen model, the store, the tables, and then the training."""
+    folder, options = job.folder(), job.options
+    folder.mkdir(parents=True, exist_ok=True)
+    if job.run is not None and job.run.writes and job.run.config() is None:
+        # so that a stop before the first step leaves a run to resume
+        more = job.more.get("extra_config") or {}
+        job.run.write_config(describe_run(job.model, job.dataset, job.config) | more)
+    stopped = _frozen(job, folder)
+    if stopped is not None:
+        return Outcome(stopped, job.model, job.dataset)
+    frozen = _open(folder)
+    how = _how(options, job.dataset, frozen)
+    texts = Stretches(job.dataset.train, options.size, how.context, how.stride)
+    with Gentle("stopping after this batch; go on with --resume") as stop:
+        store = stored(
+            folder / STORE, frozen, job.dataset.tokenizer, texts, how, job.dataset.fingerprint,
+            lambda: stop.received is not None,
+        )  # fmt: skip
+    if store is None:
+        return Outcome(_stopped(job, stop.received), job.model, job.dataset)
+    index = indexed(store, options.kind, "l2", job.say)
+    job.say(f"neighbours from {store.describe()}; {index.describe()}")
+    dataset = _with_tables(job.dataset, frozen, index, how, options, texts)
+    result = job.train(dataset)
+    return Outcome(result, SpalmLanguageModel(job.model, frozen, index, how, options.k), dataset)
+
+
+def open_model(
+    folder: Path, model: LanguageModel, tokenizer: Tokenizer | None, say: Say
+) -> SpalmLanguageModel:
+    """The model, which looks up neighbours of what it reads."""
+    options = options_of(model.config)
+    frozen, index = _open(folder), indexed(Store.open(folder / STORE), options.kind, "l2", say)
+    origin = index.store.record.origin
+    how = Indexing(origin.tap, origin.context, origin.stride)
+    return SpalmLanguageModel(model, frozen, index, how, options.k)
+
+
+def open_data(folder: Path, config: ModelConfig, dataset: TextDataset, say: Say) -> TextDataset:
+    """The data with tables of neighbours."""
+    options = options_of(config)
+    frozen, index = _open(folder), indexed(Store.open(folder / STORE), options.kind, "l2", say)
+    origin = index.store.record.origin
+    how = Indexing(origin.tap, origin.context, origin.stride)
+    return _with_tables(dataset, frozen, index, how, options, None)
+
+
+def _with_tables(
+    dataset: TextDataset,
+    frozen: LanguageModel,
+    index: Index,
+    how: Indexing,
+    options: SpalmOptions,
+    texts: Stretches | None,
+) -> TextDataset:
+    """``dataset`` with the neighbours of both parts; ``texts``: what of the first is stored."""
+    read: dict[str, Any] = {
+        "model": frozen, "index": index, "k": options.k, "context": how.context,
+        "stride": how.stride, "tap": how.tap,
+    }  # fmt: skip
+    own = None if texts is None else texts.positions
+    tables = (
+        Table(dataset.train, own=own, near=options.near, **read),
+        Table(dataset.validation, **read),
+    )
+    return dataclasses.replace(dataset, neighbours=tables)
+
+
+def _how(options: SpalmOptions, dataset: TextDataset, frozen: LanguageModel) -> Indexing:
+    how = how_of(options, dataset)
+    longest = frozen.longest
+    if longest is not None and how.context > longest:
+        raise ConfigError(
+            f"--retrieval.context {how.context}, but the frozen model reads at most {longest} "
+            f"tokens: give up to that"
+        )
+    return how
+
+
+def _frozen(job: Job, folder: Path) -> TrainResult | None:
+    """Put the frozen model into its folder; what came of its training if that was stopped."""
+    if is_model(folder / MODEL):
+        return None
+    options, tokenizer = job.options, job.dataset.tokenizer
+    if options.model is not None:
+        start = read_start(options.model)
+        if start.tokenizer is not None and tokenizer is not None:
+            require_same(start.tokenizer, tokenizer)
+        given, known = load_model(options.model), job.dataset.vocabulary
+        if not isinstance(given, LanguageModel) or given.config.vocabulary != known:
+            raise ConfigError(
+                f"--retrieval.model {options.model} is to compare contexts of this text, but it is "
+                f"no language model of its {known:,} tokens: give a run of task lm with the same "
+                "tokenizer"
+            )
+        save_model(given, folder / MODEL, tokenizer=tokenizer)
+        return None
+    config = job.model.config
+    sizes = {name: getattr(config, name) for name in ("width", "layers", "heads", "vocabulary")}
+    sizes["max_length"] = max(config.tokens, options.context or 0)
+    torch.manual_seed(job.config.seed)
+    vanilla = build_model(configure("attention", "lm", **sizes))
+    training = _part(job.config, options.share)
+    kind, amount = training.budget
+    job.say(
+        "no --retrieval.model is given: a model of plain attention is trained first, by which "
+        f"contexts are compared, for {amount:,.6g} {kind} (--retrieval.share {options.share:g})"
+    )
+    apart = folder / TRAINED
+    if job.run is None:
+        result = train(vanilla, job.dataset, training, None, show=job.more.get("show", True))
+    else:
+        with RunDirectory(apart, resume=apart.exists()) as run:
+            result = train(
+                vanilla, job.dataset, training, run,
+                resume=apart.exists() and run.config() is not None,
+                show=job.more.get("show", True),
+            )  # fmt: skip
+    if result.interrupted:
+        return dataclasses.replace(result, evaluation=None, path=job.path)
+    save_model(vanilla, folder / MODEL, tokenizer=tokenizer)
+    return None
+
+
+def _part(config: TrainingConfig, share: float) -> TrainingConfig:
+    """The same training for a part of its budget, measured at its end alone."""
+    kind, amount = config.budget
+    less: dict[str, Any] = {"evaluate_every": None, "stages": ()}
+    if kind == "steps":
+        less["steps"] = max(1, round(amount * share))
+    else:
+        less[f"budget_{kind}"] = amount * share
+    return dataclasses.replace(config, **less)
+
+
+def _open(folder: Path) -> LanguageModel:
+    frozen = load_model(folder / MODEL)
+    if not isinstance(frozen, LanguageModel):
+        raise UnsupportedError(f"{folder / MODEL} holds no language model")
+    return frozen.requires_grad_(False)
+
+
+def _stopped(job: Job, number: int | None) -> TrainResult:
+    """Of a run that was stopped before its training began."""
+    return TrainResult(0, 0, 0.0, 0, 0.0, None, None, None, None, job.path, signal=number)

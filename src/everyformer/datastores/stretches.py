@@ -1,0 +1,120 @@
+"""The training text of a run as a store: stretches of it at equal distances, and their places."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from everyformer.core.errors import CheckpointError, DataError
+from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.datastores.indexing import Indexing, key_width, origin_of, write
+from everyformer.datastores.texts import Text
+from everyformer.models.base import evaluating
+from everyformer.models.language import LanguageModel
+from everyformer.retrieval.index import Index, build_index, open_index
+from everyformer.retrieval.options import KEPT, Distance, Kind, SearchOptions
+from everyformer.retrieval.store import Store
+from everyformer.retrieval.writing import Writer, is_unfinished
+
+WINDOWS = 8
+"""of a stretch, which overlap; the first of them has keys of short contexts"""
+LISTED = 20_000
+"""keys from which on lists save more than they cost to learn"""
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Some of a long row of tokens, to be stored."""
+
+    tokens: np.ndarray
+    wanted: int
+    """keys at most"""
+    context: int
+    stride: int
+
+    @property
+    def starts(self) -> np.ndarray:
+        """Where each begins."""
+        there = len(self.tokens) - 1
+        if there <= self.wanted:
+            return np.zeros(1, np.int64)
+        count = -(-self.wanted // self.length)
+        return np.linspace(0, there - self.length, count).astype(np.int64)
+
+    @property
+    def length(self) -> int:
+        """Keys of each."""
+        there = len(self.tokens) - 1
+        if there <= self.wanted:
+            return there
+        return min(self.context + (WINDOWS - 1) * self.stride, self.wanted)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """(keys,) of each key's token in the row."""
+        return (self.starts[:, None] + np.arange(self.length)).ravel()
+
+    @property
+    def size(self) -> int:
+        """Tokens of all."""
+        return len(self.starts) * self.length
+
+    def __iter__(self) -> Iterator[Text]:
+        for start in self.starts.tolist():
+            end = start + self.length
+            yield Text(f"training text, tokens {start:,} to {end:,}", self.tokens[start : end + 1])
+
+
+def stored(
+    folder: Path,
+    model: LanguageModel,
+    tokenizer: Tokenizer | None,
+    texts: Stretches,
+    how: Indexing,
+    stamp: str,
+    should_stop: Callable[[], bool],
+) -> Store | None:
+    """The store of ``texts`` in ``folder``, which is made where it is not there; None: stopped.
+
+    One of another model, as of an earlier state of the run, is made again.
+    """
+    origin = origin_of(model, tokenizer, how.tap, how.context, how.stride)
+    writer = None
+    try:
+        if is_unfinished(folder):
+            writer = Writer.resume(folder, origin)
+        elif folder.exists():
+            return Store.open(folder, origin)
+    except (CheckpointError, DataError):
+        shutil.rmtree(folder)
+    if writer is None:
+        width = key_width(model, how.tap)
+        writer = Writer.create(folder, origin, width, how.dtype, texts.size)
+    with writer, evaluating(model), torch.inference_mode():
+        if not write(model, writer, texts, how, stamp, should_stop):
+            return None
+        writer.finish()
+    return Store.open(folder, verify=False)
+
+
+def indexed(store: Store, kind: Kind, distance: Distance, say: Callable[[str], None]) -> Index:
+    """The index of a run's store, built and kept if it is not there.
+
+    A run asks it for every token that it reads, so "auto" takes lists of keys (ivf) where faiss is
+    installed and there are enough.
+    """
+    if kind == "auto":
+        kind = "ivf" if len(store) >= LISTED and importlib.util.find_spec("faiss") else "exact"
+    options = SearchOptions(kind=kind, distance=distance)
+    if kind not in KEPT:
+        return open_index(store, options, say=say)
+    try:
+        return open_index(store, options, say=say)
+    except (CheckpointError, DataError):
+        return build_index(store, options, say=say)

@@ -1,0 +1,195 @@
+"""SPALM's gate: its equation, its limits, what it leaves out, and where gradients go."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import everyformer as ef
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.neighbours.spalm import Gate
+
+WIDTH, TOKENS = 8, 13
+DOUBLE = torch.float64
+
+
+def given(seed: int = 0, k: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    """States (2, 5, d), neighbours (2, 5, k), and the output layer (V, d)."""
+    torch.manual_seed(seed)
+    h, table = torch.randn(2, 5, WIDTH, dtype=DOUBLE), torch.randn(TOKENS, WIDTH, dtype=DOUBLE)
+    return h, torch.randint(0, TOKENS, (2, 5, k)), table
+
+
+def gate(bias: float | None = None) -> Gate:
+    made = Gate(WIDTH, bias).double()
+    torch.nn.init.normal_(made.weight)
+    return made
+
+
+def by_loops(made: Gate, h: Tensor, neighbours: Tensor, table: Tensor) -> Tensor:
+    """The equation, token by token."""
+    z = torch.empty_like(h)
+    for b in range(h.shape[0]):
+        for t in range(h.shape[1]):
+            state = h[b, t]
+            vectors = [table[int(v)] for v in neighbours[b, t] if v >= 0]
+            if not vectors:
+                z[b, t] = state
+                continue
+            raised = [math.exp(float(y @ state)) for y in vectors]
+            m = sum(e / sum(raised) * y for e, y in zip(raised, vectors, strict=True))
+            inside = float(made.weight @ state) + (0.0 if made.bias is None else float(made.bias))
+            g = 1 / (1 + math.exp(-inside))
+            z[b, t] = (1 - g) * m + g * state
+    return z
+
+
+@pytest.mark.parametrize("bias", [None, 0.7])
+@pytest.mark.parametrize("missing", [0, 1, 3, 4])
+def test_the_gate_is_its_equation(bias: float | None, missing: int) -> None:
+    made, (h, neighbours, table) = gate(bias), given()
+    neighbours[0, :, 4 - missing :] = -1
+    with torch.no_grad():
+        got, expected = made(h, neighbours, table), by_loops(made, h, neighbours, table)
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_without_neighbours_the_state_stays() -> None:
+    made, (h, neighbours, table) = gate(), given()
+    torch.testing.assert_close(made(h, torch.full_like(neighbours, -1), table), h)
+
+
+def test_neighbours_have_no_order() -> None:
+    made, (h, neighbours, table) = gate(), given()
+    neighbours[1, 2, 0] = -1
+    torch.testing.assert_close(made(h, neighbours, table), made(h, neighbours.flip(-1), table))
+
+
+def test_a_neighbour_that_comes_twice_weighs_twice() -> None:
+    made, (h, neighbours, table) = gate(-50.0), given(k=2)
+    twice = torch.cat((neighbours, neighbours[..., :1]), -1)
+    y = table[neighbours]
+    raised = torch.einsum("blkd,bld->blk", y, h).exp() * torch.tensor([2.0, 1.0])
+    m = ((raised / raised.sum(-1, keepdim=True))[..., None] * y).sum(2)
+    torch.testing.assert_close(made(h, twice, table), m)
+
+
+def test_one_neighbour_behind_an_open_gate_is_all_that_is_read() -> None:
+    made, (h, neighbours, table) = gate(-800.0), given(k=1)
+    torch.testing.assert_close(made(h, neighbours, table), table[neighbours[..., 0]])
+
+
+def test_a_gate_begins_at_one_half() -> None:
+    h, neighbours, table = given(k=1)
+    got = Gate(WIDTH, None).double()(h, neighbours, table)
+    torch.testing.assert_close(got, (h + table[neighbours[..., 0]]) / 2)
+
+
+@pytest.mark.parametrize("bias", [None, 0.3])
+def test_gradients_of_the_gate(bias: float | None) -> None:
+    made, (h, neighbours, table) = gate(bias), given()
+    neighbours[0, 1, 2:], neighbours[1, 3] = -1, -1
+    for tensor in (h, table):
+        tensor.requires_grad_()
+    weights = list(made.parameters())
+    assert torch.autograd.gradcheck(lambda h, w, *_: made(h, neighbours, w), (h, table, *weights))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_scores_are_taken_in_single_precision(dtype: torch.dtype) -> None:
+    made, (h, neighbours, table) = gate(), given()
+    exact = made(h, neighbours, table)
+    low = Gate(WIDTH, None)
+    low.load_state_dict(made.state_dict())
+    got = low.to(dtype)(h.to(dtype), neighbours, table.to(dtype))
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), exact, rtol=0.05, atol=0.05)
+
+
+def model(member: str = "spalm", **options: Any) -> Any:
+    torch.manual_seed(0)
+    sizes = {"width": WIDTH, "heads": 2, "layers": 2, "vocabulary": TOKENS}
+    slots = {} if member == "attention" else {"slots": 4}
+    return ef.create_model(member, **{**sizes, **slots, **options}).double().eval()
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randint(0, TOKENS, (2, 7)), torch.randint(0, TOKENS, (2, 7, 3))
+
+
+def test_a_shut_gate_is_transformer_xl() -> None:
+    """With g = 1, and without neighbours, logits are those of Transformer-XL with its weights."""
+    shut, plain = model(gate_bias=800.0), model("transformer-xl")
+    plain.load_state_dict(shut.state_dict(), strict=False)
+    tokens, neighbours = inputs()
+    expected = plain(tokens).logits
+    torch.testing.assert_close(shut(tokens, neighbours=neighbours).logits, expected)
+    torch.testing.assert_close(shut(tokens).logits, expected)
+
+
+def test_logits_are_the_output_layer_of_the_gated_state() -> None:
+    made, (tokens, neighbours) = model(), inputs()
+    torch.nn.init.normal_(made.gating.weight)
+    h = made.stack(made.add_positions(made.embed(made.embedding, tokens), None, None)).y
+    with torch.no_grad():
+        z = by_loops(made.gating, h, neighbours, made.head.weight)
+        got = made(tokens, neighbours=neighbours).logits
+    torch.testing.assert_close(got, z @ made.head.weight.T)
+
+
+def test_the_last_tokens_have_their_own_neighbours() -> None:
+    made, (tokens, neighbours) = model(), inputs()
+    torch.nn.init.normal_(made.gating.weight)
+    whole = made(tokens, neighbours=neighbours).logits
+    last = made(tokens, neighbours=neighbours, last=3).logits
+    torch.testing.assert_close(last, whole[:, -3:])
+
+
+def test_neighbours_of_one_token_are_read_by_no_other() -> None:
+    made, (tokens, neighbours) = model(), inputs()
+    other = neighbours.clone()
+    other[:, 3] = (other[:, 3] + 1) % TOKENS
+    changed = (
+        made(tokens, neighbours=neighbours).logits != made(tokens, neighbours=other).logits
+    ).any(-1)
+    assert changed[:, 3].all()
+    assert not changed[:, [0, 1, 2, 4, 5, 6]].any()
+
+
+def knn(**options: Any) -> dict[str, Any]:
+    return {"retrieval": "knn", "retrieval_options": options}
+
+
+BAD = [
+    ({"task": "mlm", "retrieval": "knn"}, GeneError, "retrieval 'knn' looks up which token comes"),
+    ({"retrieval": "knn", "memory": "segment", "position": "rope"}, GeneError,
+     "retrieval 'knn' has keys of single windows, but memory 'segment' goes on"),
+    ({"retrieval": "knm"}, ConfigError, "unknown retrieval 'knm'; did you mean 'knn'?"),
+    (knn(weight=1.5), ConfigError, "must be at least 0 and at most 1, not 1.5"),
+    (knn(k=0), ConfigError, "must be at least 1, not 0"),
+    (knn(temperature=0.0), ConfigError, "must be above 0, not 0.0"),
+    (knn(kind="best"), ConfigError, "'knn.kind' must be one of 'auto', 'exact'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "kind", "said"), BAD)
+def test_what_contradicts_itself_is_refused(
+    options: dict[str, Any], kind: type[Exception], said: str
+) -> None:
+    task = options.pop("task", "lm")
+    with pytest.raises(kind) as caught:
+        ef.create_model("attention", task, width=8, heads=2, layers=1, vocabulary=9, **options)
+    assert said in str(caught.value)
+
+
+def test_neighbours_are_refused_where_nothing_reads_them() -> None:
+    tokens, neighbours = inputs()
+    with pytest.raises(UnsupportedError, match="neighbours are given, but attention reads none"):
+        model("attention")(tokens, neighbours=neighbours)
+    with pytest.raises(ShapeError, match=r"neighbours are \(2, 6, 3\), but the tokens \(2, 7\)"):
+        model()(tokens, neighbours=neighbours[:, 1:])
