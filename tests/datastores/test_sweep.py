@@ -204,3 +204,28 @@ def test_words_that_do_not_fit_a_sweep_are_refused(
         code, out, err = run("eval", "made", *words)
         assert (code, out) == (2, ""), (words, err)
         assert told in err.strip().splitlines()[-1], (words, err)
+
+
+def test_a_run_with_a_store_of_its_own_needs_none_to_be_named(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    made = ("--width", "8", "--layers", "1", "--heads", "2", "--length", "16", "--steps", "2",
+            "--batch", "4", "--training.threads", "1")  # fmt: skip
+    assert run("train", "knn-lm", "--data", "text.txt", *made, "--out", "own")[0] == 0
+    code, out, err = run("eval", "own", "--sweep", "--grid.k", "2", "--grid.temperature", "1")
+    assert code == 0, err
+    assert "eval own --store own/retrieval/store --data OTHER.txt --knn.k 2" in out
+    code, out, err = run("show", "own", "neighbours", "--text", "abc")
+    assert code == 0, err
+    assert "neighbours of 2 tokens" in out
+
+
+def test_an_index_that_is_named_is_built_once_and_told(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    asked = ("eval", "made", "--store", "store", "--knn.k", "4", "--nearest.kind", "ivf")
+    for said in (2, 1):  # what it is, when it is built and when it is read
+        code, _, err = run(*asked)
+        assert code == 0, err
+        assert err.count("recall@1 ") == said
+    assert Path("store/rows/index/index.faiss").exists()

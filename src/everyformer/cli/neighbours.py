@@ -37,8 +37,6 @@ def check_words(options: ShowOptions) -> None:
                 f"'{options.what}': everyformer show RUN {NEIGHBOURS} --store STORE"
             )
         return
-    if options.store is None:
-        raise ConfigError(f"'{NEIGHBOURS}' lie in a datastore: say which with --store")
     if options.text is not None and options.data is not None:
         raise ConfigError("--text and --data are both what is read: give one of them")
     if options.format != "png" or options.task is not None:
@@ -49,6 +47,7 @@ def draw_neighbours(options: ShowOptions) -> int:
     """Write the page, and print where it is."""
     from everyformer.cli.trained import open_run
     from everyformer.datastores.neighbours import explain
+    from everyformer.datastores.reader import StoreReader
     from everyformer.models.knn_lm import KnnLanguageModel
     from everyformer.report.neighbours import write_neighbours
 
@@ -61,11 +60,13 @@ def draw_neighbours(options: ShowOptions) -> int:
     if len(tokens) < 2:
         raise ConfigError("the text has fewer than two tokens, and each is predicted from others")
     model = trained.reading(None, options.store, options.knn, options.nearest)
-    assert isinstance(model, KnnLanguageModel)
+    if not isinstance(model, KnnLanguageModel):
+        raise ConfigError(f"'{NEIGHBOURS}' lie in a datastore: say which with --store")
     told = explain(model, tokenizer, tokens, trained.length, MOST)
     folder = trained.path / "pictures" if options.out is None else expanded(options.out)
-    knn = options.knn
-    facts = [name, f"run {trained.path}", f"store {options.store}", f"k = {knn.k:,}"]
+    assert isinstance(model.reader, StoreReader)
+    knn, store = model.options, model.reader.index.store
+    facts = [name, f"run {trained.path}", f"store {store.folder}", f"k = {knn.k:,}"]
     facts += [f"lambda = {knn.weight:g}", f"T = {knn.temperature:g}"]
     first = tokenizer.decode(tokens[:1].tolist())
     path = write_neighbours(told, first, facts, folder / f"{NEIGHBOURS}.html")

@@ -32,8 +32,6 @@ def check_sweep(options: EvalOptions, windowed: bool) -> None:
         if options.grid != Grid():
             raise ConfigError("--grid.k, --grid.temperature and --grid.weight are of --sweep")
         return
-    if options.store is None:
-        raise ConfigError("--sweep tries ways to read a datastore: say which with --store")
     if windowed or options.lengths or options.bleu or options.translations is not None:
         raise ConfigError(
             "--sweep reads windows side by side and gives losses: leave out --mode, --stride, "
@@ -54,11 +52,17 @@ def sweep_store(
     """
     from everyformer.core.pulse import doing
     from everyformer.data.text import TextDataset
+    from everyformer.datastores.reader import StoreReader
     from everyformer.datastores.sweep import sweep
+    from everyformer.models.knn_lm import KnnLanguageModel
     from everyformer.report.sweep import draw_sweep
 
+    if not isinstance(model, KnnLanguageModel):
+        raise ConfigError("--sweep tries ways to read a datastore: say which with --store")
     assert isinstance(dataset, TextDataset)
-    grid = options.grid.resolved(len(model.reader.index.store), options.knn.distance)
+    assert isinstance(model.reader, StoreReader)
+    store = model.reader.index.store
+    grid = options.grid.resolved(len(store), model.options.distance)
     with doing("reading the text and its neighbours"):
         found = sweep(model, dataset, grid, **rules)
     loss = found.plain["loss"]
@@ -69,9 +73,9 @@ def sweep_store(
     best = found.tuned[0]
     out = expanded(options.out) if options.out is not None else trained.path / "sweep.png"
     draw_sweep(found, out)
-    flags = _flags(best, options.knn)
-    command = ["everyformer", "eval", options.run, "--store", str(options.store)]
-    after = f"{shlex.join([*command, '--data'])} OTHER.txt {flags}"
+    flags = _flags(best, model.options)
+    command = ["everyformer", "eval", options.run, "--store", str(store.folder)]
+    after = f"{shlex.join(command)} --data OTHER.txt {flags}"
     if options.json:
         emit(
             {

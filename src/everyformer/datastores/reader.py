@@ -17,7 +17,7 @@ from everyformer.models.base import Model
 from everyformer.models.knn_lm import Found, KnnLanguageModel, Scored
 from everyformer.models.language import LanguageModel
 from everyformer.retrieval.index import Index, open_index
-from everyformer.retrieval.options import Distance, KnnOptions, SearchOptions
+from everyformer.retrieval.options import KEPT, Distance, KnnOptions, SearchOptions
 from everyformer.retrieval.store import Store
 
 
@@ -52,6 +52,8 @@ def with_store(
 ) -> KnnLanguageModel:
     """``model`` reading the store in ``folder``, which it has made itself.
 
+    An index of a kind that is named and kept is built where there is none yet.
+
     Raises:
         CheckpointError: the store is of another model or tokenizer.
         ConfigError: the index is of another distance.
@@ -73,6 +75,7 @@ def with_store(
             f"'{options.distance}': say it once, by --knn.distance"
         )
     chosen = replace(given, distance=distance)
-    opened = open_index(found, chosen, say=say)
+    opened = open_index(found, chosen, rebuild=chosen.kind in KEPT, say=say)
+    separator = None if tokenizer is None else tokenizer.separator
     say(f"{found.describe()}; {opened.describe()}")
-    return KnnLanguageModel(model, StoreReader(opened, tokenizer.separator), options, tap)
+    return KnnLanguageModel(model, StoreReader(opened, separator), options, tap)
