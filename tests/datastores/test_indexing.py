@@ -17,6 +17,7 @@ import torch
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, EveryformerError
+from everyformer.data.config import DataConfig
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.datastores.indexing import Indexing, index_texts
 from everyformer.datastores.reader import with_store
@@ -158,6 +159,31 @@ def test_a_store_of_the_very_text_knows_what_comes(texts: Path) -> None:
     assert torch.equal(reading(tokens[:, :16]).logits.argmax(-1), tokens[:, 1:17])
 
 
+def test_a_scored_text_reads_a_store_of_itself_as_if_it_were_of_the_others(texts: Path) -> None:
+    made = model()
+    indexed(made, texts, "whole")
+    others = texts.rename("others")
+    tokens = torch.tensor([list((others / "a.txt").read_bytes())])
+    (others / "a.txt").rename("a.txt")
+    indexed(made, others, "others_alone")
+
+    def logits(store: str, **more: Any) -> torch.Tensor:
+        options = KnnOptions(k=5, weight=0.5, temperature=10.0, **more)
+        reading = with_store(made, ByteTokenizer(), store, options, say=lambda _: None)
+        out = reading(tokens[:, :16], targets=tokens[:, 1:17])
+        return out.logits.detach()
+
+    # so many rows around each are all of the document
+    apart = logits("whole", exclude_self=True, exclude_near=99)
+    torch.testing.assert_close(apart, logits("others_alone"))
+    assert not torch.allclose(apart, logits("whole"))
+    reading = with_store(
+        made, ByteTokenizer(), "whole", KnnOptions(k=5, exclude_self=True), say=lambda _: None
+    )
+    with pytest.raises(ConfigError, match="exclude_self"):
+        reading(tokens[:, :16])
+
+
 def test_another_model_tokenizer_or_tap_is_refused_by_name(texts: Path) -> None:
     made = model()
     indexed(made, texts, "store")
@@ -197,14 +223,57 @@ def test_what_cannot_be_indexed_is_refused_before_anything_is_written(
     assert not Path("store").exists()
 
 
-def test_tables_and_empty_texts_are_no_documents(texts: Path) -> None:
+def test_empty_texts_are_no_documents(texts: Path) -> None:
     for name in ("a.txt", "b.txt", "c.txt"):
         (texts / name).unlink()
     with pytest.raises(DataError, match="empty"):
         indexed(model(), texts, "store")
-    (texts / "rows.jsonl").write_text('{"text": "a"}\n')
-    with pytest.raises(DataError, match="is a table"):
-        indexed(model(), texts, "store")
+
+
+ROWS = ["the first, and", "", "a second\nof two lines", "x", "fourth"]
+LONG = [row for row in ROWS if len(row) > 1]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_every_row_of_a_table_is_a_document_of_its_file_and_number(texts: Path, kind: str) -> None:
+    made = model()
+    for number, row in enumerate(LONG):
+        (texts / f"{number}.txt").write_text(row)
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (texts / name).unlink()
+    plain = indexed(made, texts, "plain")
+    table = Path(f"rows.{kind}")
+    if kind == "jsonl":
+        table.write_text("".join(json.dumps({"n": 1, "text": row}) + "\n" for row in ROWS))
+    elif kind == "csv":
+        cells = (f'1,"{row}"' for row in ROWS)
+        table.write_text("\n".join(("n,text", *cells)) + "\n")
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.table({"n": [1] * len(ROWS), "text": ROWS}), table)
+    found = indexed(made, table, "rows", tables=DataConfig(text_column="text"))
+    assert found.values.tolist() == plain.values.tolist()
+    assert np.array_equal(found.keys, plain.keys)
+    numbers = {"jsonl": (1, 3, 5), "csv": (2, 4, 7), "parquet": (1, 3, 5)}[kind]
+    assert list(found.record.names) == [f"rows.{kind}:{number}" for number in numbers]
+
+
+def test_columns_of_tables_are_asked_for_and_kept_when_it_is_gone_on_with(texts: Path) -> None:
+    made, table = model(), Path("rows.jsonl")
+    table.write_text("".join(json.dumps({"one": "a b c", "two": "d e f"}) + "\n" for _ in ROWS))
+    with pytest.raises(ConfigError, match="text-column"):
+        indexed(made, table, "rows")
+    assert not Path("rows").exists()
+    begun, calls = DataConfig(text_column="one"), itertools.count()
+    assert index_texts(
+        made, ByteTokenizer(), str(table), "rows", HOW, tables=begun, say=lambda _: None,
+        should_stop=lambda: next(calls) >= 0,
+    ) is None  # fmt: skip
+    with pytest.raises(ConfigError, match="another texts"):
+        indexed(made, table, "rows", resume=True, tables=DataConfig(text_column="two"))
+    found = indexed(made, table, "rows", resume=True, tables=begun)
+    assert found.values.tolist() == list(b" b c") * len(ROWS)
 
 
 @pytest.fixture

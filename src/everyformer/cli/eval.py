@@ -5,25 +5,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts, table
+from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.found import found_run
-from everyformer.cli.parsing import VerbOptions, parse, peek, read_config, say
-from everyformer.core.bounds import Count, Whole
-from everyformer.core.config import Options
+from everyformer.cli.parsing import parse, peek, read_config, say
+from everyformer.cli.sweep import check_sweep, sweep_store
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.files import expanded, named_as, write_text
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
-from everyformer.retrieval.options import KnnOptions, SearchOptions
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
@@ -36,59 +32,6 @@ UNSAID = "to be said"
 """stands where no source of data is known"""
 OWN_DATA = "what the run was trained on"
 """stands for the source in help that is about no run in particular"""
-
-
-@dataclass(frozen=True)
-class MemorySize(Options):
-    """The memory of a run, for one evaluation."""
-
-    slots: Whole | None = None
-    """tokens of the past that each layer's memory holds (default: as in training)"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalOptions(VerbOptions, BeamConfig):
-    """The words of `everyformer eval`."""
-
-    run: tyro.conf.Positional[str]
-    """directory of a trained run, or folder of a saved or converted model"""
-    data: DataConfig = field(default_factory=DataConfig)
-    """other data; its tokenizer is the run's (defaults: those of the run, as help shows them where
-    RUN is named; a saved model needs to be told its data)"""
-    sequences: Count | None = None
-    """validation sequences read (default: all)"""
-    batch: Count = 16
-    """sequences a forward pass"""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 computes under autocast"""
-    mode: Literal["nonoverlapping", "sliding", "recurrent"] | None = None
-    """how windows of --length tokens lie over a text (lm): side by side, or a stride apart, each
-    scoring what is new in it, or in order, each going on from the one before; draws the loss by
-    place and by context (default: side by side, with what a memory needs before each)"""
-    stride: Count | None = None
-    """tokens between sliding windows (default: half a window)"""
-    streams: Count = 1
-    """stretches of the text that are read side by side in mode recurrent"""
-    memory: MemorySize = field(default_factory=MemorySize)
-    """how much past is read"""
-    lengths: tuple[Count, ...] = ()
-    """measure windows of each of these lengths in turn and draw the loss against them (lm)"""
-    out: str | None = None
-    """with --lengths or --mode: the picture to write (default: RUN/lengths.png or RUN/MODE.png)"""
-    store: str | None = None
-    """folder of a datastore that the model reads (`everyformer index`; lm)"""
-    knn: KnnOptions = field(default_factory=KnnOptions)
-    """how it is read"""
-    nearest: SearchOptions = field(default_factory=SearchOptions)
-    """how neighbours are found"""
-    average: Count | None = None
-    """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
-    bleu: bool = False
-    """translate the held-out sentences too and give BLEU and chrF (seq2seq)"""
-    translations: str | None = None
-    """the file to write the translations into, one a line (seq2seq)"""
-    json: bool = False
-    """machine output"""
 
 
 def run(words: Sequence[str]) -> int:
@@ -113,6 +56,8 @@ def run(words: Sequence[str]) -> int:
     if options.out is not None:
         # before it is measured
         named_as(options.out, FIGURES)
+    windowed = options.mode is not None or options.stride is not None or options.streams != 1
+    check_sweep(options, windowed)
     from everyformer.cli.trained import open_run
     from everyformer.comparison.summary import NOT_WRITING
     from everyformer.core.mixer import leak_of
@@ -133,11 +78,14 @@ def run(words: Sequence[str]) -> int:
         say(f"the loss is {NOT_WRITING}: {leak}")
     rules: dict[str, Any] = {"batch": options.batch, "limit": options.sequences}
     rules["precision"] = options.precision
+    if options.sweep:
+        return sweep_store(trained, model, dataset, options, rules)
     if options.lengths:
         return _lengths(trained, model, options, rules)
-    windowed = options.mode is not None or options.stride is not None or options.streams != 1
     if options.out is not None and not windowed:
-        raise ConfigError("--out is where the picture of --lengths or --mode goes: leave it out")
+        raise ConfigError(
+            "--out is where the picture of --lengths, --mode or --sweep goes: leave it out"
+        )
     translations = _translations(model, dataset, options)
     if windowed:
         from everyformer.report.lengths import draw_positions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import tyro
@@ -12,6 +12,7 @@ from everyformer.cli.parsing import VerbOptions, say, verb
 from everyformer.core.bounds import Count, Index
 from everyformer.core.errors import ConfigError
 from everyformer.core.stopping import Gentle
+from everyformer.data.config import DataConfig, TextSource
 
 PLACES = {
     "ffn-input": "ffn-input",
@@ -27,8 +28,8 @@ class IndexOptions(VerbOptions):
 
     run: tyro.conf.Positional[str]
     """directory of a trained run, or folder of a saved or converted model"""
-    data: str | None = None
-    """texts: a file, a folder, a zip or a glob; each file is a document of its name"""
+    data: TextSource = field(default_factory=TextSource)
+    """what is read"""
     out: str = "store"
     """folder of the store"""
     append: bool = False
@@ -68,11 +69,11 @@ def run(options: IndexOptions) -> int:
     from everyformer.retrieval.store import Store
 
     if options.remove is not None:
-        if options.data is not None or options.append or options.resume:
+        if options.data != TextSource() or options.append or options.resume:
             raise ConfigError("--remove takes a document out and reads none: give it by itself")
         remove(options.out, options.remove, say)
         return _told(Store.open(options.out, verify=False), options)
-    if options.data is None:
+    if options.data.source is None:
         raise ConfigError("say which texts are to be read: --data FOLDER")
     from everyformer.cli.trained import open_run
     from everyformer.core.errors import UnsupportedError
@@ -94,9 +95,10 @@ def run(options: IndexOptions) -> int:
         store = index_texts(
             trained.model(),
             tokenizer,
-            options.data,
+            options.data.source,
             options.out,
             how,
+            tables=DataConfig(text_column=options.data.text_column, header=options.data.header),
             run=str(trained.path),
             append=options.append,
             resume=options.resume,

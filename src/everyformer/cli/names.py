@@ -10,11 +10,16 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, TextSource
 from everyformer.models.config import Architecture
 from everyformer.training.config import TrainingConfig
 
-HOMES: dict[type, str] = {DataConfig: "data", TrainingConfig: "training", Architecture: "model"}
+HOMES: dict[type, str] = {
+    DataConfig: "data",
+    TextSource: "data",
+    TrainingConfig: "training",
+    Architecture: "model",
+}
 _SHORTENED: dict[type, tuple[str, ...]] = {
     DataConfig: ("tokenizer", "length"),
     TrainingConfig: (
@@ -23,7 +28,11 @@ _SHORTENED: dict[type, tuple[str, ...]] = {
     ),
     Architecture: ("width", "layers", "heads"),
 }
-_SHORTER = {(DataConfig, "source"): "data", (TrainingConfig, "evaluate_sequences"): "sequences"}
+_SHORTER = {
+    (DataConfig, "source"): "data",
+    (TextSource, "source"): "data",
+    (TrainingConfig, "evaluate_sequences"): "sequences",
+}
 ALIASES: dict[tuple[type, str], str] = {
     key: f"--{short.replace('_', '-')}"
     for key, short in (

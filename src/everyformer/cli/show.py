@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
-
-import tyro
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everyformer.cli.console import emit
-from everyformer.cli.parsing import VerbOptions, say, verb
-from everyformer.core.bounds import Bounds
+from everyformer.cli.neighbours import NEIGHBOURS, check_words, draw_neighbours
+from everyformer.cli.parsing import say, verb
+from everyformer.cli.show_options import ShowOptions
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
 from everyformer.core.files import expanded, require_no_file
 from everyformer.core.pulse import doing
@@ -31,31 +29,6 @@ FRESH = {"width": 128, "layers": 2, "heads": 4}
 """size of a member that is shown untrained: positions look as in Vaswani et al.'s figure"""
 LENGTH = 64
 EXAMPLE = "def mean(values):\n    return sum(values) / len(values)\n"
-
-
-@dataclass(frozen=True)
-class ShowOptions(VerbOptions):
-    """The words of `everyformer show`."""
-
-    target: tyro.conf.Positional[str]
-    """directory of a trained run or folder of a saved model, or a member's name to see what it
-    starts from"""
-    what: tyro.conf.Positional[str] = "all"
-    """one picture: weights, masks, encodings, ..., of classifiers confusion and calibration (a name
-    that there is not lists all that the model knows), or all that applies"""
-    task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
-    """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""
-    out: str | None = None
-    """folder of the pictures (default: RUN/pictures or pictures/MEMBER)"""
-    format: Literal["png", "svg"] = "png"
-    """kind of files"""
-    text: str | None = None
-    """what the model reads (default: a piece of the run's validation data; a saved model reads
-    random tokens)"""
-    length: Annotated[int, Bounds(1, 65536)] | None = None
-    """tokens read, or positions drawn (default: 64 tokens, 32 positions, 16 in masks)"""
-    json: bool = False
-    """machine output"""
 
 
 class Subject(NamedTuple):
@@ -83,6 +56,9 @@ def run(options: ShowOptions) -> int:
     """Draw, and print each file with what it shows."""
     if options.out is not None:
         require_no_file(expanded(options.out))
+    check_words(options)
+    if options.what == NEIGHBOURS:
+        return draw_neighbours(options)
     from everyformer.report.pictures import Inside, require_picture
     from everyformer.report.style import save_figure
 

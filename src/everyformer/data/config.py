@@ -102,6 +102,21 @@ class DataConfig(Options):
         return {name: getattr(self, name) for name in TABLE_OPTIONS}
 
 
+@dataclass(frozen=True)
+class TextSource(Options):
+    """Texts that are all read, with a tokenizer that there is."""
+
+    source: str | None = None
+    """texts: a file, a folder, a zip or a glob; each file is a document of its name, each row of a
+    table (JSON lines, Parquet; CSV and TSV if the column is chosen) one of the file's and the
+    row's"""
+    text_column: str | None = None
+    """tables: the column with the text, by its name or its number from 1 (default: the one that is
+    called like a text)"""
+    header: Literal["auto", "yes", "no"] = "auto"
+    """whether the first line of a CSV or TSV names the columns"""
+
+
 def direction(languages: str) -> tuple[str, str]:
     """``"en-de"`` -> ``("en", "de")``.
 

@@ -39,8 +39,7 @@ class Corpus:
         self._groups = [[entry for entry in group if entry.size > 0] for group in groups]
         if not all(self._groups):
             raise DataError(f"every text in '{source.given}' is empty; give files with content")
-        tables = JSON_LINES | PARQUET | (DELIMITED if config.text_column else set())
-        self._tables = {e.name for group in self._groups for e in group if e.suffix in tables}
+        self._tables = tables_among([e for group in self._groups for e in group], config)
         self._reader: TableReader | None = None
         if self._tables:
             entry = next(e for group in self._groups for e in group if e.name in self._tables)
@@ -58,7 +57,7 @@ class Corpus:
         found: list[int] = []
         for entry in group:
             if entry.name in self._tables:
-                found += [len(text.encode()) for text in self._texts(entry)]
+                found += [len(text.encode()) for _, text in self._texts(entry)]
             else:
                 found.append(entry.size)
         if not found:
@@ -119,33 +118,54 @@ class Corpus:
     def _joined_cells(self, entry: Entry) -> Iterator[bytes]:
         """A table's texts in chunks, since a chunk a row would be slow for short ones."""
         waiting = bytearray()
-        for text in self._texts(entry):
+        for _, text in self._texts(entry):
             waiting += (text + SEPARATOR * self._joined).encode()
             if len(waiting) >= CHUNK:
                 yield bytes(waiting)
                 waiting.clear()
         yield bytes(waiting)
 
-    def _texts(self, entry: Entry) -> Iterator[str]:
-        """The cells of a table's text column."""
+    def _texts(self, entry: Entry) -> Iterator[tuple[int, str]]:
         assert self._reader is not None
-        for table, (column,), number, (cell,) in self._reader.rows(entry):
-            text = table.text(number, column, cell)
-            if SEPARATOR in text:
-                raise DataError(
-                    f"{table.at(number)}: the text has the character U+0000, which marks the end "
-                    "of a document here; remove it"
-                )
-            yield text
+        return table_texts(self._reader, entry)
 
     def _notes(self) -> str:
         """What there is to say of tables: half sentences, each with a semicolon before it."""
-        notes = () if self._reader is None else self._reader.notes
         both = [entry for group in self._groups for entry in group]
-        if any(entry.suffix in DELIMITED and entry.name not in self._tables for entry in both):
-            plain = "the table is read as plain text, delimiters and all"
-            notes = (*notes, f"{plain} (one column: --data.text-column)")
-        return "".join(f"; {note}" for note in notes)
+        return "".join(f"; {note}" for note in table_notes(both, self._tables, self._reader))
+
+
+def tables_among(entries: Sequence[Entry], config: DataConfig) -> set[str]:
+    """The names of those whose rows are texts: of CSV and TSV where the column is chosen."""
+    tables = JSON_LINES | PARQUET | (DELIMITED if config.text_column else set())
+    return {entry.name for entry in entries if entry.suffix in tables}
+
+
+def table_texts(reader: TableReader, entry: Entry) -> Iterator[tuple[int, str]]:
+    """The number of every row of a table, and its cell in the text column.
+
+    Raises:
+        DataError: a cell is no text, or holds what ends a document.
+    """
+    for table, (column,), number, (cell,) in reader.rows(entry):
+        text = table.text(number, column, cell)
+        if SEPARATOR in text:
+            raise DataError(
+                f"{table.at(number)}: the text has the character U+0000, which marks the end of a "
+                "document here; remove it"
+            )
+        yield number, text
+
+
+def table_notes(
+    entries: Sequence[Entry], tables: set[str], reader: TableReader | None
+) -> tuple[str, ...]:
+    """What there is to say of tables among ``entries``, half a sentence each."""
+    notes = () if reader is None else reader.notes
+    if any(entry.suffix in DELIMITED and entry.name not in tables for entry in entries):
+        plain = "the table is read as plain text, delimiters and all"
+        notes = (*notes, f"{plain} (one column: --data.text-column)")
+    return notes
 
 
 def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.memory import size
 from everyformer.core.taps import Tap
 from everyformer.data.cache import digest
+from everyformer.data.config import DataConfig
 from everyformer.data.sources import open_source
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.texts import Text, Texts, Window, windows
@@ -90,6 +91,7 @@ def index_texts(
     folder: str | Path,
     how: Indexing,
     *,
+    tables: DataConfig | None = None,
     run: str = "",
     append: bool = False,
     resume: bool = False,
@@ -99,6 +101,7 @@ def index_texts(
     """Read the texts of ``data`` into the store ``folder``; None if it was stopped.
 
     Args:
+        tables: which column of tables is read; None: the one that is called like a text.
         append: to a finished store. resume: go on where an earlier call was stopped.
         should_stop: asked between batches.
 
@@ -115,7 +118,8 @@ def index_texts(
     origin = origin_of(model, tokenizer, how.tap, how.context, how.stride, run)
     assert isinstance(model, LanguageModel)
     with open_source(data) as source:
-        texts = Texts(source, tokenizer)
+        texts = Texts(source, tokenizer, tables or DataConfig())
+        notes = "".join(f"; {note}" for note in texts.notes)
         width = key_width(model, how.tap)
         rows = texts.size if tokenizer.kind in ("bytes", "chars") else texts.size // 2
         if resume and is_unfinished(folder):
@@ -125,9 +129,10 @@ def index_texts(
         else:
             writer = Writer.create(folder, origin, width, how.dtype, rows)
         needed = size(bytes_needed(rows, width, writer.record.dtype))
-        say(f"{len(texts.entries):,} texts, about {rows:,} keys of width {width}: {needed}")
+        files = f"{len(texts.entries):,} file{'s' * (len(texts.entries) > 1)}"
+        say(f"{files}, about {rows:,} keys of width {width}: {needed}{notes}")
         with writer, evaluating(model), torch.inference_mode():
-            finished = write(model, writer, texts, how, source.stamp(), should_stop)
+            finished = write(model, writer, texts, how, texts.stamp, should_stop)
             if finished:
                 writer.finish()
     return Store.open(folder, verify=False) if finished else None

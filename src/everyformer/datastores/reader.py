@@ -12,25 +12,33 @@ from torch import Tensor
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import origin_of
+from everyformer.datastores.own import search_apart
 from everyformer.models.base import Model
-from everyformer.models.knn_lm import Found, KnnLanguageModel
+from everyformer.models.knn_lm import Found, KnnLanguageModel, Scored
 from everyformer.models.language import LanguageModel
 from everyformer.retrieval.index import Index, open_index
-from everyformer.retrieval.options import Distance, KnnOptions, SearchOptions
+from everyformer.retrieval.options import KEPT, Distance, KnnOptions, SearchOptions
 from everyformer.retrieval.store import Store
 
 
 class StoreReader:
-    """The `everyformer.models.knn_lm.Reader` of an index."""
+    """The `everyformer.models.knn_lm.Reader` of an index.
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    Args:
+        separator: the token that ends a document in texts of several.
+    """
 
-    def read(self, queries: Tensor, k: int) -> Found:
+    def __init__(self, index: Index, separator: int | None = None) -> None:
+        self.index, self.separator = index, separator
+
+    def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Found:
         """The nearest keys of ``queries`` (N, width), on their device."""
-        distances, rows = self.index.search(queries, k)
-        values = torch.from_numpy(self.index.store.values[rows.clamp(min=0).numpy()]).long()
-        return Found(*(t.to(queries.device) for t in (distances, values, rows)))
+        if scored is None:
+            hits = self.index.search(queries, k)
+        else:
+            hits = search_apart(self.index, queries, k, scored, self.separator)
+        values = torch.from_numpy(self.index.store.values[hits.rows.clamp(min=0).numpy()]).long()
+        return Found(*(t.to(queries.device) for t in (hits.distances, values, hits.rows)))
 
 
 def with_store(
@@ -43,6 +51,8 @@ def with_store(
     say: Callable[[str], None],
 ) -> KnnLanguageModel:
     """``model`` reading the store in ``folder``, which it has made itself.
+
+    An index of a kind that is named and kept is built where there is none yet.
 
     Raises:
         CheckpointError: the store is of another model or tokenizer.
@@ -65,6 +75,7 @@ def with_store(
             f"'{options.distance}': say it once, by --knn.distance"
         )
     chosen = replace(given, distance=distance)
-    opened = open_index(found, chosen, say=say)
+    opened = open_index(found, chosen, rebuild=chosen.kind in KEPT, say=say)
+    separator = None if tokenizer is None else tokenizer.separator
     say(f"{found.describe()}; {opened.describe()}")
-    return KnnLanguageModel(model, StoreReader(opened), options, tap)
+    return KnnLanguageModel(model, StoreReader(opened, separator), options, tap)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from everyformer.core.errors import DataError
-from everyformer.data.corpus import StreamEncoder, checked
+from everyformer.data.cache import digest
+from everyformer.data.config import DataConfig
+from everyformer.data.corpus import (
+    StreamEncoder,
+    checked,
+    table_notes,
+    table_texts,
+    tables_among,
+)
 from everyformer.data.sources import Entry, Source
-from everyformer.data.table import DELIMITED, JSON_LINES, PARQUET
+from everyformer.data.tables import TableReader, text_reader
 from everyformer.data.tokenizers.base import Tokenizer
 
 
@@ -40,28 +49,50 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Texts:
-    """The documents of a source, each file one, in the order of their names."""
+    """The documents of a source in the order of its files: each file one, of tables each row."""
 
     source: Source
     tokenizer: Tokenizer
+    config: DataConfig = field(default_factory=DataConfig)
+    """which column of tables is read"""
 
     @property
     def entries(self) -> list[Entry]:
         """Files that hold something.
 
         Raises:
-            DataError: there is none, or a table among them.
+            DataError: there is none.
         """
         found = [entry for entry in self.source.entries if entry.size > 0]
         if not found:
             raise DataError(f"every text in '{self.source.given}' is empty; give some with content")
-        tables = [e for e in found if e.suffix in DELIMITED | JSON_LINES | PARQUET]
-        if tables:
-            raise DataError(
-                f"{self.source.where(tables[0])} is a table: a store is made of texts, a file "
-                "each; write its cells into files, or give a folder of texts"
-            )
         return found
+
+    @cached_property
+    def tables(self) -> set[str]:
+        """Names of the files whose rows are documents."""
+        return tables_among(self.entries, self.config)
+
+    @cached_property
+    def reader(self) -> TableReader | None:
+        """What reads those; None where there are none.
+
+        Raises:
+            ConfigError: none of the columns is called like a text, and none was chosen.
+        """
+        first = next((entry for entry in self.entries if entry.name in self.tables), None)
+        return None if first is None else text_reader(self.source, self.config, first)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What there is to say of tables, half a sentence each."""
+        return table_notes(self.entries, self.tables, self.reader)
+
+    @property
+    def stamp(self) -> str:
+        """Equal while no file was touched and the same columns are read."""
+        stamp = self.source.stamp()
+        return digest(stamp, self.config.table_options) if self.tables else stamp
 
     @property
     def size(self) -> int:
@@ -70,11 +101,19 @@ class Texts:
 
     def __iter__(self) -> Iterator[Text]:
         for entry in self.entries:
-            encoder = StreamEncoder(self.tokenizer)
-            chunks = checked(self.source, entry, self.tokenizer.kind != "bytes")
-            parts = [encoder.feed(chunk) for chunk in chunks]
-            parts.append(encoder.feed(b"", final=True))
-            yield Text(entry.name, np.concatenate(parts))
+            if entry.name in self.tables:
+                assert self.reader is not None
+                for number, text in table_texts(self.reader, entry):
+                    if text:
+                        yield self._text(f"{entry.name}:{number}", [text.encode()])
+            else:
+                chunks = checked(self.source, entry, self.tokenizer.kind != "bytes")
+                yield self._text(entry.name, chunks)
+
+    def _text(self, name: str, chunks: Iterable[bytes]) -> Text:
+        encoder = StreamEncoder(self.tokenizer)
+        parts = [encoder.feed(chunk) for chunk in chunks]
+        return Text(name, np.concatenate((*parts, encoder.feed(b"", final=True))))
 
 
 def windows(text: Text, context: int, stride: int) -> Iterator[Window]:

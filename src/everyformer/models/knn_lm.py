@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
@@ -45,11 +46,35 @@ class Found(NamedTuple):
     """(N, k) int64, of the store; -1 where there are fewer"""
 
 
+class Scored(NamedTuple):
+    """Where queries stand in a text that is scored, whose own rows are not to be found."""
+
+    windows: Tensor
+    """(B, L + 1) int64, tokens in order, -1 where there is none"""
+    row: Tensor
+    """(N,) the window of each query"""
+    place: Tensor
+    """(N,) its place there; what is predicted stands one further on"""
+    near: int = 0
+    """so many rows before and after its own are left out too"""
+
+
 class Reader(Protocol):
     """A store with its index, as `KnnLanguageModel` reads it."""
 
-    def read(self, queries: Tensor, k: int) -> Found:
-        """The nearest keys."""
+    def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Found:
+        """The nearest keys, without those of the text that is ``scored`` itself."""
+
+
+class LookedUp(NamedTuple):
+    """A pass of the model alone, and what a store has for it."""
+
+    out: ModelOutput
+    """of the model, with the tap; where the last tokens are asked for, logits of those"""
+    real: Tensor
+    """(B, L) bool: tokens that are no padding, in whose order there are N queries"""
+    found: Found
+    """the neighbours of those"""
 
 
 class KnnLanguageModel(nn.Module):
@@ -82,22 +107,55 @@ class KnnLanguageModel(nn.Module):
         """As `LanguageModel.forward`; of padding and where nothing is predicted the model alone."""
         if self.training or self.options.weight == 0:
             return self.model(inputs, targets=targets, mask=mask, state=state, taps=taps, last=last)
-        wanted = taps if self.tap in taps else (*taps, self.tap)
-        out = self.model(inputs, mask=mask, state=state, taps=wanted, last=last)
-        queries, goals = out.taps[self.tap], targets
-        real = torch.ones(inputs.shape, dtype=torch.bool, device=inputs.device)
-        real = real if mask is None or mask.keep is None else mask.keep
-        if last is not None:
-            at = last_of(inputs, last, mask)
-            queries, real = gather_rows(queries, at), real.gather(1, at)
-            goals = None if targets is None else targets.gather(1, at)
-        found = self.reader.read(queries[real].float(), self.options.k)
-        logs = out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)).log_softmax(-1)
+        out, real, found = self.look_up(
+            inputs, targets=targets, mask=mask, state=state, taps=taps, last=last
+        )
+        goals = targets
+        if last is not None and targets is not None:
+            goals = targets.gather(1, last_of(inputs, last, mask))
+        logs = log_probabilities(out.logits)
         known = neighbour_probabilities(found, self.config.vocabulary, self.options).to(logs.dtype)
         mixed = logs.index_put((real,), mix(logs[real], known, self.options.weight))
         loss, losses = total_loss(mixed, goals, {}, self.config)
         inside = {tap: out.taps[tap] for tap in taps}
         return ModelOutput(mixed, loss, losses, out.state, taps=inside)
+
+    def look_up(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        taps: Sequence[str] = (),
+        last: int | None = None,
+    ) -> LookedUp:
+        """The model alone, and the neighbours of every token that is no padding.
+
+        Raises:
+            ConfigError: rows of the text itself are to be left out, but none is scored.
+        """
+        wanted = taps if self.tap in taps else (*taps, self.tap)
+        out = self.model(inputs, mask=mask, state=state, taps=wanted, last=last)
+        queries = out.taps[self.tap]
+        real = torch.ones(inputs.shape, dtype=torch.bool, device=inputs.device)
+        real = real if mask is None or mask.keep is None else mask.keep
+        at = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
+        if last is not None:
+            at = last_of(inputs, last, mask)
+            queries = gather_rows(queries, at)
+        kept = real.gather(1, at)
+        asked = queries[kept].float(), self.options.k
+        if not self.options.exclude_self:
+            return LookedUp(out, kept, self.reader.read(*asked))
+        if targets is None:
+            raise ConfigError(
+                "'knn.exclude_self' leaves out the store's rows of a text that is scored, and none "
+                "is scored here: leave it out"
+            )
+        row = kept.nonzero()[:, 0]
+        scored = Scored(_windows(inputs, targets, real), row, at[kept], self.options.exclude_near)
+        return LookedUp(out, kept, self.reader.read(*asked, scored))
 
     def __getattr__(self, name: str) -> Any:
         """What is not here is the model's."""
@@ -105,6 +163,19 @@ class KnnLanguageModel(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("model"), name)
+
+
+def _windows(inputs: Tensor, targets: Tensor, real: Tensor) -> Tensor:
+    """(B, L + 1) what is read and what comes at its end; -1 for padding and what is not told."""
+    tokens = torch.nn.functional.pad(inputs.masked_fill(~real, -1), (0, 1), value=-1)
+    ends = real.long().mul(torch.arange(1, real.shape[1] + 1, device=real.device)).amax(1)
+    last = targets.gather(1, (ends - 1).clamp(min=0)[:, None]).clamp(min=-1)
+    return tokens.scatter(1, ends[:, None], last)
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """log p_LM, in float32 at least."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 
 def weights(distances: Tensor, options: KnnOptions) -> Tensor:

@@ -36,6 +36,8 @@ from everyformer.report.style import WIDE, styled
 
 PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks", *MEASURED)
 """those that all know; parts of a model may offer others"""
+PAGES = ("neighbours",)
+"""what is drawn of a model and a text as a page of its own (`everyformer.report.neighbours`)"""
 
 
 @dataclass(eq=False)
@@ -168,7 +170,7 @@ def require_picture(model: Model, what: str) -> None:
     """
     parts = [gene.alternatives.get(n) for gene in GENES.values() for n in gene.alternatives.names()]
     recorded = (name for part in parts for name in getattr(part, "recorded", ()))
-    known = {"all", *PICTURES, *recorded, *offered(model, None)}
+    known = {"all", *PICTURES, *PAGES, *recorded, *offered(model, None)}
     if what not in known:
         raise ConfigError(f"unknown picture '{what}'; {nearest(what, known)}")
 

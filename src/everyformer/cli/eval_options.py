@@ -1,0 +1,75 @@
+"""The options of `everyformer eval`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import tyro
+
+from everyformer.cli.parsing import VerbOptions
+from everyformer.core.bounds import Count, Whole
+from everyformer.core.config import Options
+from everyformer.data.config import DataConfig
+from everyformer.generation.config import BeamConfig
+from everyformer.retrieval.options import Grid, KnnOptions, SearchOptions
+
+
+@dataclass(frozen=True)
+class MemorySize(Options):
+    """The memory of a run, for one evaluation."""
+
+    slots: Whole | None = None
+    """tokens of the past that each layer's memory holds (default: as in training)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(VerbOptions, BeamConfig):
+    """The words of `everyformer eval`."""
+
+    run: tyro.conf.Positional[str]
+    """directory of a trained run, or folder of a saved or converted model"""
+    data: DataConfig = field(default_factory=DataConfig)
+    """other data; its tokenizer is the run's (defaults: those of the run, as help shows them where
+    RUN is named; a saved model needs to be told its data)"""
+    sequences: Count | None = None
+    """validation sequences read (default: all)"""
+    batch: Count = 16
+    """sequences a forward pass"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 computes under autocast"""
+    mode: Literal["nonoverlapping", "sliding", "recurrent"] | None = None
+    """how windows of --length tokens lie over a text (lm): side by side, or a stride apart, each
+    scoring what is new in it, or in order, each going on from the one before; draws the loss by
+    place and by context (default: side by side, with what a memory needs before each)"""
+    stride: Count | None = None
+    """tokens between sliding windows (default: half a window)"""
+    streams: Count = 1
+    """stretches of the text that are read side by side in mode recurrent"""
+    memory: MemorySize = field(default_factory=MemorySize)
+    """how much past is read"""
+    lengths: tuple[Count, ...] = ()
+    """measure windows of each of these lengths in turn and draw the loss against them (lm)"""
+    out: str | None = None
+    """with --lengths, --mode or --sweep: the picture to write (default: RUN/lengths.png,
+    RUN/MODE.png or RUN/sweep.png)"""
+    store: str | None = None
+    """folder of a datastore that the model reads (`everyformer index`; lm)"""
+    knn: KnnOptions = field(default_factory=KnnOptions)
+    """how it is read"""
+    nearest: SearchOptions = field(default_factory=SearchOptions)
+    """how neighbours are found"""
+    sweep: bool = False
+    """read the text once and try every k, temperature and lambda of --grid for --store, with the
+    best lambda of each found by EM; prints a table, draws the loss against lambda and names the
+    --knn options of the best"""
+    grid: Grid = field(default_factory=Grid)
+    """what --sweep tries"""
+    average: Count | None = None
+    """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
+    bleu: bool = False
+    """translate the held-out sentences too and give BLEU and chrF (seq2seq)"""
+    translations: str | None = None
+    """the file to write the translations into, one a line (seq2seq)"""
+    json: bool = False
+    """machine output"""

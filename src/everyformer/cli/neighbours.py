@@ -1,0 +1,110 @@
+"""What `everyformer show RUN neighbours --store STORE` does: a page about a text's neighbours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from everyformer.cli.console import emit
+from everyformer.cli.parsing import say
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.files import expanded
+from everyformer.retrieval.options import KnnOptions, SearchOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from everyformer.cli.show_options import ShowOptions
+    from everyformer.cli.trained import TrainedRun
+    from everyformer.data.tokenizers.base import Tokenizer
+
+NEIGHBOURS = "neighbours"
+LENGTH = 256
+MOST = 8
+"""neighbours of a token on the page"""
+
+
+def check_words(options: ShowOptions) -> None:
+    """Refuse words that belong to the page alone, or that it does not read.
+
+    Raises:
+        ConfigError: names them.
+    """
+    if options.what != NEIGHBOURS:
+        knn, nearest = options.knn != KnnOptions(), options.nearest != SearchOptions()
+        if options.store is not None or options.data is not None or knn or nearest:
+            raise ConfigError(
+                f"--store, --knn, --nearest and --data are of '{NEIGHBOURS}', not of "
+                f"'{options.what}': everyformer show RUN {NEIGHBOURS} --store STORE"
+            )
+        return
+    if options.text is not None and options.data is not None:
+        raise ConfigError("--text and --data are both what is read: give one of them")
+    if options.format != "png" or options.task is not None:
+        raise ConfigError(f"'{NEIGHBOURS}' is a page about a run: leave out --format and --task")
+
+
+def draw_neighbours(options: ShowOptions) -> int:
+    """Write the page, and print where it is."""
+    from everyformer.cli.trained import open_run
+    from everyformer.datastores.neighbours import explain
+    from everyformer.datastores.reader import StoreReader
+    from everyformer.models.knn_lm import KnnLanguageModel
+    from everyformer.report.neighbours import write_neighbours
+
+    trained = open_run(options.target)
+    tokenizer = trained.tokenizer()
+    if tokenizer is None:
+        raise UnsupportedError(trained.no_text())
+    tokens, name = _tokens(trained, tokenizer, options)
+    tokens = tokens[: options.length or LENGTH]
+    if len(tokens) < 2:
+        raise ConfigError("the text has fewer than two tokens, and each is predicted from others")
+    model = trained.reading(None, options.store, options.knn, options.nearest)
+    if not isinstance(model, KnnLanguageModel):
+        raise ConfigError(f"'{NEIGHBOURS}' lie in a datastore: say which with --store")
+    told = explain(model, tokenizer, tokens, trained.length, MOST)
+    folder = trained.path / "pictures" if options.out is None else expanded(options.out)
+    assert isinstance(model.reader, StoreReader)
+    knn, store = model.options, model.reader.index.store
+    facts = [name, f"run {trained.path}", f"store {store.folder}", f"k = {knn.k:,}"]
+    facts += [f"lambda = {knn.weight:g}", f"T = {knn.temperature:g}"]
+    first = tokenizer.decode(tokens[:1].tolist())
+    path = write_neighbours(told, first, facts, folder / f"{NEIGHBOURS}.html")
+    losses = [-sum(t.mixed for t in told) / len(told), -sum(t.of_model for t in told) / len(told)]
+    shows = (
+        f"neighbours of {len(told):,} tokens: loss {losses[0]:.4f} with the store, "
+        f"{losses[1]:.4f} without"
+    )
+    if options.json:
+        emit({"target": options.target, "pictures": [{"picture": str(path), "shows": shows}]})
+    else:
+        print(f"{path}\n    {shows}")
+    return 0
+
+
+def _tokens(
+    trained: TrainedRun, tokenizer: Tokenizer, options: ShowOptions
+) -> tuple[np.ndarray, str]:
+    """What is read, and what it is called; without words, the run's held-out text."""
+    import numpy as np
+
+    from everyformer.cli.trained import data_config
+    from everyformer.data.sources import open_source
+    from everyformer.data.text import TextDataset
+    from everyformer.datastores.texts import Texts
+
+    if options.text is not None:
+        return np.asarray(tokenizer.encode(options.text), np.int64), "a text"
+    if options.data is not None:
+        with open_source(options.data) as source:
+            text = next(iter(Texts(source, tokenizer)))
+        return text.tokens, text.name
+    config = data_config(trained)
+    if config is None:
+        raise ConfigError(
+            f"{options.target} does not say where its data is: give --text TEXT or --data FILE"
+        )
+    dataset = trained.dataset(config)
+    assert isinstance(dataset, TextDataset)
+    say(f"{dataset.name}: {dataset.split}")
+    return dataset.validation, f"held-out text of {dataset.name}"

@@ -1,0 +1,47 @@
+"""The options of `everyformer show`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import tyro
+
+from everyformer.cli.parsing import VerbOptions
+from everyformer.core.bounds import Bounds
+from everyformer.retrieval.options import KnnOptions, SearchOptions
+
+
+@dataclass(frozen=True)
+class ShowOptions(VerbOptions):
+    """The words of `everyformer show`."""
+
+    target: tyro.conf.Positional[str]
+    """directory of a trained run or folder of a saved model, or a member's name to see what it
+    starts from"""
+    what: tyro.conf.Positional[str] = "all"
+    """one picture: weights, masks, encodings, ..., of classifiers confusion and calibration (a name
+    that there is not lists all that the model knows), or all that applies; or neighbours, a page
+    about a text that is read with a datastore"""
+    task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
+    """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""
+    out: str | None = None
+    """folder of the pictures (default: RUN/pictures or pictures/MEMBER)"""
+    format: Literal["png", "svg"] = "png"
+    """kind of files"""
+    text: str | None = None
+    """what the model reads (default: a piece of the run's validation data; a saved model reads
+    random tokens)"""
+    data: str | None = None
+    """neighbours: a file whose beginning is read instead of --text"""
+    store: str | None = None
+    """neighbours: folder of the datastore (`everyformer index`)"""
+    knn: KnnOptions = field(default_factory=KnnOptions)
+    """how it is read"""
+    nearest: SearchOptions = field(default_factory=SearchOptions)
+    """how neighbours are found"""
+    length: Annotated[int, Bounds(1, 65536)] | None = None
+    """tokens read, or positions drawn (default: 64 tokens, 256 of neighbours, 32 positions, 16
+    in masks)"""
+    json: bool = False
+    """machine output"""

@@ -1,0 +1,164 @@
+"""Search in a store for a text that is scored, without the rows of that text itself.
+
+A row is a window's own at a place if its document reads as the window does, all around the place,
+as far as both go: where the document begins or ends inside the window, a separator stands in the
+window. So no names or offsets are compared, and a text that stands in the store twice does not find
+its twin either. The first token of a document is no value of a store, so it is not compared.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from everyformer.models.knn_lm import Scored
+from everyformer.retrieval.distances import Hits
+from everyformer.retrieval.index import Index
+from everyformer.retrieval.store import Store
+
+REACHES = (1, 4, 16)
+"""tokens around a hit that are compared before whole windows are"""
+BUDGET = 1 << 22
+"""tokens that are compared at a time"""
+
+
+def search_apart(
+    index: Index, queries: Tensor, k: int, scored: Scored, separator: int | None
+) -> Hits:
+    """The ``k`` nearest keys of ``queries`` (N, width) that are not the text's own.
+
+    More than k are searched for, and again more where too few are left. Where the store has too few
+    others, distances are inf and rows -1.
+
+    Args:
+        separator: the token that ends a document in texts of several.
+    """
+    store, count = index.store, len(index.store)
+    if k > count:
+        index.search(queries, k)  # which refuses it
+    asked = min(count, k + 2 * scored.near + 1)
+    while True:
+        hits = index.search(queries, asked)
+        own = torch.from_numpy(own_rows(store, scored, hits.rows.numpy(), separator))
+        there = hits.rows >= 0
+        short = ((there & ~own).sum(-1) < k) & there.all(-1)
+        if asked == count or not short.any():
+            break
+        asked = min(count, 2 * asked)
+    first = (own | ~there).long().argsort(dim=-1, stable=True)[:, :k]
+    gone = (own | ~there).gather(-1, first)
+    return Hits(
+        hits.distances.gather(-1, first).masked_fill(gone, torch.inf),
+        hits.rows.gather(-1, first).masked_fill(gone, -1),
+    )
+
+
+def own_rows(store: Store, scored: Scored, rows: np.ndarray, separator: int | None) -> np.ndarray:
+    """Which of the ``rows`` (N, k) found are the scored text's own, or near them."""
+    windows, window, place = (
+        t.cpu().numpy() for t in (scored.windows, scored.row, scored.place + 1)
+    )
+    if scored.near:
+        beside = _beside(store, windows, separator)
+        return _near(store, rows, beside, window, place, scored.near)
+    found = rows >= 0
+    same = found & (store.values[np.maximum(rows, 0)] == windows[window, place][:, None])
+    query, hit = np.nonzero(same)
+    own = np.zeros(rows.shape, bool)
+    own[query, hit] = _reads(
+        store, windows, window[query], rows[query, hit], place[query], separator
+    )
+    return own
+
+
+def _beside(store: Store, windows: np.ndarray, separator: int | None) -> np.ndarray:
+    """(3, m): windows, the shifts at which they read as a document does, and the documents.
+
+    Every part of a window between two separators is looked for by its last token.
+    """
+    after = np.pad(windows[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
+    ends = (windows >= 0) & ((after < 0) | (after == separator)) & (windows != separator)
+    of, place = np.nonzero(ends)
+    rows = {token: np.flatnonzero(store.values == token) for token in np.unique(windows[ends])}
+    there = [rows[token] for token in windows[of, place]]
+    counts = [len(found) for found in there]
+    of, place = np.repeat(of, counts), np.repeat(place, counts)
+    row = np.concatenate(there) if there else np.zeros(0, np.int64)
+    whole = _reads(store, windows, of, row, place, separator)
+    found = np.stack((of[whole], (row - place)[whole], _number(store, row[whole])))
+    return np.unique(found, axis=1)
+
+
+def _reads(
+    store: Store,
+    windows: np.ndarray,
+    of: np.ndarray,
+    row: np.ndarray,
+    place: np.ndarray,
+    separator: int | None,
+) -> np.ndarray:
+    """Whether the windows ``of`` (C,) whose ``place`` lies beside ``row`` read as documents do."""
+    left = np.arange(len(of))
+    for reach in (*REACHES, None):
+        given = of[left], row[left], place[left]
+        left = left[_agree(store, windows, *given, separator, reach)]
+    found = np.zeros(len(of), bool)
+    found[left] = True
+    return found
+
+
+def _agree(
+    store: Store,
+    windows: np.ndarray,
+    of: np.ndarray,
+    row: np.ndarray,
+    place: np.ndarray,
+    separator: int | None,
+    reach: int | None,
+) -> np.ndarray:
+    """`_reads` as far as ``reach`` tokens before and after the place; None: everywhere."""
+    length = windows.shape[1]
+    number = _number(store, row)
+    begin = store.starts[number]
+    end = begin + np.asarray(store.record.rows, np.int64)[number]
+    offsets = np.arange(length) if reach is None else np.arange(-reach, reach + 1)
+    found = np.zeros(len(of), bool)
+    step = max(1, BUDGET // len(offsets))
+    for n in range(0, len(of), step):
+        part = slice(n, n + step)
+        here = place[part, None]
+        at = np.broadcast_to(offsets, (len(here), len(offsets))) + (here if reach else 0)
+        token = windows[of[part, None], np.clip(at, 0, length - 1)]
+        untold = (at < 0) | (at >= length) | (token < 0)
+        beside, low, high = row[part, None] + at - here, begin[part, None], end[part, None]
+        inside = (beside >= low) & (beside < high)
+        value = store.values[np.where(inside, beside, 0)]
+        edge = (beside == low - 2) | (beside == high)
+        ends = ~edge | (separator is None) | (token == separator)
+        found[part] = (np.where(inside, value == token, ends) | untold).all(-1)
+    return found
+
+
+def _near(
+    store: Store,
+    rows: np.ndarray,
+    beside: np.ndarray,
+    window: np.ndarray,
+    place: np.ndarray,
+    near: int,
+) -> np.ndarray:
+    """Which ``rows`` lie so near to a row beside which their query's window lies."""
+    found = np.zeros(rows.shape, bool)
+    for of, shift, number in beside.T:
+        first = store.starts[number]
+        asked = window == of
+        those = rows[asked]
+        close = np.abs(those - shift - place[asked, None]) <= near
+        found[asked] |= close & (those >= first) & (those < first + store.record.rows[number])
+    return found
+
+
+def _number(store: Store, row: np.ndarray) -> np.ndarray:
+    """The documents of rows, counted."""
+    return np.searchsorted(store.starts, row, side="right") - 1
