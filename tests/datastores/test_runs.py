@@ -274,7 +274,8 @@ def test_what_is_said_holds_and_the_rest_is_the_best(given: dict[str, Any], tmp_
     store, _ = store_of(model, text(200), 1000, tmp_path / "store")
     index = indexed(store, "exact", "l2", str)
     wanted = KnnOptions(k=6, distance="squared", **given)
-    chosen = _choose(model, index, tokens, HOW, wanted)
+    held = dataclasses.replace(dataset(), validation=tokens)
+    chosen = _choose(model, index, held, HOW, wanted)
     assert chosen.k == 6
     assert {name: getattr(chosen, name) for name in given} == given
     if "temperature" not in given:

@@ -13,26 +13,22 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.sealed import read_json, write_json
 from everyformer.core.stopping import Gentle
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.datastores.indexing import Indexing, batches
+from everyformer.datastores.indexing import Indexing
 from everyformer.datastores.reader import StoreReader, with_store
 from everyformer.datastores.runs import Job, Outcome, Say, how_of
 from everyformer.datastores.stretches import Stretches, indexed, stored
-from everyformer.datastores.texts import Text, windows
-from everyformer.models.base import evaluating
+from everyformer.datastores.sweep import sweep
 from everyformer.models.config import ModelConfig
-from everyformer.models.knn_lm import KnnLanguageModel, best_weight, weights
+from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.language import LanguageModel
 from everyformer.neighbours.knn import KnnOptions as Wanted
 from everyformer.retrieval.index import Index
-from everyformer.retrieval.options import Distance, KnnOptions
+from everyformer.retrieval.options import Distance, Grid, KnnOptions
 from everyformer.training.checkpoint import load_model
 from everyformer.training.evaluate import evaluate
 
@@ -65,7 +61,8 @@ def train_with(job: Job) -> Outcome:
         stopped = dataclasses.replace(result, evaluation=None, signal=stop.received)
         return Outcome(stopped, job.model, job.dataset)
     index = indexed(store, wanted.kind, _distance(wanted), job.say)
-    options = _choose(model, index, tokens[len(tokens) - apart :], how, wanted)
+    held = dataclasses.replace(job.dataset, validation=tokens[len(tokens) - apart :], packed=False)
+    options = _choose(model, index, held, how, wanted)
     reading = KnnLanguageModel(model, StoreReader(index), options, how.tap)
     rules: dict[str, Any] = {"batch": job.config.batch, "limit": job.config.evaluate_sequences}
     found = evaluate(reading, job.dataset, precision=job.config.precision, **rules)
@@ -101,41 +98,16 @@ def _distance(wanted: Wanted) -> Distance:
 
 
 def _choose(
-    model: LanguageModel, index: Index, tokens: Any, how: Indexing, wanted: Wanted
+    model: LanguageModel, index: Index, dataset: TextDataset, how: Indexing, wanted: Wanted
 ) -> KnnOptions:
-    """How the store is read: as is wanted, and for the rest as makes ``tokens`` most likely."""
+    """How the store is read: as is wanted, and for the rest as makes the held-out part of
+    ``dataset``, read in overlapping windows, most likely."""
     k = min(wanted.k, len(index.store))
-    of_model, distances, hits = _tried(model, index, tokens, how, k)
-    trials = []
-    for temperature in (wanted.temperature,) if wanted.temperature else TEMPERATURES:
-        options = KnnOptions(k, 0.25, temperature, wanted.distance)
-        logs = (weights(distances, options) * hits).sum(-1).log()
-        weight = best_weight(of_model, logs) if wanted.weight is None else wanted.weight
-        mixed = weight * logs.exp() + (1 - weight) * of_model.exp()
-        chosen = dataclasses.replace(options, weight=weight)
-        trials.append((-float(mixed.log().mean()), chosen))
-    return min(trials, key=lambda trial: trial[0])[1]
-
-
-def _tried(
-    model: LanguageModel, index: Index, tokens: Any, how: Indexing, k: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every token's successor log p_LM (N,), of its neighbours the distances (N, k), and
-    whether they are followed by it, in double precision."""
-    logs, distances, hits = [], [], []
-    device = next(model.parameters()).device
-    read = windows(Text("", tokens), how.context, how.stride)
-    with evaluating(model), torch.inference_mode():
-        for batch in batches(read, how.batch):
-            for window in batch:
-                inputs = torch.from_numpy(window.inputs.astype("int64"))[None].to(device)
-                after = window.text.tokens[window.first + window.new + 1 : window.end + 1]
-                goals = torch.from_numpy(after.astype("int64"))
-                out = model(inputs, taps=[how.tap])
-                own = out.logits[0, window.new :].double().log_softmax(-1).cpu()
-                logs.append(own.gather(1, goals[:, None])[:, 0])
-                found = index.search(out.taps[how.tap][0, window.new :].float(), k)
-                distances.append(found.distances.double())
-                values = torch.from_numpy(index.store.values[found.rows.clamp(min=0).numpy()])
-                hits.append((values == goals[:, None]) & (found.rows >= 0))
-    return torch.cat(logs), torch.cat(distances), torch.cat(hits).double()
+    temperatures = (wanted.temperature,) if wanted.temperature else TEMPERATURES
+    given = () if wanted.weight is None else (wanted.weight,)
+    options = KnnOptions(k, distance=wanted.distance)
+    reading = KnnLanguageModel(model, StoreReader(index), options, how.tap)
+    text = dataclasses.replace(dataset, length=how.context, stride=how.stride)
+    cells = sweep(reading, text, Grid((k,), temperatures, given), batch=how.batch).cells
+    best = min((c for c in cells if c.tuned == (not given)), key=lambda cell: cell.loss)
+    return dataclasses.replace(options, weight=best.weight, temperature=best.temperature)
