@@ -7,6 +7,7 @@ tyro makes flags of typed fields. What is ours: explanations come from `field_do
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
@@ -197,11 +198,17 @@ def _fields(kind: type, default: Any) -> Iterator[tuple[str, Any, Any]]:
         elif f.default is f.default_factory is dataclasses.MISSING:
             value = tyro.MISSING
         else:
-            value = field_value(kind, f.name)
+            value = _unsaid(kind, f.name)
         if f.name == chosen:
             yield from ((name, Choice, choice) for name, choice in value.items())
         else:
             yield f.name, hint, value
+
+
+@functools.cache
+def _unsaid(kind: type, name: str) -> Any:
+    """`field_value`, the same object each time: by it `_homes` knows what stands before flags."""
+    return field_value(kind, name)
 
 
 def _inner(hint: Any, value: Any) -> type | None:
