@@ -207,6 +207,7 @@ MEMBER_ROWS: dict[str, tuple[float, Row]] = {
     "gtrxl": (UNIT, {"*_gate.of_*.weight": GLOROT, "*_gate.bias": C(2.0),
                      "*.position.u": C(0.0), "*.position.v": C(0.0)}),
     "memorizing": (SMALL, {}),
+    "universal": (UNIT, {"*depth.weight": U(0.2156655), "*depth.bias": C(1.0)}),  # sqrt(6 / 129)
     "aft-full": (UNIT, {}),
     "aft-local": (UNIT, {}),
     "aft-simple": (UNIT, {}),
