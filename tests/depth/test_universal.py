@@ -25,6 +25,7 @@ from everyformer.depth.universal import Universal, UniversalOptions
 from everyformer.engines.flops import count_flops
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_stack
+from everyformer.report.pictures import draw_pictures
 from everyformer.training.optimiser import parameter_groups
 from helpers import close, draw
 
@@ -491,6 +492,24 @@ def test_encoder_and_decoder_halt_by_themselves_and_padding_ponders_nowhere() ->
     close(both["ponder-target"], (3 * one["ponder-target"] + 6 * two["ponder-target"]) / 9)
     counts = made.term_counts(source, target, Mask(keep=keep))
     assert (counts["ponder"], counts["ponder-target"]) == (12, 9)
+
+
+def test_a_text_is_coloured_by_the_steps_of_its_tokens() -> None:
+    torch.manual_seed(0)
+    made = ef.create_model("universal", width=12, heads=3, vocabulary=9, max_length=40).eval()
+    made.stack.depth.weight.data *= 4
+    tokens = torch.randint(9, (1, 37))
+    [figure] = draw_pictures(made, tokens, "halting", labels=list("abcd" * 9 + "e")).values()
+    with ef.trace(made) as seen:
+        made(tokens)
+    [steps] = seen.find("halting").values()
+    axes = figure.axes[0]
+    cells = axes.images[0].get_array()
+    assert cells.shape == (2, 32)
+    assert cells.flatten()[:37].tolist() == steps[0].tolist()
+    assert len(steps.unique()) > 1
+    assert "".join(text.get_text() for text in axes.texts) == "abcd" * 9 + "e"
+    assert [text.get_position() for text in axes.texts[31:33]] == [(31, 0), (0, 1)]
 
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
