@@ -358,6 +358,27 @@ def test_pieces_of_any_size_are_the_whole(position: str | None, options: dict[st
     close(made(rows, state=out.state).y, torch.stack((whole[0, 7:9], whole[1, 8:10])))
 
 
+@pytest.mark.parametrize("mixer", ["performer", "aft-local", "gmlp"])
+@pytest.mark.parametrize("halted", ["copy", "evolve"])
+def test_mixers_that_answer_for_all_alone_take_in_at_once(mixer: str, halted: str) -> None:
+    made = stack(mixer=mixer, layers=2, steps=5, halting_bias=-0.5, halted=halted)
+    state, parts = made.init_state(2), []
+    for piece in TEXT.split([4, 1, 5, 1], 1):
+        out = made(piece, state=state)
+        state = out.state
+        parts.append(out.y)
+        assert all(torch.equal(layer.seen, state.seen) for layer in state.layers)
+    close(torch.cat(parts, 1), made(TEXT).y)
+
+
+def test_chances_are_computed_in_full_precision() -> None:
+    made = stack(steps=5, halting_bias=-0.5).float()
+    x, real = TEXT.float(), torch.ones(2, LENGTH, dtype=torch.bool)
+    plain = made.depth._chances(x, Steps(), real)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(made.depth._chances(x, Steps(), real), plain)
+
+
 def test_deep_steps_take_in_what_waits_only_when_a_token_gets_there() -> None:
     made = stack(steps=6, wide=0.0, halting_bias=0.1)
     made.depth.weight.data[0] = 8.0
