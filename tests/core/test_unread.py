@@ -14,6 +14,7 @@ from everyformer.cli.run_options import read_run
 from everyformer.core.bounds import Condition
 from everyformer.core.config import field_types, from_dict
 from everyformer.core.errors import ConfigError
+from everyformer.depth import DEPTHS
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
 from everyformer.models.options import PixelOptions, SummaryOptions
@@ -108,6 +109,18 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      "'unit_scale'=3.0 is read with another normalize than False alone", {"normalize": True}),
     (WIRINGS.get("gated").Options, {"gate_bias": 1.0, "gate": "input"}, "'gate_bias'=1.0 is read "
      "with another gate than 'input' or 'residual' alone, and gate is 'input'", {"gate": "gru"}),
+    (DEPTHS.get("universal").Options, {"combine": "last", "halting": "none"}, "'combine'='last' is "
+     "read with another halting than 'none' alone, and halting is 'none'", {"halting": "random"}),
+    (DEPTHS.get("universal").Options, {"halted": "evolve", "halting": "none"},
+     "'halted'='evolve' is read with another halting than 'none' alone", {"halting": "act"}),
+    (DEPTHS.get("universal").Options, {"cap": "drop", "halting": "none"},
+     "'cap'='drop' is read with another halting than 'none' alone", {"halting": "act"}),
+    (DEPTHS.get("universal").Options, {"epsilon": 0.1, "halting": "none"},
+     "'epsilon'=0.1 is read with another halting than 'none' alone", {"halting": "act"}),
+    (DEPTHS.get("universal").Options, {"tau": 0.1, "halting": "random"},
+     "'tau'=0.1 is read with halting='act' or 'global' alone", {"halting": "act"}),
+    (DEPTHS.get("universal").Options, {"halting_bias": 0.1, "halting": "none"},
+     "'halting_bias'=0.1 is read with halting='act' or 'global' alone", {"halting": "global"}),
 ]  # fmt: skip
 
 

@@ -210,6 +210,7 @@ MEMBER_ROWS: dict[str, tuple[float, Row]] = {
     "knn-lm": (UNIT, {}),
     # the gate begins at one half
     "spalm": (UNIT, {"gating.weight": C(0.0)}),
+    "universal": (UNIT, {"*depth.weight": U(0.2156655), "*depth.bias": C(1.0)}),  # sqrt(6 / 129)
     "aft-full": (UNIT, {}),
     "aft-local": (UNIT, {}),
     "aft-simple": (UNIT, {}),

@@ -33,6 +33,8 @@ class Panels:
     """whether each panel has colours of its own"""
     wide: bool = False
     """whether panels fill the width, whatever their shape"""
+    text: bool = False
+    """whether the cells of each panel, row by row, are the tokens: their texts are written there"""
 
 
 Pictures = dict[str, Callable[[], Panels]]

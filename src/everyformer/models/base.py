@@ -133,7 +133,7 @@ class Model(nn.Module):
             keep = None if mask is None else mask.keep
             real = inputs.shape[:2].numel() if keep is None else int(keep.sum())
             real += len(inputs) * (self.config.pooling == "class")
-            counts = {"commitment": real, "codebook": real}
+            counts = dict.fromkeys(("commitment", "codebook", "ponder"), real)
         if self.config.genes["memory"].get("reconstruction_norm") == "sum":
             counts["compression"] = 0
         return counts

@@ -12,6 +12,7 @@ from everyformer.blocks.wirings._gates import GATES
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.depth import DEPTH
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
 from everyformer.positions import POSITION
@@ -75,6 +76,11 @@ def _check_summaries(config: ModelConfig) -> None:
         raise GeneError(
             f"{what} gives a text global tokens, which stand at no place that position "
             f"'{position}' could tell: use a position that is added to embeddings, or none"
+        )
+    if DEPTH.adds_positions(config):
+        raise GeneError(
+            f"{what} gives a text global tokens, which stand at no place that depth "
+            f"'{config.genes['depth'].name}' could add at each step: use its order 'none'"
         )
     if config.pooling == "class":
         raise GeneError(

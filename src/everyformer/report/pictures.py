@@ -89,7 +89,7 @@ class Inside:
             return {what: MEASURED[what](self.measure())}
         if what in self.recorded:
             found = dict(list(self.traced.find(what).items())[: self.most])
-            return {what: draw_offered(self.recorded[what](found, self.causal))}
+            return {what: draw_offered(self.recorded[what](found, self.causal), self.labels)}
         if what == "distances":
             return draw_distances(self.model, self.length)
         if what not in KINDS:
