@@ -18,6 +18,7 @@ from PIL import Image
 
 from everyformer.core.tasks import ALL_TASKS
 from everyformer.family import list_members
+from everyformer.rl import EnvironmentConfig, collect, recipe, write_trajectories
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -36,6 +37,7 @@ DATA = {
     "regress-text": ("--data", "numbers.csv", "--length", "16"),
     "regress-image": ("--data", "numbers.npz", "--model.patch", "2"),
     "regress-series": ("--data", "waves", "--length", "16"),
+    "decision": ("--data", "walks", "--data.context", "4"),
 }
 SIZES = (
     *("--width", "8", "--layers", "1", "--heads", "2", "--batch", "2", "--steps", "2"),
@@ -48,7 +50,7 @@ SIDE = 64
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text, labelled texts, pairs of sentences, and pictures of 4x4 in two classes."""
+    """A text, labelled texts, pairs of sentences, pictures of 4x4 in two classes, and episodes."""
     place, draw = tmp_path_factory.mktemp("data"), random.Random(0)
     words = [draw.choice(("warm", "tree", "fox", "and", "quick")) for _ in range(300)]
     (place / "text.txt").write_text(" ".join(words), encoding="utf-8")
@@ -68,6 +70,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / "pictures" / name).mkdir(parents=True)
         for n, picture in enumerate(held):
             Image.fromarray(picture).save(place / "pictures" / name / f"{n}.png")
+    walks = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 5, "edges": 6, "steps": 6})
+    write_trajectories(collect(walks, recipe("random", walks), 6), place / "walks")
     return place
 
 

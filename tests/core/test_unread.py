@@ -16,7 +16,7 @@ from everyformer.core.config import field_types, from_dict
 from everyformer.core.errors import ConfigError
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
-from everyformer.models.options import PixelOptions, SummaryOptions
+from everyformer.models.options import DecisionOptions, PixelOptions, SummaryOptions
 from everyformer.positions import POSITIONS
 from everyformer.training.config import TrainingConfig
 
@@ -42,6 +42,10 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      {"cpc": 0.5}),
     (SummaryOptions, {"cpc_stop": True}, "'cpc_stop'=True is read with another cpc than 0 alone",
      {"cpc": 0.5}),
+    *((DecisionOptions, {"body": "mlp", name: value},
+       f"'{name}'={value!r} is read with body='layers' alone, and body", {"body": "layers"})
+      for name, value in (("variant", "atari"), ("return_to_go", False), ("state_weight", 1.0),
+                          ("return_weight", 1.0))),
     (mixer("bigbird"), {"extra_tokens": 3}, "'extra_tokens'=3 is read with form='etc' alone, and "
      "form is 'itc'", {"form": "etc"}),
     (mixer("linear"), {"nu": 2}, "'nu'=2 is read with feature_map='dpfp' alone, and feature_map "
