@@ -84,6 +84,11 @@ class Task:
         return self.predicts == "next"
 
     @property
+    def reads_text(self) -> bool:
+        """Whether tokens of text go in."""
+        return "text" in self.reads
+
+    @property
     def acts(self) -> bool:
         """Whether it chooses actions, so that a model can play."""
         return self.predicts == "action"

@@ -80,9 +80,9 @@ class DecisionModel(Model):
     """
 
     middle: Tensor
-    """(N,) of the bounds of each number of an action"""
+    """(N or 1,), that of the bounds of each number of an action"""
     reach: Tensor
-    """(N,) half the range of each"""
+    """(N or 1,), half the range of each"""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -92,6 +92,9 @@ class DecisionModel(Model):
                 f"the data have episodes of up to {shape.longest:,} steps, but the table of "
                 f"timesteps has {config.timesteps:,}: raise --model.decision.table"
             )
+        if self.layered:
+            # what follows starts as torch has it
+            self.start_weights([])
         self.states = StateReader(shape)
         tanh = config.decision.tanh
         self.tanh = bool(shape.low) if tanh is None else tanh
@@ -100,8 +103,8 @@ class DecisionModel(Model):
                 "decision.tanh is for actions that are numbers, and these are chosen from "
                 f"{shape.actions}: leave it out"
             )
-        low = torch.tensor(shape.low or (-1.0,) * shape.actions, dtype=torch.float64)
-        high = torch.tensor(shape.high or (1.0,) * shape.actions, dtype=torch.float64)
+        low = torch.tensor(shape.low or (-1.0,), dtype=torch.float64)
+        high = torch.tensor(shape.high or (1.0,), dtype=torch.float64)
         dtype = torch.get_default_dtype()
         self.register_buffer("middle", ((high + low) / 2).to(dtype), persistent=False)
         self.register_buffer("reach", ((high - low) / 2).to(dtype), persistent=False)
@@ -149,8 +152,6 @@ class DecisionTransformer(DecisionModel):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.start_weights([])
-        # what follows starts as torch has it
         shape, chosen, width = config.episodes, config.decision, config.width
         self.gym = chosen.variant == "gym"
         self.returns = nn.Linear(1, width) if chosen.return_to_go else None

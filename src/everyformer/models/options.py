@@ -124,7 +124,7 @@ class EpisodeShape(Options):
     discrete: bool = True
     """whether one of so many is chosen"""
     low: tuple[Real, ...] = ()
-    """smallest values of the numbers of an action; (): they are not all bounded"""
+    """smallest values of the numbers of an action, or one for all; (): they are not all bounded"""
     high: tuple[Real, ...] = ()
     """largest values likewise"""
     scale: Positive = 1.0
@@ -146,7 +146,7 @@ class EpisodeShape(Options):
             known = getattr(self, name)
             if known and len(known) != numbers:
                 raise ConfigError(f"{name} has {len(known)} numbers, but states have {numbers}")
-        if len(self.low) != len(self.high) or len(self.low) not in (0, self.actions):
+        if len(self.low) != len(self.high) or len(self.low) not in (0, 1, self.actions):
             raise ConfigError(
                 f"low has {len(self.low)} numbers and high {len(self.high)}, but actions have "
                 f"{self.actions}"
