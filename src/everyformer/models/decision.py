@@ -19,7 +19,8 @@ Behaviour cloning, the baseline, is a plain network on the last K states of the 
 and what comes before the window being zeros: a_t = head(MLP(s_{t-K+1}, ..., s_t)).
 
 Source: Chen et al. 2021, arXiv 2106.01345, and its code (kzl/decision-transformer), in which
-weights start as torch has them, embeddings of time from N(0, 1).
+weights start as torch has them, embeddings of time from N(0, 1); in the variant atari those of
+actions from N(0, 0.02^2), and tables of time and places at 0.
 """
 
 from __future__ import annotations
@@ -140,11 +141,14 @@ class DecisionModel(Model):
     def beside(self, inputs: Tensor) -> dict[str, Any]:
         shape = self.config.episodes
         rows, steps = inputs.shape[:2]
-        done = inputs.new_zeros(rows, steps, dtype=torch.long)
+        done = torch.zeros(rows, steps, dtype=torch.long, device=inputs.device)
         if not shape.discrete:
-            done = self.reach.new_zeros(rows, steps, shape.actions)
-        times = torch.arange(steps, device=inputs.device).expand(rows, -1)
-        return {"returns": self.reach.new_zeros(rows, steps), "actions": done, "timesteps": times}
+            done = (self.middle + self.reach).expand(rows, steps, shape.actions)
+        return {
+            "returns": self.reach.new_full((rows, steps), shape.scale),
+            "actions": done,
+            "timesteps": torch.arange(steps, device=inputs.device).expand(rows, -1),
+        }
 
 
 class DecisionTransformer(DecisionModel):
@@ -163,7 +167,12 @@ class DecisionTransformer(DecisionModel):
         )
         self.time = nn.Embedding(config.timesteps, width)
         self.norm = make_norm(width, config.block) if self.gym else None
-        self.places = None if self.gym else nn.Parameter(torch.zeros(config.tokens + 1, width))
+        self.places = None
+        if not self.gym:
+            self.places = nn.Parameter(torch.zeros(config.tokens + 1, width))
+            nn.init.zeros_(self.time.weight)
+            if shape.discrete:
+                nn.init.normal_(self.action.weight, std=0.02)
         channels = self.stack.out_width
         self.head = nn.Linear(channels, shape.actions)
         self.next_state = self.next_return = None
