@@ -18,7 +18,13 @@ from PIL import Image
 
 from everyformer.core.tasks import ALL_TASKS
 from everyformer.family import list_members
-from everyformer.rl import EnvironmentConfig, collect, recipe, write_trajectories
+from everyformer.rl import (
+    EnvironmentConfig,
+    collect,
+    read_trajectories,
+    recipe,
+    write_trajectories,
+)
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -37,7 +43,7 @@ DATA = {
     "regress-text": ("--data", "numbers.csv", "--length", "16"),
     "regress-image": ("--data", "numbers.npz", "--model.patch", "2"),
     "regress-series": ("--data", "waves", "--length", "16"),
-    "decision": ("--data", "walks", "--data.context", "4"),
+    "decision": ("--data", "paths", "--data.context", "4"),
 }
 SIZES = (
     *("--width", "8", "--layers", "1", "--heads", "2", "--batch", "2", "--steps", "2"),
@@ -71,7 +77,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n, picture in enumerate(held):
             Image.fromarray(picture).save(place / "pictures" / name / f"{n}.png")
     walks = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 5, "edges": 6, "steps": 6})
-    write_trajectories(collect(walks, recipe("random", walks), 6), place / "walks")
+    write_trajectories(collect(walks, recipe("random", walks), 6), place / "paths")
     return place
 
 
@@ -125,8 +131,15 @@ def pictures(say: Say, run: str, task: str) -> None:
 def refused(say: Say, run: str, task: str) -> None:
     code, out, err = say("generate", run)
     assert (code, out) == (2, "")
-    sentence = f"the run in {run} has the task {task}: only lm, seq2seq, pixels and "
-    assert f"{sentence}super-resolution runs generate" in err
+    sentence = f"the run in {run} has the task {task}: only lm, seq2seq, pixels, super-resolution"
+    assert f"{sentence} and decision runs generate" in err
+
+
+def episodes(say: Say, run: str, task: str) -> None:
+    """Three, in a folder, and a film of the first."""
+    code, out, err = say("generate", run, "--episodes", "3")
+    assert (code, out) == (0, f"{run}/episodes\n{run}/episodes.gif\n"), err
+    assert len(read_trajectories(f"{run}/episodes")) == 3
 
 
 WRITES: dict[str, Callable[[Say, str, str], None]] = {
@@ -134,4 +147,5 @@ WRITES: dict[str, Callable[[Say, str, str], None]] = {
     "seq2seq": translation,
     "pixels": pictures,
     "super-resolution": pictures,
+    "decision": episodes,
 }

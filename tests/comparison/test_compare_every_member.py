@@ -35,7 +35,7 @@ DATA = {
     "regress-text": ("--data", "listops", "--length", "32", "--data.depth", "1"),
     "regress-image": ("--data", "digits", "--model.patch", "4"),
     "regress-series": ("--data", "waves", "--length", "16"),
-    "decision": ("--data", "walks", "--data.context", "4"),
+    "decision": ("--data", "paths", "--data.context", "4"),
 }
 SIZES = (
     *("--lengths", "--width", "8", "--layers", "1", "--heads", "2", "--batch", "2"),
@@ -59,7 +59,7 @@ def pictures(tree: Path) -> None:
 def walks(tree: Path) -> None:
     """Six episodes on a graph."""
     graph = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 5, "edges": 6, "steps": 6})
-    write_trajectories(collect(graph, recipe("random", graph), 6), tree / "walks")
+    write_trajectories(collect(graph, recipe("random", graph), 6), tree / "paths")
 
 
 @pytest.fixture

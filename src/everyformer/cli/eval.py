@@ -16,13 +16,20 @@ from everyformer.cli.console import emit, facts, table
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import VerbOptions, parse, peek, read_config, say
+from everyformer.cli.playing import (
+    check_playing,
+    played_by,
+    returns_table,
+    rows_of,
+    take_environment,
+)
 from everyformer.core.bounds import Count, Whole
-from everyformer.core.config import Options
+from everyformer.core.config import Options, to_dict
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.files import expanded, named_as, write_text
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
-from everyformer.generation.config import BeamConfig
+from everyformer.generation.config import BeamConfig, PlayConfig
 from everyformer.retrieval.options import KnnOptions, SearchOptions
 
 if TYPE_CHECKING:
@@ -47,7 +54,7 @@ class MemorySize(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions(VerbOptions, BeamConfig):
+class EvalOptions(VerbOptions, BeamConfig, PlayConfig):
     """The words of `everyformer eval`."""
 
     run: tyro.conf.Positional[str]
@@ -93,6 +100,7 @@ class EvalOptions(VerbOptions, BeamConfig):
 
 def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
+    of_environment, words = take_environment(words)
     placed, _ = arrange(words, flags_of(EvalOptions))
     folder = placed[0] if placed else _run_in_config(words)
     known = None if folder is None else _data_of(folder)
@@ -119,6 +127,8 @@ def run(words: Sequence[str]) -> int:
     from everyformer.training.evaluate import evaluate
 
     trained = open_run(options.run)
+    if check_playing(trained, options.play, of_environment):
+        return _episodes(trained, options, of_environment)
     if trained.saved and options.data.source == UNSAID:
         raise ConfigError(
             f"{options.run} holds a saved model, which does not know its data: say what to measure "
@@ -166,6 +176,18 @@ def run(words: Sequence[str]) -> int:
                 span = f"   {signature}"
             rows[name] = f"{value:.6g}{span}"
     print(facts(rows))
+    return 0
+
+
+def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[str, Any]) -> int:
+    """Play, and say what was reached."""
+    found = played_by(trained, options.play, of_environment, options.average)
+    rows = rows_of(found)
+    if options.json:
+        environment = to_dict(found[0][1].environment)
+        emit({"run": options.run, "environment": environment, "evaluation": rows})
+    else:
+        print(returns_table(rows))
     return 0
 
 

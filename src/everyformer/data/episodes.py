@@ -232,29 +232,35 @@ def _channels_last(space: Space) -> bool:
     return space.shape[-1] <= FEW < space.shape[0]
 
 
+def shape_of(observed: Space, acted: Space) -> EpisodeShape:
+    """What a model must know of two spaces, whatever the data."""
+    ends: tuple[tuple[float, ...], ...] = ((), ())
+    if not acted.discrete and np.isfinite(bounds := np.array(acted.bounds())).all():
+        ends = tuple(tuple(end.tolist()) for end in bounds)
+    return EpisodeShape(
+        state=state_shape(observed),
+        state_values=observed.size if observed.discrete else None,
+        actions=acted.size,
+        discrete=acted.discrete,
+        low=ends[0],
+        high=ends[1],
+    )
+
+
 def _shape(training: Trajectories, config: DataConfig) -> EpisodeShape:
     """What a model must know, from the training part."""
-    seen, acted = training.observation_space, training.action_space
-    state = state_shape(seen)
+    shape = shape_of(training.observation_space, training.action_space)
     known = Spread((), ())
-    if len(state) == 1:
+    if len(shape.state) == 1:
         known = Spread.of(arrays(training)[0])
     scale = config.scale
     if scale is None:
         most = max(float(np.abs(returns_to_go(e.rewards)).max()) for e in training.episodes)
         scale = most or 1.0
-    ends: tuple[tuple[float, ...], ...] = ((), ())
-    if not acted.discrete and np.isfinite(bounds := np.array(acted.bounds())).all():
-        ends = tuple(tuple(end.tolist()) for end in bounds)
-    return EpisodeShape(
-        state=state,
-        state_values=seen.size if seen.discrete else None,
+    return dataclasses.replace(
+        shape,
         state_mean=known.mean,
         state_std=tuple(each + TINY for each in known.std),
-        actions=acted.size,
-        discrete=acted.discrete,
-        low=ends[0],
-        high=ends[1],
         scale=scale,
         context=config.context,
     )

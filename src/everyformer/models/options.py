@@ -151,3 +151,26 @@ class EpisodeShape(Options):
                 f"low has {len(self.low)} numbers and high {len(self.high)}, but actions have "
                 f"{self.actions}"
             )
+
+    def misfit(self, other: EpisodeShape) -> str | None:
+        """Why episodes of another shape are not of this kind; None if they are."""
+        for what, mine, theirs in (
+            ("states", self.states_are, other.states_are),
+            ("actions", self.actions_are, other.actions_are),
+        ):
+            if mine != theirs:
+                return f"the {what} are {theirs}, but the model was trained on {mine}"
+        return None
+
+    @property
+    def states_are(self) -> str:
+        """States, in words."""
+        if self.state_values is not None:
+            return f"whole numbers below {self.state_values}"
+        sizes = "x".join(map(str, self.state))
+        return f"{sizes} numbers" if len(self.state) == 1 else f"pictures of {sizes}"
+
+    @property
+    def actions_are(self) -> str:
+        """Actions, in words."""
+        return f"one of {self.actions}" if self.discrete else f"{self.actions} numbers"

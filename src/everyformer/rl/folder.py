@@ -52,9 +52,7 @@ def write_trajectories(trajectories: Trajectories, folder: str | Path) -> Path:
         UnsavedError: it cannot be written; nothing is left of it.
     """
     folder = expanded(folder)
-    require_no_file(folder)
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty: choose another --out for the trajectories")
+    require_free(folder)
     with doing(f"writing {len(trajectories):,} episodes"), written_whole(folder) as work:
         rows = []
         for number, episode in enumerate(trajectories.episodes):
@@ -80,6 +78,17 @@ def write_trajectories(trajectories: Trajectories, folder: str | Path) -> Path:
             },
         )
     return folder
+
+
+def require_free(folder: Path) -> None:
+    """Refuse a place where trajectories cannot be written, before they are played.
+
+    Raises:
+        ConfigError: there is a file or a folder with something in it already.
+    """
+    require_no_file(folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: choose another --out for the trajectories")
 
 
 def read_trajectories(
