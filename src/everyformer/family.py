@@ -20,6 +20,7 @@ from everyformer.core.gene import plain_choice
 from everyformer.core.member import Cost, Genes, Member
 from everyformer.core.tasks import (
     ALL_TASKS,
+    DECISION,
     ENLARGE,
     IMAGE,
     IMAGE_NUMBER,
@@ -469,6 +470,19 @@ FAMILY: tuple[Member, ...] = (
             "numbers": "a bucket is an argmax, which rounding turns: low precision sees other keys",
         },
         group="content-based",
+    ),
+    Member(
+        "decision-transformer", "Decision Transformer", "Chen et al.", 2021, "2106.01345",
+        _genes(position=None,
+              mixer=Choice("attention", {**_BIASED.options, "attention_dropout": 0.1}),
+              block={"feedforward": "relu", "dropout": 0.1, "feedforward_dropout": 0.0},
+              model={"layers": 3, "heads": 1, "init": "gpt2", "embedding_dropout": 0.1}),
+        (DECISION,), _SOFTMAX,
+        "asked for a high return it joins pieces of poor walks into shorter paths than the data "
+        "hold; a copy of the best walks does not",
+        bidirectional="what is done follows from the past alone",
+        cross="it reads one episode",
+        group="reinforcement learning",
     ),
 )  # fmt: skip
 

@@ -186,6 +186,10 @@ ARCHITECTURE: Values = {
         "per": None, "every": 16, "ends": [], "cpc": 0.0, "cpc_share": 0.15,
         "cpc_temperature": 1.0, "cpc_stop": False, "mask_token": None,
     },
+    "decision": {
+        "body": "layers", "variant": "gym", "return_to_go": True, "tanh": None, "table": None,
+        "state_weight": None, "return_weight": None,
+    },
 }  # fmt: skip
 """what a member has where its own row says nothing"""
 ALL_BIASES = {"bias": ["query", "key", "value", "output"]}
@@ -256,6 +260,10 @@ MEMBER_ROWS: dict[str, Values] = {
     "axial": {"position": "axial"},
     "reformer": {"mixer": "reformer", "position": "axial", "tie": False, "scale_embedding": True,
                  "wiring": "reversible", "block": {"feedforward": "relu"}},
+    "decision-transformer": {
+        "layers": 3, "heads": 1, "position": None, "init": "gpt2", "embedding_dropout": 0.1,
+        "block": {"feedforward": "relu", "dropout": 0.1, "feedforward_dropout": 0.0},
+        "mixer_options": {**ALL_BIASES, "attention_dropout": 0.1}},
 }  # fmt: skip
 BY_TASK = {
     ("image-transformer", "pixels"): {"position": None},
@@ -350,7 +358,7 @@ def test_the_preset_of_a_member_is_as_published(member: str, task: str) -> None:
     for gene in GENES:
         options = expected.pop(f"{gene}_options", {})
         expected[gene] = {"name": expected[gene], **(options if expected[gene] else {})}
-    for part in ("block", "pixels", "summaries"):
+    for part in ("block", "pixels", "summaries", "decision"):
         expected[part] = {**ARCHITECTURE[part], **row.get(part, {})}
     found = to_dict(configure(member, task))
     assert found.pop("causal") is not None
