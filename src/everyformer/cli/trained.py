@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import say
 from everyformer.core.config import from_dict
@@ -87,6 +89,16 @@ class TrainedRun:
         if tokenizer is None:
             raise UnsupportedError(self.no_text())
         return with_store(model, tokenizer, store, knn, nearest, say=say)
+
+    def beside(self, inputs: Tensor) -> dict[str, Tensor]:
+        """What the model reads beside ``inputs`` that the run's own store finds."""
+        from everyformer.datastores.runs import companion_of, reading_model
+
+        companion = companion_of(self.config)
+        if companion is None:
+            return {}
+        reading = reading_model(self.model(), self.path, self.tokenizer(), say)
+        return companion.beside(reading, inputs)
 
     def tokenizer(self) -> Tokenizer | None:
         """What makes the model's tokens; None where they are no text, or it was saved without."""

@@ -90,6 +90,10 @@ class SpalmLanguageModel(nn.Module):
         after = Recent(out.state.seen, torch.stack(tokens))
         return out._replace(state=StackState(out.state.seen, (out.state, after)))
 
+    def neighbours_of(self, inputs: Tensor) -> Tensor:
+        """(B, L, k) tokens for texts (B, L) from their start, -1 where there are fewer."""
+        return self._look_up(inputs, torch.ones_like(inputs, dtype=torch.bool), None, None)
+
     def _look_up(
         self, inputs: Tensor, real: Tensor, recent: Recent | None, last: int | None
     ) -> Tensor:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 from torch import Tensor
 
-from everyformer.core.panels import Panel, Panels
-
-COLUMNS = 32
-"""tokens of a line"""
+from everyformer.core.panels import Panel, Panels, line_by_line
 
 
 def halting(found: Mapping[str, Tensor], causal: bool) -> Panels:
@@ -19,10 +15,7 @@ def halting(found: Mapping[str, Tensor], causal: bool) -> Panels:
     for steps in found.values():
         values = steps[0].float().cpu().numpy()
         means.append(f"{values.mean():.1f}")
-        columns = min(COLUMNS, len(values))
-        lines = np.full((-(-len(values) // columns), columns), np.nan)
-        lines.flat[: len(values)] = values
-        rows.append([Panel("", lines, ("token", "line"))])
+        rows.append([Panel("", line_by_line(values), ("token", "line"))])
     caption = (
         "How many steps each token takes before it halts, line by line: the darker, the more. On "
         f"average {', '.join(means)}."

@@ -103,12 +103,15 @@ class Model(nn.Module):
         return {}
 
     @final
-    def inspect(self, inputs: Tensor) -> None:
-        """One pass through the layers that pictures of its inside show (an encoder's, if any)."""
+    def inspect(self, inputs: Tensor, **given: Any) -> None:
+        """One pass through the layers that pictures of its inside show (an encoder's, if any).
+
+        ``given``: what `beside` would make up.
+        """
         if self.reads:
             self.encode(inputs)
         else:
-            self(inputs, **self.beside(inputs))
+            self(inputs, **{**self.beside(inputs), **given})
 
     def set_progress(self, done: float) -> None:
         """Told before every training step what share of the training is over (0 before the first).
