@@ -31,6 +31,7 @@ from everyformer.data import load_dataset
 from everyformer.datastores.runs import train_run
 from everyformer.family import info
 from everyformer.models.base import Model
+from everyformer.neighbours import RETRIEVAL
 from everyformer.positions.base import Position
 from everyformer.training import RunDirectory
 from everyformer.training.logging import read_metrics
@@ -136,7 +137,8 @@ def limits_of(model: Model) -> list[str]:
     streaming = info(model.config.member).streaming
     if TASKS[model.config.task].continues and isinstance(streaming, str):
         found.append("has no exact state, so every token that it writes reads the whole text again")
-    return found
+    retrieval = RETRIEVAL.of(model.config)
+    return found if retrieval is None else [*found, retrieval.beside]
 
 
 def speed_spread(metrics: Path) -> list[float] | None:

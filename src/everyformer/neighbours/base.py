@@ -52,6 +52,8 @@ class Retrieval:
     """what the laws try it on"""
     learned_without: ClassVar[Mapping[str, Any]] = {}
     """options with which a model that was trained without neighbours begins as it was"""
+    beside: ClassVar[str]
+    """what a run has beside its training and the times of a comparison leave out, in words"""
     companion: ClassVar[str]
     """module of `everyformer.datastores` that trains and opens runs of it (see
     `everyformer.datastores.runs.Companion`)"""

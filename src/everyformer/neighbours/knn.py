@@ -42,6 +42,10 @@ class Knn(Retrieval):
 
     name = "knn"
     Options = KnnOptions
+    beside = (
+        "stores a part of the training text behind its training and looks neighbours up there, "
+        "which no time of a token here counts"
+    )
     companion = "knn_run"
 
     def check(self, plan: Blueprint) -> None:

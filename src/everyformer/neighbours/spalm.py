@@ -90,6 +90,10 @@ class Spalm(Retrieval):
     Options = SpalmOptions
     trials = Trials(variants=({"gate_bias": 2.0},))
     learned_without: ClassVar[Mapping[str, Any]] = {"gate_bias": 4.0}
+    beside = (
+        "compares contexts by a frozen model, trained before and beside it, and looks neighbours "
+        "up in a store of the training text, which no time of a token here counts"
+    )
     companion = "spalm_run"
 
     def make_part(self, width: int) -> Gate:
