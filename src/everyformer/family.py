@@ -20,6 +20,7 @@ from everyformer.core.gene import plain_choice
 from everyformer.core.member import Cost, Genes, Member
 from everyformer.core.tasks import (
     ALL_TASKS,
+    DECISION,
     ENLARGE,
     IMAGE,
     IMAGE_NUMBER,
@@ -246,6 +247,21 @@ FAMILY: tuple[Member, ...] = (
         group="memory of the past",
     ),
     Member(
+        "universal", "Universal Transformer: one layer until every token halts", "Dehghani et al.",
+        2018, "1807.03819",
+        _genes(position=None, depth=Choice("universal", {"steps": 12}),
+              wiring="post",
+              block={"norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1},
+              model={"layers": 1, "embedding_dropout": 0.1, "scale_embedding": True},
+              tasks={SEQ2SEQ: {"label_smoothing": 0.1, "smoothing_over": "others"}}),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, SEQ2SEQ),
+        Cost(2, 1, "O(N L^2 d) time, O(N L d) memory when fused; N steps of a token on average",
+             "2 T t d; T steps at most"),
+        "tokens that need more hops along a chain of pointers take more steps, and all take fewer "
+        "as steps cost more",
+        group="depth",
+    ),
+    Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
         _genes(mixer="aft-full"), ALL_TASKS,
         Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),
@@ -454,6 +470,19 @@ FAMILY: tuple[Member, ...] = (
             "numbers": "a bucket is an argmax, which rounding turns: low precision sees other keys",
         },
         group="content-based",
+    ),
+    Member(
+        "decision-transformer", "Decision Transformer", "Chen et al.", 2021, "2106.01345",
+        _genes(position=None,
+              mixer=Choice("attention", {**_BIASED.options, "attention_dropout": 0.1}),
+              block={"feedforward": "relu", "dropout": 0.1, "feedforward_dropout": 0.0},
+              model={"layers": 3, "heads": 1, "init": "gpt2", "embedding_dropout": 0.1}),
+        (DECISION,), _SOFTMAX,
+        "asked for a high return it joins pieces of poor walks into shorter paths than the data "
+        "hold; a copy of the best walks does not",
+        bidirectional="what is done follows from the past alone",
+        cross="it reads one episode",
+        group="reinforcement learning",
     ),
 )  # fmt: skip
 

@@ -18,6 +18,13 @@ from PIL import Image
 
 from everyformer.core.tasks import ALL_TASKS
 from everyformer.family import list_members
+from everyformer.rl import (
+    EnvironmentConfig,
+    collect,
+    read_trajectories,
+    recipe,
+    write_trajectories,
+)
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -36,6 +43,7 @@ DATA = {
     "regress-text": ("--data", "numbers.csv", "--length", "16"),
     "regress-image": ("--data", "numbers.npz", "--model.patch", "2"),
     "regress-series": ("--data", "waves", "--length", "16"),
+    "decision": ("--data", "paths", "--data.context", "4"),
 }
 SIZES = (
     *("--width", "8", "--layers", "1", "--heads", "2", "--batch", "2", "--steps", "2"),
@@ -48,7 +56,7 @@ SIDE = 64
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text, labelled texts, pairs of sentences, and pictures of 4x4 in two classes."""
+    """A text, labelled texts, pairs of sentences, pictures of 4x4 in two classes, and episodes."""
     place, draw = tmp_path_factory.mktemp("data"), random.Random(0)
     words = [draw.choice(("warm", "tree", "fox", "and", "quick")) for _ in range(300)]
     (place / "text.txt").write_text(" ".join(words), encoding="utf-8")
@@ -68,6 +76,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / "pictures" / name).mkdir(parents=True)
         for n, picture in enumerate(held):
             Image.fromarray(picture).save(place / "pictures" / name / f"{n}.png")
+    walks = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 5, "edges": 6, "steps": 6})
+    write_trajectories(collect(walks, recipe("random", walks), 6), place / "paths")
     return place
 
 
@@ -121,8 +131,15 @@ def pictures(say: Say, run: str, task: str) -> None:
 def refused(say: Say, run: str, task: str) -> None:
     code, out, err = say("generate", run)
     assert (code, out) == (2, "")
-    sentence = f"the run in {run} has the task {task}: only lm, seq2seq, pixels and "
-    assert f"{sentence}super-resolution runs generate" in err
+    sentence = f"the run in {run} has the task {task}: only lm, seq2seq, pixels, super-resolution"
+    assert f"{sentence} and decision runs generate" in err
+
+
+def episodes(say: Say, run: str, task: str) -> None:
+    """Three, in a folder, and a film of the first."""
+    code, out, err = say("generate", run, "--episodes", "3")
+    assert (code, out) == (0, f"{run}/episodes\n{run}/episodes.gif\n"), err
+    assert len(read_trajectories(f"{run}/episodes")) == 3
 
 
 WRITES: dict[str, Callable[[Say, str, str], None]] = {
@@ -130,4 +147,5 @@ WRITES: dict[str, Callable[[Say, str, str], None]] = {
     "seq2seq": translation,
     "pixels": pictures,
     "super-resolution": pictures,
+    "decision": episodes,
 }

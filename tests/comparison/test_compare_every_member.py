@@ -21,6 +21,7 @@ from everyformer.models.base import Model
 from everyformer.report import comparison as report
 from everyformer.report import learned
 from everyformer.report import pictures as pictures_of
+from everyformer.rl import EnvironmentConfig, collect, recipe, write_trajectories
 
 DATA = {
     "lm": ("--data", "text.txt", "--length", "16"),
@@ -34,6 +35,7 @@ DATA = {
     "regress-text": ("--data", "listops", "--length", "32", "--data.depth", "1"),
     "regress-image": ("--data", "digits", "--model.patch", "4"),
     "regress-series": ("--data", "waves", "--length", "16"),
+    "decision": ("--data", "paths", "--data.context", "4"),
 }
 SIZES = (
     *("--lengths", "--width", "8", "--layers", "1", "--heads", "2", "--batch", "2"),
@@ -51,6 +53,13 @@ def pictures(tree: Path) -> None:
         (tree / "pictures" / name).mkdir(parents=True)
         for n, picture in enumerate(held):
             Image.fromarray(picture).save(tree / "pictures" / name / f"{n}.png")
+
+
+@pytest.fixture
+def walks(tree: Path) -> None:
+    """Six episodes on a graph."""
+    graph = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 5, "edges": 6, "steps": 6})
+    write_trajectories(collect(graph, recipe("random", graph), 6), tree / "paths")
 
 
 @pytest.fixture
@@ -91,6 +100,7 @@ def test_all_members_of_a_task_are_compared_to_the_page(
     tree: Path,
     launched: list[str],
     pictures: None,
+    walks: None,
     undrawn: list[Figure],
     standing: dict[str, list[str]],
     capsys: pytest.CaptureFixture[str],

@@ -14,10 +14,12 @@ from everyformer.cli.run_options import read_run
 from everyformer.core.bounds import Condition
 from everyformer.core.config import field_types, from_dict
 from everyformer.core.errors import ConfigError
+from everyformer.depth import DEPTHS
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
-from everyformer.models.options import PixelOptions, SummaryOptions
+from everyformer.models.options import DecisionOptions, PixelOptions, SummaryOptions
 from everyformer.positions import POSITIONS
+from everyformer.retrieval.options import KnnOptions
 from everyformer.training.config import TrainingConfig
 
 
@@ -42,6 +44,10 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      {"cpc": 0.5}),
     (SummaryOptions, {"cpc_stop": True}, "'cpc_stop'=True is read with another cpc than 0 alone",
      {"cpc": 0.5}),
+    *((DecisionOptions, {"body": "mlp", name: value},
+       f"'{name}'={value!r} is read with body='layers' alone, and body", {"body": "layers"})
+      for name, value in (("variant", "atari"), ("return_to_go", False), ("state_weight", 1.0),
+                          ("return_weight", 1.0))),
     (mixer("bigbird"), {"extra_tokens": 3}, "'extra_tokens'=3 is read with form='etc' alone, and "
      "form is 'itc'", {"form": "etc"}),
     (mixer("linear"), {"nu": 2}, "'nu'=2 is read with feature_map='dpfp' alone, and feature_map "
@@ -108,6 +114,20 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      "'unit_scale'=3.0 is read with another normalize than False alone", {"normalize": True}),
     (WIRINGS.get("gated").Options, {"gate_bias": 1.0, "gate": "input"}, "'gate_bias'=1.0 is read "
      "with another gate than 'input' or 'residual' alone, and gate is 'input'", {"gate": "gru"}),
+    (KnnOptions, {"exclude_near": 3}, "'exclude_near'=3 is read with exclude_self=True alone, and "
+     "exclude_self is False", {"exclude_self": True}),
+    (DEPTHS.get("universal").Options, {"combine": "last", "halting": "none"}, "'combine'='last' is "
+     "read with another halting than 'none' alone, and halting is 'none'", {"halting": "random"}),
+    (DEPTHS.get("universal").Options, {"halted": "evolve", "halting": "none"},
+     "'halted'='evolve' is read with another halting than 'none' alone", {"halting": "act"}),
+    (DEPTHS.get("universal").Options, {"cap": "drop", "halting": "none"},
+     "'cap'='drop' is read with another halting than 'none' alone", {"halting": "act"}),
+    (DEPTHS.get("universal").Options, {"epsilon": 0.1, "halting": "none"},
+     "'epsilon'=0.1 is read with another halting than 'none' alone", {"halting": "act"}),
+    (DEPTHS.get("universal").Options, {"tau": 0.1, "halting": "random"},
+     "'tau'=0.1 is read with halting='act' or 'global' alone", {"halting": "act"}),
+    (DEPTHS.get("universal").Options, {"halting_bias": 0.1, "halting": "none"},
+     "'halting_bias'=0.1 is read with halting='act' or 'global' alone", {"halting": "global"}),
 ]  # fmt: skip
 
 

@@ -37,6 +37,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "qwen2": {**SIZES, "num_key_value_heads": 2},
     "longformer": {**SIZES, "attention_window": [4]},
     "big_bird": {**SIZES, "block_size": 4},
+    "decision_transformer": {
+        "state_dim": 3, "act_dim": 2, "hidden_size": 16, "n_layer": 1, "n_head": 2,
+        "n_positions": 40, "max_ep_len": 20,
+    },
 }  # fmt: skip
 CHANGES: list[Any] = ["two", [[1]], {"a": {"b": []}}, -1, 10**12, 1e308, True, None]
 

@@ -29,10 +29,7 @@ def test_every_parameter_gets_a_gradient(member, task):
     model, inputs, targets = small_model(member, task, **short.get(member.name, {}))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    found = {}
-    if getattr(model, "gating", None) is not None:
-        found["neighbours"] = (inputs[..., None] + torch.arange(2)) % model.config.vocabulary
-    out = model(inputs, targets=targets, **found)
+    out = model(inputs, targets=targets, **model.beside(inputs))
     assert torch.isfinite(out.loss)
     out.loss.backward()
     # a bias added to all keys alike cancels in the softmax; a first segment compresses nothing;

@@ -19,6 +19,7 @@ import torch
 import everyformer as ef
 from everyformer.blocks.wirings import WIRINGS
 from everyformer.core.config import to_dict
+from everyformer.depth import DEPTHS
 from everyformer.family import FAMILY
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
@@ -154,6 +155,16 @@ RETRIEVAL_ROWS: dict[str, tuple[Values, Values]] = {
     "spalm": ({"k": 4, "gate_bias": None}, {"model": None, "share": 0.25, "near": 8, **STORED}),
 }  # fmt: skip
 
+DEPTH_ROWS: dict[str, tuple[Values, Values]] = {
+    "plain": ({}, {}),
+    "repeat": ({}, {"times": 2}),
+    # epsilon, tau and the bias are those of the authors' code; forced halting is Graves'
+    "universal": (
+        {"halting": "act", "combine": "accumulated", "cap": "force", "epsilon": 0.01, "tau": 0.01,
+         "halting_bias": 1.0, "signal": "sinusoid", "waves": "paper", "steps": 6},
+        {"halted": "copy", "order": None, "start": 0}),
+}  # fmt: skip
+
 ARCHITECTURE: Values = {
     "width": 128, "layers": 4, "heads": 4, "max_length": None, "patch": 4, "pooling": "mean",
     "head_hidden": None, "head_activation": "gelu", "causal": None,
@@ -174,6 +185,10 @@ ARCHITECTURE: Values = {
     "summaries": {
         "per": None, "every": 16, "ends": [], "cpc": 0.0, "cpc_share": 0.15,
         "cpc_temperature": 1.0, "cpc_stop": False, "mask_token": None,
+    },
+    "decision": {
+        "body": "layers", "variant": "gym", "return_to_go": True, "tanh": None, "table": None,
+        "state_weight": None, "return_weight": None,
     },
 }  # fmt: skip
 """what a member has where its own row says nothing"""
@@ -213,6 +228,10 @@ MEMBER_ROWS: dict[str, Values] = {
     "memorizing": {"position": "t5-relative", "memory": "memorizing"},
     "knn-lm": {"retrieval": "knn"},
     "spalm": {**RECURRENT, "memory": "segment", "retrieval": "spalm"},
+    # halting at twice the 6 steps of the base model
+    "universal": {"position": None, "depth": "universal", "depth_options": {"steps": 12},
+                  "layers": 1, "wiring": "post", "scale_embedding": True, "embedding_dropout": 0.1,
+                  "block": {"norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1}},
     "aft-full": {"mixer": "aft-full"},
     "aft-local": {"mixer": "aft-local"},
     "aft-simple": {"mixer": "aft-simple"},
@@ -241,11 +260,16 @@ MEMBER_ROWS: dict[str, Values] = {
     "axial": {"position": "axial"},
     "reformer": {"mixer": "reformer", "position": "axial", "tie": False, "scale_embedding": True,
                  "wiring": "reversible", "block": {"feedforward": "relu"}},
+    "decision-transformer": {
+        "layers": 3, "heads": 1, "position": None, "init": "gpt2", "embedding_dropout": 0.1,
+        "block": {"feedforward": "relu", "dropout": 0.1, "feedforward_dropout": 0.0},
+        "mixer_options": {**ALL_BIASES, "attention_dropout": 0.1}},
 }  # fmt: skip
 BY_TASK = {
     ("image-transformer", "pixels"): {"position": None},
     ("image-transformer", "super-resolution"): {"position": None},
     ("sparse-transformer", "pixels"): {"position": None},
+    ("universal", "seq2seq"): {"label_smoothing": 0.1, "smoothing_over": "others"},
 }
 """what it changes beside, in one task"""
 
@@ -280,7 +304,7 @@ MADE: list[tuple[str, Values, Any, Any]] = [
 ]  # fmt: skip
 
 GENES = {"mixer": "attention", "encoder": None, "cross": "attention", "position": "sinusoidal",
-         "memory": None, "retrieval": None, "wiring": "pre"}  # fmt: skip
+         "memory": None, "retrieval": None, "wiring": "pre", "depth": "plain"}  # fmt: skip
 """what stands for every gene unless a member's row says otherwise"""
 
 WAVES = {
@@ -299,8 +323,9 @@ WAVES = {
         (MEMORIES, MEMORY_ROWS),
         (RETRIEVALS, RETRIEVAL_ROWS),
         (WIRINGS, WIRING_ROWS),
+        (DEPTHS, DEPTH_ROWS),
     ],
-    ids=["mixers", "positions", "memories", "retrievals", "wirings"],
+    ids=["mixers", "positions", "memories", "retrievals", "wirings", "depths"],
 )
 def test_every_registered_part_has_a_row_of_all_its_options(
     registry: Any, rows: dict[str, tuple[Values, Values]]
@@ -333,7 +358,7 @@ def test_the_preset_of_a_member_is_as_published(member: str, task: str) -> None:
     for gene in GENES:
         options = expected.pop(f"{gene}_options", {})
         expected[gene] = {"name": expected[gene], **(options if expected[gene] else {})}
-    for part in ("block", "pixels", "summaries"):
+    for part in ("block", "pixels", "summaries", "decision"):
         expected[part] = {**ARCHITECTURE[part], **row.get(part, {})}
     found = to_dict(configure(member, task))
     assert found.pop("causal") is not None

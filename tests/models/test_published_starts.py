@@ -192,6 +192,7 @@ MEMBER_ROWS: dict[str, tuple[float, Row]] = {
     "gpt": (SMALL, {**SCALED, **NORMAL, **BIASES}),
     "transformer": (UNIT, {}),
     "bert": (SMALL, {**NORMAL, **BIASES}),
+    "decision-transformer": (SMALL, {**SCALED, **NORMAL, **BIASES}),
     "vit": (SMALL, BIASES),
     "sinusoidal": (UNIT, {}),
     "learned": (SMALL, {}),
@@ -210,6 +211,7 @@ MEMBER_ROWS: dict[str, tuple[float, Row]] = {
     "knn-lm": (UNIT, {}),
     # the gate begins at one half
     "spalm": (UNIT, {"gating.weight": C(0.0)}),
+    "universal": (UNIT, {"*depth.weight": U(0.2156655), "*depth.bias": C(1.0)}),  # sqrt(6 / 129)
     "aft-full": (UNIT, {}),
     "aft-local": (UNIT, {}),
     "aft-simple": (UNIT, {}),
@@ -362,6 +364,11 @@ def test_a_memory_starts_as_published(name: str) -> None:
         require(drawn, law_of(f".{parameter}", MEMORY_ROWS[name]))
 
 
+DECISION_ROWS: Row = {
+    # linear layers of 1, 32 and 128 inputs as torch has them; tables N(0, 1)
+    "returns.*": U(1.0), "state.*": U(0.1767767), "head.*": LINEAR,
+    "action.weight": N(1.0), "time.weight": N(1.0), "norm.weight": C(1.0), "norm.bias": C(0.0),
+}  # fmt: skip
 TASKS = [(member.name, task) for member in FAMILY for task in member.tasks]
 
 
@@ -376,6 +383,9 @@ def test_a_member_starts_as_published(member: str, task: str) -> None:
         sizes["image"] = (1, 64, 64)
     elif task in ("classify-series", "regress-series"):
         sizes |= {"max_length": 256, "series": 32}
+    elif task == "decision":
+        # 255 tokens
+        sizes["episodes"] = {"state": (32,), "actions": 8, "context": 85}
     else:
         sizes |= {"max_length": 256, "vocabulary": 256}
     if task == "super-resolution":
@@ -389,6 +399,8 @@ def test_a_member_starts_as_published(member: str, task: str) -> None:
     zero = task.startswith("regress") or task in ("classify-image", "classify-series")
     if zero and member != "bert":
         own = {**own, "pool.head.weight": C(0.0)}
+    if task == "decision":
+        own = {**DECISION_ROWS, **own}
     if task.endswith("-series"):
         # of 32 inputs and 128 outputs: the root of 6 over both
         own = {**own, "steps.weight": U(0.1936492), "steps.bias": C(0.0)}

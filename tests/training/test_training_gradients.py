@@ -66,6 +66,11 @@ OWN_TERMS = [
         {"commitment": 0.5, "clusters": 2, "window": 4, "update": "gradient"},
         {"commitment", "codebook"},
     ),
+    (
+        "universal",
+        {"tau": 0.5, "halting_bias": -1.0, "dropout": 0.0, "embedding_dropout": 0.0},
+        {"ponder"},
+    ),
 ]
 
 

@@ -80,7 +80,6 @@ class TinyBatch:
     inputs: Tensor
     targets: Tensor
     keep: Tensor | None = None
-    labels: Tensor | None = None
 
     def to(self, device: Any) -> TinyBatch:
         return self
@@ -92,6 +91,10 @@ class TinyBatch:
     @property
     def mask(self) -> Mask | None:
         return None if self.keep is None else Mask(keep=self.keep)
+
+    @property
+    def beside(self) -> dict[str, Tensor]:
+        return {}
 
     @property
     def tokens(self) -> int:

@@ -15,11 +15,13 @@ from everyformer.blocks.feedforward import FeedForward, drop, make_norm
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.wirings.base import Around, Part, Stream, Wiring
 from everyformer.blocks.wirings.pre import PreNorm
+from everyformer.core.abilities import answers_some
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
-from everyformer.core.outputs import LayerOutput, Losses
+from everyformer.core.outputs import LayerOutput, Losses, MixerOutput
 from everyformer.core.state import State
+from everyformer.engines.rows import gather_rows
 
 
 class Block(nn.Module):
@@ -70,19 +72,22 @@ class Block(nn.Module):
         mask: Mask | None = None,
         state: State | None = None,
         taps: Collection[str] = (),
+        chosen: Tensor | None = None,
     ) -> LayerOutput:
         """The stream, (batch, length, width) or what the wiring makes of it, through the layer.
 
         State and losses are the mixer's; ``taps`` names what else is wanted. ``context`` is what
         ``cross.read_context`` gave. It may have fewer rows than the stream: then each is read by
-        as many rows of it as stand together (the beams of one sentence).
+        as many rows of it as stand together (the beams of one sentence). With ``chosen`` (batch,
+        n), indices of tokens, the mixer reads all and what comes out are these alone.
         """
         after: State | None = None
         losses: Losses = {}
         wanted: dict[str, Tensor] = {}
         for part in self.parts:
-            f = partial(self.branch, part, context=context, mask=mask, state=state)
-            stream, out = self.wiring.step(stream, self.around(part), f)
+            first = chosen if part == "mixer" else None
+            f = partial(self.branch, part, context=context, mask=mask, state=state, chosen=first)
+            stream, out = self.wiring.step(stream, self.around(part), f, first)
             wanted |= {name: inside for name, inside in out.taps.items() if name in taps}
             if part == "mixer":
                 after, losses = out.state, out.losses
@@ -96,10 +101,14 @@ class Block(nn.Module):
         context: State | None = None,
         mask: Mask | None = None,
         state: State | None = None,
+        chosen: Tensor | None = None,
     ) -> LayerOutput:
-        """What one sub-layer makes of what it reads, (batch, length, width), dropped out."""
+        """What one sub-layer makes of what it reads, (batch, length, width), dropped out.
+
+        The mixer for the tokens ``chosen`` alone, as in `forward`.
+        """
         if part == "mixer":
-            y, after, losses = self.mixer(x, mask=mask, state=state)
+            y, after, losses = self._mix(x, mask, state, chosen)
             return LayerOutput(self._thin(y), after, losses, {"attention-output": y})
         if part == "cross":
             return LayerOutput(self._thin(self._read(x, context)), None, {}, {})
@@ -122,6 +131,16 @@ class Block(nn.Module):
         """Take the layer's input into its state without computing the layer's output."""
         read = self.wiring.read(stream, self.around("mixer"))
         return self.mixer.extend(read, mask=mask, state=state)
+
+    def _mix(
+        self, x: Tensor, mask: Mask | None, state: State | None, chosen: Tensor | None
+    ) -> MixerOutput:
+        """What the mixer gives for all tokens, or for those ``chosen``."""
+        mixer: object = self.mixer
+        if chosen is not None and answers_some(mixer):
+            return mixer.answer(x, chosen, mask, state)
+        out: MixerOutput = self.mixer(x, mask=mask, state=state)
+        return out if chosen is None else out._replace(y=gather_rows(out.y, chosen))
 
     def _read(self, x: Tensor, context: State | None) -> Tensor:
         """What the cross-mixer reads for ``x``."""

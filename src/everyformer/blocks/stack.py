@@ -20,7 +20,7 @@ from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.wirings.base import Forward, Layer, Pass, Wiring
 from everyformer.blocks.wirings.pre import PreNorm
-from everyformer.core.abilities import Leads
+from everyformer.core.abilities import Leads, answers_some
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
@@ -28,6 +28,7 @@ from everyformer.core.outputs import StackOutput
 from everyformer.core.state import StackState, State
 from everyformer.core.taps import Tap
 from everyformer.depth.base import Depth
+from everyformer.depth.plain import Plain
 from everyformer.positions.base import Position
 
 
@@ -61,8 +62,8 @@ class Stack(nn.Module):
             Block(mixer, options, options.drop_path * i / last, reader, self.wiring)
             for i, (mixer, reader) in enumerate(zip(mixers, readers, strict=True))
         )
-        count = len(mixers)
-        self.order = tuple(range(count) if depth is None else depth.order(count))
+        self.depth = Plain() if depth is None else depth
+        self.order = tuple(self.depth.order(len(mixers)))
         self.out_width = self.wiring.out_width(width)
         eps = options.norm_eps if options.final_norm_eps is None else options.final_norm_eps
         last_norm = make_norm(self.out_width, replace(options, norm_eps=eps))
@@ -100,21 +101,23 @@ class Stack(nn.Module):
             self._positions(x, mask, state),
             context,
             mask,
-            None if state is None else state.layers,
+            None if state is None else list(state.layers),
             self.order,
             frozenset(wanted.values()),
-            self.checkpointing and self.training and not self.wiring.recomputes,
+            state,
+            checkpointing=self.checkpointing and self.training and not self.wiring.recomputes,
         )
         front = 0
         if self.lead is not None:
-            front = self.lead.shape[1]
+            front = given.front = self.lead.shape[1]
             x = self._led(self.lead, x, given)
         blocks = [cast(Layer, block) for block in self.blocks]
-        stream = self.wiring.run(blocks, x, given)
+        runs = self.depth.run if self.depth.drives else self.wiring.run
+        stream = runs(blocks, x, given)
         after = None
         if state is not None:
             seen = state.seen + _real(x, given.mask)
-            after = StackState(seen=seen, layers=tuple(given.states))
+            after = StackState(seen=seen, layers=tuple(given.states), pending=given.pending)
         y = self.norm(self.wiring.close(stream))
         inside = {text: self._found(given, tap)[:, front:] for text, tap in wanted.items()}
         return StackOutput(y[:, front:] if front else y, after, given.losses, inside)
@@ -169,7 +172,12 @@ class Stack(nn.Module):
         layers = tuple(
             block.mixer.init_state(batch_size, device=device, dtype=dtype) for block in blocks
         )
-        return StackState(seen=torch.zeros_like(layers[0].seen), layers=layers)
+        pending = None
+        if self.before is None and all(answers_some(block.mixer) for block in blocks):
+            own = next(self.parameters())
+            like = {"device": device or own.device, "dtype": dtype or own.dtype}
+            pending = self.depth.begin(batch_size, blocks[0].mixer.width, **like)
+        return StackState(torch.zeros_like(layers[0].seen), layers, pending)
 
     def _positions(self, x: Tensor, mask: Mask | None, state: State | None) -> list[Tensor] | None:
         """What is added before every layer, (B or 1, L, width) each."""

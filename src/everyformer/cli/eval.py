@@ -14,7 +14,15 @@ from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import parse, peek, read_config, say
+from everyformer.cli.playing import (
+    check_playing,
+    played_by,
+    returns_table,
+    rows_of,
+    take_environment,
+)
 from everyformer.cli.sweep import check_sweep, sweep_store
+from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.files import expanded, named_as, write_text
 from everyformer.core.tasks import TASKS
@@ -38,6 +46,7 @@ OWN_DATA = "what the run was trained on"
 
 def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
+    of_environment, words = take_environment(words)
     placed, _ = arrange(words, flags_of(EvalOptions))
     folder = placed[0] if placed else _run_in_config(words)
     known = None if folder is None else _data_of(folder)
@@ -66,6 +75,8 @@ def run(words: Sequence[str]) -> int:
     from everyformer.training.evaluate import evaluate
 
     trained = open_run(options.run)
+    if check_playing(trained, options.play, of_environment):
+        return _episodes(trained, options, of_environment)
     if trained.saved and options.data.source == UNSAID:
         raise ConfigError(
             f"{options.run} holds a saved model, which does not know its data: say what to measure "
@@ -117,6 +128,18 @@ def run(words: Sequence[str]) -> int:
                 span = f"   {signature}"
             rows[name] = f"{value:.6g}{span}"
     print(facts(rows))
+    return 0
+
+
+def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[str, Any]) -> int:
+    """Play, and say what was reached."""
+    found = played_by(trained, options.play, of_environment, options.average)
+    rows = rows_of(found)
+    if options.json:
+        environment = to_dict(found[0][1].environment)
+        emit({"run": options.run, "environment": environment, "evaluation": rows})
+    else:
+        print(returns_table(rows))
     return 0
 
 

@@ -11,7 +11,7 @@ from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import Options
 from everyformer.data.config import DataConfig
-from everyformer.generation.config import BeamConfig
+from everyformer.generation.config import BeamConfig, PlayConfig
 from everyformer.retrieval.options import Grid, KnnOptions, SearchOptions
 
 
@@ -24,7 +24,7 @@ class MemorySize(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions(VerbOptions, BeamConfig):
+class EvalOptions(VerbOptions, BeamConfig, PlayConfig):
     """The words of `everyformer eval`."""
 
     run: tyro.conf.Positional[str]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from everyformer.cli.console import emit
 from everyformer.cli.generate_options import GenerateOptions
-from everyformer.cli.parsing import say, verb
+from everyformer.cli.parsing import parse, say
+from everyformer.cli.playing import check_playing, record, returns_table, take_environment
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.files import expanded
 from everyformer.core.pulse import said
@@ -25,19 +26,25 @@ if TYPE_CHECKING:
     from everyformer.models.base import Model
 
 
-@verb(
-    GenerateOptions,
-    about="Continue a prompt or translate it with a trained model, or draw its images.",
-    examples=(
-        "everyformer generate runs/aft-local --prompt 'def main' --tokens 300",
-        "everyformer generate runs/aft-local --temperature 0.7 --top-p 0.9 --stop '\\n\\n'",
-    ),
-)
-def run(options: GenerateOptions) -> int:
+def run(words: Sequence[str]) -> int:
     """Write the continuation to stdout as it is made."""
+    of_environment, words = take_environment(words)
+    options = parse(
+        GenerateOptions,
+        words,
+        verb="generate",
+        about="Continue a prompt or translate it with a trained model, draw its images, or play.",
+        examples=(
+            "everyformer generate runs/aft-local --prompt 'def main' --tokens 300",
+            "everyformer generate runs/aft-local --temperature 0.7 --top-p 0.9 --stop '\\n\\n'",
+        ),
+    )
     from everyformer.cli.trained import open_run
 
     trained = open_run(options.run)
+    check_playing(trained, options.play, of_environment)
+    if TASKS[trained.task].acts:
+        return _episodes(trained, options, of_environment)
     if TASKS[trained.task].translates:
         _refuse_images(trained, options)
         return _translations(trained, options)
@@ -52,7 +59,7 @@ def run(options: GenerateOptions) -> int:
         return _text(trained, options)
     raise UnsupportedError(
         f"the {'model' if trained.saved else 'run'} in {options.run} has the task {trained.task}: "
-        "only lm, seq2seq, pixels and super-resolution runs generate"
+        "only lm, seq2seq, pixels, super-resolution and decision runs generate"
     )
 
 
@@ -232,6 +239,22 @@ def _images(trained: TrainedRun, options: GenerateOptions) -> int:
         emit({"run": options.run, "picture": str(picture)})
     else:
         print(picture)
+    return 0
+
+
+def _episodes(trained: TrainedRun, options: GenerateOptions, of_environment: dict[str, Any]) -> int:
+    """Play, and say where the episodes are."""
+    why = "is for texts and images, but the run plays episodes: leave it out"
+    names = ("prompt", "prompts", "tokens", "state", "images", "complete", "enlarge", "draws")
+    _refuse(options, (*names, "class_name", "top_k", "top_p", "store"), why)
+    folder, film, rows = record(trained, options.play, of_environment, options.out, options.average)
+    if options.json:
+        film_path = None if film is None else str(film)
+        emit({"run": options.run, "episodes": str(folder), "film": film_path, "played": rows})
+        return 0
+    say(returns_table(rows))
+    for path in filter(None, (folder, film)):
+        print(path)
     return 0
 
 

@@ -13,12 +13,12 @@ from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
-from everyformer.generation.config import BeamConfig, Sampling
+from everyformer.generation.config import BeamConfig, PlayConfig, Sampling
 from everyformer.retrieval.options import KnnOptions, SearchOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateOptions(VerbOptions, Sampling, BeamConfig):
+class GenerateOptions(VerbOptions, Sampling, BeamConfig, PlayConfig):
     """The words of `everyformer generate`."""
 
     run: tyro.conf.Positional[str]
@@ -60,7 +60,7 @@ class GenerateOptions(VerbOptions, Sampling, BeamConfig):
     times (default: all in turn)"""
     out: str | None = None
     """the picture to write, of images (default: RUN/samples.png, RUN/completed.png or
-    RUN/enlarged.png)"""
+    RUN/enlarged.png), or the folder of played episodes (default: RUN/episodes)"""
     json: bool = False
     """machine output, once all is made"""
 

@@ -42,6 +42,8 @@ class Subject(NamedTuple):
     folder: Path
     measure: Callable[[], Measured] | None = None
     """evaluates on the held-out part of the run's data"""
+    given: dict[str, Tensor] | None = None
+    """what the model reads beside the inputs, where the run says"""
 
 
 @verb(
@@ -71,6 +73,7 @@ def run(options: ShowOptions) -> int:
         labels=subject.labels,
         length=options.length,
         measure=subject.measure,
+        given=subject.given or {},
     )
     drawn = []
     for kind in inside.able() if options.what == "all" else [options.what]:
@@ -110,7 +113,8 @@ def _trained(folder: Path, options: ShowOptions) -> Subject:
     start = None if trained.saved else rebuilt(trained.values)
     model = trained.model()
     measure = _measure(trained, model, options)
-    return Subject(model, start, inputs, labels, trained.path / "pictures", measure)
+    given = None if trained.saved else trained.beside(inputs)
+    return Subject(model, start, inputs, labels, trained.path / "pictures", measure, given)
 
 
 def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], Measured] | None:

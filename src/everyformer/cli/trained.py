@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import say
 from everyformer.core.config import from_dict
@@ -16,11 +18,13 @@ from everyformer.core.wording import few
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
+from everyformer.data.episodes import EpisodeDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.retrieval.options import KnnOptions, SearchOptions
+from everyformer.rl.build import EnvironmentConfig
 from everyformer.training.checkpoint import is_model, load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved
@@ -86,6 +90,16 @@ class TrainedRun:
             raise UnsupportedError(self.no_text())
         return with_store(model, tokenizer, store, knn, nearest, say=say)
 
+    def beside(self, inputs: Tensor) -> dict[str, Tensor]:
+        """What the model reads beside ``inputs`` that the run's own store finds."""
+        from everyformer.datastores.runs import companion_of, reading_model
+
+        companion = companion_of(self.config)
+        if companion is None:
+            return {}
+        reading = reading_model(self.model(), self.path, self.tokenizer(), say)
+        return companion.beside(reading, inputs)
+
     def tokenizer(self) -> Tokenizer | None:
         """What makes the model's tokens; None where they are no text, or it was saved without."""
         if self.saved:
@@ -140,6 +154,8 @@ class TrainedRun:
                 f"{dataset.name} has small images of {dataset.source_image}, but {what} enlarges "
                 f"{small}: choose with --data.small"
             )
+        if isinstance(dataset, EpisodeDataset):
+            self._require_episodes(dataset, what)
         if dataset.image is not None and list(dataset.image) != list(model["image"]):
             raise DataError(
                 f"{dataset.name} has images of {dataset.image}, but {what} takes "
@@ -148,6 +164,25 @@ class TrainedRun:
         from everyformer.datastores.runs import reading_data
 
         return reading_data(self.config, self.path, dataset, say)
+
+    def _require_episodes(self, dataset: EpisodeDataset, what: str) -> None:
+        """Refuse episodes of another environment than the run's, and longer than its table."""
+        known = self.config
+        if fault := known.episodes.misfit(dataset.shape):
+            raise DataError(f"{dataset.name} is of another environment than {what}: {fault}")
+        told = self.values.get("data", {}).get("environment")
+        mine = None if told is None else from_dict(EnvironmentConfig, told)
+        if mine is not None and dataset.environment not in (None, mine):
+            raise DataError(
+                f"{dataset.name} is of {dataset.environment}, but {what} was trained on {mine}: "
+                "give data of that one"
+            )
+        if dataset.shape.longest > known.timesteps:
+            raise DataError(
+                f"{dataset.name} has episodes of up to {dataset.shape.longest:,} steps, but {what} "
+                f"knows {known.timesteps:,} timesteps: train one with a larger "
+                "--model.decision.table"
+            )
 
 
 def open_run(folder: str) -> TrainedRun:

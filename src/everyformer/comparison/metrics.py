@@ -53,6 +53,9 @@ METRICS: dict[Metric, MetricInfo] = {
         "bits per dimension", "lower", ".3f", f"{{}} bits per dimension {_LOWER}"
     ),
     "loss": MetricInfo("nats per token", "lower", ".3f", f"{{}} nats per token {_LOWER}"),
+    "action_loss": MetricInfo(
+        "loss per action", "lower", ".4g", f"a loss of {{}} an action {_LOWER}"
+    ),
     "accuracy": MetricInfo("accuracy", "higher", ".1%", "{} of the validation set right", True),
     "mae": MetricInfo(
         "mean absolute error", "lower", ".4g", f"a mean absolute error of {{}} {_LOWER}"

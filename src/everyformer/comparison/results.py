@@ -9,7 +9,9 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from everyformer.benchmark.points import Point
 
-Metric = Literal["bits_per_byte", "bits_per_dim", "loss", "accuracy", "mae", "rmse", "r2"]
+Metric = Literal[
+    "bits_per_byte", "bits_per_dim", "loss", "action_loss", "accuracy", "mae", "rmse", "r2"
+]
 """see `comparison.metrics.METRICS`"""
 Interval = list[float]
 """low and high end"""
@@ -23,6 +25,7 @@ class Evaluation(TypedDict):
     loss: float
     bits_per_byte: NotRequired[float]
     bits_per_dim: NotRequired[float]
+    action_loss: NotRequired[float]
     accuracy: NotRequired[float]
     mae: NotRequired[float]
     rmse: NotRequired[float]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from torch import Tensor
 
 from everyformer.core.mask import Mask
+from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 
 
@@ -54,3 +55,22 @@ class TakesIn(Protocol):
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
         """The state behind ``x`` (batch, length, width); see `Mixer.extend`."""
+
+
+@runtime_checkable
+class AnswersSome(Protocol):
+    """Mixers that give outputs for some of their tokens, at the cost of those and of all keys."""
+
+    answers_some: bool
+    """whether it can as it is built; else all outputs are computed and some are picked"""
+
+    def answer(
+        self, x: Tensor, chosen: Tensor, mask: Mask | None, state: State | None
+    ) -> MixerOutput:
+        """As `Mixer.forward` of ``x`` (batch, length, width), whose outputs (batch, n, width) are
+        those of the tokens at the indices ``chosen`` (batch, n)."""
+
+
+def answers_some(mixer: object) -> TypeGuard[AnswersSome]:
+    """Whether a mixer gives outputs for some of its tokens at less than the cost of all."""
+    return isinstance(mixer, AnswersSome) and mixer.answers_some

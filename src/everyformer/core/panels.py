@@ -33,6 +33,8 @@ class Panels:
     """whether each panel has colours of its own"""
     wide: bool = False
     """whether panels fill the width, whatever their shape"""
+    text: bool = False
+    """whether the cells of each panel, row by row, are the tokens: their texts are written there"""
 
 
 Pictures = dict[str, Callable[[], Panels]]
@@ -51,3 +53,15 @@ def layer_name(path: str) -> str:
 def layer_title(path: str, rest: str = "") -> str:
     """``rest`` behind the layer that a module's path names."""
     return ", ".join(filter(None, (layer_name(path).replace("-", " "), rest)))
+
+
+COLUMNS = 32
+"""tokens of a line of text"""
+
+
+def line_by_line(values: np.ndarray) -> np.ndarray:
+    """Numbers of a text's tokens (L,) as lines of `COLUMNS`, blank behind the last."""
+    columns = min(COLUMNS, len(values))
+    lines = np.full((-(-len(values) // columns), columns), np.nan)
+    lines.flat[: len(values)] = values
+    return lines

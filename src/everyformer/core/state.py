@@ -138,6 +138,8 @@ class StackState(State):
 
     seen: Tensor
     layers: tuple[State, ...]
+    pending: State | None = None
+    """tokens that some layers have not taken in yet, where a depth fills those in when they run"""
 
 
 def _cleared(value: Any, where: Tensor, empty: Any) -> Any:

@@ -13,6 +13,7 @@ LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
 SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
 SERIES, TEXT_NUMBER = "classify-series", "regress-text"
 IMAGE_NUMBER, SERIES_NUMBER = "regress-image", "regress-series"
+DECISION = "decision"
 TaskName = Literal[
     "lm",
     "mlm",
@@ -25,6 +26,7 @@ TaskName = Literal[
     "regress-text",
     "regress-image",
     "regress-series",
+    "decision",
 ]
 
 
@@ -35,12 +37,13 @@ class Task:
     name: str
     about: str
     """what goes in, and what comes out"""
-    reads: Literal["text", "labelled text", "parallel text", "pictures", "series"]
+    reads: Literal["text", "labelled text", "parallel text", "pictures", "series", "episodes"]
     """the kind of data that it is learned from"""
-    predicts: Literal["next", "hidden", "class", "number"]
-    """every next token or intensity, hidden tokens, or one class or some numbers a row"""
+    predicts: Literal["next", "hidden", "class", "number", "action"]
+    """every next token or intensity, hidden tokens, one class or some numbers a row, or the action
+    of every step"""
     model: str
-    """module of `everyformer.models` and class"""
+    """module of `everyformer.models`, and the class or function that makes it of a config"""
     train: str
     """how a member is trained for it on a user's own data"""
     encodes: bool = False
@@ -81,6 +84,21 @@ class Task:
         return self.predicts == "next"
 
     @property
+    def reads_text(self) -> bool:
+        """Whether tokens of text go in."""
+        return "text" in self.reads
+
+    @property
+    def acts(self) -> bool:
+        """Whether it chooses actions, so that a model can play."""
+        return self.predicts == "action"
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether what is predicted would leak from what comes later."""
+        return self.writes or self.acts
+
+    @property
     def pictures(self) -> bool:
         """Whether it reads pictures."""
         return self.reads == "pictures"
@@ -108,7 +126,7 @@ class Task:
     @property
     def embeds_text(self) -> bool:
         """Whether one stack reads tokens of text."""
-        return not self.pictures and not self.series and not self.encodes
+        return self.reads in ("text", "labelled text")
 
 
 _BITS = ("bits_per_byte", "loss")
@@ -171,6 +189,11 @@ TASKS: dict[str, Task] = {
             SERIES_NUMBER, "a series of numbers -> a number", "series", "number",
             "classifier:SeriesClassifier", "--data myseries.npz --task regress", metrics=("rmse",),
             use="predict {run} myseries.npz",
+        ),
+        Task(
+            DECISION, "returns-to-go, states and actions -> the next action", "episodes", "action",
+            "decision:decision_model", "--data myepisodes", metrics=("action_loss",),
+            use="eval {run} --episodes 20",
         ),
     )
 }  # fmt: skip

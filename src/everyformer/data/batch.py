@@ -13,7 +13,9 @@ from everyformer.core.mask import Mask
 
 IGNORED = -100
 """The target of a position that is not scored (torch's own convention)."""
-TENSORS = ("inputs", "targets", "keep", "documents", "labels", "neighbours")
+BESIDE = ("labels", "neighbours", "returns", "actions", "timesteps")
+"""What models read beside the inputs, by the names of their arguments."""
+TENSORS = ("inputs", "targets", "keep", "documents", *BESIDE)
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,13 @@ class Batch:
     """A batch: B rows of inputs with their targets."""
 
     inputs: Tensor
-    """(B, L) int64 tokens, (B, C, H, W) uint8 pixels, or (B, L, C) float32 steps of series."""
+    """(B, L) int64 tokens, (B, C, H, W) uint8 pixels, (B, L, C) float32 steps of series, or the
+    states (B, K, ...) of K steps of episodes."""
     targets: Tensor
-    """(B, L) or (B, T) int64 with -100 where nothing is scored, (B,) int64 classes, or (B, N)
-    float32 numbers."""
+    """(B, L) or (B, T) int64 with -100 where nothing is scored, (B,) int64 classes, (B, N) float32
+    numbers, or (B, K, N) float32 actions, which are scored where ``keep`` is True."""
     keep: Tensor | None = None
-    """(B, L) bool, True = real token; None when all are."""
+    """(B, L) bool, True = real token, or step of an episode; None when all are."""
     documents: Tensor | None = None
     """(B, L) int64, which document each token is of, where each may see its own alone."""
     labels: Tensor | None = None
@@ -36,6 +39,12 @@ class Batch:
     fewer; None where nothing is looked up."""
     separate: bool = False
     """Whether the targets are a sequence of their own (B, T), as a translation is."""
+    returns: Tensor | None = None
+    """(B, K) float32, the return-to-go of each step of an episode."""
+    actions: Tensor | None = None
+    """(B, K) int64 or (B, K, N) float32, what was done at each step."""
+    timesteps: Tensor | None = None
+    """(B, K) int64, how many steps of its episode came before each."""
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on ``device``."""
@@ -69,16 +78,32 @@ class Batch:
         return Mask(keep=self.keep, documents=self.documents)
 
     @property
+    def beside(self) -> dict[str, Tensor]:
+        """What a model reads beside the inputs and the mask, by the names of its arguments."""
+        given = {name: getattr(self, name) for name in BESIDE}
+        return {name: tensor for name, tensor in given.items() if tensor is not None}
+
+    @property
     def tokens(self) -> int:
-        """Tokens of texts and steps of series, padding included; of pictures every channel value
-        (see `Model.positions_read` for what a model reads of them)."""
+        """Tokens of texts and steps of series and episodes, padding included; of pictures every
+        channel value (see `Model.positions_read` for what a model reads of them)."""
+        if self.timesteps is not None:
+            return self.timesteps.numel()
         if self.inputs.dim() == 3:
             return self.inputs[..., 0].numel()
         return self.inputs.numel() + (self.targets.numel() if self.separate else 0)
 
     @property
     def scored(self) -> int:
-        """How many targets count; of numbers, rows that have some."""
-        if self.targets.is_floating_point():
-            return len(self.targets)
-        return int((self.targets != IGNORED).sum())
+        """How many targets count; of numbers, rows or steps that have some."""
+        return int(self.counted.sum())
+
+    @property
+    def counted(self) -> Tensor:
+        """Which targets count, bool in the shape of the targets; of numbers, (B,) rows or (B, K)
+        steps."""
+        if not self.targets.is_floating_point():
+            return self.targets != IGNORED
+        shape = self.targets.shape[: max(1, self.targets.dim() - 1)]
+        every = torch.ones(shape, dtype=torch.bool, device=self.targets.device)
+        return every if self.targets.dim() < 3 or self.keep is None else self.keep

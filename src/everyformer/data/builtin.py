@@ -18,6 +18,7 @@ from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset, Spread
+from everyformer.data.episodes import episode_dataset
 from everyformer.data.images import ImageDataset, image_dataset, reshaped
 from everyformer.data.masking import masked
 from everyformer.data.picture_labels import check_labels
@@ -28,7 +29,11 @@ from everyformer.data.tasks import SERVED
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.waves import load_waves
+from everyformer.rl.build import EnvironmentConfig
+from everyformer.rl.collection import collect
+from everyformer.rl.recipes import recipe
 
+WALKS = 1000
 LARGEST = 10_000_000
 """Bytes of the standard library that are taken, in sorted order."""
 LEFT_OUT = {
@@ -53,7 +58,7 @@ def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | No
     Raises:
         DataError: it does not serve the task; the standard library has no source files.
         ConfigError: options of a generated task that do not fit together.
-        MissingExtraError: digits without scikit-learn.
+        MissingExtraError: digits without scikit-learn, walks without gymnasium.
     """
     served = SERVED[config.source]
     if task is not None and task not in served:
@@ -69,6 +74,10 @@ def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | No
         return load_digits(config, task or served[0])
     if config.source == "waves":
         return load_waves(config, task or served[0])
+    if config.source == "walks":
+        graph = EnvironmentConfig("everyformer/GraphPath-v0")
+        found = collect(graph, recipe("random", graph), WALKS, config.seed)
+        return episode_dataset(found, config, task or served[0], config.source)
     return load_generated(config, task)
 
 

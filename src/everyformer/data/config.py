@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from everyformer.core.bounds import Count, Part, Seed, Several, Whole
+from everyformer.core.bounds import Count, Part, Positive, Seed, Several, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, nearest
 
@@ -24,7 +24,8 @@ class DataConfig(Options):
 
     source: str = "stdlib"
     """A file, folder, zip or glob, or a built-in: stdlib, digits, copy, reverse, sort, recall,
-    listops. A built-in name wins over a file of that name; write ./copy for the file."""
+    listops. A built-in name wins over a file of that name; write ./copy for the file. Episodes: a
+    folder that was recorded, or minari:ID."""
     target: str | None = None
     """Parallel text in two files: the file with the translation of each line of the source."""
     languages: str | None = None
@@ -79,6 +80,15 @@ class DataConfig(Options):
     packing: bool = False
     """lm, mlm: where a training sequence holds parts of several documents, tokens see only their
     own, whose positions begin at 0."""
+    context: Count = 20
+    """decision: steps of an episode that the model reads at once (K)."""
+    best: Part | None = None
+    """decision: only the episodes of the highest returns that together have at most this fraction
+    of the training part's steps are trained on, one at least. Unset: all."""
+    delayed: bool = False
+    """decision: all of an episode's rewards come with its last step."""
+    scale: Positive | None = None
+    """decision: what returns-to-go are divided by. Unset: the largest of them, without its sign."""
     cache: str | None = None
     """Folder for encoded corpora. Unset: $EVERYFORMER_CACHE, else the user's cache folder."""
     symbols: Several = 64

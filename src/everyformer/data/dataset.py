@@ -42,7 +42,7 @@ class Dataset(ABC):
     """What the data is called in tables."""
     task: TaskName
     """What a model does with it."""
-    kind: Literal["text", "images", "series"]
+    kind: Literal["text", "images", "series", "episodes"]
     """What the inputs are."""
     vocabulary: int
     """Number of different tokens; of pixels 256."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import cast
 
 from everyformer.core.config import field_defaults
 from everyformer.core.errors import ConfigError, DataError, nearest, unknown
-from everyformer.core.tasks import ALL_TASKS, TASKS, tasks_called
+from everyformer.core.tasks import ALL_TASKS, LM, TASKS, TaskName, tasks_called, tasks_that
 from everyformer.data.arrays import holds_arrays, load_arrays
 from everyformer.data.builtin import load_builtin
 from everyformer.data.config import TABLE_OPTIONS, DataConfig
 from everyformer.data.dataset import Dataset
+from everyformer.data.episodes import holds_episodes, load_episodes
 from everyformer.data.images import holds_images, load_images
 from everyformer.data.labelled import load_labelled
 from everyformer.data.layout import without_notes
@@ -34,6 +36,13 @@ OF_TEXTS = ("text_column", "source_column", "target_column")
 OF_TABLES = tuple(name for name in TABLE_OPTIONS if name != "label_column")
 ARRAYS = ": it is for tables; the arrays of an .npz go by their names"
 DRAWING = ("labels", "small"), ": it is for pictures that are drawn"
+EPISODES = ("context", "best", "delayed", "scale")
+ACTING = EPISODES, ": it is for episodes"
+OF_EPISODES = ("source", "validation", "seed", "cache", *EPISODES)
+OF_OTHERS = (
+    tuple(name for name in field_defaults(DataConfig) if name not in OF_EPISODES),
+    ", which are read --data.context steps at a time",
+)
 """options that some data has no use for, and what they are for"""
 
 
@@ -68,6 +77,17 @@ def load_dataset(
         raise ConfigError(f"no data for the task '{task}'; {nearest(str(task), known)}")
     if len(called) == 1:
         task = called[0]
+    acting = [name for name in called if TASKS[name].acts]
+    if config.source not in BUILTINS and (acting == [*called] or holds_episodes(config.source)):
+        if not acting:
+            raise DataError(
+                f"'{config.source}' holds episodes, which the task {task} cannot use; they are for "
+                f"{', '.join(tasks_that('acts'))}"
+            )
+        _refuse(config, "episodes", *OF_OTHERS)
+        return load_episodes(config, cast(TaskName, acting[0]))
+    plays = all(TASKS[name].acts for name in SERVED.get(config.source, (LM,)))
+    _refuse(config, f"'{config.source}'", *(OF_OTHERS if plays else ACTING))
     if config.source in BUILTINS:
         data = f"the built-in '{config.source}'"
         _refuse(config, data, (*PARALLEL, "part"), FITS)

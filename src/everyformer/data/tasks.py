@@ -17,6 +17,8 @@ BUILTINS: dict[str, str] = {
     "regress-text)",
     "waves": "noisy series; the class is their shape, the number how often it repeats "
     "(classify-series, regress-series)",
+    "walks": "1,000 random walks to one node of a graph of 20; a better one is a shorter one "
+    "(decision)",
 }
 """Name -> one line: what it is and the tasks it serves."""
 
@@ -29,5 +31,6 @@ SERVED: dict[str, tuple[TaskName, ...]] = {
     "recall": ("lm",),
     "listops": ("classify-text", "regress-text"),
     "waves": ("classify-series", "regress-series"),
+    "walks": ("decision",),
 }
 """What each built-in serves, its natural task first."""

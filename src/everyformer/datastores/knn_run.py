@@ -13,6 +13,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.sealed import read_json, write_json
 from everyformer.core.stopping import Gentle
@@ -86,6 +88,11 @@ def open_model(
     """The model with its store."""
     options = from_dict(KnnOptions, read_json(folder / READING, FORMAT)["reading"])
     return with_store(model, tokenizer, folder / STORE, options, say=say)
+
+
+def beside(reading: KnnLanguageModel, inputs: Tensor) -> dict[str, Tensor]:
+    """Nothing: predictions are mixed behind the model."""
+    return {}
 
 
 def open_data(folder: Path, config: ModelConfig, dataset: TextDataset, say: Say) -> TextDataset:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
@@ -88,6 +90,9 @@ class Companion(Protocol):
     def open_model(self, folder: Path, model: LanguageModel, tokenizer: Tokenizer | None,
                    say: Say) -> Any:  # fmt: skip
         """The model of a run as it predicts."""
+
+    def beside(self, reading: Any, inputs: Tensor) -> dict[str, Tensor]:
+        """What the model itself is given beside ``inputs`` by the one that ``open_model`` made."""
 
     def open_data(self, folder: Path, config: ModelConfig, dataset: TextDataset,
                   say: Say) -> TextDataset:  # fmt: skip

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
-from everyformer.core.state import StackState, state
+from everyformer.core.state import StackState, State, state
 from everyformer.datastores.indexing import Indexing, batches, keys_of
 from everyformer.datastores.table import first_new, window_of
 from everyformer.datastores.texts import Text, Window
@@ -29,10 +29,11 @@ TOGETHER = 16
 
 
 @state
-class ReadingState(StackState):
-    """The model's own state, and the tokens that a window may still reach."""
+class Recent(State):
+    """The tokens that a window may still reach."""
 
-    recent: Tensor
+    seen: Tensor
+    tokens: Tensor
     """(B, context - 1) int64, the newest last; what was not read yet is 0"""
 
 
@@ -52,11 +53,11 @@ class SpalmLanguageModel(nn.Module):
         self.config = model.config
         self.train(model.training)
 
-    def init_state(self, batch_size: int, **like: Any) -> ReadingState:
-        """The state before the first token; see `Model.init_state`."""
+    def init_state(self, batch_size: int, **like: Any) -> StackState:
+        """The state before the first token: the model's own, and the tokens read last."""
         own = self.model.init_state(batch_size, **like)
-        recent = torch.zeros(batch_size, self.how.context - 1, dtype=torch.long)
-        return ReadingState(own.seen, own.layers, recent.to(own.seen.device))
+        tokens = own.seen.new_zeros(batch_size, self.how.context - 1)
+        return StackState(own.seen, (own, Recent(own.seen, tokens)))
 
     def forward(
         self,
@@ -64,41 +65,44 @@ class SpalmLanguageModel(nn.Module):
         *,
         targets: Tensor | None = None,
         mask: Mask | None = None,
-        state: ReadingState | None = None,
+        state: StackState | None = None,
         neighbours: Tensor | None = None,
         taps: Sequence[str] = (),
         last: int | None = None,
     ) -> ModelOutput:
         """As `LanguageModel.forward`; ``neighbours`` that are given are not looked up again."""
         given: dict[str, Any] = {"targets": targets, "mask": mask, "taps": taps, "last": last}
+        recent: Any = None
         if state is not None:
-            given["state"] = StackState(state.seen, state.layers)
+            given["state"], recent = state.layers
         if self.training:
             alone: ModelOutput = self.model(inputs, neighbours=neighbours, **given)
             return alone
         keep = None if mask is None else mask.keep
         real = torch.ones_like(inputs, dtype=torch.bool) if keep is None else keep
         if neighbours is None:
-            neighbours = self._look_up(inputs, real, state, last)
+            neighbours = self._look_up(inputs, real, recent, last)
         out: ModelOutput = self.model(inputs, neighbours=neighbours, **given)
-        if state is None or out.state is None:
+        if recent is None or out.state is None:
             return out
-        recent = [
-            torch.cat((old, new[kept]))[-len(old) :] if len(old) else old
-            for old, new, kept in zip(state.recent, inputs, real, strict=True)
-        ]
-        after = ReadingState(out.state.seen, out.state.layers, torch.stack(recent))
-        return out._replace(state=after)
+        rows = zip(recent.tokens, inputs, real, strict=True)
+        tokens = [torch.cat((old, new[kept]))[len(new[kept]) :] for old, new, kept in rows]
+        after = Recent(out.state.seen, torch.stack(tokens))
+        return out._replace(state=StackState(out.state.seen, (out.state, after)))
+
+    def neighbours_of(self, inputs: Tensor) -> Tensor:
+        """(B, L, k) tokens for texts (B, L) from their start, -1 where there are fewer."""
+        return self._look_up(inputs, torch.ones_like(inputs, dtype=torch.bool), None, None)
 
     def _look_up(
-        self, inputs: Tensor, real: Tensor, state: ReadingState | None, last: int | None
+        self, inputs: Tensor, real: Tensor, recent: Recent | None, last: int | None
     ) -> Tensor:
         """(B, L, k) of the real tokens, or of the ``last`` of them in each row; elsewhere -1."""
         batch, where = [], []
         for row, (tokens, kept) in enumerate(zip(inputs.cpu(), real.cpu(), strict=True)):
-            seen = 0 if state is None else int(state.seen[row])
-            before = min(seen, 0 if state is None else state.recent.shape[1])
-            old = tokens[:0] if state is None else state.recent[row].cpu()
+            seen = 0 if recent is None else int(recent.seen[row])
+            old = tokens[:0] if recent is None else recent.tokens[row].cpu()
+            before = min(seen, len(old))
             history = torch.cat((old[len(old) - before :], tokens[kept])).numpy()
             places = kept.nonzero().squeeze(1)
             begun = 0 if last is None else max(0, len(places) - last)

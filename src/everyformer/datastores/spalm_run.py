@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.stopping import Gentle
@@ -80,6 +81,11 @@ def open_model(
     origin = index.store.record.origin
     how = Indexing(origin.tap, origin.context, origin.stride)
     return SpalmLanguageModel(model, frozen, index, how, options.k)
+
+
+def beside(reading: SpalmLanguageModel, inputs: Tensor) -> dict[str, Tensor]:
+    """Each token's neighbours."""
+    return {"neighbours": reading.neighbours_of(inputs)}
 
 
 def open_data(folder: Path, config: ModelConfig, dataset: TextDataset, say: Say) -> TextDataset:

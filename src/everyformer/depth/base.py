@@ -1,24 +1,80 @@
-"""`Depth`: how often, and in which order, the blocks of a stack are applied."""
+"""`Depth`: how often, and for which tokens, the blocks of a stack are applied."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor, nn
 
 from everyformer.core.gene import NoOptions
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import Losses
+from everyformer.core.panels import Recorded
+from everyformer.core.state import StackState, State
 from everyformer.core.trials import Trials
 
 
-class Depth:
-    """Base of all depths; one serves a whole stack."""
+class Run(Protocol):
+    """What a depth that drives asks of a pass (`everyformer.blocks.wirings.base.Pass`)."""
+
+    mask: Mask | None
+    carried: StackState | None
+    """the state of the stack before these tokens"""
+    state: list[State] | None
+    """of each step's mixer"""
+    states: list[State]
+    """the same after this pass, step by step"""
+    pending: State | None
+    """what the state of the stack holds after it beside them"""
+    front: int
+    """learned tokens in front of the text"""
+    losses: Losses
+    taps: Any
+    """what is wanted of the inside"""
+
+    def step(
+        self, blocks: Any, n: int, layer: int, stream: Tensor, chosen: Tensor | None = None
+    ) -> Tensor:
+        """The stream behind block ``n`` at the step ``layer``, of all tokens or those chosen."""
+
+    def extend(self, blocks: Any, n: int, layer: int, stream: Tensor, mask: Mask | None) -> None:
+        """Take a stream into the state of a step without giving outputs."""
+
+    def collect(self, layer: int, inside: dict[str, Any]) -> None:
+        """Keep what is wanted of the inside of a layer, counted from 1."""
+
+
+class Depth(nn.Module):
+    """Base of all depths; one serves a whole stack, which registers its weights.
+
+    Args:
+        options: an instance of `Options`.
+        width: channels of the stream; None: no weights are made.
+        adds_positions: whether it adds positions at every step, of depths that may.
+    """
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
     trials: ClassVar[Trials] = Trials()
     """what the laws try it on"""
+    recorded: ClassVar[Recorded] = {}
+    """how what it records as it runs is drawn"""
+    drives: ClassVar[bool] = False
+    """whether it runs the blocks itself (`run`); else each is applied once at its place in `order`,
+    as the wiring says"""
 
-    def __init__(self, options: Any = None) -> None:
+    def __init__(
+        self, options: Any = None, *, width: int | None = None, adds_positions: bool = False
+    ) -> None:
+        super().__init__()
         self.options = self.Options() if options is None else options
+        self.adds_positions = adds_positions
+        if width is not None:
+            self.build(width)
+
+    def build(self, width: int) -> None:
+        """Make the weights."""
 
     def order(self, blocks: int) -> Sequence[int]:
         """Which of so many blocks is applied at each step, counted from 0.
@@ -27,3 +83,15 @@ class Depth:
         of an encoder belong to the block.
         """
         raise NotImplementedError
+
+    def run(self, blocks: Any, x: Tensor, given: Run) -> Tensor:
+        """What comes of the stream that begins with ``x`` (B, L, width): as many channels.
+
+        Of depths that drive. The stream is one tensor, and so is not the reversible wiring's.
+        """
+        raise NotImplementedError
+
+    def begin(self, batch: int, width: int, **like: Any) -> State | None:
+        """What the state of a stack holds beside the steps' before the first token, where mixers
+        answer for some of their tokens; None: nothing. ``like``: device and dtype."""
+        return None

@@ -88,6 +88,7 @@ SETTINGS = {
     "regress-text": Recipe(DataConfig(source="listops", length=64, depth=2), batch=16),
     "regress-image": Recipe(DataConfig(source="digits"), batch=32, patch=2),
     "regress-series": Recipe(DataConfig(source="waves", length=64), batch=16),
+    "decision": Recipe(DataConfig(source="walks"), batch=16),
 }
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.feedforward import drop, make_norm
+from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
@@ -32,6 +33,9 @@ class Model(nn.Module):
 
     reads: ClassVar[bool] = False
     """whether its layers read what an encoder gives"""
+    layered: ClassVar[bool] = True
+    """whether it has layers"""
+    stack: Stack
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -42,7 +46,8 @@ class Model(nn.Module):
             make_norm(config.width, config.block) if config.embedding_norm else None
         )
         layers = decoder_config(config) if self.reads else config
-        self.stack = build_stack(layers, reads=self.reads)
+        if self.layered:
+            self.stack = build_stack(layers, reads=self.reads)
         self.summaries: Summaries | None = None
         if config.summaries.per is not None:
             labelled = all("sentences" in mixer.honours for mixer in self.stack.mixers)
@@ -85,6 +90,8 @@ class Model(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> StackState:
         """The state before the first token; raises where a mixer has no exact streaming form."""
+        if not self.layered:
+            raise UnsupportedError("a model without layers carries no state from step to step")
         return self.stack.init_state(batch_size, device=device, dtype=dtype)
 
     def encode(self, inputs: Tensor, mask: Mask | None = None) -> Any:
@@ -96,12 +103,15 @@ class Model(nn.Module):
         return {}
 
     @final
-    def inspect(self, inputs: Tensor) -> None:
-        """One pass through the layers that pictures of its inside show (an encoder's, if any)."""
+    def inspect(self, inputs: Tensor, **given: Any) -> None:
+        """One pass through the layers that pictures of its inside show (an encoder's, if any).
+
+        ``given``: what `beside` would make up.
+        """
         if self.reads:
             self.encode(inputs)
         else:
-            self(inputs, **self.beside(inputs))
+            self(inputs, **{**self.beside(inputs), **given})
 
     def set_progress(self, done: float) -> None:
         """Told before every training step what share of the training is over (0 before the first).
@@ -133,13 +143,15 @@ class Model(nn.Module):
             keep = None if mask is None else mask.keep
             real = inputs.shape[:2].numel() if keep is None else int(keep.sum())
             real += len(inputs) * (self.config.pooling == "class")
-            counts = {"commitment": real, "codebook": real}
+            counts = dict.fromkeys(("commitment", "codebook", "ponder"), real)
         if self.config.genes["memory"].get("reconstruction_norm") == "sum":
             counts["compression"] = 0
         return counts
 
     def enable_checkpointing(self, on: bool = True) -> None:
         """Keep only each layer's input for the backward pass and compute the rest again."""
+        if not self.layered:
+            raise ConfigError("'checkpoint_activations' is set, but this model has no layers")
         self.stack.checkpointing = on
 
     def embed(self, embedding: nn.Embedding, tokens: Tensor, types: Tensor | None = None) -> Tensor:

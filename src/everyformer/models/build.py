@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from everyformer.blocks.options import BlockOptions
@@ -196,8 +197,9 @@ def build_model(config: ModelConfig) -> Model:
     """The module that a complete config describes."""
     with within_memory(f"the model '{config.member}'"):
         module, _, name = TASKS[config.task].model.partition(":")
-        kind: type[Model] = getattr(importlib.import_module(f"everyformer.models.{module}"), name)
-        return kind(config)
+        home = importlib.import_module(f"everyformer.models.{module}")
+        make: Callable[[ModelConfig], Model] = getattr(home, name)
+        return make(config)
 
 
 def settled(config: ModelConfig) -> dict[str, Any]:
@@ -295,7 +297,7 @@ class _Draft:
 
 def is_causal(member: Member, config: ModelConfig) -> bool:
     """Whether a model is causal: for what is generated, or where the member cannot else."""
-    generative = TASKS[config.task].writes
+    generative = TASKS[config.task].forward_only
     if config.causal is False and generative:
         raise GeneError(
             f"task '{config.task}' predicts what comes next, so causal=False would leak"

@@ -12,6 +12,7 @@ from everyformer.blocks.wirings._gates import GATES
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.depth import DEPTH
 from everyformer.mixers import MIXERS
 from everyformer.models.config import ModelConfig
 from everyformer.positions import POSITION
@@ -27,6 +28,11 @@ def check_model(config: ModelConfig) -> None:
             f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
             "predicts once for a whole row: leave it out"
         )
+    if config.loss_chunk is not None and TASKS[config.task].acts:
+        raise GeneError(
+            f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
+            "reads none: leave it out"
+        )
     _check_reversible(config)
     _check_gated(config)
     task = TASKS[config.task]
@@ -35,7 +41,7 @@ def check_model(config: ModelConfig) -> None:
             f"target_mean has {len(config.target_mean)} numbers and target_std "
             f"{len(config.target_std)}: each number that is predicted has both"
         )
-    tied = config.tie and not task.answers and not task.pictures
+    tied = config.tie and not (task.answers or task.pictures or task.acts)
     if config.init == "sparse-transformer" and tied:
         raise GeneError(
             "init='sparse-transformer' starts the output layer at 0, but tie=True makes it the "
@@ -75,6 +81,11 @@ def _check_summaries(config: ModelConfig) -> None:
         raise GeneError(
             f"{what} gives a text global tokens, which stand at no place that position "
             f"'{position}' could tell: use a position that is added to embeddings, or none"
+        )
+    if DEPTH.adds_positions(config):
+        raise GeneError(
+            f"{what} gives a text global tokens, which stand at no place that depth "
+            f"'{config.genes['depth'].name}' could add at each step: use its order 'none'"
         )
     if config.pooling == "class":
         raise GeneError(

@@ -23,7 +23,13 @@ from everyformer.core.config import Choice, Options
 from everyformer.core.gene import EMBEDDING_STD
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.genes import plain_genes
-from everyformer.models.options import PixelOptions, SummaryOptions
+from everyformer.models.options import (
+    STEPS,
+    DecisionOptions,
+    EpisodeShape,
+    PixelOptions,
+    SummaryOptions,
+)  # fmt: skip
 
 DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""
@@ -104,6 +110,8 @@ class Architecture(Options):
     """how pictures are drawn (pixels, super-resolution)"""
     summaries: SummaryOptions = field(default_factory=SummaryOptions)
     """global tokens that stand for parts of a text (mlm, classify-text, regress-text)"""
+    decision: DecisionOptions = field(default_factory=DecisionOptions)
+    """how episodes are read, and actions chosen (decision)"""
 
 
 @dataclass(frozen=True)
@@ -145,6 +153,8 @@ class ModelConfig(Architecture):
     class_names: tuple[str, ...] = ()
     """classes of which each image that is drawn has one that the model is told (pixels,
     super-resolution; (): it is told nothing)"""
+    episodes: EpisodeShape = field(default_factory=EpisodeShape)
+    """what the states and actions of the data are (decision)"""
     genes: dict[str, Choice] = field(default_factory=plain_genes)
     """what stands for every gene, with the options that were given"""
     schedule: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -184,10 +194,23 @@ class ModelConfig(Architecture):
 
     @property
     def tokens(self) -> int:
-        """Tokens that the mixers see at most: patches plus class token, pixels, or max_length."""
+        """Tokens that the mixers see at most: patches plus class token, pixels, those of a window
+        of steps, or max_length."""
+        if TASKS[self.task].acts:
+            return self.step_tokens * self.episodes.context
         if self.image is None:
             return (self.max_length or DEFAULT_LENGTH) + (self.pooling == "class")
         channels, height, width = self.image
         if TASKS[self.task].draws:
             return height * width * (1 if self.pixels.output == "mixture" else channels)
         return (height // self.patch) * (width // self.patch) + (self.pooling == "class")
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that a step of an episode is: the return-to-go, the state, the action."""
+        return 2 + self.decision.return_to_go
+
+    @property
+    def timesteps(self) -> int:
+        """Steps that an episode has at most."""
+        return self.decision.table or max(STEPS, self.episodes.longest)

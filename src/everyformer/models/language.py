@@ -18,6 +18,7 @@ Here all layers that predict share the final norm and the output layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +54,13 @@ class LanguageModel(Model):
         for head in (self.head, self.ahead):
             if head is not None and head.bias is not None:
                 nn.init.zeros_(head.bias)
+
+    def beside(self, inputs: Tensor) -> dict[str, Any]:
+        """Neighbours, two a token, where the model reads any."""
+        if self.gating is None:
+            return {}
+        both = inputs[..., None] + inputs.new_tensor([0, 1])
+        return {"neighbours": both % self.config.vocabulary}
 
     def set_progress(self, done: float) -> None:
         super().set_progress(done)

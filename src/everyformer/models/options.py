@@ -1,11 +1,21 @@
-"""Options of pixel models and of summaries (plain data, no torch)."""
+"""Options of pixel models, of summaries and of models that act (plain data, no torch)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from everyformer.core.bounds import Amount, Count, Part, Positive, Unless, When, Whole
+from everyformer.core.bounds import (
+    Affects,
+    Amount,
+    Count,
+    Part,
+    Positive,
+    Real,
+    Unless,
+    When,
+    Whole,
+)  # fmt: skip
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
@@ -65,3 +75,102 @@ class SummaryOptions(Options):
         if self.per is None:
             return 0
         return -(-length // self.every) if self.per == "tokens" else length
+
+
+STEPS = 1000
+"""timesteps that a model which was not told knows at least"""
+
+
+@dataclass(frozen=True)
+class DecisionOptions(Options):
+    """How episodes are read, and actions chosen (decision)."""
+
+    body: Literal["layers", "mlp"] = "layers"
+    """what reads a window: the layers, as tokens; or, as a baseline, a plain network of as many
+    hidden layers, ReLU between, that reads the states side by side (behaviour cloning)"""
+    variant: Annotated[Literal["gym", "atari"], When("body", "layers")] = "gym"
+    """gym: each of a step's tokens has the step's own embedding of time, and a norm follows; atari:
+    tanh of every embedding, a learned vector for every place in the window, one embedding of time
+    for all of it, that of its first step"""
+    return_to_go: Annotated[bool, When("body", "layers")] = True
+    """whether the return that is still to come is read; no is the baseline without"""
+    tanh: bool | None = None
+    """whether actions that are numbers come out of a tanh, between their bounds (default: where all
+    are bounded)"""
+    table: Count | None = None
+    """timesteps that have an embedding; an episode is no longer (default: 1,000, or as many as the
+    longest episode of the data has)"""
+    state_weight: Annotated[Amount | None, When("body", "layers")] = None
+    """there is a head that predicts the next state from each action, whose squared error counts so
+    much in the loss (none: there is no such head; of states that are numbers)"""
+    return_weight: Annotated[Amount | None, When("body", "layers")] = None
+    """the same of the return-to-go of the next step"""
+
+
+@dataclass(frozen=True)
+class EpisodeShape(Options):
+    """What the states and actions of some data are (decision)."""
+
+    state: tuple[Count, ...] = (1,)
+    """(numbers,), or (channels, height, width) of a picture in bytes; () of whole numbers"""
+    state_values: Count | None = None
+    """how many values a state has that is a whole number"""
+    state_mean: tuple[Real, ...] = ()
+    """mean of each number over the training data (default: 0)"""
+    state_std: tuple[Positive, ...] = ()
+    """standard deviations of the same (default: 1)"""
+    actions: Count = 2
+    """how many numbers an action is, or how many there are to choose from"""
+    discrete: bool = True
+    """whether one of so many is chosen"""
+    low: tuple[Real, ...] = ()
+    """smallest values of the numbers of an action, or one for all; (): they are not all bounded"""
+    high: tuple[Real, ...] = ()
+    """largest values likewise"""
+    scale: Positive = 1.0
+    """what returns-to-go are divided by"""
+    context: Count = 20
+    """steps that are read at once (K)"""
+    longest: Annotated[Count, Affects("nothing")] = 1
+    """steps of the longest episode"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (not self.state) != (self.state_values is not None):
+            raise ConfigError(
+                f"states have the shape {self.state} and {self.state_values} values: whole numbers "
+                "have values and no shape, others the reverse"
+            )
+        numbers = self.state[0] if len(self.state) == 1 else 0
+        for name in ("state_mean", "state_std"):
+            known = getattr(self, name)
+            if known and len(known) != numbers:
+                raise ConfigError(f"{name} has {len(known)} numbers, but states have {numbers}")
+        if len(self.low) != len(self.high) or len(self.low) not in (0, 1, self.actions):
+            raise ConfigError(
+                f"low has {len(self.low)} numbers and high {len(self.high)}, but actions have "
+                f"{self.actions}"
+            )
+
+    def misfit(self, other: EpisodeShape) -> str | None:
+        """Why episodes of another shape are not of this kind; None if they are."""
+        for what, mine, theirs in (
+            ("states", self.states_are, other.states_are),
+            ("actions", self.actions_are, other.actions_are),
+        ):
+            if mine != theirs:
+                return f"the {what} are {theirs}, but the model was trained on {mine}"
+        return None
+
+    @property
+    def states_are(self) -> str:
+        """States, in words."""
+        if self.state_values is not None:
+            return f"whole numbers below {self.state_values}"
+        sizes = "x".join(map(str, self.state))
+        return f"{sizes} numbers" if len(self.state) == 1 else f"pictures of {sizes}"
+
+    @property
+    def actions_are(self) -> str:
+        """Actions, in words."""
+        return f"one of {self.actions}" if self.discrete else f"{self.actions} numbers"

@@ -87,7 +87,12 @@ class EncoderDecoder(Model):
                 raise ShapeError("an encoder-decoder needs targets to score, or a prefix to read")
             prefix = self.shifted(targets)
         encoded = self.encode(inputs, mask)
-        out = self._read_prefix(prefix, encoded.context, state, taps)
+        # what is behind a row's last target is padding, which must not ponder
+        driven = targets is not None and self.stack.depth.drives
+        real = Mask(keep=_until_last(targets)) if driven and targets is not None else None
+        out = self._read_prefix(prefix, encoded.context, state, taps, real)
+        if "ponder" in out.losses:
+            out.losses["ponder-target"] = out.losses.pop("ponder")
         add_losses(encoded.losses, out.losses)
         predicted = predict(self.head, out.y, targets, encoded.losses, self.config, self.training)
         return ModelOutput(*predicted, out.state, taps=out.taps)
@@ -118,12 +123,22 @@ class EncoderDecoder(Model):
         context: tuple[State, ...],
         state: StackState | None,
         taps: Sequence[str] = (),
+        mask: Mask | None = None,
     ) -> StackOutput:
-        x = self.add_positions(self.embed(self.embedding, prefix), None, state)
-        return self.stack(x, context=context, state=state, taps=taps)
+        x = self.add_positions(self.embed(self.embedding, prefix), mask, state)
+        return self.stack(x, context=context, mask=mask, state=state, taps=taps)
+
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
+        counts = super().term_counts(inputs, targets, mask)
+        return counts | {"ponder-target": int(_until_last(targets).sum())}
 
     def shifted(self, targets: Tensor) -> Tensor:
         """The decoder's input (B, T) for ``targets``: the start token, then all but the last."""
         known = targets.masked_fill(targets < 0, self.config.end_token).long()
         start = torch.full_like(known[:, :1], self.config.start_token)
         return torch.cat((start, known[:, :-1]), 1)
+
+
+def _until_last(targets: Tensor) -> Tensor:
+    """Which target tokens (B, T) are no padding: those up to the last one that is scored."""
+    return (targets != -100).long().flip(1).cummax(1).values.flip(1).bool()

@@ -27,9 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Count, Part, Real, Whole
+from everyformer.core.panels import Recorded
 from everyformer.core.trace import record
 from everyformer.core.trials import Trials
 from everyformer.neighbours import RETRIEVALS
+from everyformer.neighbours._panels import gate
 from everyformer.neighbours.base import Reads, Retrieval, StoreOptions
 
 
@@ -53,6 +55,8 @@ class SpalmOptions(StoreOptions):
 
 class Gate(Reads):
     """z from h and what followed the neighbours."""
+
+    recorded: ClassVar[Recorded] = {"gate": gate}
 
     def __init__(self, width: int, bias: float | None) -> None:
         super().__init__()
@@ -82,6 +86,7 @@ class Spalm(Retrieval):
     """Neighbours gated into the last state."""
 
     name = "spalm"
+    recorded: ClassVar[Recorded] = Gate.recorded
     Options = SpalmOptions
     trials = Trials(variants=({"gate_bias": 2.0},))
     learned_without: ClassVar[Mapping[str, Any]] = {"gate_bias": 4.0}

@@ -29,6 +29,7 @@ def draw_panels(
     apart: bool = False,
     wide: bool = False,
     labels: Sequence[str] | None = None,
+    text: bool = False,
 ) -> Figure:
     """A figure of panels, labelled with its caption.
 
@@ -38,7 +39,9 @@ def draw_panels(
         by_row: a colour scale for each row instead of one for all; apart: one for each panel.
         wide: panels fill the width, whatever their shape.
         labels: a text for each token, written where there is room.
+        text: whether each is written in the token's cell, row by row.
     """
+    written, labels = (labels, None) if text else (None, labels)
     if labels is not None and not all(_labelled(panel, labels) for row in rows for panel in row):
         labels = None
     bars = "" if scale is None else "below" if apart else "beside"
@@ -53,6 +56,7 @@ def draw_panels(
         for panel, axis in zip(row, row_axes, strict=True):
             norm = _norm([panel.values] if apart else shared, signed)
             image = _draw(axis, panel, norm, signed, wide, labels)
+            _write(axis, panel, norm, written or ())
             if bars == "below":
                 bar(image, cax=grid.below(axis), orientation="horizontal")
         if by_row and bars == "beside":
@@ -67,9 +71,9 @@ def _labelled(panel: Panel, labels: Sequence[str]) -> bool:
     return panel.values.shape[0] == len(labels) <= READABLE
 
 
-def draw_offered(panels: Panels) -> Figure:
-    """The figure of what a part of a model offers."""
-    return draw_panels(**vars(panels))
+def draw_offered(panels: Panels, labels: Sequence[str] | None = None) -> Figure:
+    """The figure of what a part of a model offers; ``labels``: a text for each token."""
+    return draw_panels(**vars(panels), labels=labels if panels.text else None)
 
 
 def wrapped(panels: list[Panel], columns: int) -> list[list[Panel]]:
@@ -110,6 +114,18 @@ def _draw(axis: Axes, panel: Panel, norm: Normalize, signed: bool, wide: bool, l
         rows, columns = panel.values.shape
         axis.set(xticks=_ticks(columns), yticks=_ticks(rows))
     return image
+
+
+def _write(axis: Axes, panel: Panel, norm: Normalize, texts: Sequence[str]) -> None:
+    """A text in each cell that is not blank, white on dark ones, where there are as many."""
+    columns = panel.values.shape[1]
+    if np.isfinite(panel.values).sum() != len(texts):
+        return
+    for n, text in enumerate(texts):
+        row, column = divmod(n, columns)
+        dark = norm(panel.values[row, column]) > 0.5
+        colour, size = "white" if dark else "black", 7 if len(text) < 4 else 5
+        axis.text(column, row, _plain(text), color=colour, fontsize=size, ha="center", va="center")
 
 
 def _ticks(size: int) -> list[int]:

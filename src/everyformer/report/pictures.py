@@ -6,8 +6,8 @@ changes. Each figure carries its caption as its label (``figure.get_label()``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,8 @@ class Inside:
     """positions of encodings and masks (default: 32 and 16)"""
     most: int | None = None
     """at most so many layers and heads of each (default: all)"""
+    given: Mapping[str, Tensor] = field(default_factory=dict)
+    """what the model reads beside the inputs, where that is known (see `Model.beside`)"""
     measure: Callable[[], Measured] | None = None
     """evaluates on held-out rows, where they are at hand and have classes"""
 
@@ -67,12 +69,12 @@ class Inside:
     @cached_property
     def traced(self) -> Trace:
         """What the model's mixers offer, all of it in one pass."""
-        return _traced(self.model, self.inputs)
+        return _traced(self.model, self.inputs, self.given)
 
     @cached_property
     def before(self) -> Trace | None:
         """What they offer before training, where that is known."""
-        return None if self.start is None else _traced(self.start, self.inputs)
+        return None if self.start is None else _traced(self.start, self.inputs, self.given)
 
     @cached_property
     def recorded(self) -> Recorded:
@@ -89,7 +91,7 @@ class Inside:
             return {what: MEASURED[what](self.measure())}
         if what in self.recorded:
             found = dict(list(self.traced.find(what).items())[: self.most])
-            return {what: draw_offered(self.recorded[what](found, self.causal))}
+            return {what: draw_offered(self.recorded[what](found, self.causal), self.labels)}
         if what == "distances":
             return draw_distances(self.model, self.length)
         if what not in KINDS:
@@ -228,7 +230,7 @@ def _grid(images: Tensor, columns: int | None = None) -> np.ndarray:
     return grid
 
 
-def _traced(model: Model, inputs: Tensor) -> Trace:
+def _traced(model: Model, inputs: Tensor, given: Mapping[str, Tensor]) -> Trace:
     with evaluating(model), torch.no_grad(), trace(model) as traced:
-        model.inspect(inputs[:1])
+        model.inspect(inputs[:1], **given)
     return traced

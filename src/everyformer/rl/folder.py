@@ -11,8 +11,8 @@ recipe, seeds, statistics) with the sha256 of every file; and a file an episode,
     truncations     (T,) booleans  a limit of time cut the episode here
 
 What is read: that, and a folder of ``.npz`` files with the same five arrays, one an episode in the
-order of their names, and perhaps a whole number ``seed``; other arrays are left alone. Spaces are
-those of the environment that the reader names, or the smallest that hold all rows.
+order of their names, and perhaps a whole number ``seed``; other arrays are left alone; or one such
+file. Spaces are those of the environment that the reader names, or the smallest that hold all rows.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ def write_trajectories(trajectories: Trajectories, folder: str | Path) -> Path:
         UnsavedError: it cannot be written; nothing is left of it.
     """
     folder = expanded(folder)
-    require_no_file(folder)
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty: choose another --out for the trajectories")
+    require_free(folder)
     with doing(f"writing {len(trajectories):,} episodes"), written_whole(folder) as work:
         rows = []
         for number, episode in enumerate(trajectories.episodes):
@@ -82,10 +80,21 @@ def write_trajectories(trajectories: Trajectories, folder: str | Path) -> Path:
     return folder
 
 
+def require_free(folder: Path) -> None:
+    """Refuse a place where trajectories cannot be written, before they are played.
+
+    Raises:
+        ConfigError: there is a file or a folder with something in it already.
+    """
+    require_no_file(folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: choose another --out for the trajectories")
+
+
 def read_trajectories(
     folder: str | Path, environment: EnvironmentConfig | None = None
 ) -> Trajectories:
-    """The episodes of a folder that `write_trajectories` or a person wrote.
+    """The episodes of a folder that `write_trajectories` or a person wrote, or of one file.
 
     Args:
         environment: the one they must be of; None takes any.
@@ -97,7 +106,7 @@ def read_trajectories(
         UnsupportedError: arrays of a form that no policy here deals with.
     """
     folder = expanded(folder)
-    if not folder.is_dir():
+    if not folder.is_dir() and not (folder.is_file() and folder.suffix == ".npz"):
         raise DataError(
             f"{folder} is no folder: give one that 'everyformer collect' wrote, or one of .npz "
             "files, one an episode"
@@ -110,6 +119,23 @@ def read_trajectories(
     if environment is not None:
         found.require(without_defaults(environment))
     return found
+
+
+def holds_trajectories(path: Path) -> bool:
+    """Whether `read_trajectories` would take it for its own, by names alone."""
+    if (path / FACTS).is_file():
+        return True
+    files = [path] if path.suffix == ".npz" else sorted(path.glob("*.npz")) if path.is_dir() else []
+    return bool(files) and _names(files[0]) >= {"observations", "actions"}
+
+
+def _names(path: Path) -> set[str]:
+    """The names of the arrays of an .npz; none of what is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return set()
 
 
 def _read_sealed(folder: Path) -> Trajectories:
@@ -128,7 +154,7 @@ def _read_sealed(folder: Path) -> Trajectories:
 
 
 def _read_bare(folder: Path, environment: EnvironmentConfig | None) -> Trajectories:
-    paths = sorted(folder.glob("*.npz"))
+    paths = [folder] if folder.is_file() else sorted(folder.glob("*.npz"))
     if not paths:
         raise DataError(
             f"{folder} holds neither {FACTS} nor .npz files: give a folder that 'everyformer "
@@ -152,7 +178,8 @@ def _read_bare(folder: Path, environment: EnvironmentConfig | None) -> Trajector
     for path, episode in zip(paths, episodes, strict=True):
         with _naming(path):
             episode.require(observations, actions)
-    recipe = f"read from {len(paths)} files, {paths[0].name} and so on"
+    several = f"{len(paths)} files, {paths[0].name} and so on"
+    recipe = f"read from {several if len(paths) > 1 else paths[0].name}"
     return Trajectories(episodes, observations, actions, environment, recipe)
 
 

@@ -1,4 +1,5 @@
-"""`frames`: the pictures of an episode, which is played once more from its seed and its actions.
+"""`frames`: the pictures of an episode, which is played once more from its seed and its actions;
+`write_film`: pictures as a file that moves.
 
 So any recorded episode of an environment that can be drawn becomes a film afterwards, whoever
 played it, and nothing is drawn while data are collected.
@@ -6,12 +7,18 @@ played it, and nothing is drawn while data are collected.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from everyformer.core.errors import DataError
+from everyformer.core.extras import extra_module
+from everyformer.core.files import file_written_whole
 from everyformer.rl.build import EnvironmentConfig, make_environment
 from everyformer.rl.episode import Episode
 
+RATE = 15
+"""pictures a second where the environment does not say"""
 CLOSE = 1e-6
 """to which rewards are the same when an episode is played once more"""
 
@@ -46,3 +53,22 @@ def frames(environment: EnvironmentConfig, episode: Episode) -> np.ndarray:
     finally:
         drawn.close()
     return np.stack(pictures)  # type: ignore[arg-type]
+
+
+def write_film(environment: EnvironmentConfig, episode: Episode, path: Path) -> Path:
+    """Write an episode as an animated GIF, whole or not at all.
+
+    Raises:
+        MissingExtraError: pillow is not installed.
+        Those of `frames`.
+    """
+    images = extra_module("PIL.Image", "images", "a film", "pillow")
+    trial = make_environment(environment)
+    rate = trial.metadata.get("render_fps") or RATE
+    trial.close()
+    first, *rest = [images.fromarray(picture) for picture in frames(environment, episode)]
+    with file_written_whole(path) as file:
+        first.save(
+            file, format="GIF", save_all=True, append_images=rest, duration=1000 / rate, loop=0
+        )
+    return path

@@ -61,7 +61,8 @@ def evaluate(
         ``accuracy_interval``, ``top5`` (from five classes on), ``scored``, ``sequences``; with
         text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval; with numbers
         ``mae``, ``rmse``, ``r2`` and the same of answering the mean (``mean_mae`` ...); with
-        classes the measures of `ClassErrors`. Intervals are normal over sequences; of classifiers'
+        classes the measures of `ClassErrors`; with actions ``action_loss`` in place of
+        ``perplexity``. Intervals are normal over sequences; of classifiers'
         accuracy, Wilson's. A model whose losses are no cross-entropies of its logits makes no
         guesses, so it has no accuracy.
 
@@ -141,7 +142,7 @@ def _count(out: ModelOutput, batch: Batch) -> Tensor:
     """What `_summary` needs, summed over sequences: of each, n scored targets, s loss, c hits."""
     rows, targets = len(batch.targets), batch.targets
     if out.each is not None:
-        n, s = ((targets != -100).cpu().double().sum(1), out.each.cpu().double().sum(1))
+        n, s = (batch.counted.cpu().double().sum(1), out.each.cpu().double().sum(1))
         return _sums(n, s, torch.zeros_like(n), torch.zeros_like(n))
     if targets.is_floating_point() or out.logits.shape[:-1] != targets.shape:
         # the model's loss is not one over classes: a batch is the smallest unit known
@@ -171,8 +172,11 @@ def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
     else:
         accuracy, around = ratio(rows, n, nn_, c, cc, cn)
         clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
-        # beyond this a perplexity is no longer a floating-point number
-        found["perplexity"] = math.exp(min(loss, 700.0))
+        if TASKS[dataset.task].acts:
+            found |= {"action_loss": loss, "action_loss_interval": interval}
+        else:
+            # beyond this a perplexity is no longer a floating-point number
+            found["perplexity"] = math.exp(min(loss, 700.0))
         found |= {"accuracy": accuracy, "accuracy_interval": clipped}
     if top5:
         found["top5"] = five / n

@@ -38,8 +38,7 @@ def forward(
     model: nn.Module, batch: Batch, state: StackState | None = None, **options: Any
 ) -> ModelOutput:
     """The model's output and loss on a batch; one with a memory goes on from ``state``."""
-    given = {"state": state, "labels": batch.labels, "neighbours": batch.neighbours}
-    options |= {name: value for name, value in given.items() if value is not None}
+    options |= batch.beside if state is None else {"state": state, **batch.beside}
     return model(batch.inputs, targets=batch.targets, mask=batch.mask, **options)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
 from everyformer.core.state import StackState
@@ -116,7 +116,7 @@ def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers 
     """What a pair is tried on; None where it has no meaning."""
     count, options = 1, {}
     if "layers" in pair:
-        count, options = chance.choice((2, 3)), _around(chance)
+        count, options = chance.choice((2, 3)), _around(case, chance)
     if "scaled" not in pair:
         layers = Layers(case, count, options)
         return None if "packed" in pair and layers.model.stack.lead is not None else layers
@@ -133,14 +133,20 @@ def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers 
         return None
 
 
-def _around(chance: random.Random) -> dict[str, Any]:
-    """Any choice for the genes around a stack, with options that it is tried on."""
-    options: dict[str, Any] = {}
-    for gene in (gene for gene in GENES.values() if gene.footing):
-        options[gene.name] = name = chance.choice(gene.alternatives.names())
-        tried = gene.alternatives.get(name).trials.variants
-        options[f"{gene.name}_options"] = dict(chance.choice(tried or ({},)))
-    return options
+def _around(case: Case, chance: random.Random) -> dict[str, Any]:
+    """Any choice for the genes around a stack that the case does not refuse, with options that it
+    is tried on."""
+    while True:
+        options: dict[str, Any] = {}
+        for gene in (gene for gene in GENES.values() if gene.footing):
+            options[gene.name] = name = chance.choice(gene.alternatives.names())
+            tried = gene.alternatives.get(name).trials.variants
+            options[f"{gene.name}_options"] = dict(chance.choice(tried or ({},)))
+        try:
+            Layers(case, 1, options)
+        except GeneError:
+            continue
+        return options
 
 
 @dataclass(frozen=True)

@@ -176,8 +176,9 @@ def keeps(member: Member, check: Check, device: str, dtype: torch.dtype) -> None
         with tempfile.TemporaryDirectory() as folder:
             save_model(model, Path(folder) / "model")
             loaded = load_model(Path(folder) / "model").to(device).eval()
-            same = loaded(inputs, targets=targets).logits
-            expected = model(inputs, targets=targets).logits
+            beside = model.beside(inputs)
+            same = loaded(inputs, targets=targets, **beside).logits
+            expected = model(inputs, targets=targets, **beside).logits
             check.close(same, expected, 0.0, f"{task}: loaded")
             check.true(isinstance(loaded.config, ModelConfig), f"{task}: config came back")
             weights = Path(folder) / "model" / "model.safetensors"
@@ -210,7 +211,7 @@ def _losses(member: Member, task: str, device: str, stop: int | None) -> list[fl
         if step == stop:
             model, optimiser = _through_disk(model, optimiser, device)
         torch.manual_seed(step)
-        loss = model(inputs, targets=targets).loss
+        loss = model(inputs, targets=targets, **model.beside(inputs)).loss
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

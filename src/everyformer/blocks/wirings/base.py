@@ -24,9 +24,10 @@ from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import LayerOutput, Losses, add_losses
 from everyformer.core.panels import Recorded
-from everyformer.core.state import State
+from everyformer.core.state import StackState, State
 from everyformer.core.taps import Tap
 from everyformer.core.trials import Trials
+from everyformer.engines.rows import gather_rows
 
 Part = Literal["mixer", "cross", "feedforward"]
 Norm = Callable[[Tensor], Tensor]
@@ -64,6 +65,9 @@ class Layer(Protocol):
 
     def weights_of(self, part: Part) -> dict[str, nn.Parameter]:
         """The weights of all three."""
+
+    def extend(self, stream: Stream, *, mask: Mask | None = None, state: State) -> State:
+        """The state behind the stream, without the layer's output."""
 
 
 class Wiring:
@@ -111,16 +115,25 @@ class Wiring:
         """The stream with a sub-layer's output in it."""
         raise NotImplementedError
 
+    def pick(self, stream: Stream, chosen: Tensor) -> Stream:
+        """The stream of the tokens at the indices ``chosen`` (B, n) alone."""
+        raise NotImplementedError
+
     def run(self, blocks: Sequence[Layer], x: Tensor, given: Pass) -> Stream:
         """The stream that begins with ``x``, behind all layers."""
         raise NotImplementedError
 
     @final
     def step(
-        self, stream: Stream, around: Around, f: Callable[[Tensor], LayerOutput]
+        self,
+        stream: Stream,
+        around: Around,
+        f: Callable[[Tensor], LayerOutput],
+        chosen: Tensor | None = None,
     ) -> tuple[Stream, LayerOutput]:
-        """One sub-layer."""
+        """One sub-layer; with ``chosen`` (B, n) ``f`` reads all tokens and answers for these."""
         out = f(self.read(stream, around))
+        stream = stream if chosen is None else self.pick(stream, chosen)
         return self.join(stream, out.y, around), out
 
 
@@ -144,6 +157,10 @@ class Residual(Wiring):
         return stream + added
 
     @final
+    def pick(self, stream: Tensor, chosen: Tensor) -> Tensor:
+        return gather_rows(stream, chosen)
+
+    @final
     def run(self, blocks: Sequence[Layer], x: Tensor, given: Pass) -> Tensor:
         stream: Tensor = given.run(blocks, x)
         return stream
@@ -158,12 +175,18 @@ class Pass:
     context: Sequence[State] | None = None
     """of a decoder, what each block's reader made of the encoder's output"""
     mask: Mask | None = None
-    state: Sequence[State] | None = None
+    state: list[State] | None = None
     """of each layer's mixer"""
     order: Sequence[int] | None = None
     """which block is applied at each step (default: each once); layers below are steps"""
     taps: Collection[Tap] = ()
     """what is wanted of the inside"""
+    carried: StackState | None = None
+    """the state of the whole stack, of a depth that drives"""
+    front: int = 0
+    """learned tokens in front of the text"""
+    pending: State | None = field(default=None, init=False)
+    """what the stack's state holds of tokens that layers have still to take in"""
     losses: Losses = field(default_factory=dict, init=False)
     """the layers' terms, summed by name"""
     states: list[State] = field(default_factory=list, init=False)
@@ -175,24 +198,51 @@ class Pass:
         """The stream behind all ``blocks``."""
         self.collect(0, {"block-output": stream})
         for layer, n in enumerate(range(len(blocks)) if self.order is None else self.order):
-            block = blocks[n]
-            if self.added is not None:
-                stream = block.wiring.shift(stream, self.added[n])
-            out = self.through(block, n, layer, stream)
-            stream = out.y
-            if out.state is not None:
-                self.states.append(out.state)
-            add_losses(self.losses, out.losses)
-            self.collect(layer + 1, {"block-output": stream, **out.taps})
+            stream = self.step(blocks, n, layer, stream)
         return stream
+
+    def step(
+        self,
+        blocks: Sequence[Layer],
+        n: int,
+        layer: int,
+        stream: Stream,
+        chosen: Tensor | None = None,
+    ) -> Stream:
+        """The stream behind block ``n`` at the step ``layer``.
+
+        With ``chosen`` (B, tokens) it is that of the tokens at these indices alone: all are read,
+        the others cost what a mixer does for its keys.
+        """
+        block = blocks[n]
+        out = self.through(block, n, layer, self._shifted(block, n, stream), chosen)
+        if out.state is not None:
+            self.states.append(out.state)
+        add_losses(self.losses, out.losses)
+        self.collect(layer + 1, {"block-output": out.y, **out.taps})
+        return out.y
+
+    def extend(
+        self, blocks: Sequence[Layer], n: int, layer: int, stream: Stream, mask: Mask | None
+    ) -> None:
+        """Take a stream into the state of block ``n`` at the step ``layer``, without outputs."""
+        assert self.state is not None
+        block = blocks[n]
+        stream = self._shifted(block, n, stream)
+        self.state[layer] = block.extend(stream, mask=mask, state=self.state[layer])
+
+    def _shifted(self, block: Layer, n: int, stream: Stream) -> Stream:
+        return stream if self.added is None else block.wiring.shift(stream, self.added[n])
 
     def collect(self, layer: int, inside: dict[str, Any]) -> None:
         """Keep what is wanted of the ``inside`` of a layer, counted from 1."""
         named = {Tap(name, layer): value for name, value in inside.items()}
         self.found |= {tap: value for tap, value in named.items() if tap in self.taps}
 
-    def through(self, block: Layer, n: int, layer: int, stream: Stream) -> LayerOutput:
-        """One layer: block ``n`` at the step ``layer``."""
+    def through(
+        self, block: Layer, n: int, layer: int, stream: Stream, chosen: Tensor | None = None
+    ) -> LayerOutput:
+        """One layer: block ``n`` at the step ``layer``, for all tokens or those ``chosen``."""
         raise NotImplementedError
 
     def given(self, n: int, layer: int) -> dict[str, Any]:
@@ -214,9 +264,13 @@ class Forward(Pass):
     checkpointing: bool = False
     """whether of a layer its input alone is kept for the backward pass"""
 
-    def through(self, block: Layer, n: int, layer: int, stream: Stream) -> LayerOutput:
+    def through(
+        self, block: Layer, n: int, layer: int, stream: Stream, chosen: Tensor | None = None
+    ) -> LayerOutput:
         given = self.given(n, layer)
         given["taps"] = self.inside(layer + 1)
+        if chosen is not None:
+            given["chosen"] = chosen
         if not self.checkpointing:
             out: LayerOutput = block(stream, **given)
             return out

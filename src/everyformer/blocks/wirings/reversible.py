@@ -179,7 +179,9 @@ class Recorded(Pass):
         run.tensors += read
         return run
 
-    def through(self, block: Layer, n: int, layer: int, stream: Halves) -> LayerOutput:
+    def through(
+        self, block: Layer, n: int, layer: int, stream: Halves, chosen: Tensor | None = None
+    ) -> LayerOutput:
         given, after, losses = self.given(n, layer), None, {}
         for part in block.parts:
             random = _random_states(stream.a)

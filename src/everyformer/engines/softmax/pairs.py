@@ -53,13 +53,16 @@ class Pairs:
         regular: bool,
         causal: bool = False,
         farthest: int | None = None,
+        length: int | None = None,
     ) -> Pairs:
         """All distances that L queries and S keys can have, if the keys end with the queries.
 
         ``regular``: the last query stands where the last key does and both count up by one. Any
         other positions may be given if visible pairs are at most S - 1 apart, or ``farthest``.
+        ``length``: tokens that the queries are some of (default: they are all).
         """
-        length, far = queries.shape[-1], keys.shape[-1] - 1 if farthest is None else farthest
+        length = queries.shape[-1] if length is None else length
+        far = keys.shape[-1] - 1 if farthest is None else farthest
         # an exported graph serves lengths of which a view would be right for all but one or two
         regular = regular and not torch.compiler.is_exporting()
         return cls(queries, keys, far, length + far, length, regular, causal)

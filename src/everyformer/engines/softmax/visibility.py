@@ -107,6 +107,30 @@ def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, T
     return replace(mask, documents=None, allowed=allowed, bias=bias), whole
 
 
+def of_queries(mask: Mask | None, chosen: Tensor) -> Mask | None:
+    """A mask for the queries at the indices ``chosen`` (B, n) alone, with all keys.
+
+    Pairs are (batch, heads or 1, n, keys) then, and documents are among them.
+    """
+    if mask is None:
+        return None
+
+    def rows(pairs: Tensor | None) -> Tensor | None:
+        if pairs is None or pairs.dim() < 2 or pairs.shape[-2] == 1:
+            return pairs
+        wide = pairs.reshape(*[1] * (4 - pairs.dim()), *pairs.shape)
+        wide = wide.expand(chosen.shape[0], -1, -1, -1)
+        index = chosen[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3])
+        return wide.gather(2, index)
+
+    allowed = rows(mask.allowed)
+    if mask.documents is not None:
+        runs = runs_of(mask.documents, mask.keep)
+        same = (runs.gather(1, chosen)[:, :, None] == runs[:, None, :])[:, None]
+        allowed = same if allowed is None else allowed & same
+    return replace(mask, documents=None, allowed=allowed, bias=rows(mask.bias))
+
+
 def counts_up(keep: Tensor | None) -> bool:
     """Whether real tokens of every row stand side by side, so that indices tell their distances.
 

@@ -27,6 +27,7 @@ from everyformer.genes import GENES
 from everyformer.interop.convert.architecture import HubArchitecture
 from everyformer.interop.convert.bert import BERT, ROBERTA
 from everyformer.interop.convert.bigbird import BIGBIRD
+from everyformer.interop.convert.decision_transformer import DECISION_TRANSFORMER
 from everyformer.interop.convert.gpt2 import GPT2
 from everyformer.interop.convert.llama import LLAMA, MISTRAL, QWEN2
 from everyformer.interop.convert.longformer import LONGFORMER
@@ -42,7 +43,10 @@ from everyformer.training.storage import read_tensors
 
 ARCHITECTURES: dict[str, HubArchitecture] = {
     known.model_type: known
-    for known in (GPT2, BERT, ROBERTA, VIT, MARIAN, LLAMA, MISTRAL, QWEN2, LONGFORMER, BIGBIRD)
+    for known in (
+        *(GPT2, BERT, ROBERTA, VIT, MARIAN, LLAMA, MISTRAL, QWEN2, LONGFORMER, BIGBIRD),
+        DECISION_TRANSFORMER,
+    )
 }
 WANTED = ("*.json", "*.safetensors", "merges.txt", "*.spm")
 """files that are read of a checkpoint on the hub"""
@@ -187,7 +191,10 @@ def _counterpart(config: ModelConfig, model_type: str | None) -> HubArchitecture
 
 def _configured(described: Mapping[str, Any], task: str, options: Mapping[str, Any]) -> ModelConfig:
     """The config of what they describe; embeddings are scaled where they say so."""
-    values = {"scale_embedding": False, **described, **options}
+    values = {"scale_embedding": False, **described}
+    for name, value in options.items():
+        tables = isinstance(value, dict) and isinstance(values.get(name), dict)
+        values[name] = {**values[name], **value} if tables else value
     return configure(values.pop("member"), task, **values)
 
 

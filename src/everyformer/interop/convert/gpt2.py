@@ -22,6 +22,7 @@ NAMES = {
     "embedding_dropout": "embd_pdrop",
     "attention_dropout": "attn_pdrop",
 }
+BIASES = ("biases.query", "biases.key", "biases.value")
 NORMS = {"mixer_norm": "ln_1", "feedforward_norm": "ln_2"}
 
 
@@ -39,16 +40,23 @@ def _rules(config: ModelConfig) -> list[Rule]:
     rules = [
         Rule(("embedding.weight",), ("transformer.wte.weight",)),
         Rule(("position.table",), ("transformer.wpe.weight",)),
-        *same("stack.norm", "transformer.ln_f"),
-        *in_layers(config.layers, "transformer.h", NORMS),
+        *layer_rules(config, "transformer"),
     ]
     if not config.tie:
         rules.append(Rule(("head.weight",), ("lm_head.weight",)))
-    biases = ("biases.query", "biases.key", "biases.value")
+    return rules
+
+
+def layer_rules(config: ModelConfig, prefix: str) -> list[Rule]:
+    """All layers and the norm behind them."""
+    rules = [
+        *same("stack.norm", f"{prefix}.ln_f"),
+        *in_layers(config.layers, f"{prefix}.h", NORMS),
+    ]
     for n in range(config.layers):
-        ours, theirs = f"stack.blocks.{n}", f"transformer.h.{n}"
+        ours, theirs = f"stack.blocks.{n}", f"{prefix}.h.{n}"
         for own, other, weight, parts in (
-            ("mixer.project", "attn.c_attn", "weights.0", biases),
+            ("mixer.project", "attn.c_attn", "weights.0", BIASES),
             ("mixer.out", "attn.c_proj", "weight", ("bias",)),
             ("feedforward.up", "mlp.c_fc", "weight", ("bias",)),
             ("feedforward.down", "mlp.c_proj", "weight", ("bias",)),

@@ -112,7 +112,7 @@ def open_source(
         check_finite(model, folder)
         tokenizer = read_start(folder).tokenizer
         note = "none is saved with it" if tokenizer is None else str(tokenizer)
-        return Opened(model, None, tokenizer, note if not TASKS[model.config.task].pictures else "")
+        return Opened(model, None, tokenizer, note if TASKS[model.config.task].reads_text else "")
     if kind is None:
         imported = import_timm(folder)
     elif kind == WRAPPED:
@@ -122,7 +122,7 @@ def open_source(
     model, report = imported
     check_finite(model, folder)
     found = Found(None, "")
-    if not TASKS[model.config.task].pictures:
+    if TASKS[model.config.task].reads_text:
         found = import_tokenizer(folder, model.config.vocabulary)
     return Opened(model, report, *found)
 

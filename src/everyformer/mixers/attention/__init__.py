@@ -34,10 +34,17 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
+from everyformer.engines.rows import gather_rows
 from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
-from everyformer.engines.softmax.visibility import Visibility, counts_up, visibility, with_past
+from everyformer.engines.softmax.visibility import (
+    Visibility,
+    counts_up,
+    of_queries,
+    visibility,
+    with_past,
+)
 from everyformer.memory.base import Beside, Heads, Segment, by_contents
 from everyformer.mixers import MIXERS
 from everyformer.mixers.attention.options import AttentionOptions
@@ -233,6 +240,37 @@ class Attention(BuiltMixer):
         k, v = self.project.one(x, "key"), self.project.one(x, "value")
         keep = None if mask is None else mask.keep
         return state.append(self.rotate(k, positions), v, positions, keep).last(self.reach)
+
+    @property
+    def answers_some(self) -> bool:
+        """With a memory, what is carried on is made of all outputs."""
+        return self.memory is None
+
+    def answer(
+        self, x: Tensor, chosen: Tensor, mask: Mask | None, state: State | None
+    ) -> MixerOutput:
+        """`forward` for the queries at the indices ``chosen`` (B, n), with all keys and values."""
+        self.check_input(x, None, mask, state)
+        assert state is None or isinstance(state, KeyValueState)
+        given = of_queries(mask, chosen)
+        if state is not None:
+            given, _ = with_past(given, x.shape[1], state.keys.shape[2])
+        keep = None if mask is None else mask.keep
+        of_k = self._positions(x, mask, None if state is None else state.seen)
+        of_k = of_k.expand(x.shape[0], -1)
+        of_q = of_k.gather(1, chosen)
+        q = self.rotate(self.project.one(gather_rows(x, chosen), "query"), of_q)
+        k, v = self.project.one(x, "key"), self.project.one(x, "value")
+        k = self.rotate(k, of_k)
+        cache = None
+        if state is not None:
+            cache = state.append(k, v, of_k, keep)
+            k, v = cache.keys, cache.values
+            keep, of_k = cache.slots()
+            cache = cache.last(self.reach)
+        visible = visibility(given, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep)
+        pairs = Pairs.of(of_q, of_k, regular=False, causal=self.causal, length=x.shape[1])
+        return MixerOutput(self.attend(q, k, v, visible, pairs), cache, {})
 
     def _cross(
         self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None

@@ -18,7 +18,9 @@ class Task(gymnasium.Env[Observation, Any], Generic[Observation]):
     """Base of environments with numbered actions that end after ``steps`` steps at the latest.
 
     Random numbers are drawn in `begin` alone, so an episode follows from its seed and its actions.
-    ``info["success"]`` tells at every step whether the task has been solved.
+    ``info["success"]`` tells at every step whether the task has been solved, and
+    ``metadata["reference_returns"]`` the mean returns of random actions and of the expert with the
+    usual options, by which others may be normalised.
 
     Args:
         steps: an episode has at most; it is truncated there if `move` has not ended it.

@@ -74,6 +74,8 @@ class GraphPath(Task[np.int64]):
         graph: seed of the graph and its goal.
     """
 
+    metadata = {**Task.metadata, "reference_returns": (-8.1, -2.6)}  # noqa: RUF012
+
     def __init__(
         self,
         nodes: int = 20,

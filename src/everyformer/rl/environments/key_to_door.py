@@ -43,6 +43,8 @@ class KeyToDoor(Task[np.ndarray]):
         apples: that lie there.
     """
 
+    metadata = {**Task.metadata, "reference_returns": (0.09, 1.0)}  # noqa: RUF012
+
     def __init__(
         self,
         size: int = 4,

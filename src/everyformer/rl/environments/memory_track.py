@@ -37,6 +37,8 @@ class MemoryTrack(Task[np.ndarray]):
         cue_steps: first steps, at which the cue is seen and the agent cannot move.
     """
 
+    metadata = {**Task.metadata, "reference_returns": (-1.3, 0.4)}  # noqa: RUF012
+
     def __init__(self, steps: int = 16, cue_steps: int = 2, render_mode: str | None = None) -> None:
         self.cue_steps = converted(Count, cue_steps, "--env.cue-steps")
         super().__init__(converted(Count, steps, "--env.steps"), render_mode)

@@ -35,6 +35,8 @@ class TMaze(Task[np.ndarray]):
         length: steps from the cue to the junction.
     """
 
+    metadata = {**Task.metadata, "reference_returns": (-2.47, 4.0)}  # noqa: RUF012
+
     def __init__(self, length: int = 10, render_mode: str | None = None) -> None:
         self.length = converted(Count, length, "--env.length")
         super().__init__(SLACK * (self.length + 1), render_mode)

@@ -1,0 +1,210 @@
+"""Episodes of a trained run: what `eval` says of them, and what `generate` records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from everyformer.cli.console import table
+from everyformer.cli.parsing import say
+from everyformer.core.config import from_dict
+from everyformer.core.errors import ConfigError, EveryformerError
+from everyformer.core.files import expanded
+from everyformer.core.plain import from_json
+from everyformer.core.pulse import doing
+from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.generation.config import PlayConfig
+from everyformer.rl.build import EnvironmentConfig
+
+if TYPE_CHECKING:
+    from everyformer.cli.trained import TrainedRun
+    from everyformer.models.decision import DecisionModel
+    from everyformer.rl.trajectories import Trajectories
+
+PREFIX = "--env."
+MEASURES = ("return", "normalised", "success", "steps")
+
+
+def take_environment(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Options of an environment among ``words`` (``--env.length 20``) by name, and other words.
+
+    Several values of one option are a list.
+
+    Raises:
+        ConfigError: an option without a value.
+    """
+    found: dict[str, list[Any]] = {}
+    rest: list[str] = []
+    name = None
+    for word in words:
+        if word.startswith(PREFIX):
+            name, equals, value = word.removeprefix(PREFIX).partition("=")
+            name = name.replace("-", "_")
+            found[name] = [_value(value)] if equals else []
+        elif name is not None and (not word.startswith("-") or _is_number(word)):
+            found[name].append(_value(word))
+        else:
+            name = None
+            rest.append(word)
+    for option, values in found.items():
+        if not values:
+            raise ConfigError(f"{PREFIX}{option.replace('_', '-')} needs a value")
+    mask = {"mask": found.pop("mask")} if "mask" in found else {}
+    single = {option: v[0] if len(v) == 1 else v for option, v in found.items()}
+    return {**single, **mask}, rest
+
+
+def check_playing(trained: TrainedRun, play: PlayConfig, options: dict[str, Any]) -> bool:
+    """Whether episodes are to be played.
+
+    Raises:
+        ConfigError: options of that for a run that does not act.
+    """
+    if TASKS[trained.task].acts:
+        return play != PlayConfig() or bool(options)
+    given = [name for name in ("env", "target", "episodes", "delayed", "rolling", "parallel")
+             if getattr(play, name) != getattr(PlayConfig, name)]  # fmt: skip
+    given += [f"env.{name}" for name in options]
+    if given:
+        raise ConfigError(
+            f"--{given[0].replace('_', '-')} is for runs that act ({', '.join(tasks_that('acts'))})"
+            f", and this one has the task {trained.task}: leave it out"
+        )
+    return False
+
+
+def played_by(
+    trained: TrainedRun, play: PlayConfig, options: dict[str, Any], average: int | None = None
+) -> list[tuple[float | None, Trajectories]]:
+    """Episodes for every target that is asked for."""
+    from everyformer.generation import playing
+
+    model = cast("DecisionModel", trained.model(average))
+    environment = environment_of(trained, play, options)
+    data = trained.values.get("data", {})
+    delayed = data.get("delayed", False) if play.delayed is None else play.delayed
+    count = play.episodes or playing.EPISODES
+    found: list[tuple[float | None, Trajectories]] = []
+    for target in targets_of(trained, model, play):
+        asked = "" if target is None else f", asked for {target:g}"
+        with doing(f"playing {count} episodes of {environment}{asked}"):
+            made = playing.play(model, environment, target, play, delayed=delayed)
+        found.append((target, made))
+    return found
+
+
+def environment_of(
+    trained: TrainedRun, play: PlayConfig, options: dict[str, Any]
+) -> EnvironmentConfig:
+    """The environment that is named, or that of the run's data, with ``options`` on top.
+
+    Raises:
+        ConfigError: neither is known.
+    """
+    told = trained.values.get("data", {}).get("environment")
+    known = None if told is None else from_dict(EnvironmentConfig, told)
+    mask = options.get("mask")
+    more = {name: value for name, value in options.items() if name != "mask"}
+    if known is not None and play.env in (None, known.name):
+        hidden = known.mask if mask is None else tuple(mask)
+        return EnvironmentConfig(known.name, hidden, known.options | more)
+    if play.env is None:
+        raise ConfigError(
+            f"the environment of the {'model' if trained.saved else 'data'} is not known: name it "
+            "with --env"
+        )
+    return EnvironmentConfig(play.env, tuple(mask or ()), more)
+
+
+def targets_of(
+    trained: TrainedRun, model: DecisionModel, play: PlayConfig
+) -> tuple[float | None, ...]:
+    """The returns that are asked for.
+
+    Raises:
+        ConfigError: some are, of a model that reads none; or none, and the data's are not known.
+    """
+    chosen = model.config.decision
+    if chosen.body != "layers" or not chosen.return_to_go:
+        if play.target:
+            raise ConfigError(
+                f"--target {play.target[0]:g}: this {model.config.member} reads no return-to-go, "
+                "so none can be asked for: leave it out"
+            )
+        return (None,)
+    if play.target:
+        return play.target
+    returns = trained.values.get("data", {}).get("returns")
+    if returns is None:
+        raise ConfigError(
+            f"the model in {trained.path} does not know the returns of its data: say what to ask "
+            "for with --target"
+        )
+    return (float(returns["return_max"]),)
+
+
+def rows_of(found: Sequence[tuple[float | None, Trajectories]]) -> list[dict[str, Any]]:
+    """What the episodes came to, a row a target."""
+    from everyformer.generation.playing import played
+
+    return [{"target": target, **played(each)} for target, each in found]
+
+
+def returns_table(rows: Sequence[dict[str, Any]]) -> str:
+    """The same for people: means with their 95% intervals."""
+    names = [name for name in MEASURES if any(name in row for row in rows)]
+    cells = []
+    for row in rows:
+        line = ["-" if row["target"] is None else f"{row['target']:g}", row["episodes"]]
+        for name in names:
+            around = row[f"{name}_interval"]
+            span = f" ({around[0]:.4g} to {around[1]:.4g})" if around else ""
+            line.append(f"{row[name]:.4g}{span}")
+        cells.append(line)
+    return table(["asked for", "episodes", *names], cells)
+
+
+def record(
+    trained: TrainedRun,
+    play: PlayConfig,
+    options: dict[str, Any],
+    out: str | None,
+    average: int | None = None,
+) -> tuple[Path, Path | None, list[dict[str, Any]]]:
+    """Play and write: the folder of the episodes, a film of the first one where it can be drawn,
+    and what they came to.
+
+    Raises:
+        ConfigError: several targets, or the folder holds something.
+    """
+    from everyformer.rl.folder import require_free, write_trajectories
+    from everyformer.rl.replay import write_film
+
+    folder = trained.path / "episodes" if out is None else expanded(out)
+    if len(play.target) > 1:
+        raise ConfigError("episodes are recorded for one --target at a time: give one")
+    require_free(folder)
+    found = played_by(trained, play, options, average)
+    [(_, episodes)] = found
+    write_trajectories(episodes, folder)
+    assert episodes.environment is not None
+    film = folder.with_name(f"{folder.name}.gif")
+    try:
+        write_film(episodes.environment, episodes.episodes[0], film)
+    except EveryformerError as error:
+        say(f"no film: {error}")
+        return folder, None, rows_of(found)
+    return folder, film, rows_of(found)
+
+
+def _value(text: str) -> Any:
+    try:
+        return from_json(text)
+    except json.JSONDecodeError:
+        return {"yes": True, "no": False, "true": True, "none": None}.get(text.lower(), text)
+
+
+def _is_number(word: str) -> bool:
+    return isinstance(_value(word), int | float)

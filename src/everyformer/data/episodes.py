@@ -1,0 +1,290 @@
+"""Episodes as the data of the task `decision`: windows of K steps, padded on the left.
+
+    train_batch    a step of the training part, all alike, begins a window: an episode with a
+                   probability that grows with its length, then a start within it
+    validation     the held-out episodes, cut into windows from their starts on
+
+Returns-to-go are those of whole episodes, before any window is cut. What a window lacks at its end
+stands as padding in front: zeros that are masked, and -100 for actions that are chosen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from everyformer.core.config import to_dict
+from everyformer.core.errors import DataError
+from everyformer.core.files import expanded
+from everyformer.core.tasks import TaskName
+from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.cache import digest
+from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset, Spread
+from everyformer.data.selection import held_out_draw, spread
+from everyformer.models.options import EpisodeShape
+from everyformer.rl.build import EnvironmentConfig
+from everyformer.rl.episode import returns_to_go
+from everyformer.rl.folder import holds_trajectories, read_trajectories
+from everyformer.rl.minari_sets import read_minari
+from everyformer.rl.spaces import Space
+from everyformer.rl.trajectories import Statistics, Trajectories
+
+MINARI = "minari:"
+TINY = 1e-6
+"""added to standard deviations of states"""
+FEW = 4
+"""channels of a picture at most, where they stand last"""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EpisodeDataset(Dataset):
+    """Windows of episodes."""
+
+    shape: EpisodeShape
+    """what a model must know of states and actions"""
+    environment: EnvironmentConfig | None
+    """None where it is not known"""
+    recipe: str
+    returns: Statistics
+    """of all episodes, held out or not"""
+    delayed: bool
+    """whether all of an episode's rewards come with its last step"""
+    states: np.ndarray
+    """(steps, ...) of all episodes, one after the other"""
+    actions: np.ndarray
+    """(steps,) int64 or (steps, N) float32"""
+    wanted: np.ndarray
+    """(steps,) returns-to-go"""
+    starts: np.ndarray
+    """(episodes,), where each begins"""
+    lengths: np.ndarray
+    """(episodes,)"""
+    train: np.ndarray
+    """episodes that are trained on"""
+    held_out: np.ndarray
+    """episodes that are not"""
+
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        ends = self.lengths[self.train].cumsum()
+        self.training_rows(len(ends))
+        drawn = np.random.default_rng((seed, step)).integers(ends[-1], size=size)
+        row = np.searchsorted(ends, drawn, side="right")
+        episodes = self.train[row]
+        return self.windows(episodes, drawn - (ends[row] - self.lengths[episodes]))
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        counts = -(-self.lengths[self.held_out] // self.shape.context)
+        episodes = np.repeat(self.held_out, counts)
+        begins = np.arange(len(episodes)) - np.repeat(counts.cumsum() - counts, counts)
+        chosen = spread(len(episodes), limit)
+        for first in range(0, len(chosen), size):
+            rows = chosen[first : first + size]
+            yield self.windows(episodes[rows], begins[rows] * self.shape.context)
+
+    def windows(self, episodes: np.ndarray, begins: np.ndarray) -> Batch:
+        """The windows of these episodes that begin at these of their steps, (B,) each."""
+        context = self.shape.context
+        count = np.minimum(context, self.lengths[episodes] - begins)
+        step = np.arange(context) + (begins + count - context)[:, None]
+        keep = step >= begins[:, None]
+        step = np.where(keep, step, 0)
+        rows = step + self.starts[episodes, None]
+        return Batch(
+            inputs=_padded(self.states[rows], keep),
+            targets=_padded(self.actions[rows], keep, IGNORED if self.shape.discrete else 0),
+            keep=torch.from_numpy(keep),
+            returns=_padded(self.wanted[rows].astype(np.float32), keep),
+            actions=_padded(self.actions[rows], keep),
+            timesteps=torch.from_numpy(step),
+        )
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        return super().model_options | {"episodes": to_dict(self.shape)}
+
+    def summary(self) -> dict[str, Any]:
+        facts = {
+            "environment": to_dict(self.environment),
+            "recipe": self.recipe,
+            "returns": dataclasses.asdict(self.returns),
+            "delayed": self.delayed,
+        }
+        return super().summary() | facts
+
+
+def _padded(values: np.ndarray, keep: np.ndarray, padding: int = 0) -> torch.Tensor:
+    real = keep.reshape(*keep.shape, *[1] * (values.ndim - 2))
+    return torch.from_numpy(np.where(real, values, np.array(padding, values.dtype)))
+
+
+def holds_episodes(source: str) -> bool:
+    """Whether a source is trajectories: one of Minari's, or a folder or file of ours."""
+    return source.startswith(MINARI) or holds_trajectories(expanded(source))
+
+
+def load_episodes(config: DataConfig, task: TaskName) -> EpisodeDataset:
+    """The trajectories that ``config`` names as the data of ``task``.
+
+    Raises:
+        DataError: they cannot be read or contradict one another; there is one episode alone, so
+            that none can be held out.
+        UnsupportedError: states or actions of a kind that no model here reads.
+        MissingExtraError: gymnasium or minari is needed and not installed.
+    """
+    return episode_dataset(read(config.source), config, task, _name(config.source))
+
+
+def episode_dataset(
+    found: Trajectories, config: DataConfig, task: TaskName, name: str
+) -> EpisodeDataset:
+    """Trajectories as the data of ``task``; see `load_episodes`."""
+    found = found.delayed() if config.delayed else found
+    held_out, how = _held_out(found, config)
+    training = np.flatnonzero(~held_out)
+    kept = training
+    if config.best is not None and len(training):
+        part = _of(found, training)
+        budget = {id(episode) for episode in part.best(config.best).episodes}
+        kept = np.array([n for n in training.tolist() if id(found.episodes[n]) in budget])
+        how += f"; of the training part the best {config.best:.0%} of the steps by return"
+    known = training if len(training) else np.flatnonzero(held_out)
+    shape = _shape(_of(found, known), config)
+    shape = dataclasses.replace(shape, longest=int(found.lengths.max()))
+    states, actions = arrays(found)
+    wanted = np.concatenate([returns_to_go(each.rewards) for each in found.episodes])
+    steps = [int(found.lengths[part].sum()) for part in (kept, held_out)]
+    return EpisodeDataset(
+        name=name,
+        task=task,
+        kind="episodes",
+        vocabulary=256,
+        length=3 * config.context,
+        split=f"{how}: {len(kept):,} episodes of {steps[0]:,} steps to train on, "
+        f"{int(held_out.sum()):,} of {steps[1]:,} held out",
+        # not of what part is trained on: losses on the held-out part can be compared
+        fingerprint=digest(
+            states.tobytes(), actions.tobytes(), wanted.tobytes(), found.lengths.tolist(),
+            held_out.tobytes(), config.context,
+        ),
+        shape=shape,
+        environment=found.environment,
+        recipe=found.recipe,
+        returns=found.statistics,
+        delayed=config.delayed,
+        states=states,
+        actions=actions,
+        wanted=wanted,
+        starts=found.lengths.cumsum() - found.lengths,
+        lengths=found.lengths,
+        train=kept,
+        held_out=np.flatnonzero(held_out),
+    )  # fmt: skip
+
+
+def read(source: str) -> Trajectories:
+    """The trajectories of a folder, a file, or ``minari:ID``."""
+    if source.startswith(MINARI):
+        return read_minari(source.removeprefix(MINARI))
+    return read_trajectories(source)
+
+
+def arrays(found: Trajectories) -> tuple[np.ndarray, np.ndarray]:
+    """The states (steps, ...) and actions of all episodes as models read them."""
+    seen = np.concatenate([each.observations[:-1] for each in found.episodes])
+    done = np.concatenate([each.actions for each in found.episodes])
+    dtype = np.int64 if found.action_space.discrete else np.float32
+    return as_states(found.observation_space, seen), done.astype(dtype)
+
+
+def state_shape(space: Space) -> tuple[int, ...]:
+    """The shape of an observation as models read it: see `as_states`."""
+    if space.discrete:
+        return ()
+    if np.dtype(space.dtype) != np.uint8 or len(space.shape) not in (2, 3):
+        return (space.size,)
+    if len(space.shape) == 2:
+        return (1, *space.shape)
+    return (space.shape[2], *space.shape[:2]) if _channels_last(space) else space.shape
+
+
+def as_states(space: Space, rows: np.ndarray) -> np.ndarray:
+    """Observations (N, ...) as states: whole numbers, pictures in bytes (N, C, H, W), or else
+    numbers (N, n), whatever their shape was."""
+    if space.discrete:
+        return rows.astype(np.int64)
+    shape = state_shape(space)
+    if len(shape) == 1:
+        return rows.reshape(len(rows), -1).astype(np.float32)
+    if len(space.shape) == 3 and _channels_last(space):
+        rows = np.moveaxis(rows, -1, 1)
+    return np.ascontiguousarray(rows).reshape(len(rows), *shape)
+
+
+def _channels_last(space: Space) -> bool:
+    return space.shape[-1] <= FEW < space.shape[0]
+
+
+def shape_of(observed: Space, acted: Space) -> EpisodeShape:
+    """What a model must know of two spaces, whatever the data."""
+    ends: tuple[tuple[float, ...], ...] = ((), ())
+    if not acted.discrete and np.isfinite(bounds := np.array(acted.bounds())).all():
+        ends = tuple(tuple(end.tolist()) for end in bounds)
+    return EpisodeShape(
+        state=state_shape(observed),
+        state_values=observed.size if observed.discrete else None,
+        actions=acted.size,
+        discrete=acted.discrete,
+        low=ends[0],
+        high=ends[1],
+    )
+
+
+def _shape(training: Trajectories, config: DataConfig) -> EpisodeShape:
+    """What a model must know, from the training part."""
+    shape = shape_of(training.observation_space, training.action_space)
+    known = Spread((), ())
+    if len(shape.state) == 1:
+        known = Spread.of(arrays(training)[0])
+    scale = config.scale
+    if scale is None:
+        most = max(float(np.abs(returns_to_go(e.rewards)).max()) for e in training.episodes)
+        scale = most or 1.0
+    return dataclasses.replace(
+        shape,
+        state_mean=known.mean,
+        state_std=tuple(each + TINY for each in known.std),
+        scale=scale,
+        context=config.context,
+    )
+
+
+def _of(found: Trajectories, chosen: np.ndarray) -> Trajectories:
+    return dataclasses.replace(
+        found, episodes=[found.episodes[number] for number in chosen.tolist()]
+    )
+
+
+def _held_out(found: Trajectories, config: DataConfig) -> tuple[np.ndarray, str]:
+    """Flags of the episodes that are held out, and how they were chosen."""
+    if len(found) == 1 and config.validation < 1:
+        raise DataError(
+            f"'{config.source}' holds one episode alone, so that none can be held out: give two or "
+            "more, or only evaluate with --data.validation 1"
+        )
+    flags = np.zeros(len(found), bool)
+    flags[held_out_draw(np.zeros(len(found), np.int64), config.validation, config.seed)] = True
+    return flags, f"a draw of {config.validation:.0%} of the episodes (seed {config.seed})"
+
+
+def _name(source: str) -> str:
+    if source.startswith(MINARI):
+        return source.removeprefix(MINARI)
+    return Path(os.path.abspath(expanded(source))).stem

@@ -1,0 +1,78 @@
+"""Tokens that have left the layers: what the states of deeper layers have still to take in.
+
+A token that halts, or leaves early, costs deeper layers nothing until a later token reaches them.
+So its stream is kept, and a layer takes in what it lacks when it runs: it has read as many tokens
+as its state has ``seen``, and lacks the last ones of those that the stack has seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everyformer.core.mask import Mask
+from everyformer.core.state import State, state
+from everyformer.engines.rows import gather_rows, order_of_real
+
+
+@state
+class Pending(State):
+    """The last tokens of every row, as many as the layer that has seen the fewest lacks."""
+
+    seen: Tensor
+    """(B,) by the whole stack"""
+    stream: Tensor
+    """(B, P, width) as they left"""
+    positions: Tensor
+    """(B, P) int64"""
+    keep: Tensor
+    """(B, P) bool, which are real"""
+
+    @classmethod
+    def empty(cls, batch: int, width: int, **like: Any) -> Pending:
+        """No tokens; ``like``: device and dtype."""
+        device = like.get("device")
+        return cls(
+            seen=torch.zeros(batch, dtype=torch.long, device=device),
+            stream=torch.zeros(batch, 0, width, **like),
+            positions=torch.zeros(batch, 0, dtype=torch.long, device=device),
+            keep=torch.zeros(batch, 0, dtype=torch.bool, device=device),
+        )
+
+    def lacked(self, seen: Tensor) -> tuple[Tensor, Tensor, Mask | None] | None:
+        """What a layer that has ``seen`` (B,) tokens lacks: stream, positions and mask (no mask
+        where all rows lack as many); None: nothing."""
+        behind = self.seen - seen
+        count = int(behind.max())
+        if count == 0:
+            return None
+        stream, positions, keep = self._last(count)
+        rank = torch.arange(count, 0, -1, device=keep.device)
+        keep = keep & (rank <= behind[:, None])
+        return stream, positions, None if bool(keep.all()) else Mask(keep=keep)
+
+    def append(self, stream: Tensor, positions: Tensor, keep: Tensor | None) -> Pending:
+        """With more tokens behind these; ``keep`` None: all are real."""
+        if keep is None:
+            keep = torch.ones(stream.shape[:2], dtype=torch.bool, device=stream.device)
+        return Pending(
+            seen=self.seen + keep.sum(1),
+            stream=torch.cat((self.stream, stream.to(self.stream.dtype)), 1),
+            positions=torch.cat((self.positions, positions.expand(len(stream), -1)), 1),
+            keep=torch.cat((self.keep, keep), 1),
+        )
+
+    def but_for(self, seen: Tensor) -> Pending:
+        """Without those that all layers have taken in, if none has seen fewer than ``seen``."""
+        return Pending(self.seen, *self._last(int((self.seen - seen).max())))
+
+    def _last(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The last ``count`` real tokens of every row, behind padding where there are fewer."""
+        order = order_of_real(~self.keep)[:, self.keep.shape[1] - count :]
+        return (
+            gather_rows(self.stream, order),
+            self.positions.gather(1, order),
+            self.keep.gather(1, order),
+        )

@@ -1,0 +1,317 @@
+"""Universal depth: the blocks T times over with signals of position and step, until tokens halt.
+
+    P^t[i, 2j]   = sin(i w_j) + sin(t w_j)       w_j = 10000^(-2j/d),  i = 0 .. L-1,  t = 1 .. T
+    P^t[i, 2j+1] = cos(i w_j) + cos(t w_j)
+    X = H^(t-1) + P^t,   H^t = layers(X)         halting "none": y = H^T
+
+Each token may halt by itself (ACT). It runs while what it has spent stays within 1 - epsilon:
+
+    p^t = sigma(w . X + b),   N = min {n : sum_(t <= n) p^t > 1 - epsilon}
+    R = 1 - sum_(t < N) p^t
+    w^t = p^t for t < N,  R for t = N            accumulated: y = sum_t w^t H^t,  sum_t w^t = 1
+
+interpolate y <- w^t H^t + (1 - w^t) y, as tensor2tensor runs it (its weights do not sum to 1);
+last y = H^N. The loss ``ponder`` is tau times the mean of N + R over real tokens; N has no
+gradient. ``global`` halts a text as a whole by the mean of p over its tokens, which later tokens
+enter; ``random`` draws p from U(0, 1), in evaluation too.
+
+A token that has halted is copied: its keys and values at later steps are those of H^N + P^t (and in
+the further layers of a step of the same), or it evolves with the others and only its output stays.
+At the cap all that run are forced to stop; with ``drop`` what they have not spent is left out.
+
+Copied tokens cost nothing but their keys and values where the mixer answers for some of its tokens
+(softmax attention without a memory); another mixer computes all, and only what comes behind it is
+spared. All is computed for all while a trace is open, where taps are asked for and under a
+compiler. Streams keep a cache a step. What copied tokens would add to deeper steps waits until a
+later token runs there (`everyformer.depth._pending`); other mixers take it in at once.
+
+Source: Dehghani et al. 2018, arXiv 1807.03819; Graves 2016, arXiv 1603.08983; signals of
+tensor2tensor by its code. Which keys a copied token has is our choice, the papers do not say. Cost:
+T times that of the layers, or the mean of N; d weights and a bias for p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.bounds import Affects, Amount, Between, Count, Real, Unless, When, Whole
+from everyformer.core.config import Options
+from everyformer.core.errors import UnsupportedError
+from everyformer.core.mask import Mask, positions_of, runs_of
+from everyformer.core.panels import Recorded
+from everyformer.core.state import State
+from everyformer.core.trace import record, tracing
+from everyformer.core.trials import Trials
+from everyformer.depth import DEPTHS
+from everyformer.depth._account import Account
+from everyformer.depth._panels import halting
+from everyformer.depth._pending import Pending
+from everyformer.depth.base import Depth, Run
+from everyformer.engines.rows import gather_rows, order_of_real
+from everyformer.positions.base import normal_table
+from everyformer.positions.sinusoidal import sinusoid
+
+_HALTS = Unless("halting", "none")
+_LEARNS = When("halting", "act", "global")
+
+
+@dataclass(frozen=True)
+class UniversalOptions(Options):
+    steps: Count = 6
+    """T, how often the blocks are applied, or at most where tokens halt"""
+    halting: Literal["act", "none", "global", "random"] = "act"
+    """what ends a token's steps: its own p (act), nothing, the mean p of its text (not causal), or
+    p that are drawn (a control)"""
+    combine: Annotated[Literal["accumulated", "interpolate", "last"], _HALTS] = "accumulated"
+    """what comes out of the steps of a token"""
+    halted: Annotated[Literal["copy", "evolve"], _HALTS] = "copy"
+    """whether a token that has halted stays as it is for the others to read, or goes on changing"""
+    cap: Annotated[Literal["force", "drop"], _HALTS] = "force"
+    """whether those that run at the last step give it what they have left, or leave that out"""
+    epsilon: Annotated[Between, _HALTS] = 0.01
+    """a token halts once it has spent more than 1 - epsilon"""
+    tau: Annotated[Amount, Affects("nothing"), _LEARNS] = 0.01
+    """weight of the ponder loss, the mean of N + R"""
+    halting_bias: Annotated[Real, Affects("nothing"), _LEARNS] = 1.0
+    """b at the start: 1 halts after about two steps, -3 after many"""
+    signal: Literal["sinusoid", "learned", "none"] = "sinusoid"
+    """what tells a step apart: waves (the paper), a learned vector (tensor2tensor), nothing"""
+    order: Literal["sinusoid", "none"] | None = None
+    """whether positions are added at each step too (default: waves, where the model has no position
+    of its own)"""
+    waves: Literal["paper", "tensor2tensor"] = "paper"
+    """of both: sines and cosines in turn and steps from 1; or in halves, with tensor2tensor's
+    frequencies and steps from 0"""
+    start: Annotated[Whole, Affects("nothing")] = 0
+    """in training each row's positions begin anywhere from 0 to this (0: at 0)"""
+
+
+class Chosen(NamedTuple):
+    """Tokens that run, in front of each row."""
+
+    at: Tensor
+    """(B, n)"""
+    real: Tensor
+    """(B, n) bool; the others fill rows up"""
+
+    @classmethod
+    def of(cls, running: Tensor) -> Chosen | None:
+        """Those that are ``running`` (B, L); None: in some row all are."""
+        most = int(running.sum(1).max())
+        if most == running.shape[1]:
+            return None
+        at = order_of_real(running)[:, :most]
+        return cls(at, running.gather(1, at))
+
+    def put(self, into: Tensor, new: Tensor) -> Tensor:
+        """``into`` (B, L, width) with the ``new`` (B, n, width) of these tokens."""
+        new = torch.where(self.real[..., None], new, gather_rows(into, self.at))
+        return into.scatter(1, self.at[..., None].expand_as(new), new)
+
+
+@DEPTHS.register("universal")
+class Universal(Depth):
+    """All blocks, up to T times, with halting by token."""
+
+    name = "universal"
+    Options = UniversalOptions
+    options: UniversalOptions
+    drives = True
+    recorded: ClassVar[Recorded] = {"halting": halting}
+    trials = Trials(
+        variants=(
+            {"steps": 4},
+            {"steps": 4, "halting_bias": -1.0},
+            {"steps": 3, "halting": "none", "signal": "learned"},
+            {"steps": 3, "halted": "evolve", "combine": "last"},
+            {"steps": 3, "cap": "drop", "combine": "interpolate", "waves": "tensor2tensor"},
+            {"steps": 3, "halting": "global"},
+        )
+    )
+
+    def build(self, width: int) -> None:
+        o = self.options
+        self.learns = o.halting in ("act", "global")
+        if self.learns:
+            # one output: a vector, which weight decay leaves alone
+            self.weight = nn.Parameter(torch.empty(width))
+            self.bias = nn.Parameter(torch.full((1,), o.halting_bias))
+            nn.init.xavier_uniform_(self.weight.data[None])
+        if o.signal == "learned":
+            self.signals = normal_table(o.steps, width, std=width**-0.5)
+
+    def order(self, blocks: int) -> Sequence[int]:
+        return tuple(range(blocks)) * self.options.steps
+
+    def begin(self, batch: int, width: int, **like: Any) -> State | None:
+        o = self.options
+        if o.halting == "random":
+            raise UnsupportedError(
+                "halting 'random' of depth 'universal' draws anew at every call, so it has no "
+                "exact stream; recompute the whole sequence instead (generate() does so by itself)"
+            )
+        waits = o.halting == "act" and o.halted == "copy"
+        return Pending.empty(batch, width, **like) if waits else None
+
+    def run(self, blocks: Any, x: Tensor, given: Run) -> Tensor:
+        o, count = self.options, len(blocks)
+        given.collect(0, {"block-output": x})
+        positions = self._positions(x, given)
+        places = self._waves(positions, x) if self.adds_positions else None
+        if places is not None and given.front:
+            places = nn.functional.pad(places, (0, 0, given.front, 0))
+        if o.halting == "none":
+            for t in range(o.steps):
+                x = self._layers(blocks, x + self._signal(t, places, x), given, t)
+            return x
+        wide = torch.promote_types(x.dtype, torch.float32)
+        keep = None if given.mask is None else given.mask.keep
+        real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        account, y = Account(real, o.epsilon, wide), torch.zeros_like(x, dtype=wide)
+        waiting = given.carried.pending if given.carried is not None else None
+        all_of = bool(given.taps) or tracing() or torch.compiler.is_compiling()
+        evolves = o.halted == "evolve"
+        taken = 0
+        for t in range(o.steps):
+            over = not all_of and not bool(account.running.any())
+            if over and (given.carried is None or not evolves):
+                break
+            moved, running = x + self._signal(t, places, x), account.running
+            if isinstance(waiting, Pending):
+                self._fill(blocks, given, waiting, t)
+            last = o.cap == "force" and t + 1 == o.steps
+            w = account.spend(self._chances(moved, given, real), last)[..., None]
+            if evolves:
+                x = h = self._layers(blocks, moved, given, t)
+            else:
+                chosen = None if all_of else Chosen.of(running)
+                h = self._layers(blocks, moved, given, t, running, chosen)
+                x = torch.where(running[..., None], h, x)
+                given.collect((t + 1) * count, {"block-output": x})
+            if o.combine == "accumulated":
+                y = y + w * h
+            elif o.combine == "interpolate":
+                y = w * h + (1 - w) * y
+            else:
+                y = torch.where(running[..., None], h.to(wide), y)
+            taken = t + 1
+        self._rest(blocks, x, given, places, positions, taken)
+        if self.learns:
+            counted = real.clone()
+            counted[:, : given.front] = False
+            given.losses["ponder"] = o.tau * account.ponder(counted)
+        record(self, "halting", lambda: account.steps[:, given.front :])
+        record(self, "remainder", lambda: account.remainder[:, given.front :])
+        return y.to(x.dtype)
+
+    def _layers(
+        self,
+        blocks: Any,
+        x: Tensor,
+        given: Run,
+        t: int,
+        running: Tensor | None = None,
+        chosen: Chosen | None = None,
+    ) -> Tensor:
+        """``x`` behind all blocks at the step t, counted from 0; tokens that do not run stay."""
+        for n in range(len(blocks)):
+            layer = t * len(blocks) + n
+            if chosen is not None:
+                x = chosen.put(x, given.step(blocks, n, layer, x, chosen.at))
+                continue
+            new = given.step(blocks, n, layer, x)
+            x = new if running is None else torch.where(running[..., None], new, x)
+            given.collect(layer + 1, {"block-output": x})
+        return x
+
+    def _chances(self, x: Tensor, given: Run, real: Tensor) -> Tensor:
+        """p (B, L) of what enters a step, in float32 or wider."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        if not self.learns:
+            return torch.rand(x.shape[:2], dtype=wide, device=x.device)
+        # no matrix product, which autocast would do in half precision
+        p = ((x.to(wide) * self.weight.to(wide)).sum(-1) + self.bias.to(wide)).sigmoid()
+        if self.options.halting == "act":
+            return p
+        documents = None if given.mask is None else given.mask.documents
+        text = torch.zeros_like(real, dtype=torch.long)
+        if documents is not None:
+            text = runs_of(documents, None if given.mask is None else given.mask.keep)
+        p = torch.where(real, p, torch.zeros_like(p))
+        sums, counts = torch.zeros_like(p), torch.zeros_like(p)
+        sums = sums.scatter_add(1, text, p)
+        counts = counts.scatter_add(1, text, real.to(p))
+        return (sums / counts.clamp(min=1)).gather(1, text)
+
+    def _positions(self, x: Tensor, given: Run) -> Tensor:
+        """(B or 1, L) of the text; zeros where none are added."""
+        length = x.shape[1] - given.front
+        if not self.adds_positions:
+            return torch.zeros(1, length, dtype=torch.long, device=x.device)
+        mask, carried = given.mask, given.carried
+        if mask is not None and mask.keep is not None and given.front:
+            mask = Mask(keep=mask.keep[:, given.front :])
+        seen = None if carried is None else carried.seen
+        positions = positions_of(x.shape[0], length, mask, seen, x.device)
+        if self.training and self.options.start and carried is None:
+            first = torch.randint(self.options.start + 1, (x.shape[0], 1), device=x.device)
+            positions = positions + first
+        return positions
+
+    def _waves(self, at: Tensor, like: Tensor) -> Tensor:
+        """Waves (..., width) at positions or steps ``at``."""
+        if self.options.waves == "paper":
+            return sinusoid(at, like.shape[-1], dtype=like.dtype)
+        return sinusoid(at, like.shape[-1], layout="halves", freq="t2t", dtype=like.dtype)
+
+    def _signal(self, t: int, places: Tensor | None, x: Tensor) -> Tensor:
+        """What is added before the step t, counted from 0: broadcastable to ``x``."""
+        o, own = self.options, x.new_zeros(())
+        if o.signal == "sinusoid":
+            first = 1 if o.waves == "paper" else 0
+            own = self._waves(torch.tensor(t + first, device=x.device), x)
+        elif o.signal == "learned":
+            own = (self.signals[t] * x.shape[-1] ** 0.5).to(x.dtype)
+        return own if places is None else own + places
+
+    def _fill(self, blocks: Any, given: Run, waiting: Pending, t: int) -> None:
+        """Let the layers of the step t take in what they lack, before they read more."""
+        assert given.state is not None
+        layers = range(t * len(blocks), (t + 1) * len(blocks))
+        lacked = waiting.lacked(given.state[layers[0]].seen)
+        if lacked is None:
+            return
+        stream, positions, mask = lacked
+        places = self._waves(positions, stream) if self.adds_positions else None
+        moved = stream + self._signal(t, places, stream)
+        for n, layer in enumerate(layers):
+            given.extend(blocks, n, layer, moved, mask)
+
+    def _rest(
+        self,
+        blocks: Any,
+        x: Tensor,
+        given: Run,
+        places: Tensor | None,
+        positions: Tensor,
+        taken: int,
+    ) -> None:
+        """States of the steps that no token has taken, and what they have still to take in."""
+        if given.carried is None or given.state is None:
+            return
+        waiting = given.carried.pending
+        for t in range(taken, self.options.steps):
+            moved = x + self._signal(t, places, x)
+            for n in range(len(blocks)):
+                layer = t * len(blocks) + n
+                if waiting is None:
+                    given.extend(blocks, n, layer, moved, given.mask)
+                given.states.append(given.state[layer])
+        if isinstance(waiting, Pending):
+            keep = None if given.mask is None else given.mask.keep
+            given.pending = waiting.append(x, positions, keep).but_for(given.states[-1].seen)

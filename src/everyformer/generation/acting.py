@@ -1,0 +1,235 @@
+"""`DecisionPolicy`: a trained model that plays, asked for a return.
+
+    R_0 = target,   R_{t+1} = R_t - r_t   (unchanged while rewards are delayed)
+
+The model reads the last K steps. As long as an episode is no longer than that, its states are kept
+and a step reads three tokens: what was done, what is still wanted, what is seen. Then the window
+slides and is read anew at every step, which is what the model was trained on; ``rolling`` goes on
+with the states instead. Members without an exact stream read anew from the start. Both are equal as
+long as the episode fits the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import DataError, ShapeError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.state import StackState, State
+from everyformer.data.episodes import as_states, shape_of
+from everyformer.engines.softmax.cache import KeyValueState, freed
+from everyformer.family import info
+from everyformer.models.base import evaluating
+from everyformer.models.decision import DecisionModel, DecisionTransformer, Step
+from everyformer.rl.policy import Policy, RowGenerators
+from everyformer.rl.spaces import Space
+
+
+class DecisionPolicy(Policy):
+    """A model of the task `decision` that plays.
+
+    Args:
+        observation_space, action_space: of the environment that it plays in.
+        target: the return that is asked for; None where the model reads none.
+        delayed: whether rewards come with the last step, so that what is asked for stays.
+        temperature: divides the logits of actions that are chosen; 0 takes the likeliest.
+        rolling: see above.
+        cached: whether states are kept; False reads all anew at every step.
+
+    Raises:
+        DataError: states or actions are of another form than those the model learned from.
+        UnsupportedError: ``rolling`` of a model that has no such stream.
+    """
+
+    def __init__(
+        self,
+        model: DecisionModel,
+        observation_space: Space,
+        action_space: Space,
+        target: float | None,
+        *,
+        delayed: bool = False,
+        temperature: float = 1.0,
+        rolling: bool = False,
+        cached: bool = True,
+    ) -> None:
+        known = model.config.episodes
+        if fault := known.misfit(shape_of(observation_space, action_space)):
+            raise DataError(f"{fault}: it is of another environment")
+        self.model, self.space, self.action_space = model, observation_space, action_space
+        self.target, self.delayed, self.temperature = target, delayed, temperature
+        self.context = known.context
+        self.streams = cached and _streams(model)
+        self.rolling = rolling and self.context > 1
+        if rolling:
+            _check_rolling(model, self.streams)
+        asked = "" if target is None else f", asked for a return of {target:g}"
+        self.recipe = f"a trained {model.config.member}{asked}"
+        self.tokens_read = 0
+        """tokens of real steps that the layers have read so far, for all rows"""
+        self._generators = RowGenerators()
+        self._rows = 0
+        self._state: StackState | None = None
+
+    def reset(self, where: np.ndarray, episodes: np.ndarray, seeds: np.ndarray) -> None:
+        self._generators.reset(where, seeds)
+        if len(where) != self._rows:
+            self._begin(len(where))
+        self._time[where] = 0
+        self._wanted[where] = 0.0 if self.target is None else self.target
+        self._keep[torch.from_numpy(where)] = False
+        if self._state is not None:
+            self._state = freed(self._state.reset(torch.from_numpy(where).to(self._device)))
+
+    def act(self, observations: np.ndarray) -> np.ndarray:
+        self._check_time()
+        states = torch.from_numpy(as_states(self.space, np.asarray(observations)))
+        self._enter(states)
+        short = torch.from_numpy(self._time < self.context)
+        stream = (short | self.rolling) if self.streams else torch.zeros_like(short)
+        with torch.inference_mode(), evaluating(self.model):
+            logits = self._anew(~stream) if not stream.all() else None
+            if stream.any():
+                kept = self._go_on(stream)
+                logits = kept if logits is None else torch.where(stream[:, None], kept, logits)
+        assert logits is not None
+        chosen = self._chosen(logits.double().numpy())
+        self._actions[:, -1] = torch.from_numpy(chosen).to(self._actions.dtype)
+        return chosen.astype(self.action_space.dtype)
+
+    def reward(self, rewards: np.ndarray) -> None:
+        if not self.delayed:
+            self._wanted -= rewards
+        self._time += 1
+
+    def facts(self, episode: int) -> dict[str, float]:
+        return {} if self.target is None else {"target": float(self.target)}
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def _begin(self, rows: int) -> None:
+        """Empty windows of so many rows, the present step last."""
+        shape, size = self.model.config.episodes, (rows, self.context)
+        kind = torch.uint8 if len(shape.state) == 3 else torch.float32
+        kind = torch.int64 if shape.state_values is not None else kind
+        self._rows = rows
+        self._states = torch.zeros(*size, *shape.state, dtype=kind)
+        self._returns = torch.zeros(*size)
+        self._timesteps = torch.zeros(*size, dtype=torch.long)
+        self._keep = torch.zeros(*size, dtype=torch.bool)
+        self._actions = torch.zeros(*size, dtype=torch.long)
+        if not shape.discrete:
+            self._actions = torch.zeros(*size, shape.actions)
+        self._time, self._wanted = np.zeros(rows, np.int64), np.zeros(rows)
+        dtype = next(self.model.parameters()).dtype
+        if self.streams:
+            self._state = self.model.init_state(rows, device=self._device, dtype=dtype)
+
+    def _enter(self, states: Tensor) -> None:
+        """The present step at the end of every window."""
+        for name in ("_states", "_returns", "_timesteps", "_keep", "_actions"):
+            setattr(self, name, getattr(self, name).roll(-1, 1))
+        self._states[:, -1] = states
+        self._returns[:, -1] = torch.from_numpy(self._wanted)
+        self._timesteps[:, -1] = torch.from_numpy(self._time)
+        self._keep[:, -1] = True
+        # it is not known yet, and nothing that is asked for depends on it
+        self._actions[:, -1] = 0
+
+    def _anew(self, rows: Tensor) -> Tensor:
+        """Logits of all rows, those of ``rows`` from their whole windows."""
+        keep = self._keep[rows].to(self._device)
+        names = ("_states", "_returns", "_actions", "_timesteps")
+        states, returns, actions, times = (getattr(self, n)[rows].to(self._device) for n in names)
+        options = {"returns": returns, "actions": actions, "timesteps": times}
+        out = self.model(states, mask=Mask(keep=keep), **options).logits[:, -1].cpu()
+        self.tokens_read += int(keep.sum()) * self.model.config.step_tokens
+        return out.new_zeros(self._rows, out.shape[-1]).index_put((rows,), out)
+
+    def _go_on(self, rows: Tensor) -> Tensor:
+        """Logits of all rows, those of ``rows`` from their states and the present step."""
+        assert isinstance(self.model, DecisionTransformer)
+        assert self._state is not None
+        before = self._actions[:, -2] if self.context > 1 else self._actions[:, -1]
+        states, returns, times, done, keep = (
+            t.to(self._device)
+            for t in (
+                self._states[:, -1],
+                self._returns[:, -1],
+                self._timesteps[:, -1],
+                before,
+                rows,
+            )
+        )
+        step = Step(states, returns, times, done, keep)
+        count = self.model.config.step_tokens
+        if self.rolling:
+            self._state = _shortened(self._state, count * (self.context - 1) - 1)
+        logits, self._state = self.model.act(step, self._state)
+        self.tokens_read += count * int(rows.sum()) - int((rows.numpy() & (self._time == 0)).sum())
+        return logits.cpu()
+
+    def _chosen(self, logits: np.ndarray) -> np.ndarray:
+        """Actions from logits (N, C), or from actions (N, numbers), brought between the bounds."""
+        if not self.action_space.discrete:
+            return np.clip(logits, *self.action_space.bounds())
+        if self.temperature == 0:
+            return logits.argmax(1)
+        scaled = (logits - logits.max(1, keepdims=True)) / self.temperature
+        sums = np.exp(scaled).cumsum(1)
+        drawn = np.array([random.random() for random in self._generators.rows])
+        below = (sums < drawn[:, None] * sums[:, -1:]).sum(1)
+        return np.minimum(below, logits.shape[1] - 1)
+
+    def _check_time(self) -> None:
+        longest = self.model.config.timesteps
+        if int(self._time.max()) >= longest:
+            raise ShapeError(
+                f"an episode goes on after {longest:,} steps, where the model's table of timesteps "
+                "ends: give the environment --env.max-episode-steps, or train a model with a "
+                "larger --model.decision.table"
+            )
+
+
+def _streams(model: DecisionModel) -> bool:
+    """Whether a stream of steps is exactly the window."""
+    if not model.layered or not info(model.config.member).can("streaming"):
+        return False
+    try:
+        model.init_state(1)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _check_rolling(model: DecisionModel, streams: bool) -> None:
+    config = model.config
+    if not streams:
+        raise UnsupportedError(
+            f"--rolling goes on with states, and {config.member} has no exact ones: leave it out"
+        )
+    if model.longest is not None or config.decision.variant != "gym":
+        raise UnsupportedError(
+            f"--rolling reads on for ever, and this {config.member} has a table over the places in "
+            "a window: leave it out"
+        )
+
+
+def _shortened(carried: Any, count: int) -> Any:
+    """A state with the last ``count`` keys and values of each row alone."""
+    if isinstance(carried, KeyValueState):
+        return carried.last(count)
+    if isinstance(carried, Sequence):
+        return tuple(_shortened(each, count) for each in carried)
+    if not isinstance(carried, State):
+        return carried
+    inner = {f.name: _shortened(getattr(carried, f.name), count) for f in fields(carried)}  # type: ignore[arg-type]
+    return type(carried)(**inner)

@@ -1,0 +1,143 @@
+"""Decision Transformer of `transformers`: GPT-2's layers under its embeddings of episodes.
+
+Theirs keeps GPT-2's table of positions and reads row 0 of it at every token, behind the norm of the
+embeddings: here that row is part of the norm's bias, and of what is written all rows are 0.
+
+Theirs reads states that are normalised, returns-to-go that are scaled and actions from -1 to 1, and
+has no word for by what. What is written says so under ``everyformer``, which transformers keeps and
+does not look at; of a checkpoint of others these numbers are 0, 1, 1 and the ends -1 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everyformer.core.bounds import Count
+from everyformer.core.config import to_dict
+from everyformer.core.errors import UnsupportedError
+from everyformer.interop.convert.architecture import HubArchitecture, refuse
+from everyformer.interop.convert.gpt2 import NAMES, layer_rules
+from everyformer.interop.convert.rules import Rule, same
+from everyformer.models.config import ModelConfig
+
+OURS = "everyformer"
+"""the entry of their config that holds what only we say"""
+POSITIONS = 1024
+"""rows of GPT-2's table"""
+CALLED = {"width": "hidden_size"}
+LEFT_OUT = ("vocabulary", "max_length")
+EPS = 1e-5
+"""of the norm of embeddings, which their config does not say"""
+
+
+@dataclass(frozen=True)
+class Folded(Rule):
+    """A bias of ours that is a bias of theirs and the first row of a table."""
+
+    def take(self, theirs: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> list[Tensor]:
+        bias, table = (theirs[name] for name in self.theirs)
+        folded = {self.theirs[0]: bias + table[0] if bias.shape == table.shape[1:] else table}
+        return Rule(self.ours, self.theirs[:1]).take(folded, shapes)
+
+    def give(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        bias = ours[self.ours[0]]
+        table = bias.new_zeros(*self.sizes, *bias.shape)
+        return dict(zip(self.theirs, (bias.clone(), table), strict=True))
+
+
+@dataclass(frozen=True)
+class Absent(Rule):
+    """A linear layer of theirs that ours has not, or a table that is never read: zeros of
+    ``sizes``."""
+
+    def take(self, theirs: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> list[Tensor]:
+        return []
+
+    def give(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        like = next(iter(ours.values()))
+        return {self.theirs[0]: like.new_zeros(*self.sizes)}
+
+
+def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
+    refuse(config, scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True)
+    refuse(config, add_cross_attention=False, layer_norm_epsilon=EPS)
+    width, count = config["hidden_size"], config["act_dim"]
+    tanh = config.get("action_tanh", True)
+    decision = {"tanh": tanh, "table": config["max_ep_len"], "state_weight": 0.0}
+    ends = {"low": [-1.0], "high": [1.0]} if tanh else {}
+    episodes = {"state": [config["state_dim"]], "actions": count, "discrete": False, **ends}
+    known = {"decision": {**decision, "return_weight": 0.0}, "episodes": episodes}
+    known |= {name: own for name, own in (config.get(OURS) or {}).items() if name in known}
+    hidden = config.get("n_inner") or 4 * width
+    return {"member": "decision-transformer", "expansion": hidden / width, **known}
+
+
+def _describe(config: ModelConfig) -> dict[str, Any]:
+    shape, chosen = config.episodes, config.decision
+    fit = not shape.discrete and len(shape.state) == 1 and chosen.variant == "gym"
+    if not fit or not chosen.return_to_go or chosen.body != "layers":
+        raise UnsupportedError(
+            "a Decision Transformer of transformers reads returns-to-go, states and actions that "
+            "are all numbers, in the variant 'gym': this model does not"
+        )
+    tanh = bool(shape.low) if chosen.tanh is None else chosen.tanh
+    return {
+        "state_dim": shape.state[0],
+        "act_dim": shape.actions,
+        "max_ep_len": config.timesteps,
+        "action_tanh": tanh,
+        "n_positions": max(POSITIONS, config.tokens),
+        "vocab_size": 1,
+        OURS: {"decision": to_dict(chosen), "episodes": to_dict(shape)},
+    }
+
+
+def _rules(config: ModelConfig) -> list[Rule]:
+    shape, chosen, width = config.episodes, config.decision, config.width
+    rules = [
+        *same("returns", "embed_return"),
+        *same("state", "embed_state"),
+        *same("action", "embed_action"),
+        Rule(("time.weight",), ("embed_timestep.weight",)),
+        Rule(("norm.weight",), ("embed_ln.weight",)),
+        Folded(("norm.bias",), ("embed_ln.bias", "encoder.wpe.weight"),
+               (max(POSITIONS, config.tokens),)),
+        *same("head", "predict_action.0"),
+        *layer_rules(config, "encoder"),
+        Absent((), ("encoder.wte.weight",), (1, width)),
+    ]  # fmt: skip
+    for ours, theirs, weight, size in (
+        ("next_state", "predict_state", chosen.state_weight, shape.state[0]),
+        ("next_return", "predict_return", chosen.return_weight, 1),
+    ):
+        if weight is not None:
+            rules += same(ours, theirs)
+        else:
+            rules.append(Absent((), (f"{theirs}.weight",), (size, width), skip=1))
+            rules.append(Absent((), (f"{theirs}.bias",), (size,), skip=1))
+    return rules
+
+
+DECISION_TRANSFORMER = HubArchitecture(
+    model_type="decision_transformer",
+    prefix="",
+    classes={"decision": "DecisionTransformerModel"},
+    names={ours: CALLED.get(ours, name) for ours, name in NAMES.items() if ours not in LEFT_OUT},
+    options=_options,
+    describe=_describe,
+    rules=_rules,
+    further={
+        "n_inner": Count | None,
+        "state_dim": Count,
+        "act_dim": Count,
+        "max_ep_len": Count,
+        "action_tanh": bool | None,
+        OURS: dict[str, Any] | None,
+    },
+    ignored=r"\.attn\.(bias|masked_bias)$|^encoder\.wte\.weight$",
+)

@@ -1,0 +1,469 @@
+"""Decision Transformer: a window of an episode in, the action of every step out.
+
+    tokens     R_t, s_t, a_t of every step t, in this order;   R_t = sum of r from t to the end
+    gym        u = LN(W_m m + b_m + E_time[t])  for each m of R_t / scale, s_t, a_t
+    atari      u = tanh(W_m m + b_m) + P[place in the window] + E_time[first step of the window]
+    action     of step t from the layers' output at s_t;   a causal stack, any member's
+
+So the action of a step follows from its own return-to-go and state and from whole earlier steps.
+The timestep t counts from the episode's start, wherever the window begins; there is no further
+position unless the position gene adds one. The loss is the mean over real steps of a step's
+cross-entropy, or of the mean squared error of its numbers, in units of half their range where all
+are bounded.
+
+States that are numbers are normalised by what is known of the training data. Pictures go through
+the three convolutions of the paper (32 of 8x8 by 4, 64 of 4x4 by 2, 64 of 3x3), or, with a side
+below 36 pixels, which these do not fit, through three of 3x3 with as many channels, by 2, 2 and 1.
+
+Behaviour cloning, the baseline, is a plain network on the last K states of the same window, padding
+and what comes before the window being zeros: a_t = head(MLP(s_{t-K+1}, ..., s_t)).
+
+Source: Chen et al. 2021, arXiv 2106.01345, and its code (kzl/decision-transformer), in which
+weights start as torch has them, embeddings of time from N(0, 1); in the variant atari those of
+actions from N(0, 0.02^2), and tables of time and places at 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.blocks.feedforward import drop, make_norm
+from everyformer.core.errors import ConfigError, GeneError, ShapeError
+from everyformer.core.mask import Mask, positions_of
+from everyformer.core.outputs import Losses, ModelOutput, StackOutput
+from everyformer.core.state import StackState
+from everyformer.models.base import Model, refuse_state
+from everyformer.models.config import ModelConfig
+from everyformer.models.language import total_loss
+from everyformer.models.options import EpisodeShape
+
+CHANNELS = (32, 64, 64)
+LARGE = ((8, 4), (4, 2), (3, 1))
+"""kernels and strides of the paper's convolutions"""
+SMALL = ((3, 2), (3, 2), (3, 1))
+"""of those for pictures with a side below `SMALLEST` pixels"""
+SMALLEST = 36
+
+
+class Step(NamedTuple):
+    """What is known of the present step of every row."""
+
+    states: Tensor
+    """(B, ...)"""
+    returns: Tensor
+    """(B,), returns-to-go"""
+    timesteps: Tensor
+    """(B,) int64"""
+    before: Tensor
+    """(B,) or (B, N), the actions of the step before"""
+    keep: Tensor
+    """(B,) bool, rows in which there is such a step; others take nothing in and give anything"""
+
+
+def decision_model(config: ModelConfig) -> DecisionModel:
+    """The model that ``config.decision.body`` names."""
+    return (DecisionTransformer if config.decision.body == "layers" else StatesNetwork)(config)
+
+
+class DecisionModel(Model):
+    """Base of models that act: states (B, K, ...) in, logits (B, K, C) or actions (B, K, N) out.
+
+    Raises:
+        ConfigError: the data have episodes that are longer than the table of timesteps.
+    """
+
+    middle: Tensor
+    """(N or 1,), that of the bounds of each number of an action"""
+    reach: Tensor
+    """(N or 1,), half the range of each"""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        shape = config.episodes
+        if shape.longest > config.timesteps:
+            raise ConfigError(
+                f"the data have episodes of up to {shape.longest:,} steps, but the table of "
+                f"timesteps has {config.timesteps:,}: raise --model.decision.table"
+            )
+        if self.layered:
+            # what follows starts as torch has it
+            self.start_weights([])
+        self.states = StateReader(shape)
+        tanh = config.decision.tanh
+        self.tanh = bool(shape.low) if tanh is None else tanh
+        if self.tanh and shape.discrete and tanh is not None:
+            raise GeneError(
+                "decision.tanh is for actions that are numbers, and these are chosen from "
+                f"{shape.actions}: leave it out"
+            )
+        low = torch.tensor(shape.low or (-1.0,), dtype=torch.float64)
+        high = torch.tensor(shape.high or (1.0,), dtype=torch.float64)
+        dtype = torch.get_default_dtype()
+        self.register_buffer("middle", ((high + low) / 2).to(dtype), persistent=False)
+        self.register_buffer("reach", ((high - low) / 2).to(dtype), persistent=False)
+
+    def chosen(
+        self, z: Tensor, targets: Tensor | None, keep: Tensor | None, terms: Losses
+    ) -> ModelOutput:
+        """The output of the action head's outputs ``z`` (B, K, C), with the loss if there are
+        targets; ``terms`` are other losses."""
+        if self.config.episodes.discrete:
+            loss, losses = total_loss(z, targets, terms, self.config)
+            return ModelOutput(z, loss, losses, None)
+        z = torch.tanh(z) if self.tanh else z
+        actions = self.middle + self.reach * z
+        if targets is None:
+            return ModelOutput(actions, None, dict(terms), None)
+        if targets.shape != z.shape:
+            raise ShapeError(
+                f"targets must be actions {tuple(z.shape)}, not {tuple(targets.shape)}"
+            )
+        goals = self.scaled(targets)
+        wide = torch.promote_types(z.dtype, torch.float32)
+        each = _kept((z.to(wide) - goals.to(wide)).square().mean(-1), keep)
+        losses = {"task": each.sum() / _count(each, keep), **terms}
+        return ModelOutput(
+            actions, functools.reduce(torch.add, losses.values()), losses, None, each
+        )
+
+    def scaled(self, actions: Tensor) -> Tensor:
+        """Actions of numbers in half ranges from the middle of their bounds."""
+        return (actions.to(self.reach.dtype) - self.middle) / self.reach
+
+    def beside(self, inputs: Tensor) -> dict[str, Any]:
+        shape = self.config.episodes
+        rows, steps = inputs.shape[:2]
+        done = torch.zeros(rows, steps, dtype=torch.long, device=inputs.device)
+        if not shape.discrete:
+            done = (self.middle + self.reach).expand(rows, steps, shape.actions)
+        return {
+            "returns": self.reach.new_full((rows, steps), shape.scale),
+            "actions": done,
+            "timesteps": torch.arange(steps, device=inputs.device).expand(rows, -1),
+        }
+
+
+class DecisionTransformer(DecisionModel):
+    """The stack over tokens of returns-to-go, states and actions."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        shape, chosen, width = config.episodes, config.decision, config.width
+        self.gym = chosen.variant == "gym"
+        self.returns = nn.Linear(1, width) if chosen.return_to_go else None
+        self.state = nn.Linear(self.states.size, width)
+        self.action = (
+            nn.Embedding(shape.actions, width)
+            if shape.discrete
+            else nn.Linear(shape.actions, width)
+        )
+        self.time = nn.Embedding(config.timesteps, width)
+        self.norm = make_norm(width, config.block) if self.gym else None
+        self.places = None
+        if not self.gym:
+            self.places = nn.Parameter(torch.zeros(config.tokens + 1, width))
+            nn.init.zeros_(self.time.weight)
+            if shape.discrete:
+                nn.init.normal_(self.action.weight, std=0.02)
+        channels = self.stack.out_width
+        self.head = nn.Linear(channels, shape.actions)
+        self.next_state = self.next_return = None
+        if chosen.state_weight is not None:
+            if shape.state_values is not None or len(shape.state) != 1:
+                raise GeneError(
+                    "decision.state_weight is for states that are numbers, and these are pictures "
+                    "or whole numbers: leave it out"
+                )
+            self.next_state = nn.Linear(channels, self.states.size)
+        if chosen.return_weight is not None:
+            self.next_return = nn.Linear(channels, 1)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        taps: Sequence[str] = (),
+        returns: Tensor | None = None,
+        actions: Tensor | None = None,
+        timesteps: Tensor | None = None,
+    ) -> ModelOutput:
+        """The action of every step of windows.
+
+        Args:
+            inputs: states (B, K, ...). returns: (B, K). actions: (B, K) int64 or (B, K, N).
+            timesteps: (B, K) int64, counted from the start of the episode.
+            mask: ``keep`` (B, K) says which steps are real; padding may stand on the left.
+            targets: as ``actions``; -100 is not scored.
+
+        Raises:
+            ShapeError: tensors that do not go together, timesteps beyond the table.
+        """
+        refuse_state(self, state)
+        if returns is None or actions is None or timesteps is None:
+            raise ShapeError("a model that acts reads returns, actions and timesteps: give all")
+        keep = None
+        if mask is not None:
+            mask.require("a model that acts", frozenset({"keep"}))
+            keep = mask.keep
+        y, features, out = self._read(inputs, returns, actions, timesteps, keep, taps)
+        terms = dict(out.losses)
+        if targets is not None:
+            terms |= self._further(y[:, :, -1], features, returns, keep)
+        chosen = self.chosen(self.head(y[:, :, -2]), targets, keep, terms)
+        return chosen._replace(taps=out.taps)
+
+    def act(self, step: Step, state: StackState) -> tuple[Tensor, StackState]:
+        """The next step of a stream that began with the episode: (B, C) or (B, N) of its action.
+
+        What it reads are the action before, the return-to-go and the state, three tokens at most;
+        so it equals `forward` over the steps so far as long as those are one window.
+        """
+        self._check(step.states[:, None], step.returns[:, None], None, step.timesteps[:, None])
+        times = step.timesteps[:, None]
+        features = self.states(step.states[:, None], None)
+        *now, _ = self._embedded(step.returns[:, None], features, step.before[:, None], times)
+        past = self._action(step.before[:, None], (times - 1).clamp(min=0))
+        x = torch.cat((past, *now), 1)
+        keep = step.keep[:, None].expand(-1, x.shape[1]).clone()
+        keep[:, 0] &= step.timesteps > 0
+        tokens = Mask(keep=keep)
+        x = self._placed(x, tokens, state, torch.zeros_like(times))
+        out = self.stack(x, mask=tokens, state=state)
+        assert out.state is not None
+        logits = self.chosen(self.head(out.y[:, -1:]), None, None, {}).logits
+        return logits[:, 0], out.state
+
+    def foreseen(
+        self,
+        inputs: Tensor,
+        *,
+        returns: Tensor,
+        actions: Tensor,
+        timesteps: Tensor,
+        mask: Mask | None = None,
+    ) -> dict[str, Tensor]:
+        """What the further heads say of the next step: ``states`` (B, K, N), normalised, and
+        ``returns`` (B, K), scaled."""
+        keep = None if mask is None else mask.keep
+        y = self._read(inputs, returns, actions, timesteps, keep)[0][:, :, -1]
+        found = {}
+        if self.next_state is not None:
+            found["states"] = self.next_state(y)
+        if self.next_return is not None:
+            found["returns"] = self.next_return(y)[..., 0]
+        return found
+
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
+        keep = None if mask is None else mask.keep
+        pairs = inputs[:, 1:, None].shape[:2].numel()
+        if keep is not None:
+            pairs = int((keep[:, 1:] & keep[:, :-1]).sum())
+        return super().term_counts(inputs, targets, mask) | {"state": pairs, "return": pairs}
+
+    def _read(
+        self,
+        inputs: Tensor,
+        returns: Tensor,
+        actions: Tensor,
+        timesteps: Tensor,
+        keep: Tensor | None,
+        taps: Sequence[str] = (),
+    ) -> tuple[Tensor, Tensor, StackOutput]:
+        """What the layers give for every token of every step (B, K, tokens, channels), the
+        features of the states, and all that came out of the stack."""
+        self._check(inputs, returns, actions, timesteps)
+        features = self.states(inputs, keep)
+        parts = self._embedded(returns, features, actions, timesteps)
+        x = torch.stack(parts, 2).flatten(1, 2)
+        tokens = None if keep is None else Mask(keep=keep.repeat_interleave(len(parts), 1))
+        first = timesteps[:, :1] if keep is None else timesteps.gather(1, _first(keep))
+        out = self.stack(self._placed(x, tokens, None, first), mask=tokens, taps=taps)
+        return out.y.unflatten(1, (-1, len(parts))), features, out
+
+    def _embedded(
+        self, returns: Tensor, features: Tensor, actions: Tensor, timesteps: Tensor
+    ) -> list[Tensor]:
+        """The tokens of steps (B, K), each (B, K, width), in their order."""
+        state = self.state(features)
+        state = state + self.time(timesteps) if self.gym else torch.tanh(state)
+        parts = [self._closed(state), self._action(actions, timesteps)]
+        if self.returns is not None:
+            scaled = returns.to(self.reach.dtype) / self.config.episodes.scale
+            wanted = self.returns(scaled[..., None])
+            wanted = wanted + self.time(timesteps) if self.gym else torch.tanh(wanted)
+            parts.insert(0, self._closed(wanted))
+        return parts
+
+    def _action(self, actions: Tensor, timesteps: Tensor) -> Tensor:
+        done = self.action(
+            actions.long() if self.config.episodes.discrete else self.scaled(actions)
+        )
+        done = done + self.time(timesteps) if self.gym else torch.tanh(done)
+        return self._closed(done)
+
+    def _closed(self, x: Tensor) -> Tensor:
+        return x if self.norm is None else self.norm(x)
+
+    def _placed(
+        self, x: Tensor, mask: Mask | None, state: StackState | None, first: Tensor
+    ) -> Tensor:
+        """Tokens with what tells their place in the window; ``first`` (B, 1) is its first step."""
+        if self.places is not None:
+            seen = None if state is None else state.seen
+            where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
+            x = x + self.places[where] + self.time(first)
+        return self.add_positions(x, mask, state)
+
+    def _further(self, y: Tensor, features: Tensor, returns: Tensor, keep: Tensor | None) -> Losses:
+        """Losses of the heads that foretell the next step."""
+        pairs = None if keep is None else keep[:, 1:] & keep[:, :-1]
+        losses: Losses = {}
+        chosen = self.config.decision
+        for name, head, goals, weight in (
+            ("state", self.next_state, features, chosen.state_weight),
+            ("return", self.next_return, returns[..., None], chosen.return_weight),
+        ):
+            if head is None:
+                continue
+            assert weight is not None
+            goals = goals if name == "state" else goals / self.config.episodes.scale
+            error = (head(y[:, :-1]) - goals[:, 1:].to(y.dtype)).square().mean(-1)
+            losses[name] = weight * _kept(error, pairs).sum() / _count(error, pairs)
+        return losses
+
+    def _check(
+        self, inputs: Tensor, returns: Tensor, actions: Tensor | None, timesteps: Tensor
+    ) -> None:
+        steps = tuple(timesteps.shape)
+        given = {"states": inputs, "returns": returns, "actions": actions}
+        for name, tensor in given.items():
+            if tensor is not None and tuple(tensor.shape[:2]) != steps:
+                raise ShapeError(
+                    f"{name} are {tuple(tensor.shape)}, but timesteps are {steps}: give all for "
+                    "the same rows and steps"
+                )
+        known = timesteps.device.type == "cpu" and not torch.compiler.is_compiling()
+        if known and int(timesteps.max()) >= self.config.timesteps:
+            raise ShapeError(
+                f"timestep {int(timesteps.max()):,} is beyond the model's table of "
+                f"{self.config.timesteps:,}: train one with a larger --model.decision.table"
+            )
+
+
+class StatesNetwork(DecisionModel):
+    """Behaviour cloning: a plain network on the last K states, without returns and actions."""
+
+    layered = False
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        sizes = [self.states.size * config.episodes.context, *[config.width] * config.layers]
+        self.hidden = nn.ModuleList(
+            nn.Linear(size, after) for size, after in itertools.pairwise(sizes)
+        )
+        self.head = nn.Linear(config.width, config.episodes.actions)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        taps: Sequence[str] = (),
+        returns: Tensor | None = None,
+        actions: Tensor | None = None,
+        timesteps: Tensor | None = None,
+    ) -> ModelOutput:
+        """The action of every step from the states of the window up to it; the rest is not read."""
+        refuse_state(self, state)
+        if taps:
+            raise ConfigError(f"tap '{taps[0]}': this network has no layers to look into")
+        keep = None if mask is None else mask.keep
+        features = self.states(inputs, keep)
+        context = self.config.episodes.context
+        # (B, K, size, K): the last so many states of every step, the oldest first
+        windows = F.pad(features, (0, 0, context - 1, 0)).unfold(1, context, 1)
+        x = windows.transpose(2, 3).flatten(2)
+        for linear in self.hidden:
+            x = drop(F.relu(linear(x)), self.config.block.dropout, self.training)
+        return self.chosen(self.head(x), targets, keep, {})
+
+
+class StateReader(nn.Module):
+    """States (B, K, ...) as ``size`` features each: normalised numbers, a picture's channels, or
+    one flag for each value."""
+
+    state_mean: Tensor
+    state_std: Tensor
+
+    def __init__(self, shape: EpisodeShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.convolutions: nn.Sequential | None = None
+        self.size = shape.state_values or shape.state[0]
+        if len(shape.state) == 3:
+            self.convolutions, self.size = _convolutions(shape.state)
+        elif len(shape.state) > 1:
+            raise ConfigError(
+                f"states have the shape {shape.state}: numbers (n,) or pictures (channels, height, "
+                "width) can be read"
+            )
+        dtype = torch.get_default_dtype()
+        for name in ("state_mean", "state_std"):
+            known = getattr(shape, name) or (float(name == "state_std"),)
+            self.register_buffer(name, torch.tensor(known, dtype=dtype), persistent=False)
+
+    def forward(self, states: Tensor, keep: Tensor | None) -> Tensor:
+        if tuple(states.shape[2:]) != self.shape.state:
+            raise ShapeError(
+                f"states must be (batch, steps{''.join(f', {n}' for n in self.shape.state)}), not "
+                f"{tuple(states.shape)}"
+            )
+        dtype = self.state_mean.dtype
+        if self.convolutions is not None:
+            pixels = states.flatten(0, 1).to(dtype) / 255
+            features = self.convolutions(pixels).unflatten(0, states.shape[:2])
+        elif self.shape.state_values is not None:
+            features = F.one_hot(states.long(), self.size).to(dtype)
+        else:
+            features = (states.to(dtype) - self.state_mean) / self.state_std
+        # what stands in the padding may be anything
+        return features if keep is None else features.where(keep[..., None], 0.0)
+
+
+def _convolutions(state: tuple[int, ...]) -> tuple[nn.Sequential, int]:
+    """The layers that read pictures, and how many features they give."""
+    channels, *sides = state
+    small = min(sides) < SMALLEST
+    layers: list[nn.Module] = []
+    for count, (kernel, stride) in zip(CHANNELS, SMALL if small else LARGE, strict=True):
+        padding = kernel // 2 if small else 0
+        layers += [nn.Conv2d(channels, count, kernel, stride, padding), nn.ReLU()]
+        channels = count
+        sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
+    return nn.Sequential(*layers, nn.Flatten(1)), channels * math.prod(sides)
+
+
+def _first(keep: Tensor) -> Tensor:
+    """Where the first real step of every row stands, (B, 1)."""
+    return keep.long().argmax(1, keepdim=True)
+
+
+def _kept(each: Tensor, keep: Tensor | None) -> Tensor:
+    return each if keep is None else each.where(keep, 0.0)
+
+
+def _count(each: Tensor, keep: Tensor | None) -> Tensor | int:
+    return max(each.numel(), 1) if keep is None else keep.sum().clamp(min=1)

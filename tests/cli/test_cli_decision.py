@@ -1,0 +1,254 @@
+"""Decision Transformer from the command line: train, evaluate, record; and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from everyformer.rl import (
+    EnvironmentConfig,
+    collect,
+    read_trajectories,
+    recipe,
+    write_minari,
+    write_trajectories,
+)
+
+Say = Callable[..., tuple[int, str, str]]
+GRAPH = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 6, "edges": 7, "steps": 6})
+TRACK = EnvironmentConfig("everyformer/MemoryTrack-v0", (1,))
+SIZES = ("--width", "8", "--layers", "1", "--steps", "3", "--batch", "4", "--data.context", "4")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("home")
+    for name, environment in (("paths", GRAPH), ("tracks", TRACK)):
+        write_trajectories(collect(environment, recipe("random", environment), 8), place / name)
+    others = EnvironmentConfig(GRAPH.name, (), GRAPH.options | {"steps": 7})
+    write_trajectories(collect(others, recipe("random", others), 8), place / "others")
+    (place / "long").mkdir()
+    for name, steps in (("a", 1001), ("b", 2)):
+        last = np.arange(steps) == steps - 1
+        seen = np.arange(steps + 1) % 6
+        np.savez(place / "long" / f"{name}.npz", observations=seen, actions=seen[1:],
+                 rewards=np.zeros(steps), terminations=last, truncations=last & ~last)  # fmt: skip
+    return place
+
+
+@pytest.fixture(scope="module")
+def runs(home: Path) -> Path:
+    """A run of each kind, and one with neither returns nor a known environment."""
+    from everyformer.cli import main
+
+    (home / "bare").mkdir()
+    for number, episode in enumerate(read_trajectories(home / "paths").episodes):
+        np.savez(home / "bare" / f"{number}.npz", **episode.arrays())
+    for name, source, more in (
+        ("paths", "paths", ()), ("tracks", "tracks", ("--data.delayed",)),
+        ("bare", "bare", ("--model.decision.no-return-to-go",)),
+    ):  # fmt: skip
+        words = ["train", "decision-transformer", "--data", str(home / source), *SIZES, *more]
+        assert main([*words, "--out", str(home / "runs" / name)]) == 0
+    return home / "runs"
+
+
+@pytest.fixture(autouse=True)
+def there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(home / "minari"))
+
+
+def test_a_run_is_measured_on_its_data_and_by_playing(runs: Path, say: Say) -> None:
+    code, out, err = say("eval", "runs/paths", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["data"]["environment"]["options"] == GRAPH.options
+    assert found["evaluation"]["loss"] == found["evaluation"]["action_loss"]
+    assert "perplexity" not in found["evaluation"]
+    words = ("--target", "-2", "-5.5", "--episodes", "3")
+    code, out, err = say("eval", "runs/paths", *words, "--json")
+    assert code == 0, err
+    played = json.loads(out)
+    assert played["environment"] == {"name": GRAPH.name, "mask": [], "options": GRAPH.options}
+    assert [(row["target"], row["episodes"]) for row in played["evaluation"]] == [
+        (-2, 3),
+        (-5.5, 3),
+    ]
+    for row in played["evaluation"]:
+        assert -6 <= row["return"] <= -1
+        low, high = row["return_interval"]
+        assert low <= row["return"] <= high
+    code, out, err = say("eval", "runs/paths", *words)
+    assert out.splitlines()[0].split() == ["asked", "for", "episodes", "return", "success", "steps"]
+    assert out.splitlines()[2].split()[:2] == ["-2", "3"]
+
+
+def test_the_best_return_of_the_data_is_asked_for_where_nothing_is_said(
+    runs: Path, say: Say
+) -> None:
+    best = read_trajectories("paths").statistics.return_max
+    code, out, err = say("eval", "runs/paths", "--episodes", "1", "--json")
+    assert [row["target"] for row in json.loads(out)["evaluation"]] == [best]
+    code, out, err = say("eval", "runs/bare", "--env", GRAPH.name, "--env.nodes", "6",
+                         "--env.edges=7", "--episodes", "1", "--json")  # fmt: skip
+    assert code == 0, err
+    assert [row["target"] for row in json.loads(out)["evaluation"]] == [None]
+    assert json.loads(out)["environment"]["options"] == {"nodes": 6, "edges": 7}
+
+
+def test_what_is_hidden_stays_so_and_options_come_on_top(runs: Path, say: Say) -> None:
+    code, out, err = say("eval", "runs/tracks", "--env.steps", "20", "--episodes", "1", "--json")
+    assert code == 0, err
+    assert json.loads(out)["environment"] == {
+        "name": TRACK.name, "mask": [1], "options": {"steps": 20},
+    }  # fmt: skip
+
+
+def test_played_episodes_are_a_data_set_and_a_film(runs: Path, say: Say, tmp_path: Path) -> None:
+    out_to = str(tmp_path / "played")
+    code, out, err = say("generate", "runs/paths", "--episodes", "2", "--target", "-3", "--out",
+                         out_to, "--temperature", "0")  # fmt: skip
+    assert (code, out) == (0, f"{out_to}\n{out_to}.gif\n"), err
+    found = read_trajectories(out_to, GRAPH)
+    assert len(found) == 2
+    assert found.recipe == "a trained decision-transformer, asked for a return of -3"
+    with Image.open(f"{out_to}.gif") as film:
+        # pictures that are alike are one that is shown for longer
+        shown = []
+        for number in range(film.n_frames):
+            film.seek(number)
+            shown.append(film.info["duration"])
+        assert sum(shown) == 250 * (len(found.episodes[0]) + 1)
+    code, out, err = say("generate", "runs/paths", "--episodes", "2", "--out", out_to)
+    assert (code, out) == (2, "")
+    assert f"{out_to} is not empty: choose another --out for the trajectories" in err
+
+
+def test_training_resumes_bit_for_bit(home: Path, say: Say) -> None:
+    whole, parts = "runs/whole", "runs/parts"
+    for out, steps in ((whole, "6"), (parts, "3")):
+        # of a schedule that does not look ahead to the end
+        even = ("--training.schedule", "constant", "--training.warmup", "0")
+        words = ("--data", "paths", *SIZES, *even, "--steps", steps, "--out", out)
+        assert say("train", "decision-transformer", *words)[0] == 0
+    assert say("train", "--resume", "--out", parts, "--steps", "6")[0] == 0
+    ends = [
+        next(iter((home / run / "checkpoints").glob("*6/model.safetensors")))
+        for run in (whole, parts)
+    ]
+    assert ends[0].read_bytes() == ends[1].read_bytes()
+
+
+def test_a_run_goes_to_transformers_only_if_it_acts_in_numbers(runs: Path, say: Say) -> None:
+    code, _out, err = say("convert", "runs/paths", "--to", "hf", "--out", "theirs")
+    assert code == 2
+    assert "reads returns-to-go, states and actions that are all numbers" in err
+
+
+WRONG: list[tuple[tuple[str, ...], str]] = [
+    (("eval", "runs/paths", "--target", "abc"), "--target"),
+    (("eval", "runs/paths", "--target", "nan"), "'--target[0]' must be finite, not nan"),
+    (("eval", "runs/paths", "--env", "everyformer/GraphPth-v0"),
+     "unknown environment 'everyformer/GraphPth-v0'; did you mean 'everyformer/GraphPath-v0'?"),
+    (("eval", "runs/paths", "--env", "everyformer/MemoryTrack-v0"),
+     "the states are 3 numbers, but the model was trained on whole numbers below 6: it is of "
+     "another environment"),
+    (("eval", "runs/paths", "--env.nodes", "7", "--env.edges", "8"),
+     "the states are whole numbers below 7, but the model was trained on whole numbers below 6"),
+    (("eval", "runs/paths", "--env.node", "7"),
+     "everyformer/GraphPath-v0 has no option '--env.node'; did you mean '--env.nodes' or"),
+    (("eval", "runs/paths", "--env.nodes"), "--env.nodes needs a value"),
+    (("eval", "runs/paths", "--episodes", "0"), "'--episodes' must be at least 1, not 0"),
+    (("eval", "runs/paths", "--env.max-episode-steps", "1200"),
+     "episodes of everyformer/GraphPath-v0 have up to 1,200 steps, but the model knows 1,000 "
+     "timesteps: give --env.max-episode-steps 1000, or train one with a larger "
+     "--model.decision.table"),
+    (("eval", "runs/bare", "--episodes", "2"),
+     "the environment of the data is not known: name it with --env"),
+    (("eval", "runs/bare", "--env", GRAPH.name, "--target", "3"),
+     "--target 3: this decision-transformer reads no return-to-go, so none can be asked for"),
+    (("eval", "runs/paths", "--data", "tracks"),
+     "tracks is of another environment than the run in runs/paths: the states are 2 numbers, but "
+     "the model was trained on whole numbers below 6"),
+    (("eval", "runs/paths", "--data", "others"),
+     "others is of everyformer/GraphPath-v0 --env.nodes 6 --env.edges 7 --env.steps 7, but the run "
+     "in runs/paths was trained on everyformer/GraphPath-v0 --env.nodes 6 --env.edges 7 "
+     "--env.steps 6: give data of that one"),
+    (("eval", "runs/bare", "--data", "long"),
+     "long has episodes of up to 1,001 steps, but the run in runs/bare knows 1,000 timesteps"),
+    (("generate", "runs/paths", "--prompt", "hello"),
+     "--prompt is for texts and images, but the run plays episodes: leave it out"),
+    (("generate", "runs/paths", "--target", "1", "2"),
+     "episodes are recorded for one --target at a time: give one"),
+    (("train", "decision-transformer", "--data", "paths", "--model.decision.table", "3"),
+     "the data have episodes of up to 6 steps, but the table of timesteps has 3: raise "
+     "--model.decision.table"),
+    (("train", "gpt", "--data", "paths"), "member 'gpt' has no task 'decision'"),
+    (("train", "transformer-xl", "--data", "paths"), "'transformer-xl' has no task 'decision'"),
+    (("train", "decision-transformer", "--data", "minari:no/such-v0"),
+     "Minari has no data set 'no/such-v0' on this machine"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "sentence"), WRONG)
+def test_wrong_words_are_refused_in_one_sentence(
+    words: tuple[str, ...], sentence: str, runs: Path, say: Say
+) -> None:
+    code, out, err = say(*words)
+    assert (code, out) == (2, "")
+    lines = [line for line in err.splitlines() if line.startswith("everyformer: ")]
+    assert len(lines) == 1
+    assert sentence in lines[0]
+
+
+def test_episodes_that_are_wrong_are_refused_in_training(home: Path, say: Say) -> None:
+    episode = read_trajectories("paths").episodes[0].arrays()
+    steps = len(episode["actions"])
+    rewards = episode["rewards"].copy()
+    rewards[-1] = np.nan
+    for name, changes, sentence in (
+        ("unequal", {"observations": episode["observations"][1:]},
+         f"there are {steps} observations and {steps} actions"),
+        ("unpaid", {"rewards": rewards}, f"rewards holds nan at step {steps - 1}: numbers must"),
+        ("empty", {"actions": episode["actions"][:0]}, "the episode is empty: it needs one action"),
+    ):  # fmt: skip
+        (home / name).mkdir()
+        np.savez(home / name / "a.npz", **{**episode, **changes})
+        code, out, err = say("train", "decision-transformer", "--data", name)
+        assert (code, out) == (2, "")
+        assert sentence in err
+        assert "a.npz" in err
+        assert not (home / "runs" / "decision-transformer").exists()
+
+
+@pytest.mark.parametrize("package", ["gymnasium", "minari"])
+def test_a_missing_package_is_named_with_its_extra(
+    package: str, runs: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    words: dict[str, Any] = {
+        "gymnasium": ("eval", "runs/paths", "--episodes", "1"),
+        "minari": ("train", "decision-transformer", "--data", "minari:a/b-v0"),
+    }
+    code, out, err = say(*words[package])
+    assert (code, out) == (2, "")
+    assert package in err
+    assert "everyformer[rl]" in err
+
+
+def test_minari_is_trained_on(home: Path, say: Say) -> None:
+    write_minari(read_trajectories("paths"), "walks/mine-v0")
+    words = ("--data", "minari:walks/mine-v0", *SIZES, "--out", "runs/minari")
+    code, _out, err = say("train", "decision-transformer", *words)
+    assert code == 0, err
+    assert (
+        json.loads((home / "runs/minari/config.json").read_text())["data"]["environment"]["options"]
+        == GRAPH.options
+    )

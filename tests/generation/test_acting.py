@@ -1,0 +1,250 @@
+"""A policy reads what the training would have shown it, kept states or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from everyformer.core.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from everyformer.generation.acting import DecisionPolicy
+from everyformer.generation.config import PlayConfig
+from everyformer.generation.playing import play, played, reference
+from everyformer.rl import EnvironmentConfig, Episode, Space, Trajectories, returns_to_go
+from helpers import build_model, close, shifted
+
+CONTEXT, ROWS = 4, 3
+SEEN = Space("box", "float32", (3,), low=(None,), high=(None,))
+REALS = Space("box", "float32", (2,), low=(-2.0,), high=(2.0,))
+CHOICE = Space("discrete", "int64", count=5)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "gym": {}, "atari": {"variant": "atari"}, "no-return": {"return_to_go": False},
+    "mlp": {"body": "mlp"},
+}  # fmt: skip
+
+
+def model(
+    variant: str = "gym", member: str = "attention", acted: Space = REALS, **more: Any
+) -> Any:
+    shape: dict[str, Any] = {"state": (3,), "actions": acted.size, "context": CONTEXT, "scale": 3.0}
+    if not acted.discrete:
+        shape |= {"discrete": False, "low": (-2.0,), "high": (2.0,)}
+    sizes: dict[str, Any] = {"width": 12, "heads": 2, "layers": 2, "position": None}
+    sizes |= {"decision": VARIANTS[variant], **more}
+    made = build_model(member, "decision", episodes=shape, **sizes)
+    return shifted(made)
+
+
+class Spy:
+    """What a model was given, call by call."""
+
+    def __init__(self, made: Any) -> None:
+        self.given: list[dict[str, Tensor]] = []
+        made.register_forward_pre_hook(self._keep, with_kwargs=True)
+
+    def _keep(self, _: Any, args: tuple[Tensor], options: dict[str, Any]) -> None:
+        self.given.append({"states": args[0], "keep": options["mask"].keep, **options})
+
+
+def observed(step: int) -> np.ndarray:
+    return np.random.default_rng(step).normal(size=(ROWS, 3)).astype(np.float32)
+
+
+def rolled(
+    policy: DecisionPolicy, steps: int, begins: Callable[[int], list[int]] = lambda step: []
+) -> list[np.ndarray]:
+    """The actions of so many steps; ``begins`` are rows that begin anew before a step."""
+    acted = []
+    numbers = np.arange(ROWS)
+    policy.reset(np.ones(ROWS, bool), numbers, numbers)
+    for step in range(steps):
+        if rows := begins(step):
+            policy.reset(np.isin(numbers, rows), numbers, numbers + 10 * step)
+        acted.append(policy.act(observed(step)))
+        policy.reward(np.array([1.0, -2.0, 0.5]) * step)
+    return acted
+
+
+@pytest.mark.parametrize("member", ["attention", "linear", "alibi", "gmlp"])
+@pytest.mark.parametrize("variant", ["gym", "atari", "no-return", "mlp"])
+def test_kept_states_act_as_windows_read_anew(variant: str, member: str) -> None:
+    """As long as the window holds the episode, and behind it, where both read anew; rows begin at
+    different steps."""
+    member, position = ("attention", None) if variant == "mlp" else (member, None)
+    position = "alibi" if member == "alibi" else None
+    made = model(variant, member, position=position)
+    target = 9.0 if variant in ("gym", "atari") else None
+    begins = lambda step: {2: [1], 5: [0, 2], 6: [0], 11: [1]}.get(step, [])  # noqa: E731
+    both = [
+        rolled(DecisionPolicy(made, SEEN, REALS, target, cached=cached), 13, begins)
+        for cached in (True, False)
+    ]
+    for kept, anew in zip(*both, strict=True):
+        close(torch.from_numpy(kept), torch.from_numpy(anew), 1e-6)
+
+
+def test_what_is_read_is_what_training_would_have_shown() -> None:
+    """The return-to-go at t, absolute timesteps, states and actions of the last K steps."""
+    made, rewards = model(), np.array([2.0, 0.0, -1.0, 3.0, 1.0, 4.0])
+    spy, wanted = Spy(made), returns_to_go(rewards)
+    policy = DecisionPolicy(made, SEEN, REALS, float(rewards.sum()), cached=False)
+    policy.reset(np.ones(ROWS, bool), np.arange(ROWS), np.arange(ROWS))
+    acted: list[np.ndarray] = []
+    for step, reward in enumerate(rewards):
+        acted.append(policy.act(observed(step)))
+        given = spy.given[step]
+        count = min(step + 1, CONTEXT)
+        steps = range(step + 1 - count, step + 1)
+        real = given["keep"]
+        assert real.tolist() == [[False] * (CONTEXT - count) + [True] * count] * ROWS
+        for row in range(ROWS):
+            at = real[row]
+            assert given["timesteps"][row, at].tolist() == [*steps]
+            close(given["returns"][row, at], torch.from_numpy(wanted[steps]).float(), 1e-6)
+            seen = np.stack([observed(t)[row] for t in steps])
+            assert np.array_equal(given["states"][row, at].numpy(), seen)
+            done = [acted[t][row] for t in steps[:-1]]
+            assert np.allclose(given["actions"][row, at][:-1].numpy(), np.reshape(done, (-1, 2)))
+        policy.reward(np.full(ROWS, reward))
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_what_is_asked_for_stays_where_rewards_are_delayed(delayed: bool) -> None:
+    made = model()
+    spy = Spy(made)
+    policy = DecisionPolicy(made, SEEN, REALS, 10.0, delayed=delayed, cached=False)
+    rolled(policy, 3)
+    wanted = [given["returns"][:, -1].tolist() for given in spy.given]
+    assert wanted == ([[10.0] * 3] * 3 if delayed else [[10.0] * 3, [10.0] * 3, [9.0, 12.0, 9.5]])
+
+
+def test_a_step_of_a_stream_reads_three_tokens_and_one_that_is_read_anew_all() -> None:
+    counts = {}
+    for cached in (True, False):
+        policy = DecisionPolicy(model(), SEEN, REALS, 9.0, cached=cached)
+        counts[cached] = []
+        for steps in (1, CONTEXT, CONTEXT + 3):
+            policy.tokens_read = 0
+            rolled(policy, steps)
+            counts[cached].append(policy.tokens_read // ROWS)
+    windows = [3 * sum(min(t + 1, CONTEXT) for t in range(n)) for n in (1, CONTEXT, CONTEXT + 3)]
+    assert counts[False] == windows
+    # the first step has no action before it; behind the window all is read anew
+    assert counts[True] == [2, 3 * CONTEXT - 1, 3 * CONTEXT - 1 + 3 * 3 * CONTEXT]
+
+
+@pytest.mark.parametrize("member", ["attention", "linear"])
+def test_rolling_reads_three_tokens_for_ever_and_is_another_function_behind_the_window(
+    member: str,
+) -> None:
+    made = model(member=member)
+    rolling = DecisionPolicy(made, SEEN, REALS, 9.0, rolling=True)
+    on, anew = rolled(rolling, 9), rolled(DecisionPolicy(made, SEEN, REALS, 9.0), 9)
+    same = [bool(np.allclose(a, b, atol=1e-6)) for a, b in zip(on, anew, strict=True)]
+    assert same == [True] * CONTEXT + [False] * 5
+    assert rolling.tokens_read == ROWS * (3 * 9 - 1)
+    if member == "attention":
+        assert rolling._state is not None
+        assert {t.shape[2] for t in rolling._state.tensors() if t.dim() == 4} == {3 * CONTEXT - 1}
+
+
+def test_a_layer_that_rolls_is_the_window_of_one_layer() -> None:
+    """With one layer no state has seen what lies further back."""
+    made = model(layers=1)
+    on, anew = (
+        rolled(DecisionPolicy(made, SEEN, REALS, 9.0, rolling=rolling), 9)
+        for rolling in (True, False)
+    )
+    for a, b in zip(on, anew, strict=True):
+        assert np.allclose(a, b, atol=1e-6)
+
+
+def test_actions_that_are_chosen_are_drawn_by_the_logits_from_the_seed_of_the_episode() -> None:
+    made = model(acted=CHOICE)
+    first = [rolled(DecisionPolicy(made, SEEN, CHOICE, 9.0), 6) for _ in range(2)]
+    assert np.array_equal(*first)
+    greedy = rolled(DecisionPolicy(made, SEEN, CHOICE, 9.0, temperature=0.0), 1)[0]
+    cold = rolled(DecisionPolicy(made, SEEN, CHOICE, 9.0, temperature=1e-3), 1)[0]
+    assert np.array_equal(greedy, cold)
+    assert greedy.dtype == np.int64
+    policy = DecisionPolicy(made, SEEN, CHOICE, 9.0, temperature=2.0)
+    logits = np.array([[1.0, 0.0, 2.0, -1.0, 0.5]] * ROWS)
+    numbers = np.arange(ROWS)
+    drawn = np.zeros(5)
+    for seed in range(700):
+        policy.reset(np.ones(ROWS, bool), numbers, ROWS * seed + numbers)
+        np.add.at(drawn, policy._chosen(logits), 1)
+    expected = np.exp(logits[0] / 2) / np.exp(logits[0] / 2).sum()
+    assert np.abs(drawn / 2100 - expected).max() < 4 * (0.25 / 2100) ** 0.5
+
+
+def test_actions_are_brought_between_the_bounds_of_the_environment() -> None:
+    made = model(decision={"tanh": False})
+    made.head.bias.data.fill_(50.0)
+    assert (rolled(DecisionPolicy(made, SEEN, REALS, 9.0), 1)[0] == 2.0).all()
+
+
+def test_episodes_are_the_same_however_many_are_played_at_once() -> None:
+    shape = {"state": (), "state_values": 5, "actions": 5, "context": 3}
+    made: Any = shifted(build_model("decision-transformer", "decision", episodes=shape, width=8))
+    graph = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 5, "edges": 6, "steps": 6})
+    runs = [play(made, graph, -2.0, PlayConfig(episodes=5, parallel=n)) for n in (1, 4)]
+    assert runs[0] == runs[1]
+    assert runs[0].recipe == "a trained decision-transformer, asked for a return of -2"
+    assert {episode.facts["target"] for episode in runs[0].episodes} == {-2.0}
+    limited = EnvironmentConfig(graph.name, (), {**graph.options, "max_episode_steps": 6})
+    short: Any = build_model(
+        "attention", "decision", episodes=shape, decision={"table": 5}, width=8
+    )
+    with pytest.raises(ConfigError, match="have up to 6 steps, but the model knows 5 timesteps"):
+        play(short, limited, -2.0, PlayConfig())
+
+
+def test_what_was_played_is_told_with_intervals_and_normalised_where_the_ends_are_known() -> None:
+    last = np.array([False, True])
+    episodes = [
+        Episode(np.zeros((3, 3), np.float32), np.zeros(2, int), np.array([0.0, reward]), last,
+                ~last & last, facts={"success": float(reward > 1)})
+        for reward in (1.0, 2.0, 3.0, 6.0)
+    ]  # fmt: skip
+    track = EnvironmentConfig("everyformer/MemoryTrack-v0")
+    found = played(Trajectories(episodes, SEEN, CHOICE, track))
+    assert (found["episodes"], found["return"], found["steps"], found["success"]) == (4, 3, 2, 0.75)
+    half = 1.959963984540054 * np.std([1, 2, 3, 6], ddof=1) / 2
+    assert np.allclose(found["return_interval"], [3 - half, 3 + half])
+    low, high = reference(track) or (0, 0)
+    assert (low, high) == (-1.3, 0.4)
+    assert np.isclose(found["normalised"], (3 - low) / (high - low))
+    assert reference(EnvironmentConfig("everyformer/MemoryTrack-v0", (), {"steps": 20})) is None
+    assert "normalised" not in played(Trajectories(episodes, SEEN, CHOICE))
+
+
+REFUSED: list[tuple[Any, type[Exception], str]] = [
+    (lambda: DecisionPolicy(model(), Space("box", "float32", (2,)), REALS, 1.0), DataError,
+     "the states are 2 numbers, but the model was trained on 3 numbers: it is of another"),
+    (lambda: DecisionPolicy(model(), CHOICE, REALS, 1.0), DataError,
+     "the states are whole numbers below 5, but the model was trained on 3 numbers"),
+    (lambda: DecisionPolicy(model(), SEEN, CHOICE, 1.0), DataError,
+     "the actions are one of 5, but the model was trained on 2 numbers"),
+    (lambda: DecisionPolicy(model("mlp"), SEEN, REALS, None, rolling=True), UnsupportedError,
+     "--rolling goes on with states, and attention has no exact ones: leave it out"),
+    (lambda: DecisionPolicy(model(position="learned"), SEEN, REALS, 1.0, rolling=True),
+     UnsupportedError, "--rolling reads on for ever, and this attention has a table over the"),
+    (lambda: DecisionPolicy(model("atari"), SEEN, REALS, 1.0, rolling=True), UnsupportedError,
+     "--rolling reads on for ever, and this attention has a table over the places in a window"),
+    (lambda: rolled(DecisionPolicy(model(decision={"table": 3}), SEEN, REALS, 1.0), 4), ShapeError,
+     "an episode goes on after 3 steps, where the model's table of timesteps ends: give the"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "kind", "sentence"), REFUSED)
+def test_what_cannot_be_played_is_refused(
+    make: Callable[[], Any], kind: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        make()
+    assert str(caught.value).startswith(sentence)

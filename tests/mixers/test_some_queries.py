@@ -1,0 +1,83 @@
+"""Attention for some of its queries is a part of attention for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from everyformer.core.abilities import answers_some
+from everyformer.core.mask import Mask
+from everyformer.engines.flops import count_flops
+from everyformer.engines.rows import gather_rows
+from helpers import build_mixer, close, draw, shifted
+
+WIDTH, LENGTH = 12, 9
+CHOSEN = torch.tensor([[0, 3, 4, 8], [1, 2, 7, 1]])
+MASKS: dict[str, Any] = {
+    "bare": lambda: None,
+    "padded": lambda: Mask(keep=torch.arange(LENGTH)[None] >= torch.tensor([[2], [0]])),
+    "packed": lambda: Mask(documents=torch.tensor([[5, 5, 5, 1, 1, 1, 1, 2, 2]] * 2)),
+    "pairs": lambda: Mask(
+        allowed=draw(2, 1, LENGTH, LENGTH) > -1, bias=draw(3, LENGTH, LENGTH, seed=2)
+    ),
+    "keys": lambda: Mask(allowed=draw(1, LENGTH) > -1),
+}
+"""masks of two rows"""
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"position": "rope"},
+    {"position": "alibi"},
+    {"position": "t5-relative"},
+    {"position": "shaw"},
+    {"position": "xl-relative"},
+    {"position": "da-transformer"},
+    {"window": (2, None, 5)},
+    {"kv_heads": 1, "bias": ("query", "key", "value", "output"), "qk_norm": True},
+    {"sink": True, "softcap": 3.0},
+]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_some_queries_are_a_part_of_all(options: Any, causal: bool, mask: str) -> None:
+    own = {"width": WIDTH, "heads": 3, "causal": causal, "max_length": 20, **options}
+    mixer: Any = shifted(build_mixer("attention", **own))
+    x, given = draw(2, LENGTH, WIDTH), MASKS[mask]()
+    got = mixer.answer(x, CHOSEN, given, None).y
+    expected = gather_rows(mixer(x, mask=given).y, CHOSEN)
+    real = torch.ones_like(CHOSEN, dtype=torch.bool)
+    if given is not None and given.keep is not None:
+        real = given.keep.gather(1, CHOSEN)
+    close(got[real], expected[real])
+
+
+@pytest.mark.parametrize("mask", ["bare", "padded", "pairs"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_behind_a_state_too(options: Any, mask: str) -> None:
+    own = {"width": WIDTH, "heads": 3, "causal": True, "max_length": 20, **options}
+    mixer: Any = shifted(build_mixer("attention", **own))
+    x, given = draw(2, LENGTH, WIDTH), MASKS[mask]()
+    before = mixer(draw(2, 4, WIDTH, seed=3), state=mixer.init_state(2)).state
+    got, whole = mixer.answer(x, CHOSEN, given, before), mixer(x, mask=given, state=before)
+    real = torch.ones_like(CHOSEN, dtype=torch.bool)
+    if given is not None and given.keep is not None:
+        real = given.keep.gather(1, CHOSEN)
+    close(got.y[real], gather_rows(whole.y, CHOSEN)[real])
+    later = draw(2, 2, WIDTH, seed=4)
+    close(mixer(later, state=got.state).y, mixer(later, state=whole.state).y)
+
+
+def test_what_they_cost() -> None:
+    mixer: Any = build_mixer("attention", width=64, heads=4, causal=True)
+    x, few = draw(1, 64, 64), torch.zeros(1, 8, dtype=torch.long)
+    counted = count_flops(lambda: mixer.answer(x, few, None, None))
+    # keys and values of 64 tokens, queries and outputs of 8, scores and values of 8 by 64
+    assert counted == 2 * 64 * 64 * (2 * 64 + 2 * 8) + 2 * 2 * 8 * 64 * 64
+    assert answers_some(mixer)
+    assert not answers_some(
+        build_mixer("attention", width=12, heads=2, causal=True, memory="segment")
+    )
+    assert not answers_some(build_mixer("performer", width=12, heads=2))
