@@ -301,6 +301,9 @@ def test_a_store_from_the_command_line_to_its_end(run: Callable[..., Any]) -> No
         return float(json.loads(out)["evaluation"]["loss"])
 
     plain, reading = loss(), ("--store", "store", "--knn.k", "8")
+    for words, warned in (((), True), (("--knn.exclude-self",), False)):
+        _, _, err = run("eval", "made", "--data", "text.txt", *reading, *words)
+        assert ("8 of 8 windows that were looked at stand in the store" in err) == warned
     assert loss(*reading, "--knn.weight", "0") == plain
     assert loss(*reading) < plain
     assert loss(*reading, "--knn.distance", "cosine", "--knn.temperature", "0.1") < plain

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from everyformer.core.errors import ConfigError
-from everyformer.datastores.own import own_rows, search_apart
+from everyformer.datastores.own import own_rows, search_apart, standing_in
 from everyformer.models.knn_lm import Scored
 from everyformer.retrieval.index import build_index
 from everyformer.retrieval.options import SearchOptions
@@ -142,6 +142,13 @@ def test_a_text_without_separators_ends_where_it_ends(store: Store) -> None:
         found = own_rows(store, asked, np.arange(30, 39)[:, None], END)
         assert found.all() == expected, length
     assert list(itertools.accumulate(len(d) - 1 for d in DOCUMENTS)) == [*FIRST[1:], ROWS]
+
+
+def test_windows_that_stand_in_the_store_are_counted(store: Store) -> None:
+    strange = [8 - token if token < END else END for token in TEXT[:36]]
+    windows = np.array([TEXT[:36], strange, TEXT[40:76], TEXT[2:38]])
+    assert standing_in(store, windows, END) == 3
+    assert standing_in(store, windows[1:2], END) == 0
 
 
 def test_one_other_token_anywhere_in_the_window_contradicts(store: Store) -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 FIGURES = (".png", ".svg")
 """what figures are written as"""
+LOOKED_AT = 8
+"""windows of a text that are looked for in the store"""
 UNSAID = "to be said"
 """stands where no source of data is known"""
 OWN_DATA = "what the run was trained on"
@@ -83,6 +85,7 @@ def run(words: Sequence[str]) -> int:
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
+    warn_of_own_rows(model, dataset)
     if options.memory.slots is not None:
         set_memory(model, options.memory.slots)
     if leak := leak_of(model):
@@ -144,6 +147,29 @@ def _run_in_config(words: Sequence[str]) -> str | None:
     """The run that a config file names, if there is one."""
     path = peek(words, "--config")
     return None if path is None else read_config(path, "eval").get("run")
+
+
+def warn_of_own_rows(model: Any, dataset: Dataset) -> None:
+    """Say so if a few windows of the text stand in the store that the model reads, itself."""
+    import numpy as np
+
+    from everyformer.data.text import TextDataset
+    from everyformer.datastores.own import standing_in
+    from everyformer.datastores.reader import StoreReader
+    from everyformer.models.knn_lm import KnnLanguageModel
+
+    if not isinstance(model, KnnLanguageModel) or not isinstance(dataset, TextDataset):
+        return
+    if model.options.exclude_self or not isinstance(model.reader, StoreReader):
+        return
+    starts, _ = dataset.window_starts(LOOKED_AT)
+    windows = dataset.validation[starts[:, None] + np.arange(dataset.length + 1)].astype(np.int64)
+    found = standing_in(model.reader.index.store, windows, model.reader.separator)
+    if found:
+        say(
+            f"{found} of {len(windows)} windows that were looked at stand in the store itself, so "
+            "what comes next is found there: --knn.exclude-self leaves a text's own rows out"
+        )
 
 
 def set_memory(model: Model, slots: int) -> None:

@@ -54,6 +54,11 @@ def search_apart(
     )
 
 
+def standing_in(store: Store, windows: np.ndarray, separator: int | None) -> int:
+    """How many of ``windows`` (B, L) of a text read as a document of the store does."""
+    return len(np.unique(_beside(store, windows, separator)[0]))
+
+
 def own_rows(store: Store, scored: Scored, rows: np.ndarray, separator: int | None) -> np.ndarray:
     """Which of the ``rows`` (N, k) found are the scored text's own, or near them."""
     windows, window, place = (
