@@ -3,6 +3,7 @@
 A reader who opens only this file sees the whole family. A member is a named choice of genes (mixer,
 position, memory, block, model); each builds with `create_model`, those whose mixer bears their name
 also with `create_mixer`. Where something is not supported, the reason stands in place of True.
+`BASELINES` are no members, but rows of the same form, so that they are trained and compared alike.
 Other packages add rows through the entry-point group ``everyformer.members``, each under its name
 (``my-member = "module:ROW"``); so that listing costs nothing, their modules import no torch.
 """
@@ -58,6 +59,16 @@ def _genes(**chosen: Any) -> Genes:
     own = {name: plain_choice(chosen.pop(name)) for name in GENES if name in chosen}
     return Genes(plain_genes() | own, **chosen)
 
+
+_ACTING: dict[str, Any] = {
+    "position": None,
+    "mixer": Choice("attention", {**_BIASED.options, "attention_dropout": 0.1}),
+    "block": {"feedforward": "relu", "dropout": 0.1, "feedforward_dropout": 0.0},
+    "model": {"layers": 3, "heads": 1, "init": "gpt2", "embedding_dropout": 0.1},
+}
+_FROM_THE_PAST = "what is done follows from the past alone"
+_ONE_EPISODE = "it reads one episode"
+_WINDOW = "it reads its last states anew at every step"
 
 FAMILY: tuple[Member, ...] = (
     Member(
@@ -436,15 +447,39 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "decision-transformer", "Decision Transformer", "Chen et al.", 2021, "2106.01345",
-        _genes(position=None,
-              mixer=Choice("attention", {**_BIASED.options, "attention_dropout": 0.1}),
-              block={"feedforward": "relu", "dropout": 0.1, "feedforward_dropout": 0.0},
-              model={"layers": 3, "heads": 1, "init": "gpt2", "embedding_dropout": 0.1}),
-        (DECISION,), _SOFTMAX,
+        _genes(**_ACTING), (DECISION,), _SOFTMAX,
         "asked for a high return it joins pieces of poor walks into shorter paths than the data "
         "hold; a copy of the best walks does not",
-        bidirectional="what is done follows from the past alone",
-        cross="it reads one episode",
+        bidirectional=_FROM_THE_PAST,
+        cross=_ONE_EPISODE,
+        group="reinforcement learning",
+    ),
+)  # fmt: skip
+
+_CLONING = {**_ACTING, "model": {**_ACTING["model"], "decision": {"body": "mlp"}}}
+_NETWORK = Cost(1, 1, "O(L K n d) time, K states of n numbers side by side", "K n")
+BASELINES: tuple[Member, ...] = (
+    Member(
+        "bc", "Behaviour cloning (baseline)", "as in Chen et al.", 2021, "2106.01345",
+        _genes(**_CLONING), (DECISION,), _NETWORK,
+        "a plain network that does what the data did in the last states",
+        bidirectional=_FROM_THE_PAST, cross=_ONE_EPISODE, streaming=_WINDOW,
+        group="reinforcement learning",
+    ),
+    Member(
+        "percent-bc", "Behaviour cloning of the best tenth (baseline)", "as in Chen et al.", 2021,
+        "2106.01345", _genes(**_CLONING, data={"best": 0.1}), (DECISION,), _NETWORK,
+        "the same of the episodes with the highest returns, up to a tenth of all steps",
+        bidirectional=_FROM_THE_PAST, cross=_ONE_EPISODE, streaming=_WINDOW,
+        group="reinforcement learning",
+    ),
+    Member(
+        "no-return", "Decision Transformer without returns (baseline)", "as in Chen et al.", 2021,
+        "2106.01345",
+        _genes(**{**_ACTING, "model": {**_ACTING["model"], "decision": {"return_to_go": False}}}),
+        (DECISION,), _SOFTMAX,
+        "the same layers, to which no return is told: what they are asked for cannot matter",
+        bidirectional=_FROM_THE_PAST, cross=_ONE_EPISODE,
         group="reinforcement learning",
     ),
 )  # fmt: skip
@@ -466,12 +501,18 @@ def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) ->
     ]
 
 
+def names() -> list[str]:
+    """What can be trained and compared: all members, and the baselines."""
+    return [*_known(), *(row.name for row in BASELINES)]
+
+
 def info(name: str) -> Member:
-    """The row of one member; an unknown name is an error that offers the nearest."""
-    if name not in _known():
-        error = unknown("member", name, _known())
+    """The row of one member, or baseline; an unknown name is an error that offers the nearest."""
+    rows = _known() | {row.name: row for row in BASELINES}
+    if name not in rows:
+        error = unknown("member", name, rows)
         raise type(error)(f"{error}; a mixer of your own is known by --plugin or ef.register")
-    return _known()[name]
+    return rows[name]
 
 
 def register(mixer: type[Any], row: Member | None = None) -> Member:
@@ -500,7 +541,7 @@ def register_spec(spec: str) -> None:
 
 
 def _require_free(name: str | None) -> None:
-    if name in {member.name for member in FAMILY}:
+    if name in {member.name for member in (*FAMILY, *BASELINES)}:
         raise ConfigError(f"'{name}' is a member of this library: give your mixer another name")
 
 
