@@ -290,7 +290,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
-        _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE),
+        _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
              "2 K w d, constant"),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
@@ -314,7 +314,7 @@ FAMILY: tuple[Member, ...] = (
               model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
                      "scale_embedding": True},
               tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
         Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
              "2 (q + m) d; 2-D: of q_h + m_h rows"),
         "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
@@ -330,7 +330,7 @@ FAMILY: tuple[Member, ...] = (
                      "final_norm_eps": 1e-6},
               model={"tie": False},
               tasks={PIXELS: {"position": None}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION),
         Cost(1.5, 1, "O(L s d + L^2 d / s) time, O(L^1.5 d) with s = sqrt(L); O(L d) memory",
              "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
         "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
@@ -339,7 +339,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
-        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ),
+        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION),
         Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
              "2 (w + g) d; global tokens in a causal one are this library's extension"),
         "windows that grow from layer to layer model text better than windows of one size or that "
@@ -349,7 +349,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
-        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ),
+        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION),
         Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
              "tokens in the window, at random and for all",
              "2 n s d, n blocks that a later one may read; the causal form is this library's "
@@ -374,7 +374,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
-        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS),
+        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION),
         Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
              "2 (s + 1) d L / n; shifts to s"),
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
@@ -396,7 +396,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
         "2006.04768", _genes(mixer=Choice("linformer", {"causal_chunk": 64})),
-        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE),
+        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION),
         Cost(2, 2, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
              "2 d (t k / c + c)"),
         "an extension of ours: exactly causal, with slots for segments that are complete",
@@ -432,7 +432,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(mixer="reformer", position="axial",
               wiring="reversible", block={"feedforward": "relu"},
               model={"tie": False, "scale_embedding": True}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
         Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "
              "any depth", "2 t d and n h t buckets"),
         "more rounds of hashing come nearer to dense attention; depth costs no activations",
