@@ -145,7 +145,7 @@ def test_a_class_is_registered_in_python(mine: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_mixer_reads_what_its_directions_allow(mine: Path) -> None:
     family.register_spec("mine.py:CumMean")
-    writes = {name for name, task in TASKS.items() if task.answers} | {"lm", "pixels"}
+    writes = {name for name, task in TASKS.items() if task.answers} | {"lm", "pixels", "decision"}
     assert set(family.info("cum-mean").tasks) == writes
 
 

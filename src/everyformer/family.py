@@ -3,6 +3,7 @@
 A reader who opens only this file sees the whole family. A member is a named choice of genes (mixer,
 position, memory, block, model); each builds with `create_model`, those whose mixer bears their name
 also with `create_mixer`. Where something is not supported, the reason stands in place of True.
+`BASELINES` are no members, but rows of the same form, so that they are trained and compared alike.
 Other packages add rows through the entry-point group ``everyformer.members``, each under its name
 (``my-member = "module:ROW"``); so that listing costs nothing, their modules import no torch.
 """
@@ -58,6 +59,16 @@ def _genes(**chosen: Any) -> Genes:
     own = {name: plain_choice(chosen.pop(name)) for name in GENES if name in chosen}
     return Genes(plain_genes() | own, **chosen)
 
+
+_ACTING: dict[str, Any] = {
+    "position": None,
+    "mixer": Choice("attention", {**_BIASED.options, "attention_dropout": 0.1}),
+    "block": {"feedforward": "relu", "dropout": 0.1, "feedforward_dropout": 0.0},
+    "model": {"layers": 3, "heads": 1, "init": "gpt2", "embedding_dropout": 0.1},
+}
+_FROM_THE_PAST = "what is done follows from the past alone"
+_ONE_EPISODE = "it reads one episode"
+_WINDOW = "it reads its last states anew at every step"
 
 FAMILY: tuple[Member, ...] = (
     Member(
@@ -316,7 +327,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
-        _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE),
+        _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
              "2 K w d, constant"),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
@@ -340,7 +351,7 @@ FAMILY: tuple[Member, ...] = (
               model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
                      "scale_embedding": True},
               tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
         Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
              "2 (q + m) d; 2-D: of q_h + m_h rows"),
         "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
@@ -356,7 +367,7 @@ FAMILY: tuple[Member, ...] = (
                      "final_norm_eps": 1e-6},
               model={"tie": False},
               tasks={PIXELS: {"position": None}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION),
         Cost(1.5, 1, "O(L s d + L^2 d / s) time, O(L^1.5 d) with s = sqrt(L); O(L d) memory",
              "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
         "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
@@ -365,7 +376,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
-        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ),
+        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION),
         Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
              "2 (w + g) d; global tokens in a causal one are this library's extension"),
         "windows that grow from layer to layer model text better than windows of one size or that "
@@ -375,7 +386,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
-        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ),
+        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION),
         Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
              "tokens in the window, at random and for all",
              "2 n s d, n blocks that a later one may read; the causal form is this library's "
@@ -400,7 +411,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
-        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS),
+        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION),
         Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
              "2 (s + 1) d L / n; shifts to s"),
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
@@ -422,7 +433,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
         "2006.04768", _genes(mixer=Choice("linformer", {"causal_chunk": 64})),
-        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE),
+        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION),
         Cost(2, 2, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
              "2 d (t k / c + c)"),
         "an extension of ours: exactly causal, with slots for segments that are complete",
@@ -458,7 +469,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(mixer="reformer", position="axial",
               wiring="reversible", block={"feedforward": "relu"},
               model={"tie": False, "scale_embedding": True}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
         Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "
              "any depth", "2 t d and n h t buckets"),
         "more rounds of hashing come nearer to dense attention; depth costs no activations",
@@ -473,15 +484,39 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "decision-transformer", "Decision Transformer", "Chen et al.", 2021, "2106.01345",
-        _genes(position=None,
-              mixer=Choice("attention", {**_BIASED.options, "attention_dropout": 0.1}),
-              block={"feedforward": "relu", "dropout": 0.1, "feedforward_dropout": 0.0},
-              model={"layers": 3, "heads": 1, "init": "gpt2", "embedding_dropout": 0.1}),
-        (DECISION,), _SOFTMAX,
+        _genes(**_ACTING), (DECISION,), _SOFTMAX,
         "asked for a high return it joins pieces of poor walks into shorter paths than the data "
         "hold; a copy of the best walks does not",
-        bidirectional="what is done follows from the past alone",
-        cross="it reads one episode",
+        bidirectional=_FROM_THE_PAST,
+        cross=_ONE_EPISODE,
+        group="reinforcement learning",
+    ),
+)  # fmt: skip
+
+_CLONING = {**_ACTING, "model": {**_ACTING["model"], "decision": {"body": "mlp"}}}
+_NETWORK = Cost(1, 1, "O(L K n d) time, K states of n numbers side by side", "K n")
+BASELINES: tuple[Member, ...] = (
+    Member(
+        "bc", "Behaviour cloning (baseline)", "as in Chen et al.", 2021, "2106.01345",
+        _genes(**_CLONING), (DECISION,), _NETWORK,
+        "a plain network that does what the data did in the last states",
+        bidirectional=_FROM_THE_PAST, cross=_ONE_EPISODE, streaming=_WINDOW,
+        group="reinforcement learning",
+    ),
+    Member(
+        "percent-bc", "Behaviour cloning of the best tenth (baseline)", "as in Chen et al.", 2021,
+        "2106.01345", _genes(**_CLONING, data={"best": 0.1}), (DECISION,), _NETWORK,
+        "the same of the episodes with the highest returns, up to a tenth of all steps",
+        bidirectional=_FROM_THE_PAST, cross=_ONE_EPISODE, streaming=_WINDOW,
+        group="reinforcement learning",
+    ),
+    Member(
+        "no-return", "Decision Transformer without returns (baseline)", "as in Chen et al.", 2021,
+        "2106.01345",
+        _genes(**{**_ACTING, "model": {**_ACTING["model"], "decision": {"return_to_go": False}}}),
+        (DECISION,), _SOFTMAX,
+        "the same layers, to which no return is told: what they are asked for cannot matter",
+        bidirectional=_FROM_THE_PAST, cross=_ONE_EPISODE,
         group="reinforcement learning",
     ),
 )  # fmt: skip
@@ -503,12 +538,18 @@ def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) ->
     ]
 
 
+def names() -> list[str]:
+    """What can be trained and compared: all members, and the baselines."""
+    return [*_known(), *(row.name for row in BASELINES)]
+
+
 def info(name: str) -> Member:
-    """The row of one member; an unknown name is an error that offers the nearest."""
-    if name not in _known():
-        error = unknown("member", name, _known())
+    """The row of one member, or baseline; an unknown name is an error that offers the nearest."""
+    rows = _known() | {row.name: row for row in BASELINES}
+    if name not in rows:
+        error = unknown("member", name, rows)
         raise type(error)(f"{error}; a mixer of your own is known by --plugin or ef.register")
-    return _known()[name]
+    return rows[name]
 
 
 def register(mixer: type[Any], row: Member | None = None) -> Member:
@@ -537,7 +578,7 @@ def register_spec(spec: str) -> None:
 
 
 def _require_free(name: str | None) -> None:
-    if name in {member.name for member in FAMILY}:
+    if name in {member.name for member in (*FAMILY, *BASELINES)}:
         raise ConfigError(f"'{name}' is a member of this library: give your mixer another name")
 
 

@@ -17,10 +17,10 @@ from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
 from everyformer.core.gene import plain_choice
-from everyformer.family import list_members
+from everyformer.family import names
 from everyformer.genes import GENES
 
-NAMES = [member.name for member in list_members()]
+NAMES = names()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.memory import size
 from everyformer.core.wording import listed
 from everyformer.report.headline import answer
-from everyformer.report.words import brief, interval, quality
+from everyformer.report.words import brief, interval, quality, returned
 
 
 def render(results: Results) -> str:
@@ -22,6 +22,8 @@ def render(results: Results) -> str:
     headers = ["member", "tier", METRICS[metric].unit, "95% interval", "parameters", "steps"]
     headers += ["tokens/s in training", "peak memory", "s until as good as the last"]
     headers += [f"ms a token after {c}" for c in contexts]
+    if any(row.get("played") for row in done):
+        headers.append("mean return")
     if results["bench"]:
         headers.append(f"faster than {BASELINE} from")
     rows = [_cells(row, results, contexts) for row in done]
@@ -63,6 +65,8 @@ def _cells(row: Row, results: Results, contexts: list[str]) -> list[Any]:
         _spread(row["decode_ms"].get(context), row["decode_spread"].get(context))
         for context in contexts
     ]
+    if any(other.get("played") for other in finished(results)):
+        cells.append(returned(row))
     if results["bench"]:
         start = row.get("beats_attention_from")
         reached = f"{start:,} tokens" if start else "not reached"

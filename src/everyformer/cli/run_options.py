@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from everyformer import family
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.messages import refuse_files
 from everyformer.cli.parsing import VerbOptions, parse, peek, read_config
@@ -17,7 +18,7 @@ from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import expanded
 from everyformer.core.gene import NONE, NoOptions
-from everyformer.family import info, list_members
+from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.training.spec import RunSpec, described, preset
 
@@ -67,14 +68,13 @@ def read_run(
         table = read_config(path, "train") if path is not None else {}
         member = member or table.get("member")
         if member is None and {"--help", "-h"}.isdisjoint(words) and not _origin(words, table):
-            known = ", ".join(m.name for m in list_members())
+            known = ", ".join(family.names())
             raise ConfigError(f"name the member to train; one of: {known}")
         default = _default(words, table, member, task)
         member = None if default.member is tyro.MISSING else default.member
     about = ABOUT
     if member is None and default.member is tyro.MISSING:
         about += " `everyformer train MEMBER --help` lists that member's own options too."
-    names = [m.name for m in list_members()]
     return parse(
         TrainOptions,
         words,
@@ -82,7 +82,7 @@ def read_run(
         about=about,
         examples=EXAMPLES,
         default=default,
-        names=names,
+        names=family.names(),
     )
 
 
@@ -130,7 +130,7 @@ def _said(words: Sequence[str], table: dict[str, Any], gene: str) -> str | None:
 
 def named_member(words: Sequence[str]) -> str | None:
     """The positional word, checked; None if there is none."""
-    names = [m.name for m in list_members()]
+    names = family.names()
     placed, _ = arrange(words, flags_of(TrainOptions, _nothing()), names)
     # before the member is known, all but one of the words after a flag of its own stand there too
     named = [word for word in placed if word in names]

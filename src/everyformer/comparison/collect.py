@@ -12,6 +12,7 @@ from everyformer.benchmark.points import Point, crossover
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.plan import Entrant, preset_changes
+from everyformer.comparison.playing import mean_of
 from everyformer.comparison.results import Calibrated, FailedRow, Results, Row, Run
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
@@ -56,7 +57,10 @@ def collect(
         if good and len(good) == len(trainings):
             assert entrant.parameters is not None
             speed = calibrated.get(entrant.member)
-            rows.append(member_row(entrant.member, entrant.parameters, good, metric, speed))
+            row = member_row(entrant.member, entrant.parameters, good, metric, speed)
+            tried = [played for found in good if (played := found.get("played"))]
+            row["played"] = mean_of(tried) if tried else None
+            rows.append(row)
         else:
             error = next((f["error"] for _, f in trainings if f["status"] != "done"), entrant.error)
             rows.append({"member": entrant.member, "status": "failed", "error": error})

@@ -17,6 +17,7 @@ from everyformer.core.errors import ConfigError, EveryformerError, GeneError
 from everyformer.core.plain import from_json
 from everyformer.data.dataset import Dataset
 from everyformer.data.sentences import with_sentences
+from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.models.build import build_model, configure, scales_embedding
 from everyformer.models.config import Architecture, ModelConfig
@@ -114,7 +115,7 @@ def job(config: CompareConfig, entrant: Entrant, seed: int, lr: float) -> Job:
     run = dataclasses.replace(
         described(entrant.config),
         task=entrant.config.task,
-        data=config.data,
+        data=dataclasses.replace(config.data, **info(entrant.member).genes.data),
         training=training,
     )
     folder = f"runs/{entrant.member}-seed{seed}"

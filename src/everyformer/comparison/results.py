@@ -61,6 +61,11 @@ class Calibrated(TypedDict):
     """largest memory, by then, of the process that timed all members"""
 
 
+# a word of Python's own is a key
+Played = TypedDict("Played", {"return": float, "interval": Interval | None, "target": float | None})
+"""Mean return of played episodes, its 95% interval, and the return that was asked for, if any."""
+
+
 class Trained(TypedDict):
     """What a training came to."""
 
@@ -89,6 +94,8 @@ class Trained(TypedDict):
     by_position: NotRequired[list[list[float]]]
     """[first position, mean loss] of each stretch of the window"""
     sample: NotRequired[Sample | None]
+    played: NotRequired[Played | None]
+    """of models that act, where their environment is there"""
     config: NotRequired[dict[str, Any]]
     """the model's, in the training's own file"""
 
@@ -190,6 +197,8 @@ class Row(TypedDict):
     """of the tiers that it is in: members with a letter in common cannot be told apart"""
     same_as: list[str]
     """members with the same losses to the last digit"""
+    played: NotRequired[Played | None]
+    """what was reached by acting; None where it was not tried"""
 
 
 class Verdict(TypedDict):

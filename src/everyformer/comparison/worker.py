@@ -18,6 +18,7 @@ from filelock import FileLock
 from everyformer.benchmark.measure import memory_peak
 from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
 from everyformer.comparison.files import read_job, write_result
+from everyformer.comparison.playing import returns_of
 from everyformer.comparison.results import Evaluation, Result, Trained
 from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.config import from_dict, to_dict
@@ -116,6 +117,9 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     if TASKS[dataset.task].writes and not TASKS[dataset.task].encodes:
         with doing(f"timing how fast {config.member} writes"):
             found["decoding"], found["decoding_spread"] = decoding_times(config)
+    if TASKS[dataset.task].acts:
+        with doing(f"playing with {config.member}"):
+            found["played"] = returns_of(model, dataset, training.seed)
     if TASKS[dataset.task].continues:
         with doing(f"reading and writing with {config.member}"):
             found["by_position"] = loss_by_position(reading, dataset, POSITION_SEQUENCES)

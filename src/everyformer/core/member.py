@@ -21,6 +21,8 @@ class Genes:
     """fields of `ModelConfig`"""
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """task -> what is another choice or field there"""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """fields of `DataConfig` that its trainings have"""
 
     def __getitem__(self, gene: str) -> Choice:
         return self.choices[gene]

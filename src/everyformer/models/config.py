@@ -195,9 +195,10 @@ class ModelConfig(Architecture):
     @property
     def tokens(self) -> int:
         """Tokens that the mixers see at most: patches plus class token, pixels, those of a window
-        of steps, or max_length."""
+        of steps (and of one more, for rows of a stream that are over and stand still), or
+        max_length."""
         if TASKS[self.task].acts:
-            return self.step_tokens * self.episodes.context
+            return self.step_tokens * (self.episodes.context + 1)
         if self.image is None:
             return (self.max_length or DEFAULT_LENGTH) + (self.pooling == "class")
         channels, height, width = self.image

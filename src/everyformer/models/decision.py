@@ -169,7 +169,8 @@ class DecisionTransformer(DecisionModel):
         self.norm = make_norm(width, config.block) if self.gym else None
         self.places = None
         if not self.gym:
-            self.places = nn.Parameter(torch.zeros(config.tokens + 1, width))
+            count = config.step_tokens * shape.context + 1
+            self.places = nn.Parameter(torch.zeros(count, width))
             nn.init.zeros_(self.time.weight)
             if shape.discrete:
                 nn.init.normal_(self.action.weight, std=0.02)

@@ -9,6 +9,7 @@ of their alternatives.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import json
 import sys
@@ -83,7 +84,7 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
             f'mixer = ef.create_mixer("{member.name}", width=256, heads=4, max_length=1024)'
         )
     lines += _usage(calls, f"everyformer train {member.name} {TASKS[member.tasks[0]].train}")
-    lines += [*_table_row(member), "", *_text(*_subject(member))]
+    lines += [*_table_row(member), "", *_told(member)]
     for gene, choice in named_genes(member).items():
         lines += _options(gene, GENES[gene].typed(choice))
     if drawn_for(member) is not None:
@@ -201,9 +202,21 @@ def _subject(member: Member) -> tuple[str, str]:
     return gene, str(member.genes[gene].name)
 
 
+def _told(member: Member) -> list[str]:
+    """What makes the member what it is: what stands for a gene, or the model where it acts."""
+    if all(TASKS[task].acts for task in member.tasks):
+        module = TASKS[member.tasks[0]].model.partition(":")[0]
+        return _head(importlib.import_module(f"everyformer.models.{module}"))
+    return _text(*_subject(member))
+
+
 def _text(gene: str, name: str) -> list[str]:
     """The text at the head of an alternative's file, as written there."""
-    text = inspect.getdoc(sys.modules[GENES[gene].alternatives.get(name).__module__]) or ""
+    return _head(sys.modules[GENES[gene].alternatives.get(name).__module__])
+
+
+def _head(module: Any) -> list[str]:
+    text = inspect.getdoc(module) or ""
     return ["## What it is", "", f"```text\n{text}\n```", ""]
 
 

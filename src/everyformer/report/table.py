@@ -18,7 +18,7 @@ from everyformer.report.escaping import safe
 from everyformer.report.headline import decided
 from everyformer.report.selection import baseline, crowded, grouped
 from everyformer.report.style import Styles
-from everyformer.report.words import apart, brief, interval, quality
+from everyformer.report.words import apart, brief, interval, quality, returned_between
 
 MINUS = "\u2212"
 """as wide as a plus"""
@@ -174,6 +174,17 @@ def _columns(results: Results) -> list[Column]:
     columns += [
         _decoding(context) for context in sorted({c for r in rows for c in r["decode_ms"]}, key=int)
     ]
+    if any(row.get("played") for row in rows):
+        columns.append(
+            Column(
+                "mean return when the best of the data is asked for",
+                lambda row: played["return"] if (played := row.get("played")) else None,
+                brief,
+                "higher",
+                returned_between,
+                lambda row: played["interval"] if (played := row.get("played")) else None,
+            )
+        )
     if any(row["state_bytes"] is not None for row in rows):
         columns.append(
             Column(

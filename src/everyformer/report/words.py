@@ -24,6 +24,25 @@ def interval(row: Row, metric: Metric) -> str:
     return f"{quality(low, metric)} to {quality(high, metric)}"
 
 
+def returned(row: Row) -> str | None:
+    """What was reached by acting, and what was asked for; None where it was not tried."""
+    found = row.get("played")
+    if not found:
+        return None
+    asked = "nothing" if found["target"] is None else brief(found["target"])
+    around = returned_between(row)
+    return f"{brief(found['return'])}{around and f' ({around})'}, asked for {asked}"
+
+
+def returned_between(row: Row) -> str:
+    """The 95% interval of a return that was reached."""
+    found = row.get("played")
+    if not found or found["interval"] is None:
+        return ""
+    low, high = found["interval"]
+    return f"{brief(low)} to {brief(high)}"
+
+
 def apart(a: Interval | None, b: Interval | None) -> bool:
     """Whether two intervals share no value; unknown ones could."""
     return a is not None and b is not None and (a[1] < b[0] or b[1] < a[0])
@@ -80,6 +99,8 @@ def _goal(results: Results) -> str:
     task = TASKS[results["data"]["task"]]
     if task.classifies:
         return "classifies"
+    if task.acts:
+        return "predicts the actions of"
     if task.draws:
         return "enlarges the pictures of" if task.encodes else "predicts the pixels of"
     if task.translates:

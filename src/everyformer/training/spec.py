@@ -65,7 +65,9 @@ def preset(member: str, task: str | None = None, **chosen: str | None) -> RunSpe
     """
     from everyformer.models.build import configure
 
-    return described(configure(member, task or info(member).tasks[0], **chosen))
+    row = info(member)
+    spec = described(configure(member, task or row.tasks[0], **chosen))
+    return dataclasses.replace(spec, data=DataConfig(**row.genes.data))
 
 
 def described(config: ModelConfig) -> RunSpec:

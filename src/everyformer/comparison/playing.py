@@ -1,0 +1,48 @@
+"""What a trained model reaches where it acts, in the environment of its data."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from everyformer.comparison.results import Played
+from everyformer.comparison.summary import mean_interval
+from everyformer.core.errors import MissingExtraError
+from everyformer.data.dataset import Dataset
+from everyformer.data.episodes import EpisodeDataset
+from everyformer.generation.config import PlayConfig
+from everyformer.generation.playing import play, played
+from everyformer.models.base import Model
+from everyformer.rl.build import is_registered
+
+if TYPE_CHECKING:
+    from everyformer.models.decision import DecisionModel
+
+EPISODES = 20
+
+
+def returns_of(model: Model, dataset: Dataset, seed: int) -> Played | None:
+    """Mean return when the best one of the data is asked for; None where the environment is not
+    known, or not installed."""
+    assert isinstance(dataset, EpisodeDataset)
+    environment = dataset.environment
+    try:
+        if environment is None or not is_registered(environment.name):
+            return None
+    except MissingExtraError:
+        return None
+    chosen, acting = model.config.decision, cast("DecisionModel", model)
+    reads = chosen.body == "layers" and chosen.return_to_go
+    target = dataset.returns.return_max if reads else None
+    options = PlayConfig(episodes=EPISODES, seed=seed)
+    found = played(play(acting, environment, target, options, delayed=dataset.delayed))
+    return {"return": found["return"], "interval": found["return_interval"], "target": target}
+
+
+def mean_of(each: Sequence[Played]) -> Played:
+    """Of several trainings: the mean return with its interval over them."""
+    if len(each) == 1:
+        return each[0]
+    values = [one["return"] for one in each]
+    return {**each[0], "return": statistics.mean(values), "interval": mean_interval(values)}
