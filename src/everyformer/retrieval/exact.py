@@ -73,6 +73,8 @@ class ExactSearch:
 
 def squared_norms(keys: Tensor) -> Tensor:
     """|k|^2 of ``keys`` (n, width), in float64."""
-    return torch.cat(
-        [keys[n : n + BLOCK].double().square().sum(-1) for n in range(0, len(keys), BLOCK)]
-    )
+    # into one tensor: blocks that are freed between results that stay would not be reused
+    found = torch.empty(len(keys), dtype=torch.float64)
+    for n in range(0, len(keys), BLOCK):
+        found[n : n + BLOCK] = keys[n : n + BLOCK].double().square().sum(-1)
+    return found
