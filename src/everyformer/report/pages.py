@@ -191,8 +191,9 @@ def _usage(calls: list[str], command: str) -> list[str]:
 
 def _subject(member: Member) -> tuple[str, str]:
     """Gene and name of what makes the member what it is."""
-    if member.genes["depth"].name != GENES["depth"].default:
-        return "depth", str(member.genes["depth"].name)
+    for gene in ("depth", "retrieval"):
+        if member.genes[gene].name != GENES[gene].default:
+            return gene, str(member.genes[gene].name)
     if member.genes["wiring"].name == "gated":
         return "wiring", "gated"
     mixer, position, memory = (member.genes[gene] for gene in ("mixer", "position", "memory"))
