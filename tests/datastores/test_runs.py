@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.cli import main
+from everyformer.core.errors import ConfigError
 from everyformer.data.text import TextDataset
-from everyformer.datastores import indexing
+from everyformer.datastores import indexing, runs
 from everyformer.datastores.indexing import Indexing
 from everyformer.datastores.knn_run import _choose
 from everyformer.datastores.runs import train_run
@@ -29,6 +32,7 @@ from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.neighbours.knn import KnnOptions
 from everyformer.retrieval.store import Store
 from everyformer.training.config import TrainingConfig
+from everyformer.training.distributed import Launch
 
 CONTEXT, STRIDE, TOKENS = 8, 4, 11
 HOW = Indexing(context=CONTEXT, stride=STRIDE, batch=3, dtype="float32")
@@ -250,6 +254,24 @@ def test_a_dataset_gives_the_same_texts_with_and_without_neighbours(member: str)
         assert with_.neighbours.shape == (*without.inputs.shape, 4)
         part = with_.rows(1, 2)
         assert torch.equal(part.neighbours, with_.neighbours[1:2])
+
+
+def test_a_training_without_a_directory_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    outcome = train_run(spalm(), dataset(), TRAINING, **QUIET)
+    assert len(list(tmp_path.iterdir())) == 1
+    outcome.model(torch.zeros(1, 3, dtype=torch.long))
+    del outcome
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "read_launch", lambda: Launch(size=2))
+    with pytest.raises(ConfigError, match="which one process does"):
+        train_run(spalm(), dataset(), TRAINING, **QUIET)
 
 
 def test_knn_stores_all_but_what_it_chooses_by() -> None:

@@ -44,9 +44,8 @@ def train_with(job: Job) -> Outcome:
     """The training, the store, and how it is read; measured with it."""
     result = job.train()
     if result.interrupted:
-        return Outcome(result, job.model, job.dataset)
-    folder, wanted = job.folder(), job.options
-    folder.mkdir(parents=True, exist_ok=True)
+        return job.outcome(result)
+    folder, wanted = job.folder, job.options
     model = job.model if job.run is None else load_model(job.run.path)
     assert isinstance(model, LanguageModel)
     model = model.to(next(job.model.parameters()).device)
@@ -61,7 +60,7 @@ def train_with(job: Job) -> Outcome:
         )  # fmt: skip
     if store is None:
         stopped = dataclasses.replace(result, evaluation=None, signal=stop.received)
-        return Outcome(stopped, job.model, job.dataset)
+        return job.outcome(stopped)
     index = indexed(store, wanted.kind, _distance(wanted), job.say)
     held = dataclasses.replace(job.dataset, validation=tokens[len(tokens) - apart :], packed=False)
     options = _choose(model, index, held, how, wanted)
@@ -79,7 +78,7 @@ def train_with(job: Job) -> Outcome:
     kept = {"reading": to_dict(options), "evaluation": found, "without": result.evaluation}
     write_json(folder / READING, {"format": FORMAT, **kept})
     measured = dataclasses.replace(result, evaluation={"step": step, **found})
-    return Outcome(measured, reading, job.dataset)
+    return job.outcome(measured, reading)
 
 
 def open_model(

@@ -8,9 +8,12 @@ before or behind the training lies in the run's folder ``retrieval/``, and `read
 from __future__ import annotations
 
 import importlib
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +30,7 @@ from everyformer.models.language import LanguageModel
 from everyformer.neighbours import RETRIEVAL
 from everyformer.neighbours.base import StoreOptions
 from everyformer.training.config import TrainingConfig
+from everyformer.training.distributed import read_launch
 from everyformer.training.loop import train
 from everyformer.training.result import TrainResult
 from everyformer.training.run import RunDirectory
@@ -45,9 +49,11 @@ class Outcome:
     """as it predicts: with its store, where it has one"""
     dataset: Dataset
     """as the model reads it"""
+    job: Job | None = None
+    """of a run with a store, whose temporary folder lasts as long as this"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
     """A training of a model that has a retrieval."""
 
@@ -69,11 +75,20 @@ class Job:
         """The run's directory, if it has one."""
         return None if self.run is None else self.run.path
 
+    @cached_property
     def folder(self) -> Path:
-        """Where its files go; of a training without a directory a temporary one."""
+        """Where its files go; of a training without a directory one that goes with this."""
         if self.run is None:
-            return Path(tempfile.mkdtemp(prefix="everyformer-"))
-        return self.run.path / FOLDER
+            temporary = tempfile.mkdtemp(prefix="everyformer-")
+            weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
+            return Path(temporary)
+        found = self.run.path / FOLDER
+        found.mkdir(parents=True, exist_ok=True)
+        return found
+
+    def outcome(self, result: TrainResult, model: Any = None, data: Any = None) -> Outcome:
+        """What came of it; without a model and data those that it began with."""
+        return Outcome(result, model or self.model, data or self.dataset, self)
 
     def train(self, dataset: TextDataset | None = None) -> TrainResult:
         """The model's own training."""
@@ -124,6 +139,11 @@ def train_run(
         raise ConfigError(
             f"retrieval '{model.config.genes[RETRIEVAL.name].name}' stores a text that goes on; "
             f"{dataset.name} has none: give text, or --retrieval none"
+        )
+    if read_launch().size > 1:
+        raise ConfigError(
+            f"{model.config.member} stores its training text, which one process does: start it "
+            "without torchrun"
         )
     return companion.train_with(Job(model, dataset, config, run, say, more))
 

@@ -46,15 +46,14 @@ finds what a token stands behind than attention by places"""
 
 def train_with(job: Job) -> Outcome:
     """The frozen model, the store, the tables, and then the training."""
-    folder, options = job.folder(), job.options
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, options = job.folder, job.options
     if job.run is not None and job.run.writes and job.run.config() is None:
         # so that a stop before the first step leaves a run to resume
         more = job.more.get("extra_config") or {}
         job.run.write_config(describe_run(job.model, job.dataset, job.config) | more)
     stopped = _frozen(job, folder)
     if stopped is not None:
-        return Outcome(stopped, job.model, job.dataset)
+        return job.outcome(stopped)
     frozen = _open(folder)
     how = _how(options, job.dataset, frozen)
     texts = Stretches(job.dataset.train, options.size, how.context, how.stride)
@@ -64,12 +63,13 @@ def train_with(job: Job) -> Outcome:
             lambda: stop.received is not None,
         )  # fmt: skip
     if store is None:
-        return Outcome(_stopped(job, stop.received), job.model, job.dataset)
+        return job.outcome(_stopped(job, stop.received))
     index = indexed(store, options.kind, "l2", job.say)
     job.say(f"neighbours from {store.describe()}; {index.describe()}")
     dataset = _with_tables(job.dataset, frozen, index, how, options, texts)
     result = job.train(dataset)
-    return Outcome(result, SpalmLanguageModel(job.model, frozen, index, how, options.k), dataset)
+    reading = SpalmLanguageModel(job.model, frozen, index, how, options.k)
+    return job.outcome(result, reading, dataset)
 
 
 def open_model(
