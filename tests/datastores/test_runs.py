@@ -430,9 +430,19 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("more", "said"), REFUSED)
+KNN_REFUSED = [
+    (("--retrieval.tune", "8"), "--retrieval.tune 8 keeps less than a window and its next token"),
+    (("--memory", "segment", "--position", "rope"), "has keys of single windows, but memory"),
+    (("--retrieval.weight", "2"), "must be at least 0 and at most 1, not 2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("member", "more", "said"),
+    [*(("spalm", *case) for case in REFUSED), *(("knn-lm", *case) for case in KNN_REFUSED)],
+)
 def test_what_a_run_cannot_have_is_refused(
-    more: tuple[str, ...], said: str, tree: Path, capsys: pytest.CaptureFixture[str]
+    member: str, more: tuple[str, ...], said: str, tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", "spalm", *WORDS, *more, "--out", "run"]) == 2
+    assert main(["train", member, *WORDS, *more, "--out", "run"]) == 2
     assert said in capsys.readouterr().err

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from everyformer.core.config import from_dict, to_dict
+from everyformer.core.errors import ConfigError
 from everyformer.core.sealed import read_json, write_json
 from everyformer.core.stopping import Gentle
 from everyformer.data.text import TextDataset
@@ -41,7 +42,13 @@ TEMPERATURES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 def train_with(job: Job) -> Outcome:
-    """The training, the store, and how it is read; measured with it."""
+    """The training, the store, and how it is read; measured with it.
+
+    Raises:
+        ConfigError: too little text is kept apart to choose by, or is left to store.
+    """
+    how, tokens = how_of(job.options, job.dataset), job.dataset.train
+    apart = _kept_apart(job.options, how, len(tokens))
     result = job.train()
     if result.interrupted:
         return job.outcome(result)
@@ -49,9 +56,6 @@ def train_with(job: Job) -> Outcome:
     model = job.model if job.run is None else load_model(job.run.path)
     assert isinstance(model, LanguageModel)
     model = model.to(next(job.model.parameters()).device)
-    how = how_of(wanted, job.dataset)
-    tokens = job.dataset.train
-    apart = min(wanted.tune, len(tokens) // 2)
     texts = Stretches(tokens[: len(tokens) - apart], wanted.size, how.context, how.stride)
     with Gentle("stopping after this batch; go on with --resume") as stop:
         store = stored(
@@ -67,17 +71,18 @@ def train_with(job: Job) -> Outcome:
     reading = KnnLanguageModel(model, StoreReader(index), options, how.tap)
     rules: dict[str, Any] = {"batch": job.config.batch, "limit": job.config.evaluate_sequences}
     found = evaluate(reading, job.dataset, precision=job.config.precision, **rules)
+    # of the weights that are kept: those of the best evaluation
+    without = result.evaluation if job.run is None else result.best
     assert found is not None
-    assert result.evaluation is not None
+    assert without is not None
     job.say(
         f"with {store.describe()}, k {options.k:,}, lambda {options.weight:.3f} and T "
         f"{options.temperature:g}: validation loss {found['loss']:.4f}, "
-        f"{result.evaluation['loss']:.4f} without"
+        f"{without['loss']:.4f} without"
     )
-    step = result.evaluation["step"]
-    kept = {"reading": to_dict(options), "evaluation": found, "without": result.evaluation}
+    kept = {"reading": to_dict(options), "evaluation": found, "without": without}
     write_json(folder / READING, {"format": FORMAT, **kept})
-    measured = dataclasses.replace(result, evaluation={"step": step, **found})
+    measured = dataclasses.replace(result, evaluation={"step": without["step"], **found})
     return job.outcome(measured, reading)
 
 
@@ -97,6 +102,22 @@ def beside(reading: KnnLanguageModel, inputs: Tensor) -> dict[str, Tensor]:
 def open_data(folder: Path, config: ModelConfig, dataset: TextDataset, say: Say) -> TextDataset:
     """The same: neighbours are looked up as texts are read."""
     return dataset
+
+
+def _kept_apart(wanted: Wanted, how: Indexing, there: int) -> int:
+    """Training tokens, of so many, that are not stored: at most half of them."""
+    apart, least = min(wanted.tune, there // 2), how.context + 1
+    if wanted.tune < least:
+        raise ConfigError(
+            f"--retrieval.tune {wanted.tune:,} keeps less than a window and its next token: give "
+            f"at least {least:,}"
+        )
+    if apart < least:
+        raise ConfigError(
+            f"the training text has {there:,} tokens, but to store some and choose by others "
+            f"takes {2 * least:,}: give more text, or a smaller --data.length"
+        )
+    return apart
 
 
 def _distance(wanted: Wanted) -> Distance:
