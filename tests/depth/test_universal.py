@@ -402,6 +402,28 @@ def test_deep_steps_take_in_what_waits_only_when_a_token_gets_there() -> None:
     assert state.pending.keep.shape == (1, 3)
 
 
+def test_what_a_layer_lacks_is_what_a_row_has_read_since() -> None:
+    waiting = Pending.empty(2, 1).append(
+        torch.tensor([[[1.0], [2.0], [3.0]], [[4.0], [9.0], [5.0]]]),
+        torch.tensor([[0, 1, 2], [0, 1, 1]]),
+        torch.tensor([[True, True, True], [True, False, True]]),
+    )
+    assert waiting.seen.tolist() == [3, 2]
+    found = waiting.lacked(torch.tensor([1, 1]))
+    assert found is not None
+    stream, positions, mask = found
+    assert mask is not None
+    assert mask.keep is not None
+    assert mask.keep.tolist() == [[True, True], [False, True]]
+    assert stream[mask.keep].flatten().tolist() == [2, 3, 5]
+    assert positions[mask.keep].tolist() == [1, 2, 1]
+    assert waiting.lacked(torch.tensor([3, 2])) is None
+    # no mask where rows lack as many, so that caches stay without holes
+    both = waiting.lacked(torch.tensor([1, 0]))
+    assert both is not None
+    assert both[2] is None
+
+
 def test_the_cost_of_a_step_has_a_slope_of_minus_1_for_each_chance_before_the_last() -> None:
     made = stack(steps=5, halting_bias=-0.5, tau=1.0)
     bias, small = made.depth.bias, 1e-6
