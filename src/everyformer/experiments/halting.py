@@ -56,13 +56,13 @@ class Chaser(nn.Module):
     f"tau = {COSTS[-1]:g}, and fall with tau, by over {FALL:g} from {COSTS[0]:g} to "
     f"{COSTS[-1]:g}, while over {RIGHT:.0%} of the queries are answered",
     members=("universal",),
-    minutes=8,
+    minutes=10,
 )
 def halting(study: Study) -> Outcome:
     """Layers trained at 6 fixed steps, then with halting at three values of tau."""
     for _ in study.seeds():
         fixed = Chaser(halting="none")
-        study.fit(fixed, chases, 1200)
+        study.fit(fixed, chases, 1800)
         study.keep("fixed steps: right", steps_and_right(fixed, study.seed)[1])
         for tau in study.arms(COSTS):
             model = Chaser(tau=tau, halting_bias=-3.0)
