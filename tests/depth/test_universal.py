@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.data.text import TextDataset
 from everyformer.depth import universal
 from everyformer.depth._account import Account
 from everyformer.depth._pending import Pending
@@ -26,6 +27,7 @@ from everyformer.engines.flops import count_flops
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_stack
 from everyformer.report.pictures import draw_pictures
+from everyformer.training.evaluate import evaluate
 from everyformer.training.optimiser import parameter_groups
 from helpers import close, draw
 
@@ -553,6 +555,31 @@ def test_a_text_is_coloured_by_the_steps_of_its_tokens() -> None:
     assert len(steps.unique()) > 1
     assert "".join(text.get_text() for text in axes.texts) == "abcd" * 9 + "e"
     assert [text.get_position() for text in axes.texts[31:33]] == [(31, 0), (0, 1)]
+
+
+def test_an_evaluation_says_how_many_steps_a_token_takes() -> None:
+    row = np.random.default_rng(0).integers(0, 11, 301).astype(np.uint8)
+    text = TextDataset(
+        name="text", task="lm", kind="text", vocabulary=11, length=8, split="", fingerprint="",
+        train=row, validation=row[:45],
+    )  # fmt: skip
+    sizes = {"width": 12, "heads": 3, "vocabulary": 11}
+    torch.manual_seed(0)
+    made = ef.create_model("universal", **sizes, depth_options={"halting_bias": -0.5}).eval()
+    made.stack.depth.weight.data *= 4
+    found = evaluate(made, text, batch=3)
+    assert found is not None
+    taken = []
+    for batch in text.validation_batches(3):
+        with ef.trace(made) as seen:
+            made(batch.inputs, mask=Mask(keep=batch.keep) if batch.keep is not None else None)
+        taken += [n for n in seen.find("halting")["stack.depth"].flatten().tolist() if n]
+    assert len(set(taken)) > 1
+    assert found["mean_depth"] == pytest.approx(sum(taken) / len(taken), abs=1e-12)
+    fixed = evaluate(ef.create_model("universal", **sizes, halting="none", steps=3), text)
+    assert fixed is not None
+    assert fixed["mean_depth"] == 3
+    assert "mean_depth" not in (evaluate(ef.create_model("attention", **sizes), text) or {})
 
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [

@@ -45,6 +45,7 @@ from everyformer.core.errors import UnsupportedError
 from everyformer.core.mask import Mask, positions_of, runs_of
 from everyformer.core.panels import Recorded
 from everyformer.core.state import State
+from everyformer.core.tally import tally
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Trials
 from everyformer.depth import DEPTHS
@@ -180,13 +181,16 @@ class Universal(Depth):
         if signals.places is not None and given.front:
             places = nn.functional.pad(signals.places, (0, 0, given.front, 0))
             signals = signals._replace(places=places)
+        keep = None if given.mask is None else given.mask.keep
+        real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        counted = real.clone()
+        counted[:, : given.front] = False
         if o.halting == "none":
             for t in range(o.steps):
                 x = self._layers(blocks, signals.on(x, t), given, t)
+            tally("depth", lambda: (o.steps * counted.sum(), counted.sum()))
             return x
         wide = torch.promote_types(x.dtype, torch.float32)
-        keep = None if given.mask is None else given.mask.keep
-        real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
         account, y = Account(real, o.epsilon, wide), torch.zeros_like(x, dtype=wide)
         waiting = given.carried.pending if given.carried is not None else None
         all_of = bool(given.taps) or tracing() or torch.compiler.is_compiling()
@@ -217,9 +221,8 @@ class Universal(Depth):
             taken = t + 1
         self._rest(blocks, x, given, signals, positions, taken)
         if self.learns:
-            counted = real.clone()
-            counted[:, : given.front] = False
             given.losses["ponder"] = o.tau * account.ponder(counted)
+        tally("depth", lambda: (account.steps[counted].sum(), counted.sum()))
         record(self, "halting", lambda: account.steps[:, given.front :])
         record(self, "remainder", lambda: account.remainder[:, given.front :])
         return y.to(x.dtype)
