@@ -298,6 +298,27 @@ def test_padding_takes_no_steps_and_costs_nothing(side: str, causal: bool) -> No
     assert steps.flatten().tolist() == [n for t in (short, long) for n in traced(made, t)[0][0]]
 
 
+def test_learned_tokens_in_front_have_no_place_and_are_not_counted() -> None:
+    own = {"form": "etc", "extra_tokens": 2, "block_size": 2}
+    made = stack(False, mixer="bigbird", steps=4, halting_bias=-0.5, tau=1.0, **own)
+    out, (steps, cost) = made(TEXT), traced(made, TEXT)
+    assert out.y.shape == TEXT.shape
+    assert steps.shape == TEXT.shape[:2]
+    close(out.losses["ponder"], cost.mean())
+    # by hand: the learned tokens are part of the text, whose places begin behind them
+    lead, made.lead = made.lead, None
+    x = torch.cat((lead.expand(2, -1, -1), TEXT), 1)
+    made.depth.adds_positions, plain = False, made.depth._signals
+
+    def signals(positions: Tensor, like: Tensor) -> Any:
+        places = torch.zeros(1, LENGTH + 2, WIDTH, dtype=torch.float64)
+        places[:, 2:] = made.depth._waves(torch.arange(LENGTH)[None], like)
+        return plain(positions, like)._replace(places=places)
+
+    made.depth._signals = signals
+    close(made(x).y[:, 2:], out.y)
+
+
 def test_global_halting_is_one_for_each_document() -> None:
     made = stack(False, steps=6, halting="global", halting_bias=-1.5, tau=1.0)
     short, long = TEXT[:1, :4] + 0.5, TEXT[1:, :7]
