@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import everyformer as ef
+from everyformer.core.dispatch import watched
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.data.text import TextDataset
@@ -505,6 +506,25 @@ def test_halted_tokens_cost_their_keys_and_values_alone(monkeypatch: pytest.Monk
     fixed = cost(steps=12, halting="none")
     assert cost(steps=12) <= 0.45 * fixed
     assert cost(steps=12, halted="evolve") > 0.9 * fixed
+
+
+@pytest.mark.parametrize(
+    ("mixer", "said"),
+    [
+        ("attention", {("depth universal", "running tokens")}),
+        ("performer", {("depth universal", "running tokens"), ("mixer performer", "all tokens")}),
+    ],
+)
+def test_it_says_which_tokens_are_computed(mixer: str, said: set[tuple[str, str]]) -> None:
+    made = stack(mixer=mixer, steps=5, halting_bias=-0.5)
+
+    def ways(**given: Any) -> set[tuple[str, str]]:
+        with watched() as found:
+            made(TEXT, **given)
+        return {(way.engine, way.name) for way in found if "softmax" not in way.engine}
+
+    assert said <= ways()
+    assert ("depth universal", "all tokens") in ways(taps=["ffn-input:1"])
 
 
 def test_positions_begin_anywhere_in_training() -> None:

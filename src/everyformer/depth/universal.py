@@ -41,6 +41,7 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Amount, Between, Count, Real, Unless, When, Whole
 from everyformer.core.config import Options
+from everyformer.core.dispatch import take
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.mask import Mask, positions_of, runs_of
 from everyformer.core.panels import Recorded
@@ -195,6 +196,9 @@ class Universal(Depth):
         waiting = given.carried.pending if given.carried is not None else None
         all_of = bool(given.taps) or tracing() or torch.compiler.is_compiling()
         evolves = o.halted == "evolve"
+        if not evolves:
+            why = "its inside is looked at, or a compiler cannot follow who runs" if all_of else ""
+            take("depth universal", "all tokens" if all_of else "running tokens", why)
         taken = 0
         for t in range(o.steps):
             over = not all_of and not bool(account.running.any())
