@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 
 import everyformer as ef
+from everyformer.core.dispatch import watched
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.data.text import TextDataset
 from everyformer.depth import universal
 from everyformer.depth._account import Account
 from everyformer.depth._pending import Pending
@@ -26,6 +28,7 @@ from everyformer.engines.flops import count_flops
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_stack
 from everyformer.report.pictures import draw_pictures
+from everyformer.training.evaluate import evaluate
 from everyformer.training.optimiser import parameter_groups
 from helpers import close, draw
 
@@ -296,6 +299,27 @@ def test_padding_takes_no_steps_and_costs_nothing(side: str, causal: bool) -> No
     assert steps.flatten().tolist() == [n for t in (short, long) for n in traced(made, t)[0][0]]
 
 
+def test_learned_tokens_in_front_have_no_place_and_are_not_counted() -> None:
+    own = {"form": "etc", "extra_tokens": 2, "block_size": 2}
+    made = stack(False, mixer="bigbird", steps=4, halting_bias=-0.5, tau=1.0, **own)
+    out, (steps, cost) = made(TEXT), traced(made, TEXT)
+    assert out.y.shape == TEXT.shape
+    assert steps.shape == TEXT.shape[:2]
+    close(out.losses["ponder"], cost.mean())
+    # by hand: the learned tokens are part of the text, whose places begin behind them
+    lead, made.lead = made.lead, None
+    x = torch.cat((lead.expand(2, -1, -1), TEXT), 1)
+    made.depth.adds_positions, plain = False, made.depth._signals
+
+    def signals(positions: Tensor, like: Tensor) -> Any:
+        places = torch.zeros(1, LENGTH + 2, WIDTH, dtype=torch.float64)
+        places[:, 2:] = made.depth._waves(torch.arange(LENGTH)[None], like)
+        return plain(positions, like)._replace(places=places)
+
+    made.depth._signals = signals
+    close(made(x).y[:, 2:], out.y)
+
+
 def test_global_halting_is_one_for_each_document() -> None:
     made = stack(False, steps=6, halting="global", halting_bias=-1.5, tau=1.0)
     short, long = TEXT[:1, :4] + 0.5, TEXT[1:, :7]
@@ -402,6 +426,28 @@ def test_deep_steps_take_in_what_waits_only_when_a_token_gets_there() -> None:
     assert state.pending.keep.shape == (1, 3)
 
 
+def test_what_a_layer_lacks_is_what_a_row_has_read_since() -> None:
+    waiting = Pending.empty(2, 1).append(
+        torch.tensor([[[1.0], [2.0], [3.0]], [[4.0], [9.0], [5.0]]]),
+        torch.tensor([[0, 1, 2], [0, 1, 1]]),
+        torch.tensor([[True, True, True], [True, False, True]]),
+    )
+    assert waiting.seen.tolist() == [3, 2]
+    found = waiting.lacked(torch.tensor([1, 1]))
+    assert found is not None
+    stream, positions, mask = found
+    assert mask is not None
+    assert mask.keep is not None
+    assert mask.keep.tolist() == [[True, True], [False, True]]
+    assert stream[mask.keep].flatten().tolist() == [2, 3, 5]
+    assert positions[mask.keep].tolist() == [1, 2, 1]
+    assert waiting.lacked(torch.tensor([3, 2])) is None
+    # no mask where rows lack as many, so that caches stay without holes
+    both = waiting.lacked(torch.tensor([1, 0]))
+    assert both is not None
+    assert both[2] is None
+
+
 def test_the_cost_of_a_step_has_a_slope_of_minus_1_for_each_chance_before_the_last() -> None:
     made = stack(steps=5, halting_bias=-0.5, tau=1.0)
     bias, small = made.depth.bias, 1e-6
@@ -460,6 +506,25 @@ def test_halted_tokens_cost_their_keys_and_values_alone(monkeypatch: pytest.Monk
     fixed = cost(steps=12, halting="none")
     assert cost(steps=12) <= 0.45 * fixed
     assert cost(steps=12, halted="evolve") > 0.9 * fixed
+
+
+@pytest.mark.parametrize(
+    ("mixer", "said"),
+    [
+        ("attention", {("depth universal", "running tokens")}),
+        ("performer", {("depth universal", "running tokens"), ("mixer performer", "all tokens")}),
+    ],
+)
+def test_it_says_which_tokens_are_computed(mixer: str, said: set[tuple[str, str]]) -> None:
+    made = stack(mixer=mixer, steps=5, halting_bias=-0.5)
+
+    def ways(**given: Any) -> set[tuple[str, str]]:
+        with watched() as found:
+            made(TEXT, **given)
+        return {(way.engine, way.name) for way in found if "softmax" not in way.engine}
+
+    assert said <= ways()
+    assert ("depth universal", "all tokens") in ways(taps=["ffn-input:1"])
 
 
 def test_positions_begin_anywhere_in_training() -> None:
@@ -531,6 +596,31 @@ def test_a_text_is_coloured_by_the_steps_of_its_tokens() -> None:
     assert len(steps.unique()) > 1
     assert "".join(text.get_text() for text in axes.texts) == "abcd" * 9 + "e"
     assert [text.get_position() for text in axes.texts[31:33]] == [(31, 0), (0, 1)]
+
+
+def test_an_evaluation_says_how_many_steps_a_token_takes() -> None:
+    row = np.random.default_rng(0).integers(0, 11, 301).astype(np.uint8)
+    text = TextDataset(
+        name="text", task="lm", kind="text", vocabulary=11, length=8, split="", fingerprint="",
+        train=row, validation=row[:45],
+    )  # fmt: skip
+    sizes = {"width": 12, "heads": 3, "vocabulary": 11}
+    torch.manual_seed(0)
+    made = ef.create_model("universal", **sizes, depth_options={"halting_bias": -0.5}).eval()
+    made.stack.depth.weight.data *= 4
+    found = evaluate(made, text, batch=3)
+    assert found is not None
+    taken = []
+    for batch in text.validation_batches(3):
+        with ef.trace(made) as seen:
+            made(batch.inputs, mask=Mask(keep=batch.keep) if batch.keep is not None else None)
+        taken += [n for n in seen.find("halting")["stack.depth"].flatten().tolist() if n]
+    assert len(set(taken)) > 1
+    assert found["mean_depth"] == pytest.approx(sum(taken) / len(taken), abs=1e-12)
+    fixed = evaluate(ef.create_model("universal", **sizes, halting="none", steps=3), text)
+    assert fixed is not None
+    assert fixed["mean_depth"] == 3
+    assert "mean_depth" not in (evaluate(ef.create_model("attention", **sizes), text) or {})
 
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [

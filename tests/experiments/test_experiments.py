@@ -37,7 +37,7 @@ def test_quick_claims_are_seen(name, tmp_path):
 TRAINED = (
     *("addressing", "kernel-length", "toeplitz", "recall", "alignment", "fill-in"),
     *("shift", "near-and-far", "four-terms", "inner-losses"),
-    *("gates", "constant-state", "lags", "rounds", "routed-copy", "far-sentences"),
+    *("gates", "constant-state", "lags", "rounds", "routed-copy", "far-sentences", "halting"),
 )
 
 

@@ -34,6 +34,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"position": "xl-relative"},
     {"position": "da-transformer"},
     {"window": (2, None, 5)},
+    {"window": 3},
     {"kv_heads": 1, "bias": ("query", "key", "value", "output"), "qk_norm": True},
     {"sink": True, "softcap": 3.0},
 ]
@@ -66,6 +67,7 @@ def test_behind_a_state_too(options: Any, mask: str) -> None:
     if given is not None and given.keep is not None:
         real = given.keep.gather(1, CHOSEN)
     close(got.y[real], gather_rows(whole.y, CHOSEN)[real])
+    assert got.state.keys.shape == whole.state.keys.shape
     later = draw(2, 2, WIDTH, seed=4)
     close(mixer(later, state=got.state).y, mixer(later, state=whole.state).y)
 

@@ -146,7 +146,7 @@ def test_a_page_of_many_members_has_a_short_title_and_boxes_for_their_groups(
     text, _ = _write(many(31), tmp_path)
     assert "<title>everyformer: 31 members on stdlib</title>" in text
     assert "<h1>Which of 31 members predicts stdlib best" in text
-    assert text.count('type="checkbox"') == 7
+    assert text.count('type="checkbox"') == 8
     assert 'type="checkbox"' not in _write(many(8), tmp_path)[0]
 
 

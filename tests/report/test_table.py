@@ -7,6 +7,7 @@ from typing import Any
 
 from report_results import made_up, many
 
+from everyformer.cli.comparison_table import render
 from everyformer.report.selection import styles_of
 from everyformer.report.table import table
 
@@ -43,6 +44,18 @@ def test_many_members_are_groups_each_with_differences_to_the_baseline() -> None
     assert re.search(r"attention</th><td>a</td><td class=.best.>2\.000.*?<td>baseline</td>", text)
     assert "<td>+0.030</td>" in text
     assert "rowgroup" not in _table(many(8))
+
+
+def test_a_depth_that_differs_by_token_has_a_column() -> None:
+    results = made_up()
+    assert "steps" not in _table(results)
+    before = render(results)
+    results["rows"][0]["mean_depth"] = 2.345
+    text = _table(results)
+    assert '<th scope="col">steps of layers that a token takes</th>' in text
+    assert "<td>2.35</td>" in text or "<td>2.34</td>" in text
+    assert "steps a token" in render(results)
+    assert "steps a token" not in before
 
 
 def test_a_difference_that_is_not_shown_has_no_sign() -> None:

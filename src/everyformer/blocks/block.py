@@ -16,6 +16,7 @@ from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.wirings.base import Around, Part, Stream, Wiring
 from everyformer.blocks.wirings.pre import PreNorm
 from everyformer.core.abilities import answers_some
+from everyformer.core.dispatch import take
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
@@ -140,7 +141,10 @@ class Block(nn.Module):
         if chosen is not None and answers_some(mixer):
             return mixer.answer(x, chosen, mask, state)
         out: MixerOutput = self.mixer(x, mask=mask, state=state)
-        return out if chosen is None else out._replace(y=gather_rows(out.y, chosen))
+        if chosen is None:
+            return out
+        take(f"mixer {self.mixer.name}", "all tokens", "it cannot answer for some of them alone")
+        return out._replace(y=gather_rows(out.y, chosen))
 
     def _read(self, x: Tensor, context: State | None) -> Tensor:
         """What the cross-mixer reads for ``x``."""

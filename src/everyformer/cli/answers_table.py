@@ -17,6 +17,7 @@ MEASURES = {
     "mae": "MAE",
     "rmse": "RMSE",
     "r2": "R^2",
+    "mean_depth": "steps a token takes",
 }
 """measure -> what it is called"""
 SHOWN = 20

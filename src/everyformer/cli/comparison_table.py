@@ -24,9 +24,11 @@ def render(results: Results) -> str:
     headers += [f"ms a token after {c}" for c in contexts]
     if any(row.get("played") for row in done):
         headers.append("mean return")
+    if deep := any(row.get("mean_depth") is not None for row in done):
+        headers.append("steps a token")
     if results["bench"]:
         headers.append(f"faster than {BASELINE} from")
-    rows = [_cells(row, results, contexts) for row in done]
+    rows = [_cells(row, results, contexts, deep) for row in done]
     failed = [row for row in results["rows"] if row["status"] != "done"]
     rows += [[row["member"], "failed", *[None] * (len(headers) - 2)] for row in failed]
     leaks = [row for row in done if row.get("leaks")]
@@ -48,7 +50,7 @@ def render(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: Row, results: Results, contexts: list[str]) -> list[Any]:
+def _cells(row: Row, results: Results, contexts: list[str], deep: bool) -> list[Any]:
     metric = results["metric"]
     cells = [
         row["member"] + ("*" if row.get("leaks") else ""),
@@ -67,6 +69,8 @@ def _cells(row: Row, results: Results, contexts: list[str]) -> list[Any]:
     ]
     if any(other.get("played") for other in finished(results)):
         cells.append(returned(row))
+    if deep:
+        cells.append(row.get("mean_depth"))
     if results["bench"]:
         start = row.get("beats_attention_from")
         reached = f"{start:,} tokens" if start else "not reached"

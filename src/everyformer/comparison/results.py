@@ -30,6 +30,8 @@ class Evaluation(TypedDict):
     mae: NotRequired[float]
     rmse: NotRequired[float]
     r2: NotRequired[float]
+    mean_depth: NotRequired[float]
+    """steps of layers that a token takes, where that differs"""
 
 
 class Sample(TypedDict):
@@ -168,6 +170,8 @@ class Row(TypedDict):
     decode_ms: dict[str, float]
     """milliseconds a token, by tokens before it"""
     state_bytes: float | None
+    mean_depth: NotRequired[float | None]
+    """steps of layers that a held-out token takes, where that differs by token"""
     leaks: str | None
     by_position: list[list[float]] | None
     sample: Sample | None

@@ -55,6 +55,8 @@ def member_row(
         if METRICS[metric].share:
             interval = [max(0.0, interval[0]), min(1.0, interval[1])]
     decoding = first.get("decoding") or {}
+    depths = [run["evaluation"].get("mean_depth") for run in runs]
+    told = [depth for depth in depths if depth is not None]
     times = {key: spent for key, spent in decoding.items() if key.isdigit() and spent is not None}
     return {
         "member": member,
@@ -72,6 +74,7 @@ def member_row(
         "peak_bytes": max((run["peak_bytes"] for run in runs if run["peak_bytes"]), default=None),
         "decode_ms": times,
         "state_bytes": decoding.get("state"),
+        "mean_depth": statistics.mean(told) if told else None,
         "leaks": first.get("leaks"),
         "by_position": first.get("by_position"),
         "sample": first.get("sample"),

@@ -41,10 +41,12 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Amount, Between, Count, Real, Unless, When, Whole
 from everyformer.core.config import Options
+from everyformer.core.dispatch import take
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.mask import Mask, positions_of, runs_of
 from everyformer.core.panels import Recorded
 from everyformer.core.state import State
+from everyformer.core.tally import tally
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Trials
 from everyformer.depth import DEPTHS
@@ -89,6 +91,20 @@ class UniversalOptions(Options):
     frequencies and steps from 0"""
     start: Annotated[Whole, Affects("nothing")] = 0
     """in training each row's positions begin anywhere from 0 to this (0: at 0)"""
+
+
+class Signals(NamedTuple):
+    """What is added to the stream before a step."""
+
+    steps: Tensor
+    """(T, width)"""
+    places: Tensor | None
+    """(B or 1, L, width); None: order is not added"""
+
+    def on(self, x: Tensor, t: int) -> Tensor:
+        """``x`` (B, L, width) as it enters the step t, counted from 0."""
+        x = x + self.steps[t]
+        return x if self.places is None else x + self.places
 
 
 class Chosen(NamedTuple):
@@ -162,26 +178,33 @@ class Universal(Depth):
         o, count = self.options, len(blocks)
         given.collect(0, {"block-output": x})
         positions = self._positions(x, given)
-        places = self._waves(positions, x) if self.adds_positions else None
-        if places is not None and given.front:
-            places = nn.functional.pad(places, (0, 0, given.front, 0))
-        if o.halting == "none":
-            for t in range(o.steps):
-                x = self._layers(blocks, x + self._signal(t, places, x), given, t)
-            return x
-        wide = torch.promote_types(x.dtype, torch.float32)
+        signals = self._signals(positions, x)
+        if signals.places is not None and given.front:
+            places = nn.functional.pad(signals.places, (0, 0, given.front, 0))
+            signals = signals._replace(places=places)
         keep = None if given.mask is None else given.mask.keep
         real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        counted = real.clone()
+        counted[:, : given.front] = False
+        if o.halting == "none":
+            for t in range(o.steps):
+                x = self._layers(blocks, signals.on(x, t), given, t)
+            tally("depth", lambda: (o.steps * counted.sum(), counted.sum()))
+            return x
+        wide = torch.promote_types(x.dtype, torch.float32)
         account, y = Account(real, o.epsilon, wide), torch.zeros_like(x, dtype=wide)
         waiting = given.carried.pending if given.carried is not None else None
         all_of = bool(given.taps) or tracing() or torch.compiler.is_compiling()
         evolves = o.halted == "evolve"
+        if not evolves:
+            why = "its inside is looked at, or a compiler cannot follow who runs" if all_of else ""
+            take("depth universal", "all tokens" if all_of else "running tokens", why)
         taken = 0
         for t in range(o.steps):
             over = not all_of and not bool(account.running.any())
             if over and (given.carried is None or not evolves):
                 break
-            moved, running = x + self._signal(t, places, x), account.running
+            moved, running = signals.on(x, t), account.running
             if isinstance(waiting, Pending):
                 self._fill(blocks, given, waiting, t)
             last = o.cap == "force" and t + 1 == o.steps
@@ -200,11 +223,10 @@ class Universal(Depth):
             else:
                 y = torch.where(running[..., None], h.to(wide), y)
             taken = t + 1
-        self._rest(blocks, x, given, places, positions, taken)
+        self._rest(blocks, x, given, signals, positions, taken)
         if self.learns:
-            counted = real.clone()
-            counted[:, : given.front] = False
             given.losses["ponder"] = o.tau * account.ponder(counted)
+        tally("depth", lambda: (account.steps[counted].sum(), counted.sum()))
         record(self, "halting", lambda: account.steps[:, given.front :])
         record(self, "remainder", lambda: account.remainder[:, given.front :])
         return y.to(x.dtype)
@@ -269,15 +291,16 @@ class Universal(Depth):
             return sinusoid(at, like.shape[-1], dtype=like.dtype)
         return sinusoid(at, like.shape[-1], layout="halves", freq="t2t", dtype=like.dtype)
 
-    def _signal(self, t: int, places: Tensor | None, x: Tensor) -> Tensor:
-        """What is added before the step t, counted from 0: broadcastable to ``x``."""
-        o, own = self.options, x.new_zeros(())
+    def _signals(self, positions: Tensor, x: Tensor) -> Signals:
+        """Those of all steps, and of the tokens of ``x`` at ``positions``."""
+        o, width = self.options, x.shape[-1]
+        steps = x.new_zeros(o.steps, width)
         if o.signal == "sinusoid":
             first = 1 if o.waves == "paper" else 0
-            own = self._waves(torch.tensor(t + first, device=x.device), x)
+            steps = self._waves(torch.arange(first, first + o.steps, device=x.device), x)
         elif o.signal == "learned":
-            own = (self.signals[t] * x.shape[-1] ** 0.5).to(x.dtype)
-        return own if places is None else own + places
+            steps = (self.signals * width**0.5).to(x.dtype)
+        return Signals(steps, self._waves(positions, x) if self.adds_positions else None)
 
     def _fill(self, blocks: Any, given: Run, waiting: Pending, t: int) -> None:
         """Let the layers of the step t take in what they lack, before they read more."""
@@ -287,8 +310,7 @@ class Universal(Depth):
         if lacked is None:
             return
         stream, positions, mask = lacked
-        places = self._waves(positions, stream) if self.adds_positions else None
-        moved = stream + self._signal(t, places, stream)
+        moved = self._signals(positions, stream).on(stream, t)
         for n, layer in enumerate(layers):
             given.extend(blocks, n, layer, moved, mask)
 
@@ -297,7 +319,7 @@ class Universal(Depth):
         blocks: Any,
         x: Tensor,
         given: Run,
-        places: Tensor | None,
+        signals: Signals,
         positions: Tensor,
         taken: int,
     ) -> None:
@@ -306,11 +328,10 @@ class Universal(Depth):
             return
         waiting = given.carried.pending
         for t in range(taken, self.options.steps):
-            moved = x + self._signal(t, places, x)
             for n in range(len(blocks)):
                 layer = t * len(blocks) + n
                 if waiting is None:
-                    given.extend(blocks, n, layer, moved, given.mask)
+                    given.extend(blocks, n, layer, signals.on(x, t), given.mask)
                 given.states.append(given.state[layer])
         if isinstance(waiting, Pending):
             keep = None if given.mask is None else given.mask.keep

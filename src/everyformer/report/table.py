@@ -191,6 +191,9 @@ def _columns(results: Results) -> list[Column]:
                 "memory of a text as it is written", lambda row: row["state_bytes"], size, "lower"
             )
         )
+    if any(row.get("mean_depth") is not None for row in rows):
+        title = "steps of layers that a token takes"
+        columns.append(Column(title, lambda row: row.get("mean_depth"), "{:.2f}".format))
     if results["bench"]:
         columns.append(Column("faster than attention from (tokens)", lambda r: _from(r, results)))
     return columns

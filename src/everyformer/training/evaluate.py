@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import DataError
 from everyformer.core.outputs import ModelOutput
+from everyformer.core.tally import tallied
 from everyformer.core.tasks import TASKS
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import ClassedDataset, Dataset
@@ -59,6 +60,7 @@ def evaluate(
     Returns:
         ``loss`` (nats a scored target), ``loss_interval``, ``perplexity``, ``accuracy``,
         ``accuracy_interval``, ``top5`` (from five classes on), ``scored``, ``sequences``; with
+        depth that differs by token ``mean_depth`` (`everyformer.core.tally`); with
         text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval; with numbers
         ``mae``, ``rmse``, ``r2`` and the same of answering the mean (``mean_mae`` ...); with
         classes the measures of `ClassErrors`; with actions ``action_loss`` in place of
@@ -79,6 +81,7 @@ def evaluate(
         torch.no_grad(),
         autocast(world.device, precision),
         evaluating(model),
+        tallied() as said,
     ):
         torch.manual_seed(seed)
         if streams is None:
@@ -105,12 +108,14 @@ def evaluate(
         raise DataError(
             f"the validation part of {dataset.name} has no scored target: give more data"
         )
+    said.sums = torch.tensor(world.sum(said.sums.flatten().tolist())).view_as(said.sums)
     if errors is not None:
         summed = world.sum(errors.sums.flatten().tolist())
         errors.sums = torch.tensor(summed, dtype=torch.float64).view_as(errors.sums)
     if isinstance(errors, NumberErrors):
-        return errors.summary()
+        return errors.summary() | said.means()
     found = _summary(counted, dataset, top5) | ({} if errors is None else errors.summary())
+    found |= said.means()
     return found if guesses else {k: v for k, v in found.items() if "accuracy" not in k}
 
 
