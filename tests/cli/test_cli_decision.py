@@ -153,7 +153,7 @@ def test_a_run_goes_to_transformers_only_if_it_acts_in_numbers(runs: Path, say: 
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
-    (("eval", "runs/paths", "--target", "abc"), "--target"),
+    (("eval", "runs/paths", "--target", "abc"), "--target does not take ['abc']"),
     (("eval", "runs/paths", "--target", "nan"), "'--target[0]' must be finite, not nan"),
     (("eval", "runs/paths", "--env", "everyformer/GraphPth-v0"),
      "unknown environment 'everyformer/GraphPth-v0'; did you mean 'everyformer/GraphPath-v0'?"),
