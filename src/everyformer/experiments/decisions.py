@@ -67,7 +67,7 @@ def stitching(study: Study) -> Outcome:
         f"the same layers without returns from {found['no-return']:.0%}."
     )
     heights = {name: 100 * share for name, share in found.items()}
-    figure = bars(heights, size=(6, 3), ylabel="nodes with a shortest path (%)")
+    figure = bars(heights, size=(7, 3), ylabel="nodes with a shortest path (%)")
     holds = asked > max(others) + MARGIN
     return Outcome(study.numbers, holds, sentence, {"share": figure})
 
