@@ -486,7 +486,7 @@ FAMILY: tuple[Member, ...] = (
         "decision-transformer", "Decision Transformer", "Chen et al.", 2021, "2106.01345",
         _genes(**_ACTING), (DECISION,), _SOFTMAX,
         "asked for a high return it joins pieces of poor walks into shorter paths than the data "
-        "hold; a copy of the best walks does not",
+        "hold, which a copy of those walks does not",
         bidirectional=_FROM_THE_PAST,
         cross=_ONE_EPISODE,
         group="reinforcement learning",

@@ -131,6 +131,36 @@ def test_played_episodes_are_a_data_set_and_a_film(runs: Path, say: Say, tmp_pat
     assert f"{out_to} is not empty: choose another --out for the trajectories" in err
 
 
+def test_a_saved_model_plays_is_measured_and_shown(runs: Path, say: Say) -> None:
+    """It knows its states, actions and window, and neither its environment nor its returns."""
+    assert say("convert", "runs/paths", "--to", "ours", "--out", "saved")[0] == 0
+    there = ("--env", GRAPH.name, "--env.nodes", "6", "--env.edges", "7")
+    for words, sentence in (
+        (("eval", "saved", "--episodes", "1"), "the environment of the model is not known: name"),
+        (("eval", "saved", *there), "does not know the returns of its data: say what to ask for"),
+    ):
+        code, out, err = say(*words)
+        assert (code, out) == (2, "")
+        assert sentence in err
+    assert say("eval", "saved", *there, "--target", "-3", "--episodes", "1")[0] == 0
+    code, out, err = say("eval", "saved", "--data", "paths", "--json")
+    assert code == 0, err
+    assert (
+        json.loads(out)["evaluation"]
+        == json.loads(say("eval", "runs/paths", "--json")[1])["evaluation"]
+    )
+    for target in ("saved", "runs/paths", "decision-transformer"):
+        code, out, err = say("show", target, "weights", "--out", "drawn")
+        assert code == 0, err
+    # a network without layers has nothing inside to draw
+    words = ("--data", "paths", *SIZES, "--out", "runs/bc")
+    assert say("train", "bc", *words)[0] == 0
+    code, out, err = say("show", "runs/bc", "all")
+    assert (code, out) == (0, "")
+    assert "bc has nothing to show" in err
+    assert "bc has no weights to show; it has none" in say("show", "runs/bc", "weights")[2]
+
+
 def test_training_resumes_bit_for_bit(home: Path, say: Say) -> None:
     whole, parts = "runs/whole", "runs/parts"
     for out, steps in ((whole, "6"), (parts, "3")):
@@ -153,7 +183,7 @@ def test_a_run_goes_to_transformers_only_if_it_acts_in_numbers(runs: Path, say: 
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
-    (("eval", "runs/paths", "--target", "abc"), "--target"),
+    (("eval", "runs/paths", "--target", "abc"), "--target does not take ['abc']"),
     (("eval", "runs/paths", "--target", "nan"), "'--target[0]' must be finite, not nan"),
     (("eval", "runs/paths", "--env", "everyformer/GraphPth-v0"),
      "unknown environment 'everyformer/GraphPth-v0'; did you mean 'everyformer/GraphPath-v0'?"),

@@ -210,6 +210,21 @@ def test_returns_times_c_over_a_scale_times_c_are_the_same(variant: str) -> None
     close(plain.logits, scaled.logits)
 
 
+@pytest.mark.parametrize(("variant", "read_rows"), [("gym", {7, 8, 9}), ("atari", {7})])
+def test_step_t_of_the_episode_reads_row_t_of_the_table(variant: str, read_rows: set[int]) -> None:
+    """In the variant atari the whole window that of its first real step."""
+    made, given = model("numbers", variant), window("numbers", rows=1)
+    given["timesteps"] = torch.tensor([[0, 0, 7, 8, 9]])
+    mask = Mask(keep=given["timesteps"] > 0)
+    first = read(made, given, mask=mask).logits[:, -1]
+    for row in range(12):
+        kept = made.time.weight.detach().clone()
+        made.time.weight.data[row] += draw(12, seed=row)
+        moved = bool((read(made, given, mask=mask).logits[:, -1] != first).any())
+        made.time.weight.data.copy_(kept)
+        assert moved == (row in read_rows), row
+
+
 def test_actions_lie_between_their_bounds_where_all_are_bounded() -> None:
     given = window("numbers")
     for shape, tanh, within in (

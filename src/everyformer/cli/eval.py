@@ -278,4 +278,6 @@ def _data_of(folder: str) -> DataConfig | None:
     found = open_run(found_run(folder)[0])
     if not found.saved:
         return data_config(found)
+    if TASKS[found.task].acts:
+        return DataConfig(source=UNSAID, context=found.config.episodes.context)
     return DataConfig(source=UNSAID, length=min(DataConfig.length, max(found.length, 2)))

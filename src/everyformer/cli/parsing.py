@@ -139,6 +139,9 @@ def _sentence(box: str) -> str:
     # below the title: the first paragraph, up to an empty line or a rule
     said = itertools.dropwhile(_is_rule, lines)
     text = " ".join(itertools.takewhile(lambda line: not _is_rule(line), said)).rstrip(". ")
+    several = re.match(r"Error parsing (\S+): Could not find valid parse for .*: (\[.*\])", text)
+    if several is not None:
+        return "{} does not take {}".format(*several.groups())
     value = re.match(r"Error parsing (\S+): no type matching (.+?) could .* from (\[.*\])", text)
     if value is not None:
         return "{} takes {}, not {}".format(*value.groups())

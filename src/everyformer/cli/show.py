@@ -84,6 +84,8 @@ def run(options: ShowOptions) -> int:
                 print(f"{path}\n    {figure.get_label()}")
     if options.json:
         emit({"target": options.target, "pictures": drawn})
+    elif not drawn:
+        say(f"{subject.model.config.member} has nothing to show")
     return 0
 
 
@@ -171,6 +173,11 @@ def _fresh(options: ShowOptions) -> Subject:
         model = create_model(member.name, task, image=(3, 32, 32), **FRESH)
         images = torch.randint(256, (1, 3, 32, 32), dtype=torch.uint8)
         return Subject(model, None, images, None, folder)
+    if TASKS[task].acts:
+        from everyformer.models.decision import random_states
+
+        model = create_model(member.name, task, **FRESH)
+        return Subject(model, None, random_states(model.config.episodes), None, folder)
     text = (EXAMPLE if options.text is None else options.text).encode()
     ids = torch.tensor([list(text[: options.length or LENGTH])])
     if not ids.numel():
@@ -195,7 +202,7 @@ def _run_inputs(trained: Any, options: ShowOptions) -> tuple[Tensor, list[str] |
             raise ConfigError("the text is empty: give at least one character")
     else:
         inputs = _validation(trained)
-        if inputs.dim() == 4:
+        if inputs.dim() == 4 or TASKS[trained.task].acts:
             return inputs, None
         ids = inputs[0, :longest].tolist()
     labels = None if tokenizer is None else token_texts(tokenizer, ids)
@@ -216,6 +223,10 @@ def _validation(trained: Any) -> Tensor:
         inputs: Tensor = next(iter(trained.dataset(config).validation_batches(1, 1))).inputs
     except EveryformerError as error:
         say(f"{error}; the model reads random values instead")
+        if TASKS[trained.task].acts:
+            from everyformer.models.decision import random_states
+
+            return random_states(trained.config.episodes)
         if model["image"] is not None:
             shape = model.get("source_image") or model["image"]
             return torch.randint(256, (1, *shape), dtype=torch.uint8)

@@ -444,6 +444,14 @@ class StateReader(nn.Module):
         return features if keep is None else features.where(keep[..., None], 0.0)
 
 
+def random_states(shape: EpisodeShape) -> Tensor:
+    """Some states (1, K, ...), to look into a model where no data are at hand."""
+    size = (1, shape.context, *shape.state)
+    if shape.state_values is not None:
+        return torch.randint(shape.state_values, size)
+    return torch.randn(size) if len(shape.state) == 1 else torch.randint(256, size).byte()
+
+
 def _convolutions(state: tuple[int, ...]) -> tuple[nn.Sequential, int]:
     """The layers that read pictures, and how many features they give."""
     channels, *sides = state

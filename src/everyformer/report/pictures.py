@@ -113,7 +113,9 @@ class Inside:
             lacks = f"has no {what.replace('-', ' ')} to show"
             if what == "position-bias" and self.traced.find("position_bias"):
                 lacks = "has position biases that are zero everywhere"
-            raise UnsupportedError(f"{self.model.config.member} {lacks}; it has {listed(able)}")
+            raise UnsupportedError(
+                f"{self.model.config.member} {lacks}; it has {listed(able) or 'none'}"
+            )
         return found
 
     def able(self) -> list[str]:

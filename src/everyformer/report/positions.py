@@ -22,10 +22,11 @@ LONGEST_MASK = 16
 def offered(model: Model, length: int | None) -> Pictures:
     """What positions and mixers show of themselves, by name, of several the first one's; and the
     masks of those that do not draw them."""
-    mixers = model.stack.mixers if model.layered else []
+    if not model.layered:
+        return {}
+    mixers = model.stack.mixers
     found: Pictures = {}
-    parts = model.stack.before if model.layered else None
-    before = [part for part in parts or () if isinstance(part, Position)]
+    before = [part for part in model.stack.before or () if isinstance(part, Position)]
     for position in positions_of(model).values():
         found = {**position.pictures(length, before), **found}
     for mixer in mixers:
