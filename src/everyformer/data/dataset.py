@@ -113,7 +113,12 @@ class Dataset(ABC):
         if self.features is not None:
             known = {"series_mean": self.features.mean, "series_std": self.features.std}
             options |= {"series": len(self.features.mean), **known}
-        return options
+        return options | self.own_options
+
+    @property
+    def own_options(self) -> dict[str, Any]:
+        """The same of data of its own kind."""
+        return {}
 
     def summary(self) -> dict[str, Any]:
         """The facts above as plain values, for a run's files and reports."""

@@ -107,8 +107,8 @@ class EpisodeDataset(Dataset):
         )
 
     @property
-    def model_options(self) -> dict[str, Any]:
-        return super().model_options | {"episodes": to_dict(self.shape)}
+    def own_options(self) -> dict[str, Any]:
+        return {"episodes": to_dict(self.shape)}
 
     def summary(self) -> dict[str, Any]:
         facts = {

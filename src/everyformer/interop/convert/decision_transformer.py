@@ -10,12 +10,7 @@ does not look at; of a checkpoint of others these numbers are 0, 1, 1 and the en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from everyformer.core.bounds import Count
 from everyformer.core.config import to_dict
@@ -33,34 +28,6 @@ CALLED = {"width": "hidden_size"}
 LEFT_OUT = ("vocabulary", "max_length")
 EPS = 1e-5
 """of the norm of embeddings, which their config does not say"""
-
-
-@dataclass(frozen=True)
-class Folded(Rule):
-    """A bias of ours that is a bias of theirs and the first row of a table."""
-
-    def take(self, theirs: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> list[Tensor]:
-        bias, table = (theirs[name] for name in self.theirs)
-        folded = {self.theirs[0]: bias + table[0] if bias.shape == table.shape[1:] else table}
-        return Rule(self.ours, self.theirs[:1]).take(folded, shapes)
-
-    def give(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        bias = ours[self.ours[0]]
-        table = bias.new_zeros(*self.sizes, *bias.shape)
-        return dict(zip(self.theirs, (bias.clone(), table), strict=True))
-
-
-@dataclass(frozen=True)
-class Absent(Rule):
-    """A linear layer of theirs that ours has not, or a table that is never read: zeros of
-    ``sizes``."""
-
-    def take(self, theirs: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> list[Tensor]:
-        return []
-
-    def give(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        like = next(iter(ours.values()))
-        return {self.theirs[0]: like.new_zeros(*self.sizes)}
 
 
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
@@ -105,11 +72,11 @@ def _rules(config: ModelConfig) -> list[Rule]:
         *same("action", "embed_action"),
         Rule(("time.weight",), ("embed_timestep.weight",)),
         Rule(("norm.weight",), ("embed_ln.weight",)),
-        Folded(("norm.bias",), ("embed_ln.bias", "encoder.wpe.weight"),
-               (max(POSITIONS, config.tokens),)),
+        Rule(("norm.bias",), ("embed_ln.bias", "encoder.wpe.weight"),
+             folded=max(POSITIONS, config.tokens)),
         *same("head", "predict_action.0"),
         *layer_rules(config, "encoder"),
-        Absent((), ("encoder.wte.weight",), (1, width)),
+        Rule((), ("encoder.wte.weight",), absent=(1, width)),
     ]  # fmt: skip
     for ours, theirs, weight, size in (
         ("next_state", "predict_state", chosen.state_weight, shape.state[0]),
@@ -118,8 +85,8 @@ def _rules(config: ModelConfig) -> list[Rule]:
         if weight is not None:
             rules += same(ours, theirs)
         else:
-            rules.append(Absent((), (f"{theirs}.weight",), (size, width), skip=1))
-            rules.append(Absent((), (f"{theirs}.bias",), (size,), skip=1))
+            rules.append(Rule((), (f"{theirs}.weight",), absent=(size, width), skip=1))
+            rules.append(Rule((), (f"{theirs}.bias",), absent=(size,), skip=1))
     return rules
 
 

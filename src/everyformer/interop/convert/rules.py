@@ -32,6 +32,10 @@ class Rule:
     """first rows of theirs that nothing here corresponds to"""
     lead: bool = False
     """theirs have a first dimension of 1"""
+    absent: tuple[int, ...] = ()
+    """shape of theirs where nothing here corresponds to it, which is then zeros"""
+    folded: int = 0
+    """rows of a second of theirs, whose first row adds to the first; there it is zeros"""
 
     def take(self, theirs: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> list[Tensor]:
         """Our tensors, from theirs.
@@ -39,7 +43,12 @@ class Rule:
         Raises:
             CheckpointError: sizes that do not agree; names both sides.
         """
+        if self.absent:
+            return []
         parts = [theirs[name] for name in self.theirs]
+        if self.folded:
+            bias, table = parts
+            parts = [bias + table[0] if bias.shape == table.shape[1:] else table]
         wanted = [shapes[name] for name in self.ours]
         rows = [shape[0] for shape in wanted]
         try:
@@ -60,7 +69,13 @@ class Rule:
 
     def give(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Their tensors, from ours."""
+        if self.absent:
+            like = next(iter(ours.values()))
+            return {name: like.new_zeros(*self.absent) for name in self.theirs}
         joined = torch.cat([ours[name] for name in self.ours])
+        if self.folded:
+            table = joined.new_zeros(self.folded, *joined.shape)
+            return dict(zip(self.theirs, (joined.clone(), table), strict=True))
         if self.skip:
             joined = torch.cat((joined.new_zeros(self.skip, *joined.shape[1:]), joined))
         parts = joined.split(self.sizes) if self.sizes else [joined]
