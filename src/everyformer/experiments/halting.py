@@ -4,7 +4,8 @@ A text is a table of 6 nodes in which each points to another, then queries: a no
 hops to go from it. A layer can look one hop up, so a query of k hops needs about k steps.
 
 Halting learned from the start stops after one or two steps, which is right for one hop, and stays
-there (seen with b of -3 and of -1); so layers learn at a fixed number of steps first and then to halt.
+there (seen with b of -3 and of -1); so layers learn at a fixed number of steps first, and then to
+halt.
 
 Source: Dehghani et al. 2018, arXiv 1807.03819; Graves 2016, arXiv 1603.08983, section 3.
 """
