@@ -233,9 +233,13 @@ class DecisionTransformer(DecisionModel):
         self._check(step.states[:, None], step.returns[:, None], None, step.timesteps[:, None])
         times = step.timesteps[:, None]
         features = self.states(step.states[:, None], None)
-        *now, _ = self._embedded(step.returns[:, None], features, step.before[:, None], times)
-        past = self._action(step.before[:, None], (times - 1).clamp(min=0))
-        x = torch.cat((past, *now), 1)
+        x = self._embedded(step.returns[:, None], features, step.before[:, None])[:, 0]
+        # what was done stands in front, one step earlier
+        x = x.roll(1, 1)
+        if self.gym:
+            now = times.expand(-1, x.shape[1]).clone()
+            now[:, 0] = (now[:, 0] - 1).clamp(min=0)
+            x = x + self.time(now)
         keep = step.keep[:, None].expand(-1, x.shape[1]).clone()
         keep[:, 0] &= step.timesteps > 0
         tokens = Mask(keep=keep)
@@ -285,41 +289,33 @@ class DecisionTransformer(DecisionModel):
         features of the states, and all that came out of the stack."""
         self._check(inputs, returns, actions, timesteps)
         features = self.states(inputs, keep)
-        parts = self._embedded(returns, features, actions, timesteps)
-        x = torch.stack(parts, 2).flatten(1, 2)
-        tokens = None if keep is None else Mask(keep=keep.repeat_interleave(len(parts), 1))
+        x = self._embedded(returns, features, actions)
+        count = x.shape[2]
+        if self.gym:
+            x = x + self.time(timesteps)[:, :, None]
+        x = x.flatten(1, 2)
+        tokens = None if keep is None else Mask(keep=keep.repeat_interleave(count, 1))
         first = timesteps[:, :1] if keep is None else timesteps.gather(1, _first(keep))
         out = self.stack(self._placed(x, tokens, None, first), mask=tokens, taps=taps)
-        return out.y.unflatten(1, (-1, len(parts))), features, out
+        return out.y.unflatten(1, (-1, count)), features, out
 
-    def _embedded(
-        self, returns: Tensor, features: Tensor, actions: Tensor, timesteps: Tensor
-    ) -> list[Tensor]:
-        """The tokens of steps (B, K), each (B, K, width), in their order."""
-        state = self.state(features)
-        state = state + self.time(timesteps) if self.gym else torch.tanh(state)
-        parts = [self._closed(state), self._action(actions, timesteps)]
+    def _embedded(self, returns: Tensor, features: Tensor, actions: Tensor) -> Tensor:
+        """The tokens of steps (B, K), less what tells their time: (B, K, tokens, width)."""
+        done = actions.long() if self.config.episodes.discrete else self.scaled(actions)
+        parts = [self.state(features), self.action(done)]
         if self.returns is not None:
             scaled = returns.to(self.reach.dtype) / self.config.episodes.scale
-            wanted = self.returns(scaled[..., None])
-            wanted = wanted + self.time(timesteps) if self.gym else torch.tanh(wanted)
-            parts.insert(0, self._closed(wanted))
-        return parts
-
-    def _action(self, actions: Tensor, timesteps: Tensor) -> Tensor:
-        done = self.action(
-            actions.long() if self.config.episodes.discrete else self.scaled(actions)
-        )
-        done = done + self.time(timesteps) if self.gym else torch.tanh(done)
-        return self._closed(done)
-
-    def _closed(self, x: Tensor) -> Tensor:
-        return x if self.norm is None else self.norm(x)
+            parts.insert(0, self.returns(scaled[..., None]))
+        x = torch.stack(parts, 2)
+        return x if self.gym else torch.tanh(x)
 
     def _placed(
         self, x: Tensor, mask: Mask | None, state: StackState | None, first: Tensor
     ) -> Tensor:
-        """Tokens with what tells their place in the window; ``first`` (B, 1) is its first step."""
+        """Tokens normed, with what tells their place in the window; ``first`` (B, 1) is its first
+        step."""
+        if self.norm is not None:
+            x = self.norm(x)
         if self.places is not None:
             seen = None if state is None else state.seen
             where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
