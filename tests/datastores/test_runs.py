@@ -179,6 +179,15 @@ def test_a_text_read_in_any_pieces_finds_what_its_table_says(
     torch.testing.assert_close(torch.cat(got, 1), torch.cat(expected, 1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("last", [1, 3, 12])
+def test_the_last_tokens_find_what_they_find_in_the_whole(last: int, tmp_path: Path) -> None:
+    model, _, tokens = reading(tmp_path)
+    inputs = torch.from_numpy(tokens[:24].astype(np.int64)).view(2, 12)
+    whole = model(inputs).logits
+    torch.testing.assert_close(model(inputs, last=last).logits, whole[:, 12 - last :])
+    assert (model.neighbours_of(inputs) >= 0).all()
+
+
 def test_rows_with_padding_in_front_read_as_without(tmp_path: Path) -> None:
     model, _, tokens = reading(tmp_path)
     rows = [
@@ -234,6 +243,16 @@ def test_training_reads_neighbours_and_moves_the_gate() -> None:
     assert batch.neighbours is not None
     assert batch.neighbours.shape == (2, CONTEXT, 4)
     assert all(not p.requires_grad and p.grad is None for p in outcome.model.frozen.parameters())
+
+
+def test_training_text_does_not_find_itself() -> None:
+    """Of 11 random tokens a neighbour is the right one now and then; its own place is always."""
+    data = dataset()
+    outcome = train_run(spalm(size=1000, k=1), data, TRAINING, **QUIET)
+    assert isinstance(outcome.dataset, TextDataset)
+    assert outcome.dataset.neighbours is not None
+    found = outcome.dataset.neighbours[0].at(np.arange(399))[:, 0]
+    assert (found == data.train[1:]).mean() < 0.3
 
 
 def test_a_frozen_model_is_no_part_of_what_is_trained_or_saved() -> None:
