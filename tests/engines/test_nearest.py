@@ -142,8 +142,8 @@ def test_products_are_asked_in_pieces_within_the_budget(monkeypatch: pytest.Monk
     sizes = []
     products = module._products
 
-    def watched(q: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
-        found = products(q, keys, bias)
+    def watched(q: Tensor, keys: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+        found = products(q, keys, bias, out)
         sizes.append((found.numel(), keys.numel()))
         return found
 

@@ -140,14 +140,22 @@ def _search(
     size = given.keys.shape[1]
     step = min(size, BLOCK * max(1, budget // BUDGET))
 
+    space = q.new_empty(0)
+
     def products(keys: slice) -> Iterator[tuple[slice, slice, Tensor]]:
+        nonlocal space
         for n, parts in _pieces(q, step, budget):
             own = given.at(n, keys)
             block = own.keys.to(q.dtype)
             if own.scale is not None:
                 block = block * own.scale[..., None].to(q.dtype)
             for part in parts:
-                s = _products(q[n, part], block, own.bias)
+                asked = q[n, part]
+                # written again and again: fresh pages of large tensors cost as much as selecting
+                shape = (*asked.shape[:2], block.shape[1])
+                if space.numel() < math.prod(shape):
+                    space = q.new_empty(math.prod(shape))
+                s = _products(asked, block, own.bias, space[: math.prod(shape)].view(shape))
                 if own.places is not None and low is not None and high is not None:
                     _hide(s, own.places[:, None], low[n, part, None], high[n, part, None])
                 yield n, part, s
@@ -185,10 +193,10 @@ def _sample(size: int, step: int, count: int) -> tuple[int, int]:
     return (rank, stride) if 2 * rank <= sample else (0, 1)
 
 
-def _products(q: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+def _products(q: Tensor, keys: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
     if bias is None:
-        return q @ keys.mT
-    return torch.baddbmm(bias[:, None].to(q.dtype), q, keys.mT)
+        return torch.bmm(q, keys.mT, out=out)
+    return torch.baddbmm(bias[:, None].to(q.dtype), q, keys.mT, out=out)
 
 
 class _Best:
