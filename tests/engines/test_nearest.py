@@ -100,6 +100,62 @@ def test_blocks_of_a_larger_budget_find_the_same(monkeypatch: pytest.MonkeyPatch
     assert torch.equal(found[0], found[2])
 
 
+@pytest.mark.parametrize("count", [600, 1024])
+@pytest.mark.parametrize("dtype", [torch.double, torch.half])
+def test_many_of_many_keys_are_those_of_a_sort(count: int, dtype: torch.dtype) -> None:
+    q, k, bias = normal(1, 6, 3), normal(1, 20_003, 3).to(dtype), normal(1, 20_003)
+    found = nearest(q, k, count, bias=bias)
+    expected = (q @ k.double().mT + bias[:, None]).sort(-1, descending=True)
+    assert torch.equal(found.keys, expected.indices[..., :count])
+    torch.testing.assert_close(found.scores, expected.values[..., :count])
+
+
+@pytest.mark.parametrize("count", [5, 30])
+@pytest.mark.parametrize("scores", ["sampled best", "sampled worst", "two values", "equal"])
+def test_a_sample_that_misleads_changes_nothing(
+    count: int, scores: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever keys a sample holds, all of the best of all are found, each once."""
+    monkeypatch.setattr(module, "BLOCK", 64)
+    monkeypatch.setattr(module, "BUDGET", 1 << 10)
+    monkeypatch.setattr(module, "PART", 4)
+    n = 640
+    others = torch.rand(n)
+    bias = {
+        "sampled best": others.where(torch.arange(n) % 10 > 0, others + 5),
+        "sampled worst": others.where(torch.arange(n) % 10 > 0, others - 5),
+        "two values": (others > 0.97).float(),
+        "equal": torch.ones(n),
+    }[scores]
+    q = torch.zeros(2, 3, 4)
+    low = torch.tensor([0, 0, 600]).expand(2, 1, 3)
+    seen = {"places": torch.arange(n).expand(2, 1, n), "within": (low, low + n)}
+    found = nearest(q[:, None], torch.zeros(2, 1, n, 4), count, bias=bias.expand(2, 1, n), **seen)
+    for query, first in ((0, 0), (1, 0), (2, 600)):
+        best = bias[first:].topk(count).values
+        assert torch.equal(found.scores[:, 0, query], best.expand(2, -1))
+    assert all(len(set(row.tolist())) == count for row in found.keys.flatten(0, -2))
+    assert torch.equal(bias[found.keys], found.scores)
+
+
+def test_products_are_asked_in_pieces_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    products = module._products
+
+    def watched(q: Tensor, keys: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+        found = products(q, keys, bias, out)
+        sizes.append((found.numel(), keys.numel()))
+        return found
+
+    monkeypatch.setattr(module, "_products", watched)
+    monkeypatch.setattr(module, "BLOCK", 256)
+    monkeypatch.setattr(module, "BUDGET", 2048)
+    nearest(normal(3, 20, 4), normal(3, 5000, 4), 40)
+    assert max(max(size) for size in sizes) <= 2048
+    whole = 3 * 20 * 5000
+    assert whole <= sum(size for size, _ in sizes) <= 1.2 * whole
+
+
 def test_nothing_remembers_a_gradient() -> None:
     q = normal(1, 2, 3).requires_grad_()
     assert not nearest(q, normal(1, 9, 3), 2).scores.requires_grad

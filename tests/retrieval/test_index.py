@@ -27,7 +27,7 @@ from everyformer.core.errors import (
     UnsavedError,
 )
 from everyformer.core.sealed import DamagedError
-from everyformer.retrieval import approximate, exact
+from everyformer.retrieval import approximate, distances, exact
 from everyformer.retrieval import index as module
 from everyformer.retrieval.index import SearchOptions, build_index, open_index
 from everyformer.retrieval.removal import remove
@@ -111,6 +111,50 @@ def test_keys_far_from_the_origin_are_not_confused(tmp_path: Path, distance: str
     if distance == "l2":
         assert torch.equal(found.rows, expected.indices[:, :10])
     close(found.distances.double(), expected.values[:, :10], 1e-6)
+
+
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+@pytest.mark.parametrize("kind", ["spread", "alike", "twice"])
+def test_many_neighbours_are_those_of_a_sort_of_all_distances(
+    tmp_path: Path, distance: str, kind: str
+) -> None:
+    """Also where every third of them has one as near as products in float32 are rounded by."""
+    keys = draw(1500, WIDTH, dtype=torch.float32)
+    if kind != "spread":
+        move = 1e-6 * draw(250, WIDTH, seed=4, dtype=torch.float32) if kind == "alike" else 0
+        keys[::6] = keys[1::6] + move
+    store = stored(tmp_path, keys)
+    queries = draw(4, WIDTH, seed=2, dtype=torch.float32)
+    found = build_index(store, SearchOptions(kind="exact", distance=distance), say=str).search(
+        queries, 1024
+    )
+    expected = brute(store, queries, distance)
+    close(found.distances.double(), expected.sort(-1).values[:, :1024], 1e-5)
+    assert all(len(set(row.tolist())) == 1024 for row in found.rows)
+    own = expected.gather(-1, found.rows)
+    close(own, expected.sort(-1).values[:, :1024], 3e-7)
+    assert (found.distances.diff(dim=-1) >= 0).all()
+
+
+def test_few_of_many_distances_are_taken_from_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that products order wrongly by less than their error are put right, at that cost."""
+    measured = []
+    taken = distances._distances
+
+    def watched(keys: Tensor, queries: Tensor, rows: Tensor, distance: str) -> Tensor:
+        measured.append(rows.numel())
+        return taken(keys, queries, rows, distance)
+
+    monkeypatch.setattr(distances, "_distances", watched)
+    keys, query = torch.arange(1.0, 301.0)[:, None] ** 0.5, torch.zeros(2, 1)
+    rows = torch.arange(300).expand(2, -1).clone()
+    near = torch.arange(1.0, 301.0, dtype=torch.double).expand(2, -1).clone()
+    rows[0, [40, 41]], near[0, [40, 41]] = torch.tensor([41, 40]), near[0, 40] + 1e-6
+    error = torch.full((2,), 1e-5, dtype=torch.double)
+    found = distances.settled(keys, query, rows, 200, "l2", near=near, error=error)
+    assert sum(measured) == 2
+    assert torch.equal(found.rows, torch.arange(200).expand(2, -1))
+    close(found.distances, torch.arange(1.0, 201.0).expand(2, -1), 1e-5)
 
 
 def test_equal_keys_are_all_found_and_none_twice(tmp_path: Path) -> None:

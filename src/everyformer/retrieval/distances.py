@@ -12,6 +12,8 @@ from everyformer.retrieval.options import Distance
 
 BUDGET = 1 << 24
 """numbers of keys that are gathered at a time"""
+ALIKE = 1e-5
+"""part by which distances may differ and be taken for equal"""
 
 
 class Hits(NamedTuple):
@@ -47,9 +49,46 @@ def ranked(keys: Tensor, queries: Tensor, rows: Tensor, k: int, distance: Distan
     )
 
 
+def settled(
+    keys: Tensor,
+    queries: Tensor,
+    rows: Tensor,
+    k: int,
+    distance: Distance,
+    *,
+    near: Tensor,
+    error: Tensor,
+) -> Hits:
+    """As `ranked`, of rising distances ``near`` (N, F) that are wrong by up to ``error`` (N,).
+
+    Only those are computed whose order that leaves open, or of which it is more than `ALIKE`: of a
+    thousand neighbours a few dozen. The others are returned as they are.
+    """
+    fetched = rows.shape[1]
+    close = near.diff(dim=-1) <= 2 * error[:, None]
+    unsure = error[:, None] > ALIKE * near
+    unsure[:, 1:] |= close
+    unsure[:, :-1] |= close
+    at = unsure.flatten().nonzero()[:, 0]
+    if 2 * len(at) > rows.numel():
+        return ranked(keys, queries, rows, k, distance)
+    asked, step = rows.flatten()[at], max(1, BUDGET // keys.shape[1])
+    found = [
+        _distances(keys, queries[part // fetched], rows.view(-1)[part, None], distance)[:, 0]
+        for part in at.split(step)
+    ]
+    # runs of distances that may stand in another order; each is sorted where it stands
+    run = torch.nn.functional.pad(~close, (1, 0), value=True).flatten().cumsum(0)[at]
+    values, order = torch.cat(found).sort()
+    back = run[order].sort(stable=True).indices
+    distances, hits = near.float(), rows.clone()
+    distances.view(-1)[at], hits.view(-1)[at] = values[back].float(), asked[order[back]]
+    return Hits(distances[:, :k], hits[:, :k])
+
+
 def _distances(keys: Tensor, queries: Tensor, rows: Tensor, distance: Distance) -> Tensor:
     gathered = keys.index_select(0, rows.clamp(min=0).flatten())
-    gathered = gathered.to(queries.dtype).view(*rows.shape, -1)
+    gathered = gathered.to(queries.dtype).view(*rows.shape, keys.shape[1])
     if distance == "l2":
         return torch.linalg.vector_norm(gathered.sub_(queries[:, None]), dim=-1).square_()
     unit, zero = normalised(gathered)

@@ -1,8 +1,9 @@
 """Exact search by torch: every stored key is looked at, in blocks, where it lies on the disk.
 
 Float32 products choose a few keys more than k, whose distances are then taken from the keys
-themselves. Where rounding of the products might have hidden a nearer key (keys far from the origin
-in comparison with their distances) the query is searched again in float64.
+themselves; of many, only those that rounding may have put into a wrong order. Where rounding of
+the products might have hidden a nearer key (keys far from the origin in comparison with their
+distances) the query is searched again in float64.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from everyformer.engines.content.nearest import nearest
-from everyformer.retrieval.distances import Hits, normalised, ranked
+from everyformer.retrieval.distances import ALIKE, Hits, normalised, ranked, settled
 from everyformer.retrieval.options import Distance
 from everyformer.retrieval.store import Store
 
@@ -21,8 +22,8 @@ BUDGET = 1 << 24
 """products at a time: threads that share their cores with others meet seldom"""
 ROUNDING = 8 * 2.0**-24
 """of a product in float32, as a part of the product of norms"""
-ALIKE = 1e-5
-"""part by which distances may differ and be taken for equal"""
+MANY = 128
+"""neighbours of which not all are measured again"""
 
 
 class ExactSearch:
@@ -62,10 +63,14 @@ class ExactSearch:
                 asked[None], self._keys[None], fetched, scale=scale[None], budget=BUDGET
             )
             offset, spread = torch.ones_like(lengths), torch.ones_like(lengths)
-        hits = ranked(self._keys, queries, found.keys[0], k, self._distance)
+        rows, error = found.keys[0], ROUNDING * spread
+        if queries.dtype == torch.float64 or k <= MANY:
+            hits = ranked(self._keys, queries, rows, k, self._distance)
+        else:
+            near = (offset[:, None] - found.scores[0].double()).clamp(min=0)
+            hits = settled(self._keys, queries, rows, k, self._distance, near=near, error=error)
         if fetched == count or queries.dtype == torch.float64:
             return hits, torch.zeros_like(lengths, dtype=torch.bool)
-        error = ROUNDING * spread
         farthest = hits.distances[:, -1].double()
         others = (offset - found.scores[0, :, -1].double() - error).clamp(min=0)
         return hits, (farthest > others) & (error > ALIKE * farthest)

@@ -4,10 +4,12 @@
 
 Keys come in blocks. Within the first, of g numbers that lie n / g apart only the largest is looked
 at first: the k largest numbers lie in the k groups with the largest maxima, so all others fall
-away, twice over; a maximum of strips costs a tenth of a selection. In the next blocks all groups
-fall away whose maximum does not exceed the k-th best so far, and what is left waits, so that the
-best are selected only as often as the number of keys has doubled. Squared distances are asked as
--|k_j - q_i|^2 = 2 q_i . k_j - |k_j|^2 - |q_i|^2.
+away, twice over; a maximum of strips costs a tenth of a selection. For a large k, to which that
+leaves too much, a sample of the keys is asked first, of which so many are taken that the last of
+them is below the k-th best of all; a query of which that turns out to be wrong is asked again. In
+the next blocks only what exceeds the k-th best so far, or the floor that the sample gave, is
+collected, and the best of it are selected as often as there are k more. Squared distances are
+asked as -|k_j - q_i|^2 = 2 q_i . k_j - |k_j|^2 - |q_i|^2.
 
 Cost: O(L S D) time, O(L k) memory and `BUDGET` numbers. No gradient.
 """
@@ -29,6 +31,10 @@ BUDGET = 1 << 22
 fits into caches is fastest"""
 GROUP = 8
 """numbers of which the largest is looked at first"""
+RARE = 256
+"""so many numbers for one that is above the floor: groups are looked at first"""
+PART = 24
+"""keys of a sample that are hoped to be among the best"""
 
 
 class Nearest(NamedTuple):
@@ -92,103 +98,229 @@ def _nearest(
     budget: int,
 ) -> tuple[Tensor, Tensor]:
     """Of queries (N, L, D) and keys (N, S, D): scores and indices (N, L, count)."""
-    scores = q.new_full((*q.shape[:2], count), -math.inf)
-    index = torch.zeros(scores.shape, dtype=torch.long, device=q.device)
-    size = k.shape[1]
-    waiting: dict[tuple[int, int], _Best] = {}
-    step = min(size, BLOCK * max(1, budget // BUDGET))
-    for first in range(0, size, max(1, step)):
-        end = min(first + step, size)
-        for n, rows in _pieces(q, step, budget):
-            block = k[n, first:end].to(q.dtype)
-            if scale is not None:
-                block = block * scale[n, first:end, None].to(q.dtype)
-            for part in rows:
-                s = _products(q[n, part], block, None if bias is None else bias[n, first:end])
-                if places is not None and low is not None and high is not None:
-                    _hide(s, places[n, None, first:end], low[n, part, None], high[n, part, None])
-                if first == 0:
-                    waiting[n.start, part.start] = _Best(s, scores[n, part], index[n, part])
-                else:
-                    waiting[n.start, part.start].meet(s, first)
-    for best in waiting.values():
-        best.settle()
+    given = _Keys(k, bias, scale, places)
+    scores, index, short = _search(q, given, count, low, high, budget, sampled=True)
+    for n in short.any(-1).nonzero()[:, 0].tolist():
+        rows = short[n].nonzero()[:, 0]
+        begin, end = (None if t is None else t[n, None, rows] for t in (low, high))
+        own = given.at(slice(n, n + 1), slice(None))
+        again = _search(q[n, None, rows], own, count, begin, end, budget, sampled=False)
+        scores[n, rows], index[n, rows] = again[0][0], again[1][0]
     return scores, index
 
 
-def _products(q: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+class _Keys(NamedTuple):
+    """Keys (N, S, D) and what goes with them, each (N, S) or None."""
+
+    keys: Tensor
+    bias: Tensor | None
+    scale: Tensor | None
+    places: Tensor | None
+
+    def at(self, rows: slice, keys: slice) -> _Keys:
+        """Those of some rows and keys."""
+        bias, scale, places = (None if t is None else t[rows, keys] for t in self[1:])
+        return _Keys(self.keys[rows, keys], bias, scale, places)
+
+
+def _search(
+    q: Tensor,
+    given: _Keys,
+    count: int,
+    low: Tensor | None,
+    high: Tensor | None,
+    budget: int,
+    *,
+    sampled: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores and indices (N, L, count), and which queries (N, L) a sample has promised too much."""
+    scores = q.new_full((*q.shape[:2], count), -math.inf)
+    index = torch.zeros(scores.shape, dtype=torch.long, device=q.device)
+    short = torch.zeros(q.shape[:2], dtype=torch.bool, device=q.device)
+    size = given.keys.shape[1]
+    step = min(size, BLOCK * max(1, budget // BUDGET))
+
+    space = q.new_empty(0)
+
+    def products(keys: slice) -> Iterator[tuple[slice, slice, Tensor]]:
+        nonlocal space
+        for n, parts in _pieces(q, step, budget):
+            own = given.at(n, keys)
+            block = own.keys.to(q.dtype)
+            if own.scale is not None:
+                block = block * own.scale[..., None].to(q.dtype)
+            for part in parts:
+                asked = q[n, part]
+                # written again and again: fresh pages of large tensors cost as much as selecting
+                shape = (*asked.shape[:2], block.shape[1])
+                if space.numel() < math.prod(shape):
+                    space = q.new_empty(math.prod(shape))
+                s = _products(asked, block, own.bias, space[: math.prod(shape)].view(shape))
+                if own.places is not None and low is not None and high is not None:
+                    _hide(s, own.places[:, None], low[n, part, None], high[n, part, None])
+                yield n, part, s
+
+    best: dict[tuple[int, int], _Best] = {}
+    rank, stride = _sample(size, step, count) if sampled else (0, 1)
+    if rank:
+        for n, part, s in products(slice(None, None, stride)):
+            floor = s.topk(rank, sorted=False).values.amin(-1)
+            best[n.start, part.start] = _Best(q[n, part], size, count, floor)
+    for first in range(0, size, max(1, step)):
+        for n, part, s in products(slice(first, min(first + step, size))):
+            if not first and not rank:
+                best[n.start, part.start] = _Best(q[n, part], size, count, None)
+            best[n.start, part.start].meet(s, first)
+    if size:
+        for n, parts in _pieces(q, step, budget):
+            for part in parts:
+                short[n, part] = best[n.start, part.start].settle(scores[n, part], index[n, part])
+    return scores, index, short
+
+
+def _sample(size: int, step: int, count: int) -> tuple[int, int]:
+    """How many of the best of a sample to take for a floor of all, and how far its keys lie apart.
+
+    0 where a sample would not pay. About ``mean`` of its keys are among the ``count`` best of all;
+    more than four deviations above that are for one query in ten thousand.
+    """
+    if count * GROUP * 2 <= BLOCK or size < 2 * step:
+        return 0, 1
+    stride = max(1, -(-size // step), count // PART)
+    sample = -(-size // stride)
+    mean = count * sample / size
+    rank = math.ceil(mean + 4 * math.sqrt(mean)) + 2
+    return (rank, stride) if 2 * rank <= sample else (0, 1)
+
+
+def _products(q: Tensor, keys: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
     if bias is None:
-        return q @ keys.mT
-    return torch.baddbmm(bias[:, None].to(q.dtype), q, keys.mT)
+        return torch.bmm(q, keys.mT, out=out)
+    return torch.baddbmm(bias[:, None].to(q.dtype), q, keys.mT, out=out)
 
 
 class _Best:
-    """The best of the keys that a few queries (N, L) have met, and what may be better yet.
+    """The best of the keys that a few queries have met, and what may be better yet.
 
-    Among as many keys as there were, as many better ones are expected as are kept: whatever
-    exceeds the smallest that is kept waits until there is that much of it.
+    What exceeds a floor, below which none of the best can be, waits beside the best so far, in room
+    for as much again; where it is full, the best of both stay, and the least of them is the floor.
 
     Args:
-        first: scores (N, L, B) of the first keys. scores, index: (N, L, count), written to.
+        queries: (N, L, D). size: keys that there are.
+        floor: (N, L) to begin with; None: from the first keys that are met.
     """
 
-    def __init__(self, first: Tensor, scores: Tensor, index: Tensor) -> None:
-        self._scores, self._index = scores, index
-        self._count = scores.shape[-1]
-        best = largest(first, min(self._count, first.shape[-1]))
-        scores[..., : best.scores.shape[-1]], index[..., : best.keys.shape[-1]] = best
-        self._values, self._keys = scores.flatten(0, 1), index.flatten(0, 1)
-        self._floor = self._values[:, -1:]
-        self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._selected = False
+    def __init__(self, queries: Tensor, size: int, count: int, floor: Tensor | None) -> None:
+        self._count, self._room = count, min(size, 2 * count)
+        self._promised = floor
+        self._floor = None if floor is None else floor.flatten()[:, None]
+        self._values = queries.new_full((*queries.shape[:2], self._room), -math.inf).flatten(0, 1)
+        self._keys = torch.zeros(self._values.shape, dtype=torch.long, device=queries.device)
+        self._filled = self._keys.new_zeros(len(self._keys))
+        self._ordered, self._rare = False, False
 
     def meet(self, scores: Tensor, first: int) -> None:
         """Look at ``scores`` (N, L, B) of the keys from ``first`` on."""
-        for row, column, value in _above(scores.flatten(0, 1), self._floor):
-            self._waiting.append((row, column + first, value))
-        if sum(len(row) for row, _, _ in self._waiting) > self._values.numel():
-            self._select()
+        scores = scores.flatten(0, 1)
+        if self._floor is None:
+            self._floor = self._values.new_full((len(scores), 1), -math.inf)
+            self._join(scores, first)
+            return
+        found = _above(scores, self._floor, self._rare)
+        self._rare = len(found[0]) * RARE < scores.numel()
+        if self._put(*found, first):
+            return
+        self._select()
+        row, column, value = found
+        better = (value > self._floor[row, 0]).nonzero()[:, 0]
+        if not self._put(row[better], column[better], value[better], first):
+            self._join(scores, first)
 
-    def settle(self) -> None:
-        """Write the best, best first."""
-        if self._waiting:
-            self._select()
-        if self._selected:
-            best = self._values.sort(-1, descending=True)
-            self._scores[:] = best.values.view_as(self._scores)
-            self._index[:] = self._keys.gather(-1, best.indices).view_as(self._index)
+    def settle(self, scores: Tensor, index: Tensor) -> Tensor:
+        """Write the best (N, L, count), best first; say which (N, L) are fewer than promised."""
+        if self._ordered:
+            best = self._values[:, : self._count], self._keys[:, : self._count]
+        else:
+            width = max(self._count, int(self._filled.max()))
+            values, at = self._values[:, :width].topk(self._count)
+            best = values, self._keys.gather(-1, at)
+        scores[:], index[:] = best[0].view_as(scores), best[1].view_as(index)
+        if self._promised is None:
+            return torch.zeros_like(scores[..., 0], dtype=torch.bool)
+        return (scores[..., -1] == -math.inf) & (self._promised > -math.inf)
+
+    def _put(self, row: Tensor, column: Tensor, value: Tensor, first: int) -> bool:
+        """Let numbers wait, in the order of their rows; False, and nothing done: no room."""
+        counts = row.bincount(minlength=len(self._filled))
+        filled = self._filled + counts
+        if int(filled.max()) > self._room:
+            return False
+        # where the first of a row goes, less how many are in the rows before
+        start = torch.arange(0, self._values.numel(), self._room, device=row.device)
+        start += self._filled - (counts.cumsum(0) - counts)
+        at = start.index_select(0, row) + torch.arange(len(row), device=row.device)
+        self._values.view(-1)[at], self._keys.view(-1)[at] = value, column + first
+        self._filled = filled
+        self._ordered = False
+        return True
+
+    def _join(self, scores: Tensor, first: int) -> None:
+        """Put the best of a whole block beside the best so far."""
+        kept = int(self._filled.max())
+        best = largest(scores, min(self._count, scores.shape[-1]))
+        end = kept + best.keys.shape[-1]
+        self._values[:, kept:end], self._keys[:, kept:end] = best.scores, best.keys + first
+        self._filled.fill_(end)
+        self._ordered = not kept
+        self._select()
 
     def _select(self) -> None:
-        row, key, value = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
-        self._waiting.clear()
-        self._selected = True
-        row, order = row.sort()
-        counts = row.bincount(minlength=len(self._values))
-        # the how manieth of its row each one is
-        column = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
-        shape = (len(counts), int(counts.max()) if len(row) else 0)
-        values = value.new_full(shape, -math.inf).index_put_((row, column), value[order])
-        keys = key.new_zeros(shape).index_put_((row, column), key[order])
-        best = torch.cat((self._values, values), -1).topk(self._count, sorted=False)
-        self._keys = torch.cat((self._keys, keys), -1).gather(-1, best.indices)
-        self._values = best.values
-        self._floor = best.values.amin(-1, keepdim=True)
+        """Keep the best; what exceeds them alone is looked at from now on."""
+        kept = self._values[:, : self._count]
+        if int(self._filled.max()) > self._count:
+            best, at = self._values[:, : int(self._filled.max())].topk(self._count, sorted=False)
+            self._keys[:, : self._count] = self._keys.gather(-1, at)
+            kept[:] = best
+            self._values[:, self._count :] = -math.inf
+            self._ordered = False
+        # fewer than were asked for may lie anywhere among them
+        self._filled.clamp_(max=self._count)
+        self._filled.fill_(int(self._filled.max()))
+        assert self._floor is not None
+        if int(self._filled.max()) == self._count:
+            self._floor = torch.maximum(self._floor, kept.amin(-1, keepdim=True))
 
 
-def _above(scores: Tensor, floor: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Rows, columns and values of the numbers of ``scores`` (R, B) above ``floor`` (R, 1)."""
-    groups = scores.shape[-1] // GROUP
-    whole = groups * GROUP
-    if groups:
-        most = scores[:, :whole].unflatten(-1, (GROUP, groups)).amax(-2)
-        row, group = (most > floor).nonzero(as_tuple=True)
-        columns = group[:, None] + torch.arange(0, whole, groups, device=scores.device)
-        values = scores.take(row[:, None] * scores.shape[-1] + columns)
-        at = (values > floor[row]).flatten().nonzero()[:, 0]
-        yield row[at // GROUP], columns.take(at), values.take(at)
-    if whole < scores.shape[-1]:
-        row, column = (scores[:, whole:] > floor).nonzero(as_tuple=True)
-        yield row, column + whole, scores[row, column + whole]
+def _above(scores: Tensor, floor: Tensor, rare: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, columns and values of the numbers of ``scores`` (R, B) above ``floor`` (R, 1).
+
+    In the order of the rows. Where they are ``rare``, groups whose maximum is not fall away first.
+    """
+    size, groups = scores.shape[-1], scores.shape[-1] // GROUP
+    if not rare or size % GROUP:
+        at = _true(scores > floor)
+        row = at // size
+        return row, at - row * size, scores.view(-1).index_select(0, at)
+    most = _true(scores.unflatten(-1, (GROUP, groups)).amax(-2) > floor)
+    row = most // groups
+    at = (most + row * (size - groups))[:, None] + torch.arange(
+        0, size, groups, device=scores.device
+    )
+    values = scores.take(at)
+    better = (values > floor.index_select(0, row)).flatten().nonzero()[:, 0]
+    row = row.index_select(0, better // GROUP)
+    return row, at.take(better) - row * size, values.take(better)
+
+
+def _true(mask: Tensor) -> Tensor:
+    """Where the flat ``mask`` is true; eight of its bytes are read as one number."""
+    mask = mask.flatten()
+    if len(mask) % 8:
+        return mask.nonzero()[:, 0]
+    words = mask.view(torch.int64)
+    at = words.nonzero()[:, 0]
+    found = words.index_select(0, at).view(torch.bool).nonzero()[:, 0]
+    return at.index_select(0, found >> 3).mul_(8).add_(found & 7)
 
 
 @_nearest.register_fake
