@@ -40,6 +40,31 @@ def test_training_reads_every_token_equally_often_and_goes_on_row_by_row(tokens,
     assert torch.equal(inputs[:, 1:], (inputs[:, :-1] + 1) % (tokens - 1))
 
 
+class Named:
+    """Of each position one neighbour: the position and a number of the part."""
+
+    def __init__(self, part: int) -> None:
+        self.part = part
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        return (positions + self.part).astype(np.int32)[..., None]
+
+
+def test_neighbours_are_those_of_the_tokens_however_a_text_is_read():
+    data = text(41, 4, neighbours=(Named(1000), Named(5000)))
+    training = [data.train_batch(3, 5, 0), *(training_segment(data, step, 3) for step in range(12))]
+    assert any(batch.documents is not None for batch in training)
+    held = [*data.validation_batches(4), *held_out_segments(data, 3)]
+    for ahead, batch in warmed_windows(data, 4, None, 2):
+        held.append(batch)
+        # what lies before the start of a text is padding
+        held += [part for part in ahead if part.keep is None]
+    for part, batches in ((1000, training), (5000, held)):
+        for batch in batches:
+            assert torch.equal(batch.neighbours[..., 0], batch.inputs + part)
+            assert torch.equal(batch.rows(1, 3).neighbours, batch.neighbours[1:3])
+
+
 def test_a_document_begins_where_a_stream_comes_to_the_start_of_the_text():
     batch = training_segment(text(11, 4), 2, 1)
     assert batch.inputs.tolist() == [[8, 9, 0, 1]]
