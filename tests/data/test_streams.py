@@ -1,5 +1,7 @@
 """Text in order: nothing dropped, nothing read twice, rows that go on, documents that end."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -52,6 +54,7 @@ class Named:
 
 def test_neighbours_are_those_of_the_tokens_however_a_text_is_read():
     data = text(41, 4, neighbours=(Named(1000), Named(5000)))
+    data = dataclasses.replace(data, validation=data.validation.copy())
     training = [data.train_batch(3, 5, 0), *(training_segment(data, step, 3) for step in range(12))]
     assert any(batch.documents is not None for batch in training)
     held = [*data.validation_batches(4), *held_out_segments(data, 3)]
