@@ -174,7 +174,7 @@ def _fresh(options: ShowOptions) -> Subject:
         images = torch.randint(256, (1, 3, 32, 32), dtype=torch.uint8)
         return Subject(model, None, images, None, folder)
     if TASKS[task].acts:
-        from everyformer.models.decision import random_states
+        from everyformer.models.states import random_states
 
         model = create_model(member.name, task, **FRESH)
         return Subject(model, None, random_states(model.config.episodes), None, folder)
@@ -224,7 +224,7 @@ def _validation(trained: Any) -> Tensor:
     except EveryformerError as error:
         say(f"{error}; the model reads random values instead")
         if TASKS[trained.task].acts:
-            from everyformer.models.decision import random_states
+            from everyformer.models.states import random_states
 
             return random_states(trained.config.episodes)
         if model["image"] is not None:
