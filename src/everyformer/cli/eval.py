@@ -47,23 +47,7 @@ OWN_DATA = "what the run was trained on"
 def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
     of_environment, words = take_environment(words)
-    placed, _ = arrange(words, flags_of(EvalOptions))
-    folder = placed[0] if placed else _run_in_config(words)
-    known = None if folder is None else _data_of(folder)
-    options = parse(
-        EvalOptions,
-        words,
-        verb="eval",
-        about="Measure a trained run on its validation data, or on other data.",
-        examples=(
-            "everyformer eval runs/gmlp --data other.txt",
-            "everyformer eval runs/transformer-xl --mode recurrent --memory.slots 512",
-        ),
-        default=EvalOptions(
-            run=EvalOptions.missing if folder is None else folder,
-            data=known or DataConfig(source=UNSAID if folder else OWN_DATA),
-        ),
-    )
+    options = _options(words)
     if options.out is not None:
         # before it is measured
         named_as(options.out, FIGURES)
@@ -113,12 +97,39 @@ def run(words: Sequence[str]) -> int:
     found |= translations
     if options.json:
         emit({"run": options.run, "data": dataset.summary(), "evaluation": found})
-        return 0
+    else:
+        _print(found, trained, dataset)
+    return 0
+
+
+def _options(words: Sequence[str]) -> EvalOptions:
+    """The words, beside what the run that they name was trained on."""
+    placed, _ = arrange(words, flags_of(EvalOptions))
+    folder = placed[0] if placed else _run_in_config(words)
+    known = None if folder is None else _data_of(folder)
+    return parse(
+        EvalOptions,
+        words,
+        verb="eval",
+        about="Measure a trained run on its validation data, or on other data.",
+        examples=(
+            "everyformer eval runs/gmlp --data other.txt",
+            "everyformer eval runs/transformer-xl --mode recurrent --memory.slots 512",
+        ),
+        default=EvalOptions(
+            run=EvalOptions.missing if folder is None else folder,
+            data=known or DataConfig(source=UNSAID if folder else OWN_DATA),
+        ),
+    )
+
+
+def _print(found: dict[str, Any], trained: TrainedRun, dataset: Dataset) -> None:
+    """An evaluation for people."""
     if TASKS[trained.task].answers:
         print(answers_table(found, dataset.classes))
         if "by_class" in found and "confusion" not in found:
             say(f"{len(dataset.classes):,} classes are too many for a confusion matrix")
-        return 0
+        return
     rows = {}
     for name, value in found.items():
         if isinstance(value, int | float):
@@ -128,7 +139,6 @@ def run(words: Sequence[str]) -> int:
                 span = f"   {signature}"
             rows[name] = f"{value:.6g}{span}"
     print(facts(rows))
-    return 0
 
 
 def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[str, Any]) -> int:
