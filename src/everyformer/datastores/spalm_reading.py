@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
@@ -21,6 +21,7 @@ from everyformer.datastores.indexing import Indexing, batches, keys_of
 from everyformer.datastores.table import first_new, window_of
 from everyformer.datastores.texts import Text, Window
 from everyformer.models.base import evaluating
+from everyformer.models.knn_lm import ReadingModel
 from everyformer.models.language import LanguageModel
 from everyformer.retrieval.index import Index
 
@@ -37,7 +38,7 @@ class Recent(State):
     """(B, context - 1) int64, the newest last; what was not read yet is 0"""
 
 
-class SpalmLanguageModel(nn.Module):
+class SpalmLanguageModel(ReadingModel):
     """Called as `LanguageModel` is; in training it is the model alone.
 
     Args:
@@ -48,10 +49,8 @@ class SpalmLanguageModel(nn.Module):
     def __init__(
         self, model: LanguageModel, frozen: LanguageModel, index: Index, how: Indexing, k: int
     ) -> None:
-        super().__init__()
-        self.model, self.frozen, self.index, self.how, self.k = model, frozen, index, how, k
-        self.config = model.config
-        self.train(model.training)
+        super().__init__(model)
+        self.frozen, self.index, self.how, self.k = frozen, index, how, k
 
     def init_state(self, batch_size: int, **like: Any) -> StackState:
         """The state before the first token: the model's own, and the tokens read last."""
@@ -136,10 +135,3 @@ class SpalmLanguageModel(nn.Module):
             found.append((number * stride, first, stop))
             first = stop
         return found
-
-    def __getattr__(self, name: str) -> Any:
-        """What is not here is the model's."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("model"), name)

@@ -77,7 +77,23 @@ class LookedUp(NamedTuple):
     """the neighbours of those"""
 
 
-class KnnLanguageModel(nn.Module):
+class ReadingModel(nn.Module):
+    """Base of models that read a store beside a language model, and are otherwise that model."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model, self.config = model, model.config
+        self.train(model.training)
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not here is the model's."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+
+class KnnLanguageModel(ReadingModel):
     """A causal language model that reads a store; called as the model is.
 
     Its logits are logarithms of the mixed probabilities. In training it is the model alone.
@@ -89,10 +105,8 @@ class KnnLanguageModel(nn.Module):
     def __init__(
         self, model: LanguageModel, reader: Reader, options: KnnOptions, tap: str = "ffn-input:-1"
     ) -> None:
-        super().__init__()
-        self.model, self.reader, self.options, self.tap = model, reader, options, tap
-        self.config = model.config
-        self.train(model.training)
+        super().__init__(model)
+        self.reader, self.options, self.tap = reader, options, tap
 
     def forward(
         self,
@@ -156,13 +170,6 @@ class KnnLanguageModel(nn.Module):
         row = kept.nonzero()[:, 0]
         scored = Scored(_windows(inputs, targets, real), row, at[kept], self.options.exclude_near)
         return LookedUp(out, kept, self.reader.read(*asked, scored))
-
-    def __getattr__(self, name: str) -> Any:
-        """What is not here is the model's."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("model"), name)
 
 
 def _windows(inputs: Tensor, targets: Tensor, real: Tensor) -> Tensor:
