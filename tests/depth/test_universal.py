@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 import everyformer as ef
+from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import watched
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.data.text import TextDataset
-from everyformer.depth import universal
 from everyformer.depth._account import Account
 from everyformer.depth._pending import Pending
 from everyformer.depth.universal import Universal, UniversalOptions
@@ -480,7 +480,7 @@ def test_what_is_left_out_changes_nothing(
         return [out.y[keep], *torch.autograd.grad(loss, [x, *made.parameters()])]
 
     few = run()
-    monkeypatch.setattr(universal.Chosen, "of", classmethod(lambda cls, running: None))
+    monkeypatch.setattr(Chosen, "of", classmethod(lambda cls, running: None))
     for a, b in zip(few, run(), strict=True):
         close(a, b, 1e-9)
 

@@ -8,13 +8,20 @@ import pytest
 import torch
 
 from everyformer.core.abilities import answers_some
+from everyformer.core.chosen import Chosen
 from everyformer.core.mask import Mask
 from everyformer.engines.flops import count_flops
-from everyformer.engines.rows import gather_rows
 from helpers import build_mixer, close, draw, shifted
 
 WIDTH, LENGTH = 12, 9
-CHOSEN = torch.tensor([[0, 3, 4, 8], [1, 2, 7, 1]])
+TOKENS = torch.tensor([[0, 3, 4, 8], [1, 2, 7, 1]])
+ALL = torch.ones_like(TOKENS, dtype=torch.bool)
+CHOSEN = {
+    "both": Chosen(TOKENS, ALL),
+    "first": Chosen(TOKENS[:1], ALL[:1], torch.tensor([0])),
+    "second": Chosen(TOKENS[1:], ALL[1:], torch.tensor([1])),
+}
+"""tokens of two rows, or of one"""
 MASKS: dict[str, Any] = {
     "bare": lambda: None,
     "padded": lambda: Mask(keep=torch.arange(LENGTH)[None] >= torch.tensor([[2], [0]])),
@@ -40,33 +47,35 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize("rows", CHOSEN)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_some_queries_are_a_part_of_all(options: Any, causal: bool, mask: str) -> None:
+def test_some_queries_are_a_part_of_all(options: Any, causal: bool, mask: str, rows: str) -> None:
     own = {"width": WIDTH, "heads": 3, "causal": causal, "max_length": 20, **options}
     mixer: Any = shifted(build_mixer("attention", **own))
-    x, given = draw(2, LENGTH, WIDTH), MASKS[mask]()
-    got = mixer.answer(x, CHOSEN, given, None).y
-    expected = gather_rows(mixer(x, mask=given).y, CHOSEN)
-    real = torch.ones_like(CHOSEN, dtype=torch.bool)
+    x, given, chosen = draw(2, LENGTH, WIDTH), MASKS[mask](), CHOSEN[rows]
+    got = mixer.answer(x, chosen, given, None).y
+    expected = chosen.pick(mixer(x, mask=given).y)
+    real = chosen.real
     if given is not None and given.keep is not None:
-        real = given.keep.gather(1, CHOSEN)
+        real = chosen.pick(given.keep)
     close(got[real], expected[real])
 
 
+@pytest.mark.parametrize("rows", CHOSEN)
 @pytest.mark.parametrize("mask", ["bare", "padded", "pairs"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_behind_a_state_too(options: Any, mask: str) -> None:
+def test_behind_a_state_too(options: Any, mask: str, rows: str) -> None:
     own = {"width": WIDTH, "heads": 3, "causal": True, "max_length": 20, **options}
     mixer: Any = shifted(build_mixer("attention", **own))
-    x, given = draw(2, LENGTH, WIDTH), MASKS[mask]()
+    x, given, chosen = draw(2, LENGTH, WIDTH), MASKS[mask](), CHOSEN[rows]
     before = mixer(draw(2, 4, WIDTH, seed=3), state=mixer.init_state(2)).state
-    got, whole = mixer.answer(x, CHOSEN, given, before), mixer(x, mask=given, state=before)
-    real = torch.ones_like(CHOSEN, dtype=torch.bool)
+    got, whole = mixer.answer(x, chosen, given, before), mixer(x, mask=given, state=before)
+    real = chosen.real
     if given is not None and given.keep is not None:
-        real = given.keep.gather(1, CHOSEN)
-    close(got.y[real], gather_rows(whole.y, CHOSEN)[real])
+        real = chosen.pick(given.keep)
+    close(got.y[real], chosen.pick(whole.y)[real])
     assert got.state.keys.shape == whole.state.keys.shape
     later = draw(2, 2, WIDTH, seed=4)
     close(mixer(later, state=got.state).y, mixer(later, state=whole.state).y)
@@ -74,7 +83,7 @@ def test_behind_a_state_too(options: Any, mask: str) -> None:
 
 def test_what_they_cost() -> None:
     mixer: Any = build_mixer("attention", width=64, heads=4, causal=True)
-    x, few = draw(1, 64, 64), torch.zeros(1, 8, dtype=torch.long)
+    x, few = draw(1, 64, 64), Chosen.of(torch.arange(64)[None] % 8 == 0)
     counted = count_flops(lambda: mixer.answer(x, few, None, None))
     # keys and values of 64 tokens, queries and outputs of 8, scores and values of 8 by 64
     assert counted == 2 * 64 * 64 * (2 * 64 + 2 * 8) + 2 * 2 * 8 * 64 * 64

@@ -16,13 +16,13 @@ from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.wirings.base import Around, Part, Stream, Wiring
 from everyformer.blocks.wirings.pre import PreNorm
 from everyformer.core.abilities import answers_some
+from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import take
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import LayerOutput, Losses, MixerOutput
 from everyformer.core.state import State
-from everyformer.engines.rows import gather_rows
 
 
 class Block(nn.Module):
@@ -73,18 +73,20 @@ class Block(nn.Module):
         mask: Mask | None = None,
         state: State | None = None,
         taps: Collection[str] = (),
-        chosen: Tensor | None = None,
+        chosen: Chosen | None = None,
     ) -> LayerOutput:
         """The stream, (batch, length, width) or what the wiring makes of it, through the layer.
 
         State and losses are the mixer's; ``taps`` names what else is wanted. ``context`` is what
         ``cross.read_context`` gave. It may have fewer rows than the stream: then each is read by
-        as many rows of it as stand together (the beams of one sentence). With ``chosen`` (batch,
-        n), indices of tokens, the mixer reads all and what comes out are these alone.
+        as many rows of it as stand together (the beams of one sentence). With ``chosen`` tokens
+        the mixer reads all, and what comes out are these alone, (rows, n, width).
         """
         after: State | None = None
         losses: Losses = {}
         wanted: dict[str, Tensor] = {}
+        if chosen is not None and chosen.rows is not None and context is not None:
+            context = context.reorder(chosen.rows // (len(stream) // len(context.seen)))
         for part in self.parts:
             first = chosen if part == "mixer" else None
             f = partial(self.branch, part, context=context, mask=mask, state=state, chosen=first)
@@ -102,7 +104,7 @@ class Block(nn.Module):
         context: State | None = None,
         mask: Mask | None = None,
         state: State | None = None,
-        chosen: Tensor | None = None,
+        chosen: Chosen | None = None,
     ) -> LayerOutput:
         """What one sub-layer makes of what it reads, (batch, length, width), dropped out.
 
@@ -134,7 +136,7 @@ class Block(nn.Module):
         return self.mixer.extend(read, mask=mask, state=state)
 
     def _mix(
-        self, x: Tensor, mask: Mask | None, state: State | None, chosen: Tensor | None
+        self, x: Tensor, mask: Mask | None, state: State | None, chosen: Chosen | None
     ) -> MixerOutput:
         """What the mixer gives for all tokens, or for those ``chosen``."""
         mixer: object = self.mixer
@@ -144,7 +146,7 @@ class Block(nn.Module):
         if chosen is None:
             return out
         take(f"mixer {self.mixer.name}", "all tokens", "it cannot answer for some of them alone")
-        return out._replace(y=gather_rows(out.y, chosen))
+        return out._replace(y=chosen.pick(out.y))
 
     def _read(self, x: Tensor, context: State | None) -> Tensor:
         """What the cross-mixer reads for ``x``."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from torch import Tensor
 
+from everyformer.core.chosen import Chosen
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
@@ -65,10 +66,10 @@ class AnswersSome(Protocol):
     """whether it can as it is built; else all outputs are computed and some are picked"""
 
     def answer(
-        self, x: Tensor, chosen: Tensor, mask: Mask | None, state: State | None
+        self, x: Tensor, chosen: Chosen, mask: Mask | None, state: State | None
     ) -> MixerOutput:
-        """As `Mixer.forward` of ``x`` (batch, length, width), whose outputs (batch, n, width) are
-        those of the tokens at the indices ``chosen`` (batch, n)."""
+        """As `Mixer.forward` of ``x`` (batch, length, width), whose outputs (rows, n, width) are
+        those of the tokens ``chosen``."""
 
 
 def answers_some(mixer: object) -> TypeGuard[AnswersSome]:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.mask import Mask
 from everyformer.core.state import State, state
-from everyformer.engines.rows import gather_rows, order_of_real
 
 
 @state
@@ -44,14 +44,17 @@ class Pending(State):
     def lacked(self, seen: Tensor) -> tuple[Tensor, Tensor, Mask | None] | None:
         """What a layer that has ``seen`` (B,) tokens lacks: stream, positions and mask (no mask
         where all rows lack as many); None: nothing."""
-        behind = self.seen - seen
-        count = int(behind.max())
+        count, behind = self.most(seen), self.seen - seen
         if count == 0:
             return None
         stream, positions, keep = self._last(count)
         rank = torch.arange(count, 0, -1, device=keep.device)
         keep = keep & (rank <= behind[:, None])
         return stream, positions, None if bool(keep.all()) else Mask(keep=keep)
+
+    def most(self, seen: Tensor) -> int:
+        """How many tokens a layer that has ``seen`` (B,) lacks in some row."""
+        return int((self.seen - seen).max())
 
     def append(self, stream: Tensor, positions: Tensor, keep: Tensor | None) -> Pending:
         """With more tokens behind these; ``keep`` None: all are real."""
@@ -66,7 +69,7 @@ class Pending(State):
 
     def but_for(self, seen: Tensor) -> Pending:
         """Without those that all layers have taken in, if none has seen fewer than ``seen``."""
-        return Pending(self.seen, *self._last(int((self.seen - seen).max())))
+        return Pending(self.seen, *self._last(self.most(seen)))
 
     def _last(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """The last ``count`` real tokens of every row, behind padding where there are fewer."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
+from everyformer.core.chosen import Chosen
 from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses
@@ -34,7 +35,7 @@ class Run(Protocol):
     """what is wanted of the inside"""
 
     def step(
-        self, blocks: Any, n: int, layer: int, stream: Tensor, chosen: Tensor | None = None
+        self, blocks: Any, n: int, layer: int, stream: Tensor, chosen: Chosen | None = None
     ) -> Tensor:
         """The stream behind block ``n`` at the step ``layer``, of all tokens or those chosen."""
 

@@ -41,20 +41,19 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Amount, Between, Count, Real, Unless, When, Whole
 from everyformer.core.config import Options
-from everyformer.core.dispatch import take
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.mask import Mask, positions_of, runs_of
 from everyformer.core.panels import Recorded
 from everyformer.core.state import State
 from everyformer.core.tally import tally
-from everyformer.core.trace import record, tracing
+from everyformer.core.trace import record
 from everyformer.core.trials import Trials
 from everyformer.depth import DEPTHS
 from everyformer.depth._account import Account
+from everyformer.depth._leaving import Leaving
 from everyformer.depth._panels import halting
 from everyformer.depth._pending import Pending
 from everyformer.depth.base import Depth, Run
-from everyformer.engines.rows import gather_rows, order_of_real
 from everyformer.positions.base import normal_table
 from everyformer.positions.sinusoidal import sinusoid
 
@@ -105,29 +104,6 @@ class Signals(NamedTuple):
         """``x`` (B, L, width) as it enters the step t, counted from 0."""
         x = x + self.steps[t]
         return x if self.places is None else x + self.places
-
-
-class Chosen(NamedTuple):
-    """Tokens that run, in front of each row."""
-
-    at: Tensor
-    """(B, n)"""
-    real: Tensor
-    """(B, n) bool; the others fill rows up"""
-
-    @classmethod
-    def of(cls, running: Tensor) -> Chosen | None:
-        """Those that are ``running`` (B, L); None: in some row all are."""
-        most = int(running.sum(1).max())
-        if most == running.shape[1]:
-            return None
-        at = order_of_real(running)[:, :most]
-        return cls(at, running.gather(1, at))
-
-    def put(self, into: Tensor, new: Tensor) -> Tensor:
-        """``into`` (B, L, width) with the ``new`` (B, n, width) of these tokens."""
-        new = torch.where(self.real[..., None], new, gather_rows(into, self.at))
-        return into.scatter(1, self.at[..., None].expand_as(new), new)
 
 
 @DEPTHS.register("universal")
@@ -186,34 +162,31 @@ class Universal(Depth):
         real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
         counted = real.clone()
         counted[:, : given.front] = False
+
+        def enter(stream: Tensor, positions: Tensor, t: int) -> Tensor:
+            return self._signals(positions, stream).on(stream, t)
+
+        copies = o.halting != "none" and o.halted == "copy"
+        steps = [range(count)] * o.steps
+        leaving = Leaving(blocks, given, steps, self.name, enter, copies)
         if o.halting == "none":
             for t in range(o.steps):
-                x = self._layers(blocks, signals.on(x, t), given, t)
+                x = leaving.step(t, signals.on(x, t))
             tally("depth", lambda: (o.steps * counted.sum(), counted.sum()))
             return x
         wide = torch.promote_types(x.dtype, torch.float32)
         account, y = Account(real, o.epsilon, wide), torch.zeros_like(x, dtype=wide)
-        waiting = given.carried.pending if given.carried is not None else None
-        all_of = bool(given.taps) or tracing() or torch.compiler.is_compiling()
-        evolves = o.halted == "evolve"
-        if not evolves:
-            why = "its inside is looked at, or a compiler cannot follow who runs" if all_of else ""
-            take("depth universal", "all tokens" if all_of else "running tokens", why)
-        taken = 0
         for t in range(o.steps):
-            over = not all_of and not bool(account.running.any())
-            if over and (given.carried is None or not evolves):
+            if leaving.over(account.running) and (given.carried is None or copies):
                 break
             moved, running = signals.on(x, t), account.running
-            if isinstance(waiting, Pending):
-                self._fill(blocks, given, waiting, t)
+            leaving.fill(t)
             last = o.cap == "force" and t + 1 == o.steps
             w = account.spend(self._chances(moved, given, real), last)[..., None]
-            if evolves:
-                x = h = self._layers(blocks, moved, given, t)
+            if not copies:
+                x = h = leaving.step(t, moved)
             else:
-                chosen = None if all_of else Chosen.of(running)
-                h = self._layers(blocks, moved, given, t, running, chosen)
+                h = leaving.step(t, moved, running, leaving.among(running))
                 x = torch.where(running[..., None], h, x)
                 given.collect((t + 1) * count, {"block-output": x})
             if o.combine == "accumulated":
@@ -222,34 +195,14 @@ class Universal(Depth):
                 y = w * h + (1 - w) * y
             else:
                 y = torch.where(running[..., None], h.to(wide), y)
-            taken = t + 1
-        self._rest(blocks, x, given, signals, positions, taken)
+        left = x
+        leaving.close(left, positions, lambda t: signals.on(left, t))
         if self.learns:
             given.losses["ponder"] = o.tau * account.ponder(counted)
         tally("depth", lambda: (account.steps[counted].sum(), counted.sum()))
         record(self, "halting", lambda: account.steps[:, given.front :])
         record(self, "remainder", lambda: account.remainder[:, given.front :])
         return y.to(x.dtype)
-
-    def _layers(
-        self,
-        blocks: Any,
-        x: Tensor,
-        given: Run,
-        t: int,
-        running: Tensor | None = None,
-        chosen: Chosen | None = None,
-    ) -> Tensor:
-        """``x`` behind all blocks at the step t, counted from 0; tokens that do not run stay."""
-        for n in range(len(blocks)):
-            layer = t * len(blocks) + n
-            if chosen is not None:
-                x = chosen.put(x, given.step(blocks, n, layer, x, chosen.at))
-                continue
-            new = given.step(blocks, n, layer, x)
-            x = new if running is None else torch.where(running[..., None], new, x)
-            given.collect(layer + 1, {"block-output": x})
-        return x
 
     def _chances(self, x: Tensor, given: Run, real: Tensor) -> Tensor:
         """p (B, L) of what enters a step, in float32 or wider."""
@@ -301,38 +254,3 @@ class Universal(Depth):
         elif o.signal == "learned":
             steps = (self.signals * width**0.5).to(x.dtype)
         return Signals(steps, self._waves(positions, x) if self.adds_positions else None)
-
-    def _fill(self, blocks: Any, given: Run, waiting: Pending, t: int) -> None:
-        """Let the layers of the step t take in what they lack, before they read more."""
-        assert given.state is not None
-        layers = range(t * len(blocks), (t + 1) * len(blocks))
-        lacked = waiting.lacked(given.state[layers[0]].seen)
-        if lacked is None:
-            return
-        stream, positions, mask = lacked
-        moved = self._signals(positions, stream).on(stream, t)
-        for n, layer in enumerate(layers):
-            given.extend(blocks, n, layer, moved, mask)
-
-    def _rest(
-        self,
-        blocks: Any,
-        x: Tensor,
-        given: Run,
-        signals: Signals,
-        positions: Tensor,
-        taken: int,
-    ) -> None:
-        """States of the steps that no token has taken, and what they have still to take in."""
-        if given.carried is None or given.state is None:
-            return
-        waiting = given.carried.pending
-        for t in range(taken, self.options.steps):
-            for n in range(len(blocks)):
-                layer = t * len(blocks) + n
-                if waiting is None:
-                    given.extend(blocks, n, layer, signals.on(x, t), given.mask)
-                given.states.append(given.state[layer])
-        if isinstance(waiting, Pending):
-            keep = None if given.mask is None else given.mask.keep
-            given.pending = waiting.append(x, positions, keep).but_for(given.states[-1].seen)

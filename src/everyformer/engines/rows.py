@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from everyformer.core.chosen import gather_rows, order_of_real, widen
 from everyformer.core.mask import Mask, runs_of
 
 
@@ -49,28 +50,10 @@ def compact(x: Tensor, keep: Tensor, front: int = 0) -> Compacted:
     return Compacted(gather_rows(x, order), keep.gather(1, order), order)
 
 
-def order_of_real(keep: Tensor) -> Tensor:
-    """Where the tokens of each row stand, the real ones first: (B, L)."""
-    if not torch.compiler.is_exporting():
-        return torch.argsort((~keep).to(torch.uint8), dim=1, stable=True)
-    # counted, since ONNX has no stable sort
-    real = keep.long()
-    behind = real.sum(1, keepdim=True) + (1 - real).cumsum(1)
-    index = torch.where(keep, real.cumsum(1), behind) - 1
-    tokens = torch.arange(keep.shape[1], device=keep.device).expand_as(index)
-    return torch.empty_like(index).scatter(1, index, tokens)
-
-
 def spread(y: Tensor, rows: Compacted) -> Tensor:
     """Undo `compact` on a result ``y`` (B, L, ...); tokens that were padding become zero."""
-    y = y.masked_fill(~_widen(rows.keep, y), 0)
-    return torch.empty_like(y).scatter(1, _widen(rows.order, y).expand_as(y), y)
-
-
-def gather_rows(x: Tensor, index: Tensor) -> Tensor:
-    """``x`` (B, S, ...) at ``index`` (B, L) along the second dimension."""
-    wide = _widen(index, x).expand(*index.shape, *x.shape[2:])
-    return x.gather(1, wide)
+    y = y.masked_fill(~widen(rows.keep, y), 0)
+    return torch.empty_like(y).scatter(1, widen(rows.order, y).expand_as(y), y)
 
 
 class Unpacked(NamedTuple):
@@ -111,7 +94,3 @@ def unpack(x: Tensor, documents: Tensor, keep: Tensor | None = None) -> Unpacked
 def repack(y: Tensor, rows: Unpacked) -> Tensor:
     """Undo `unpack` on a result ``y`` (documents, longest, ...)."""
     return y[rows.row, rows.column]
-
-
-def _widen(index: Tensor, like: Tensor) -> Tensor:
-    return index.view(*index.shape, *[1] * (like.dim() - 2))

@@ -37,13 +37,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Amount, Count, Unless, Whole
+from everyformer.core.chosen import gather_rows
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State, state
 from everyformer.core.trials import Make, Pair, Trials, in_two
-from everyformer.engines.rows import gather_rows
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import surely
 from everyformer.memory import MEMORIES

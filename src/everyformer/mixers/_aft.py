@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.chosen import gather_rows
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
@@ -25,7 +26,6 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.averages.running import total_average
-from everyformer.engines.rows import gather_rows
 from everyformer.mixers.base import Rows, StreamingMixer, rows_of
 
 Gate = Literal["sigmoid", "relu", "identity"]

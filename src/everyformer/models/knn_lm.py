@@ -22,11 +22,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.chosen import gather_rows
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
-from everyformer.engines.rows import gather_rows
 from everyformer.models.language import LanguageModel, last_of, total_loss
 from everyformer.retrieval.options import KnnOptions
 

@@ -25,11 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from everyformer.core.chosen import gather_rows
 from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput, add_losses
 from everyformer.core.state import StackState
-from everyformer.engines.rows import gather_rows
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.neighbours import RETRIEVAL

@@ -29,8 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.chosen import gather_rows
 from everyformer.core.mask import Mask, document_positions, runs_of
-from everyformer.engines.rows import gather_rows
 from everyformer.models.options import SummaryOptions
 
 KNOWN = frozenset({"keep", "documents", "sentences", "global_tokens"})

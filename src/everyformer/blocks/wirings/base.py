@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from everyformer.core.choices import recomputed
+from everyformer.core.chosen import Chosen
 from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import LayerOutput, Losses, add_losses
@@ -27,7 +28,6 @@ from everyformer.core.panels import Recorded
 from everyformer.core.state import StackState, State
 from everyformer.core.taps import Tap
 from everyformer.core.trials import Trials
-from everyformer.engines.rows import gather_rows
 
 Part = Literal["mixer", "cross", "feedforward"]
 Norm = Callable[[Tensor], Tensor]
@@ -115,8 +115,8 @@ class Wiring:
         """The stream with a sub-layer's output in it."""
         raise NotImplementedError
 
-    def pick(self, stream: Stream, chosen: Tensor) -> Stream:
-        """The stream of the tokens at the indices ``chosen`` (B, n) alone."""
+    def pick(self, stream: Stream, chosen: Chosen) -> Stream:
+        """The stream of the tokens ``chosen`` alone, (R, n, ...)."""
         raise NotImplementedError
 
     def run(self, blocks: Sequence[Layer], x: Tensor, given: Pass) -> Stream:
@@ -129,9 +129,9 @@ class Wiring:
         stream: Stream,
         around: Around,
         f: Callable[[Tensor], LayerOutput],
-        chosen: Tensor | None = None,
+        chosen: Chosen | None = None,
     ) -> tuple[Stream, LayerOutput]:
-        """One sub-layer; with ``chosen`` (B, n) ``f`` reads all tokens and answers for these."""
+        """One sub-layer; with ``chosen`` tokens ``f`` reads all and answers for these."""
         out = f(self.read(stream, around))
         stream = stream if chosen is None else self.pick(stream, chosen)
         return self.join(stream, out.y, around), out
@@ -157,8 +157,8 @@ class Residual(Wiring):
         return stream + added
 
     @final
-    def pick(self, stream: Tensor, chosen: Tensor) -> Tensor:
-        return gather_rows(stream, chosen)
+    def pick(self, stream: Tensor, chosen: Chosen) -> Tensor:
+        return chosen.pick(stream)
 
     @final
     def run(self, blocks: Sequence[Layer], x: Tensor, given: Pass) -> Tensor:
@@ -207,12 +207,12 @@ class Pass:
         n: int,
         layer: int,
         stream: Stream,
-        chosen: Tensor | None = None,
+        chosen: Chosen | None = None,
     ) -> Stream:
         """The stream behind block ``n`` at the step ``layer``.
 
-        With ``chosen`` (B, tokens) it is that of the tokens at these indices alone: all are read,
-        the others cost what a mixer does for its keys.
+        With ``chosen`` it is that of these tokens alone, (R, n, ...): all are read, the others cost
+        what a mixer does for its keys.
         """
         block = blocks[n]
         out = self.through(block, n, layer, self._shifted(block, n, stream), chosen)
@@ -240,7 +240,7 @@ class Pass:
         self.found |= {tap: value for tap, value in named.items() if tap in self.taps}
 
     def through(
-        self, block: Layer, n: int, layer: int, stream: Stream, chosen: Tensor | None = None
+        self, block: Layer, n: int, layer: int, stream: Stream, chosen: Chosen | None = None
     ) -> LayerOutput:
         """One layer: block ``n`` at the step ``layer``, for all tokens or those ``chosen``."""
         raise NotImplementedError
@@ -265,7 +265,7 @@ class Forward(Pass):
     """whether of a layer its input alone is kept for the backward pass"""
 
     def through(
-        self, block: Layer, n: int, layer: int, stream: Stream, chosen: Tensor | None = None
+        self, block: Layer, n: int, layer: int, stream: Stream, chosen: Chosen | None = None
     ) -> LayerOutput:
         given = self.given(n, layer)
         given["taps"] = self.inside(layer + 1)

@@ -42,6 +42,7 @@ from torch.func import functional_call
 from everyformer.blocks.wirings import WIRINGS
 from everyformer.blocks.wirings.base import Around, Layer, Part, Pass, Wiring
 from everyformer.core.choices import keep_choices, repeat_choices
+from everyformer.core.chosen import Chosen
 from everyformer.core.config import Options
 from everyformer.core.errors import EveryformerError
 from everyformer.core.fingerprint import fingerprint, unchanged
@@ -180,7 +181,7 @@ class Recorded(Pass):
         return run
 
     def through(
-        self, block: Layer, n: int, layer: int, stream: Halves, chosen: Tensor | None = None
+        self, block: Layer, n: int, layer: int, stream: Halves, chosen: Chosen | None = None
     ) -> LayerOutput:
         given, after, losses = self.given(n, layer), None, {}
         for part in block.parts:

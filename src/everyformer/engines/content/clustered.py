@@ -24,11 +24,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.choices import choose
+from everyformer.core.chosen import gather_rows
 from everyformer.core.dispatch import take
 from everyformer.core.state import State, state
 from everyformer.engines.content.hashing import bucket_order
 from everyformer.engines.once import named_once
-from everyformer.engines.rows import gather_rows
 
 _CHUNK = 32
 """queries that are worked on together, at least"""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from everyformer.core.chosen import gather_rows
 from everyformer.core.state import State, state
-from everyformer.engines.rows import gather_rows
 
 
 class Room:

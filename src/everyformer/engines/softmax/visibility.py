@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.chosen import Chosen
 from everyformer.core.mask import Mask, runs_of
 
 
@@ -107,28 +108,31 @@ def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, T
     return replace(mask, documents=None, allowed=allowed, bias=bias), whole
 
 
-def of_queries(mask: Mask | None, chosen: Tensor) -> Mask | None:
-    """A mask for the queries at the indices ``chosen`` (B, n) alone, with all keys.
+def of_queries(mask: Mask | None, chosen: Chosen) -> Mask | None:
+    """A mask for the ``chosen`` queries of their rows alone, with all keys.
 
-    Pairs are (batch, heads or 1, n, keys) then, and documents are among them.
+    Pairs are (rows, heads or 1, n, keys) then, and documents are among them.
     """
     if mask is None:
         return None
 
     def rows(pairs: Tensor | None) -> Tensor | None:
-        if pairs is None or pairs.dim() < 2 or pairs.shape[-2] == 1:
+        if pairs is None or pairs.dim() < 2:
             return pairs
         wide = pairs.reshape(*[1] * (4 - pairs.dim()), *pairs.shape)
-        wide = wide.expand(chosen.shape[0], -1, -1, -1)
-        index = chosen[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3])
-        return wide.gather(2, index)
+        wide = wide if len(wide) == 1 else chosen.row(wide)
+        if wide.shape[2] == 1:
+            return wide
+        index = chosen.at[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3])
+        return wide.expand(len(index), -1, -1, -1).gather(2, index)
 
     allowed = rows(mask.allowed)
     if mask.documents is not None:
         runs = runs_of(mask.documents, mask.keep)
-        same = (runs.gather(1, chosen)[:, :, None] == runs[:, None, :])[:, None]
+        same = (chosen.pick(runs)[:, :, None] == chosen.row(runs)[:, None, :])[:, None]
         allowed = same if allowed is None else allowed & same
-    return replace(mask, documents=None, allowed=allowed, bias=rows(mask.bias))
+    keep = None if mask.keep is None else chosen.row(mask.keep)
+    return replace(mask, keep=keep, documents=None, allowed=allowed, bias=rows(mask.bias))
 
 
 def counts_up(keep: Tensor | None) -> bool:

@@ -27,6 +27,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from everyformer.core.chosen import Chosen
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Context, heads_divide
@@ -34,7 +35,6 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.rows import gather_rows
 from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
@@ -247,9 +247,9 @@ class Attention(BuiltMixer):
         return self.memory is None
 
     def answer(
-        self, x: Tensor, chosen: Tensor, mask: Mask | None, state: State | None
+        self, x: Tensor, chosen: Chosen, mask: Mask | None, state: State | None
     ) -> MixerOutput:
-        """`forward` for the queries at the indices ``chosen`` (B, n), with all keys and values."""
+        """`forward` for the queries of ``chosen`` tokens, with all keys and values."""
         self.check_input(x, None, mask, state)
         assert state is None or isinstance(state, KeyValueState)
         given = of_queries(mask, chosen)
@@ -258,8 +258,8 @@ class Attention(BuiltMixer):
         keep = None if mask is None else mask.keep
         of_k = self._positions(x, mask, None if state is None else state.seen)
         of_k = of_k.expand(x.shape[0], -1)
-        of_q = of_k.gather(1, chosen)
-        q = self.rotate(self.project.one(gather_rows(x, chosen), "query"), of_q)
+        of_q = chosen.pick(of_k)
+        q = self.rotate(self.project.one(chosen.pick(x), "query"), of_q)
         k, v = self.project.one(x, "key"), self.project.one(x, "value")
         k = self.rotate(k, of_k)
         cache = None
@@ -268,6 +268,8 @@ class Attention(BuiltMixer):
             k, v = cache.keys, cache.values
             keep, of_k = cache.slots()
             cache = cache.last(self.reach)
+        k, v, of_k = chosen.row(k), chosen.row(v), chosen.row(of_k)
+        keep = None if keep is None else chosen.row(keep)
         visible = visibility(given, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep)
         pairs = Pairs.of(of_q, of_k, regular=False, causal=self.causal, length=x.shape[1])
         return MixerOutput(self.attend(q, k, v, visible, pairs), cache, {})

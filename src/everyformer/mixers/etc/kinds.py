@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from everyformer.engines.rows import gather_rows, order_of_real
+from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import surely
 from everyformer.engines.sparse.by_torch import in_units as tokens_in_units

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.chosen import gather_rows
 from everyformer.core.state import State, state
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import gather_rows
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
 

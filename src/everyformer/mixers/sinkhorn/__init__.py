@@ -41,6 +41,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Bounds, Count, Dropout, Positive
+from everyformer.core.chosen import gather_rows
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.memory import check_memory
@@ -50,7 +51,6 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.content.balance import NOTHING, balanced, balanced_reference, gumbel
 from everyformer.engines.ranges import widened
-from everyformer.engines.rows import gather_rows
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility, surely

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.state import State, state
 from everyformer.engines.content.balance import NOTHING, balanced_row
-from everyformer.engines.rows import gather_rows, order_of_real
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility
