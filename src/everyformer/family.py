@@ -273,6 +273,34 @@ FAMILY: tuple[Member, ...] = (
         group="depth",
     ),
     Member(
+        "depth-adaptive", "Depth-Adaptive Transformer: exits that are learned", "Elbayad et al.",
+        2019, "1910.10073",
+        _genes(depth="depth-adaptive", wiring="post",
+              block={"feedforward": "relu", "dropout": 0.1},
+              model={"embedding_dropout": 0.1},
+              tasks={SEQ2SEQ: {"label_smoothing": 0.1}}),
+        (LM, SEQ2SEQ),
+        Cost(2, 1, "O(L^2 d) time, O(L d) memory when fused; of a token that left a layer makes "
+             "keys and values alone", "2 t d"),
+        "where easy and hard tokens are mixed, the easy ones leave earlier, and at equal depth on "
+        "average more are right than where all leave at one layer",
+        group="depth",
+    ),
+    Member(
+        "calm", "CALM: exits by confidence, with a guarantee", "Schuster et al.", 2022,
+        "2207.07061",
+        _genes(position="t5-relative", depth="calm",
+              block={"norm": "rmsnorm", "norm_eps": 1e-6, "feedforward": "geglu",
+                     "feedforward_bias": False, "dropout": 0.1},
+              model={"embedding_dropout": 0.1}),
+        (LM, SEQ2SEQ),
+        Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores; of a token that left a "
+             "layer makes keys and values alone", "2 t d"),
+        "most tokens leave early with what the last layer would have said, and a calibrated "
+        "threshold keeps its promise on fresh texts",
+        cross=_NO_CROSS_DISTANCE, group="depth",
+    ),
+    Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
         _genes(mixer="aft-full"), ALL_TASKS,
         Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),

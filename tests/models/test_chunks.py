@@ -59,7 +59,7 @@ def test_a_feed_forward_in_pieces_changes_nothing(name, wiring):
     )
 
 
-@pytest.mark.parametrize("kind", ["gelu", "gelu-tanh", "relu", "silu", "swiglu"])
+@pytest.mark.parametrize("kind", ["gelu", "gelu-tanh", "relu", "silu", "swiglu", "geglu"])
 def test_hidden_channels_of_one_piece_at_a_time(kind):
     x = torch.randn(1, 512, 12, requires_grad=True)
     options = {"expansion": 32.0, "feedforward": kind}

@@ -1,7 +1,8 @@
 """Position-wise feed-forward networks and norms.
 
 FFN(x) = W_2 act(W_1 x + b_1) + b_2              act: GELU (erf, tanh, sigmoid), ReLU or SiLU
-SwiGLU(x) = W_2 (silu(W_g x) * W_1 x)            Shazeer 2020, arXiv 2002.05202
+SwiGLU(x) = W_2 (silu(W_g x) * W_1 x)            Shazeer 2020, arXiv 2002.05202; T5 1.1 has GEGLU,
+GEGLU(x)  = W_2 (gelu(W_g x) * W_1 x)            with the tanh form of GELU
 
 Positions do not meet here, so the length may be worked through in pieces (Kitaev et al. 2020, arXiv
 2001.04451): the same result, with the hidden channels of one piece at a time.
@@ -16,6 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import rounded_share
+
+GATES = {"swiglu": "silu", "geglu": "gelu-tanh"}
+"""activation of the gate of gated networks, by name"""
 
 
 def activate(h: Tensor, name: str) -> Tensor:
@@ -49,8 +53,9 @@ class FeedForward(nn.Module):
         super().__init__()
         hidden = rounded_share(width, options.expansion, "expansion")
         bias = options.feedforward_bias
-        self.activation = options.feedforward
-        self.gate = nn.Linear(width, hidden, bias=bias) if self.activation == "swiglu" else None
+        gated = options.feedforward in GATES
+        self.activation = GATES.get(options.feedforward, options.feedforward)
+        self.gate = nn.Linear(width, hidden, bias=bias) if gated else None
         self.up = nn.Linear(width, hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)
         inner = options.feedforward_dropout
@@ -76,7 +81,10 @@ class FeedForward(nn.Module):
 
     def _whole(self, x: Tensor) -> Tensor:
         h = self.up(x)
-        h = activate(h, self.activation) if self.gate is None else F.silu(self.gate(x)) * h
+        if self.gate is None:
+            h = activate(h, self.activation)
+        else:
+            h = activate(self.gate(x), self.activation) * h
         return self.down(drop(h, self.dropout, self.training))
 
 

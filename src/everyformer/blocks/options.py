@@ -17,9 +17,11 @@ class BlockOptions(Options):
     """added to the variance"""
     final_norm_eps: Amount | None = None
     """the same of the norm after the last layer (default: norm_eps)"""
-    feedforward: Literal["gelu", "gelu-tanh", "gelu-sigmoid", "relu", "silu", "swiglu"] = "gelu"
+    feedforward: Literal["gelu", "gelu-tanh", "gelu-sigmoid", "relu", "silu", "swiglu", "geglu"] = (
+        "gelu"
+    )
     """activation of the two-layer network after the mixer (a mixer that has its own gets none);
-    gelu-sigmoid is x sigmoid(1.702 x)"""
+    gelu-sigmoid is x sigmoid(1.702 x), swiglu and geglu have a gate"""
     expansion: Positive = 4.0
     """hidden channels of the feed-forward, times width"""
     feedforward_bias: bool = True

@@ -20,14 +20,14 @@ from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.wirings.base import Forward, Layer, Pass, Wiring
 from everyformer.blocks.wirings.pre import PreNorm
-from everyformer.core.abilities import Leads, answers_some
+from everyformer.core.abilities import Leads, TakesIn, answers_some
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import StackOutput
 from everyformer.core.state import StackState, State
 from everyformer.core.taps import Tap
-from everyformer.depth.base import Depth
+from everyformer.depth.base import Depth, Exiting
 from everyformer.depth.plain import Plain
 from everyformer.positions.base import Position
 
@@ -89,12 +89,14 @@ class Stack(nn.Module):
         mask: Mask | None = None,
         state: StackState | None = None,
         taps: Sequence[str] = (),
+        exiting: Exiting | None = None,
     ) -> StackOutput:
         """`x` (batch, length, width) through all layers: (batch, length, out_width).
 
         Args:
             context: of a decoder, what `read_context` made of the encoder's output.
             taps: what is wanted of the inside (`everyformer.core.taps`).
+            exiting: what is asked of early exits (default: all tokens go through all layers).
         """
         wanted = {text: self._tap(text) for text in taps}
         given = Forward(
@@ -105,6 +107,7 @@ class Stack(nn.Module):
             self.order,
             frozenset(wanted.values()),
             state,
+            exiting,
             checkpointing=self.checkpointing and self.training and not self.wiring.recomputes,
         )
         front = 0
@@ -156,7 +159,9 @@ class Stack(nn.Module):
     def read_context(self, encoded: Tensor, mask: Mask | None = None) -> tuple[State, ...]:
         """The encoder's output (batch, source, width), taken in once by every layer's reader."""
         readers = [block.cross for block in self.blocks if isinstance(block, Block)]
-        return tuple(cross.read_context(encoded, mask) for cross in readers if cross is not None)
+        read = [cross.read_context(encoded, mask) for cross in readers if cross is not None]
+        further = self.depth.read_context(encoded, mask)
+        return tuple(read) if further is None else (*read, further)
 
     def init_state(
         self,
@@ -173,7 +178,7 @@ class Stack(nn.Module):
             block.mixer.init_state(batch_size, device=device, dtype=dtype) for block in blocks
         )
         pending = None
-        if self.before is None and all(answers_some(block.mixer) for block in blocks):
+        if self.before is None and all(_takes_in(block.mixer) for block in blocks):
             own = next(self.parameters())
             like = {"device": device or own.device, "dtype": dtype or own.dtype}
             pending = self.depth.begin(batch_size, blocks[0].mixer.width, **like)
@@ -186,6 +191,11 @@ class Stack(nn.Module):
         seen = None if state is None else state.seen
         where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
         return [cast(Position, position).embed(where).to(x.dtype) for position in self.before]
+
+
+def _takes_in(mixer: object) -> bool:
+    """Whether tokens can be taken in by a mixer later, for less than the cost of outputs."""
+    return isinstance(mixer, TakesIn) or answers_some(mixer)
 
 
 def _real(x: Tensor, mask: Mask | None) -> Tensor | int:

@@ -104,6 +104,10 @@ class Gene:
         are."""
         return {}
 
+    def learned_as(self, choice: Choice) -> Choice:
+        """The alternative under which weights mean the same as under this one."""
+        return choice
+
     @final
     def make(self, choice: Choice, **sizes: Any) -> Any:
         """The alternative that ``choice`` names, with its options; None: there is none."""

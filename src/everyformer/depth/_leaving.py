@@ -97,12 +97,14 @@ class Leaving:
         """Whether no token takes a further step, and none need be computed."""
         return not self.all_of and not bool(running.any())
 
-    def close(self, x: Tensor, positions: Tensor, own: Callable[[int], Tensor]) -> None:
+    def close(
+        self, x: Tensor, positions: Tensor, own: Callable[[int], Tensor], may_leave: bool = True
+    ) -> None:
         """States of the steps that no token has taken, and what they have still to take in.
 
         Args:
             x: (B, L, width) as the tokens of this pass left. positions: theirs.
-            own: what of them enters a step.
+            own: what of them enters a step. may_leave: whether they might leave early.
         """
         given = self.given
         if given.carried is None or given.state is None:
@@ -115,7 +117,7 @@ class Leaving:
         pending = None
         if isinstance(self.waiting, Pending):
             keep = None if given.mask is None else given.mask.keep
-            pending = self.waiting.append(x, positions, keep)
+            pending = self.waiting.append(x, positions, keep, may_leave)
             if len(later) and pending.most(given.state[self.layers(later[-1])[0]].seen) > HELD:
                 for t in later:
                     self._fill(pending, t)

@@ -23,6 +23,8 @@ class Pending(State):
 
     seen: Tensor
     """(B,) by the whole stack"""
+    early: Tensor
+    """(B,) how many of those might have left before the last layer"""
     stream: Tensor
     """(B, P, width) as they left"""
     positions: Tensor
@@ -36,6 +38,7 @@ class Pending(State):
         device = like.get("device")
         return cls(
             seen=torch.zeros(batch, dtype=torch.long, device=device),
+            early=torch.zeros(batch, dtype=torch.long, device=device),
             stream=torch.zeros(batch, 0, width, **like),
             positions=torch.zeros(batch, 0, dtype=torch.long, device=device),
             keep=torch.zeros(batch, 0, dtype=torch.bool, device=device),
@@ -56,12 +59,16 @@ class Pending(State):
         """How many tokens a layer that has ``seen`` (B,) lacks in some row."""
         return int((self.seen - seen).max())
 
-    def append(self, stream: Tensor, positions: Tensor, keep: Tensor | None) -> Pending:
-        """With more tokens behind these; ``keep`` None: all are real."""
+    def append(
+        self, stream: Tensor, positions: Tensor, keep: Tensor | None, early: bool = True
+    ) -> Pending:
+        """With more tokens behind these; ``keep`` None: all are real; ``early``: all might leave
+        early, or none."""
         if keep is None:
             keep = torch.ones(stream.shape[:2], dtype=torch.bool, device=stream.device)
         return Pending(
             seen=self.seen + keep.sum(1),
+            early=self.early + keep.sum(1) * early,
             stream=torch.cat((self.stream, stream.to(self.stream.dtype)), 1),
             positions=torch.cat((self.positions, positions.expand(len(stream), -1)), 1),
             keep=torch.cat((self.keep, keep), 1),
@@ -69,7 +76,7 @@ class Pending(State):
 
     def but_for(self, seen: Tensor) -> Pending:
         """Without those that all layers have taken in, if none has seen fewer than ``seen``."""
-        return Pending(self.seen, *self._last(self.most(seen)))
+        return Pending(self.seen, self.early, *self._last(self.most(seen)))
 
     def _last(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """The last ``count`` real tokens of every row, behind padding where there are fewer."""

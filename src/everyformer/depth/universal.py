@@ -113,7 +113,7 @@ class Universal(Depth):
     name = "universal"
     Options = UniversalOptions
     options: UniversalOptions
-    drives = True
+    drives = places = True
     recorded: ClassVar[Recorded] = {"halting": halting}
     trials = Trials(
         variants=(
@@ -126,7 +126,7 @@ class Universal(Depth):
         )
     )
 
-    def build(self, width: int) -> None:
+    def build(self, width: int, layers: int) -> None:
         o = self.options
         self.learns = o.halting in ("act", "global")
         if self.learns:

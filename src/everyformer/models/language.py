@@ -18,6 +18,7 @@ Here all layers that predict share the final norm and the output layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from everyformer.core.outputs import Losses, ModelOutput, add_losses
 from everyformer.core.state import StackState
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
+from everyformer.models.exits import ExitHeads
 from everyformer.neighbours import RETRIEVAL
 
 
@@ -46,6 +48,7 @@ class LanguageModel(Model):
         retrieval = RETRIEVAL.of(config)
         self.gating = None if retrieval is None else retrieval.make_part(width)
         self.ahead = nn.Linear(width, vocabulary, bias=bias) if config.lookahead else None
+        self.exits = ExitHeads.of(config, self.stack, self.head, predict)
         self.predicting: tuple[int, ...] = ()
         self.set_progress(0.0)
         self.start_weights([self.embedding])
@@ -69,7 +72,7 @@ class LanguageModel(Model):
 
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
         later = _moved(targets, mask)
-        own = {"layers": targets, "ahead": later}
+        own = {"layers": targets, "ahead": later, "exits": targets}
         scored = {name: int((goals != -100).sum()) for name, goals in own.items()}
         return super().term_counts(inputs, targets, mask) | scored
 
@@ -98,19 +101,27 @@ class LanguageModel(Model):
         x = self.embed(self.embedding, inputs) if embeddings is None else embeddings
         x = self.add_positions(x, mask, state)
         taught = self.training and targets is not None and last is None
+        if taught and targets is not None and self.exits is not None:
+            run = partial(self.stack, x, mask=mask, state=state)
+            return self.exits.teach(run, targets, mask, taps=taps)
         early = [f"block-output:{n}" for n in self.predicting] if taught else []
-        out = self.stack(x, mask=mask, state=state, taps=(*taps, *early))
-        y = out.y
+        exiting = None if self.exits is None else self.exits.asked()
+        out = self.stack(x, mask=mask, state=state, taps=(*taps, *early), exiting=exiting)
+        y, left = out.y, None
+        if self.exits is not None and exiting is not None:
+            y, left = self.exits.read(exiting, y), exiting.left
         if last is not None:
             at = last_of(inputs if embeddings is None else embeddings, last, mask)
             y, targets = gather_rows(y, at), None if targets is None else targets.gather(1, at)
             neighbours = None if neighbours is None else gather_rows(neighbours, at)
+            left = None if left is None else left.gather(1, at)
         if taught and targets is not None:
             layers = [self.stack.norm(out.taps[tap]) for tap in early]
             add_losses(out.losses, self._auxiliary(y, layers, targets, mask))
         if neighbours is not None:
             y = self._reading(y, neighbours)
-        predicted = predict(self.head, y, targets, out.losses, self.config, self.training)
+        head = self.head if self.exits is None else self.exits.heads_at(left)
+        predicted = predict(head, y, targets, out.losses, self.config, self.training)
         return ModelOutput(*predicted, out.state, taps={tap: out.taps[tap] for tap in taps})
 
     def _reading(self, y: Tensor, neighbours: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from everyformer.core.config import Choice
 from everyformer.core.gene import layer_choice
 from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.tasks import TASKS
+from everyformer.depth import DEPTH
 from everyformer.genes import GENES
 from everyformer.mixers import MIXER, MIXERS
 from everyformer.models.checks import check_globals, check_model
@@ -65,7 +66,9 @@ def encoder_config(config: ModelConfig) -> ModelConfig:
     """The encoder of an encoder-decoder, as the config of a stack of its own."""
     chosen = config.genes["encoder"]
     mixer = config.genes["mixer"] if chosen.name is None else chosen
-    return dataclasses.replace(config.with_genes(mixer=mixer), causal=False)
+    # who decides where tokens leave is asked of what is written
+    depth = Choice(DEPTH.default) if DEPTH.exits(config) else config.genes["depth"]
+    return dataclasses.replace(config.with_genes(mixer=mixer, depth=depth), causal=False)
 
 
 def source_config(config: ModelConfig) -> ModelConfig:

@@ -14,7 +14,8 @@ the embeddings by a zero vector.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -24,8 +25,10 @@ from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
 from everyformer.core.state import StackState, State
+from everyformer.depth.base import Exiting
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
+from everyformer.models.exits import ExitHeads
 from everyformer.models.language import predict
 from everyformer.models.layers import build_stack, encoder_config
 from everyformer.positions import POSITION
@@ -58,6 +61,7 @@ class EncoderDecoder(Model):
         if config.source_vocabulary is not None:
             self.source_embedding = nn.Embedding(config.source_vocabulary, config.width)
         self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
+        self.exits = ExitHeads.of(config, self.stack, self.head, predict)
         # each once, in this order
         self.start_weights([*dict.fromkeys((self.embedding, self.source_embedding))])
         if config.tie:
@@ -90,11 +94,16 @@ class EncoderDecoder(Model):
         # what is behind a row's last target is padding, which must not ponder
         driven = targets is not None and self.stack.depth.drives
         real = Mask(keep=_until_last(targets)) if driven and targets is not None else None
-        out = self._read_prefix(prefix, encoded.context, state, taps, real)
+        if self.exits is not None and self.training and targets is not None:
+            read = partial(self._read_prefix, prefix, encoded.context, state, mask=real)
+            return self.exits.teach(read, targets, real, encoded.context, taps, encoded.losses)
+        exiting = None if self.exits is None else self.exits.asked()
+        out = self._read_prefix(prefix, encoded.context, state, taps, real, exiting)
         if "ponder" in out.losses:
             out.losses["ponder-target"] = out.losses.pop("ponder")
         add_losses(encoded.losses, out.losses)
-        predicted = predict(self.head, out.y, targets, encoded.losses, self.config, self.training)
+        y, head = self._predicting(out.y, exiting)
+        predicted = predict(head, y, targets, encoded.losses, self.config, self.training)
         return ModelOutput(*predicted, out.state, taps=out.taps)
 
     def encode(self, source: Tensor, mask: Mask | None = None) -> Encoded:
@@ -114,8 +123,18 @@ class EncoderDecoder(Model):
         R is the number B of sentences in ``context``, or a multiple: then rows b R/B .. of the
         prefix are continuations of sentence b (its beams).
         """
-        out = self._read_prefix(prefix, context, state)
-        return ModelOutput(self.head(out.y), None, out.losses, out.state)
+        exiting = None if self.exits is None else self.exits.asked()
+        out = self._read_prefix(prefix, context, state, exiting=exiting)
+        y, head = self._predicting(out.y, exiting)
+        return ModelOutput(head(y), None, out.losses, out.state)
+
+    def _predicting(
+        self, y: Tensor, exiting: Exiting | None
+    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """What the decoder's tokens predict from, and by what."""
+        if self.exits is None or exiting is None:
+            return y, self.head
+        return self.exits.read(exiting, y), self.exits.heads_at(exiting.left)
 
     def _read_prefix(
         self,
@@ -124,12 +143,16 @@ class EncoderDecoder(Model):
         state: StackState | None,
         taps: Sequence[str] = (),
         mask: Mask | None = None,
+        exiting: Exiting | None = None,
     ) -> StackOutput:
         x = self.add_positions(self.embed(self.embedding, prefix), mask, state)
-        return self.stack(x, context=context, mask=mask, state=state, taps=taps)
+        given = {"mask": mask, "state": state, "taps": taps, "exiting": exiting}
+        out: StackOutput = self.stack(x, context=context, **given)
+        return out
 
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
         counts = super().term_counts(inputs, targets, mask)
+        counts["exits"] = int((targets != -100).sum())
         return counts | {"ponder-target": int(_until_last(targets).sum())}
 
     def shifted(self, targets: Tensor) -> Tensor:

@@ -211,6 +211,8 @@ def _check(start: Start, wanted: ModelConfig, tokenizer: Tokenizer | None) -> No
 
 def _shared(config: ModelConfig) -> dict[str, Any]:
     """What both models must share, as plain values, options that were not given filled in."""
+    kin = {name: GENES[name].learned_as(choice) for name, choice in config.genes.items()}
+    config = config.with_genes(**kin)
     every = settled(config)
     values = {name: every[name] for name in SAME}
     kinds: list[tuple[str, Any]] = [("block", BlockOptions)]

@@ -183,6 +183,8 @@ class Pass:
     """what is wanted of the inside"""
     carried: StackState | None = None
     """the state of the whole stack, of a depth that drives"""
+    exiting: Any = None
+    """what is asked of a depth whose tokens leave early (`everyformer.depth.base.Exiting`)"""
     front: int = 0
     """learned tokens in front of the text"""
     pending: State | None = field(default=None, init=False)

@@ -1,0 +1,214 @@
+"""Predictions of every layer: what a model with early exits reads its layers by, and its losses.
+
+    L = sum_n omega_n L_n / sum_n omega_n,   or the mean of L of drawn layers;   + L_exit
+
+The layers share the final norm and the output layer, or each has its own. All is said of depths
+(`everyformer.depth.calm`, `everyformer.depth.depth_adaptive`); here it meets tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.blocks.feedforward import make_norm
+from everyformer.blocks.stack import Stack
+from everyformer.core.mask import Mask, runs_of
+from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
+from everyformer.core.state import State
+from everyformer.depth._exits import Evidence, Exits, layer_weights
+from everyformer.depth.base import Exiting
+from everyformer.models.base import evaluating
+from everyformer.models.config import ModelConfig
+
+Run = Callable[..., StackOutput]
+"""the layers over a text, called with ``exiting=`` and ``taps=``"""
+Predict = Callable[..., tuple[Tensor, Tensor | None, Losses]]
+"""`everyformer.models.language.predict`"""
+
+
+class ExitHeads(nn.Module):
+    """What each layer predicts by.
+
+    Args:
+        stack: whose depth has early exits. head: the model's output layer. predict: its loss.
+    """
+
+    def __init__(
+        self, config: ModelConfig, stack: Stack, head: nn.Linear, predict: Predict
+    ) -> None:
+        super().__init__()
+        assert isinstance(stack.depth, Exits)
+        self.config, self.predict = config, predict
+        # the model's own modules, registered there
+        self._shared = stack, head
+        self.separate = stack.depth.options.heads == "separate"
+        if self.separate:
+            layers, width = range(len(stack.order) - 1), stack.out_width
+            last = stack.wiring.last_norm
+            self.norms = nn.ModuleList(
+                make_norm(width, config.block) if last else nn.Identity() for _ in layers
+            )
+            self.heads = nn.ModuleList(
+                nn.Linear(width, config.vocabulary, bias=config.head_bias) for _ in layers
+            )
+
+    @classmethod
+    def of(
+        cls, config: ModelConfig, stack: Stack, head: nn.Linear, predict: Predict
+    ) -> ExitHeads | None:
+        """Those of a model; None: its tokens do not leave early."""
+        return cls(config, stack, head, predict) if isinstance(stack.depth, Exits) else None
+
+    @property
+    def depth(self) -> Exits:
+        """What decides."""
+        found = self._shared[0].depth
+        assert isinstance(found, Exits)
+        return found
+
+    def norm(self, stream: Tensor, n: int) -> Tensor:
+        """The stream (..., width) behind layer ``n``, from 1, as it predicts from it."""
+        own = self.separate and n <= len(self.norms)
+        normed: Tensor = self.norms[n - 1](stream) if own else self._shared[0].norm(stream)
+        return normed
+
+    def head(self, y: Tensor, n: int) -> Tensor:
+        """What layer ``n`` predicts (..., vocabulary) from ``y`` (..., width)."""
+        own = self.separate and n <= len(self.heads)
+        logits: Tensor = self.heads[n - 1](y) if own else self._shared[1](y)
+        return logits
+
+    def asked(self, **given: Any) -> Exiting:
+        """What the layers are asked."""
+        return Exiting(self.norm, self.head, **given)
+
+    def read(self, exiting: Exiting, y: Tensor) -> Tensor:
+        """What tokens predict from, wherever they left: (B, L, width).
+
+        Args:
+            y: the stack's output, normed as the last layer's is.
+        """
+        if not self.separate or exiting.left is None or exiting.stream is None:
+            return y
+        for n in range(1, len(self.norms) + 1):
+            there = exiting.left == n
+            if bool(there.any()):
+                y = torch.where(there[..., None], self.norm(exiting.stream, n), y)
+        return y
+
+    def heads_at(self, left: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """What turns `read` of tokens that ``left`` (B, L) at these layers into logits."""
+        if not self.separate or left is None:
+            return self._shared[1]
+        return partial(self._each, left)
+
+    def _each(self, left: Tensor, y: Tensor) -> Tensor:
+        logits: Tensor = self._shared[1](y)
+        for n in range(1, len(self.heads) + 1):
+            there = (left == n).nonzero(as_tuple=True)
+            if len(there[0]):
+                logits = logits.index_put(there, self.head(y[there], n).to(logits.dtype))
+        return logits
+
+    def teach(
+        self,
+        run: Run,
+        targets: Tensor,
+        mask: Mask | None,
+        context: Sequence[State] | None = None,
+        taps: Sequence[str] = (),
+        terms: Losses | None = None,
+    ) -> ModelOutput:
+        """One pass of a training, or as many as layers are drawn.
+
+        Args:
+            run: the layers over the text. targets: (B, T), -100: not scored. mask: of the text.
+            context: of a decoder, what was made of the encoder's output.
+            terms: further losses, of an encoder.
+        """
+        learns, stack = self.depth.learns, self._shared[0]
+        if learns.alone:
+            with torch.no_grad(), evaluating(stack):
+                out, states = self._all(run, None, taps)
+                logits, _, found = self._loss(out.y, len(states), targets)
+            found = {"task": found["task"]}
+        elif learns.weighting is None:
+            drawn = [self._drawn(run, targets, taps) for _ in range(learns.samples)]
+            out, logits = drawn[0][:2]
+            found = {"task": torch.stack([task for _, _, task in drawn]).mean()}
+            states = []
+            if learns.decides:
+                with evaluating(stack):
+                    states = self._all(run, None)[1]
+        else:
+            weights = layer_weights(learns.weighting, len(stack.order)).to(targets.device)
+            out, states = self._all(run, weights, taps)
+            layers = [self._loss(y, n, targets) for n, y in enumerate(states, 1)]
+            logits = layers[-1][0]
+            tasks = torch.stack([losses["task"] for _, _, losses in layers])
+            found = {"task": (weights.to(tasks) * tasks).sum() / weights.sum().to(tasks)}
+        if learns.decides:
+            evidence = self._evidence(states, targets, mask, context)
+            decides = self.depth.exit_loss(evidence)
+            assert decides is not None
+            found["exits"] = decides / (targets != -100).sum().clamp(min=1)
+        if learns.alone:
+            total = found["exits"]
+        else:
+            add_losses(found, out.losses)
+            add_losses(found, terms or {})
+            total = torch.stack([*found.values()]).sum()
+        inside = {tap: out.taps[tap] for tap in taps}
+        return ModelOutput(logits, total, found, out.state, taps=inside)
+
+    def _all(
+        self, run: Run, weights: Tensor | None, taps: Sequence[str] = ()
+    ) -> tuple[StackOutput, list[Tensor]]:
+        """A pass through all layers, and what each predicts from."""
+        exiting = self.asked(full=True, weights=weights, streams=[])
+        out = run(exiting=exiting, taps=taps)
+        assert exiting.streams is not None
+        return out, [self.norm(stream, n) for n, stream in enumerate(exiting.streams, 1)]
+
+    def _drawn(
+        self, run: Run, targets: Tensor, taps: Sequence[str]
+    ) -> tuple[StackOutput, Tensor, Tensor]:
+        """A pass whose tokens leave at layers that are drawn."""
+        layers = len(self._shared[0].order)
+        at = torch.randint(1, layers + 1, targets.shape, device=targets.device)
+        exiting = self.asked(at=at)
+        out = run(exiting=exiting, taps=taps)
+        y, heads = self.read(exiting, out.y), self.heads_at(exiting.left)
+        logits, _, found = self.predict(heads, y, targets, {}, self.config, self.training)
+        return out, logits, found["task"]
+
+    def _loss(self, y: Tensor, n: int, targets: Tensor) -> tuple[Tensor, Tensor | None, Losses]:
+        head = partial(self.head, n=n)
+        return self.predict(head, y, targets, {}, self.config, self.training)
+
+    @torch.no_grad()
+    def _judged(self, y: Tensor, n: int, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """log p of the targets (B, T) by layer ``n``, and its likeliest tokens."""
+        logits = self.head(y, n)
+        logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+        own = logs.gather(-1, targets.clamp(min=0).long()[..., None]).squeeze(-1)
+        return own, logs.argmax(-1)
+
+    def _evidence(
+        self,
+        states: list[Tensor],
+        targets: Tensor,
+        mask: Mask | None,
+        context: Sequence[State] | None,
+    ) -> Evidence:
+        judged = [self._judged(y.detach(), n, targets) for n, y in enumerate(states, 1)]
+        runs = None
+        if mask is not None and mask.documents is not None:
+            runs = runs_of(mask.documents, mask.keep)
+        logs, best = (torch.stack(parts) for parts in zip(*judged, strict=True))
+        return Evidence(states, logs, best, targets, runs, context)
