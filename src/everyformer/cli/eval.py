@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts, table
 from everyformer.cli.eval_options import EvalOptions
+from everyformer.cli.exits import settle_exits
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import parse, peek, read_config, say
@@ -69,6 +70,7 @@ def run(words: Sequence[str]) -> int:
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
+    settle_exits(trained, model, options.exits)
     warn_of_own_rows(model, dataset)
     if options.memory.slots is not None:
         set_memory(model, options.memory.slots)

@@ -12,6 +12,7 @@ from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import Options
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig, PlayConfig
+from everyformer.guarantees.options import ExitConfig
 from everyformer.retrieval.options import Grid, KnnOptions, SearchOptions
 
 
@@ -65,6 +66,8 @@ class EvalOptions(VerbOptions, BeamConfig, PlayConfig):
     --knn options of the best"""
     grid: Grid = field(default_factory=Grid)
     """what --sweep tries"""
+    exits: ExitConfig = field(default_factory=ExitConfig)
+    """where tokens leave (models with early exits)"""
     average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     bleu: bool = False

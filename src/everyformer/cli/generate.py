@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 from everyformer.cli.console import emit
+from everyformer.cli.exits import settle_exits
 from everyformer.cli.generate_options import GenerateOptions
 from everyformer.cli.parsing import parse, say
 from everyformer.cli.playing import check_playing, record, returns_table, take_environment
@@ -78,6 +79,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     from everyformer.generation.state_file import load_state, save_state
 
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
+    settle_exits(trained, model, options.exits)
     exact = initial_state(model, 1) is not None
     if options.json and options.tokens is None:
         raise ConfigError("--json gives one document when all is made: say how many --tokens")
@@ -187,7 +189,9 @@ def _translations(trained: TrainedRun, options: GenerateOptions) -> int:
 
     filled = [number for number, line in enumerate(lines) if line.strip()]
     sources = [encode_source(tokenizer, lines[number]) for number in filled]
-    translations = translate_all(trained.model(options.average), tokenizer, sources, options.search)
+    model = trained.model(options.average)
+    settle_exits(trained, model, options.exits)
+    translations = translate_all(model, tokenizer, sources, options.search)
     by_line = dict(zip(filled, translations, strict=True))
     if options.json:
         rows = [{"source": line, "text": by_line.get(n, "")} for n, line in enumerate(lines)]

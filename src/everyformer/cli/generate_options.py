@@ -14,6 +14,7 @@ from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 from everyformer.generation.config import BeamConfig, PlayConfig, Sampling
+from everyformer.guarantees.options import ExitConfig
 from everyformer.retrieval.options import KnnOptions, SearchOptions
 
 
@@ -37,6 +38,8 @@ class GenerateOptions(VerbOptions, Sampling, BeamConfig, PlayConfig):
     """how it is read"""
     nearest: SearchOptions = field(default_factory=SearchOptions)
     """how neighbours are found"""
+    exits: ExitConfig = field(default_factory=ExitConfig)
+    """where tokens leave (models with early exits)"""
     average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     tokens: Whole | None = 200

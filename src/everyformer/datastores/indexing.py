@@ -18,6 +18,7 @@ import torch
 from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.fingerprint import weights_digest
 from everyformer.core.mask import Mask
 from everyformer.core.memory import size
 from everyformer.core.taps import Tap
@@ -77,9 +78,7 @@ def origin_of(
             "store are of single windows: take a model without one"
         )
     name, layer = Tap.of(tap, len(model.stack.order))
-    weights = ((key, t.detach().cpu()) for key, t in sorted(model.state_dict().items()))
-    parts = ((key, t.contiguous().view(torch.uint8).numpy().tobytes()) for key, t in weights)
-    known = digest(*itertools.chain.from_iterable(parts))
+    known = weights_digest(model)
     read = digest(None if tokenizer is None else tokenizer.to_dict())
     return Origin(known, read, f"{name}:{layer}", context, stride, run)
 

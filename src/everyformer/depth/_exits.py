@@ -4,7 +4,7 @@
 
 What leaves is copied to the deeper layers, whose keys and values are their own projections of it
 (`everyformer.depth._leaving`), so a stream with a cache and a whole text at once give the same.
-A text that is read to be gone on from goes through all layers (`full_depth`).
+A text that is read to be gone on from goes through all layers (`reading_prompt`).
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class Exits(Depth):
     recorded: ClassVar[Recorded] = {"exits": exits, "confidence": confidence}
     layers: int
     full: bool = False
-    """whether no token leaves, for as long as `full_depth` says"""
+    """whether no token leaves"""
+    reads_prompt: bool = False
+    """whether a text is read to be gone on from, all of it by all layers (`reading_prompt`)"""
 
     @final
     def build(self, width: int, layers: int) -> None:
@@ -170,6 +172,11 @@ class Exits(Depth):
         return None
 
     @property
+    def has_threshold(self) -> bool:
+        """Whether a threshold decides as the options are."""
+        return True
+
+    @property
     def open(self) -> bool:
         """Whether any token may leave as the options are."""
         return True
@@ -202,13 +209,14 @@ class Exits(Depth):
         leaving.close(last, still, lambda t: last, may_leave=not shut)
         if exiting is not None:
             exiting.left, exiting.stream = left, x
-        tally("depth", lambda: (left[real].sum(), real.sum()))
+        if not self.reads_prompt:
+            tally("depth", lambda: (left[real].sum(), real.sum()))
         record(self, "exits", lambda: left)
         return x
 
     @property
     def _leaves(self) -> bool:
-        return self.open and not self.full
+        return self.open and not (self.full or self.reads_prompt)
 
     def _leave(
         self, leaving: Leaving, x: Tensor, real: Tensor, given: Run, exiting: Exiting
@@ -279,33 +287,50 @@ def exits_of(model: nn.Module) -> list[Exits]:
 
 
 @contextmanager
-def full_depth(model: nn.Module) -> Iterator[None]:
-    """All tokens go through all layers while the block runs."""
+def reading_prompt(model: nn.Module) -> Iterator[None]:
+    """What ``model`` reads while the block runs goes through all layers, and is not counted."""
     found = exits_of(model)
-    before = [part.full for part in found]
     for part in found:
-        part.full = True
+        part.reads_prompt = True
     try:
         yield
     finally:
-        for part, full in zip(found, before, strict=True):
-            part.full = full
+        for part in found:
+            part.reads_prompt = False
 
 
-def set_exits(model: nn.Module, **changes: Any) -> None:
-    """Let tokens of ``model`` leave otherwise: by other options that affect results alone.
+def exit_of(model: nn.Module) -> Exits:
+    """The early exits of a model.
 
     Raises:
-        ConfigError: it has no early exits, or not these options.
+        ConfigError: it has none.
     """
     found = exits_of(model)
     if not found:
         raise ConfigError(
-            "this model has no early exits: train it with --depth calm or --depth depth-adaptive "
-            "(from itself, with --from)"
+            "this model has no early exits; fine-tune it into one that has: everyformer train "
+            "MEMBER --depth calm --from RUN"
         )
-    for part in found:
-        part.options = replace(part.options, **changes)
+    return found[0]
+
+
+def set_threshold(model: nn.Module, threshold: float | None) -> None:
+    """Let the tokens of ``model`` leave where confidence reaches ``threshold``; None: nowhere.
+
+    Raises:
+        ConfigError: it has no early exits, or what decides them has no threshold.
+    """
+    part = exit_of(model)
+    part.full = threshold is None
+    if threshold is None:
+        return
+    if not part.has_threshold:
+        raise ConfigError(
+            f"exits '{getattr(part.options, 'exits', None)}' of depth '{part.name}' have no "
+            "threshold: leave it out, or train with --depth.exits geometric"
+        )
+    several = {"thresholds": ()} if hasattr(part.options, "thresholds") else {}
+    part.options = replace(part.options, threshold=threshold, **several)
 
 
 def _all(running: Tensor) -> Chosen:

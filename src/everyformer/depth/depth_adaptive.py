@@ -136,8 +136,12 @@ class DepthAdaptive(Exits):
             nn.init.xavier_uniform_(self.weight)
 
     @property
+    def has_threshold(self) -> bool:
+        return self.options.exits in SURE
+
+    @property
     def open(self) -> bool:
-        if self.options.exits not in SURE:
+        if not self.has_threshold:
             return True
         return any(self._needed(n) < 1 for n in range(1, self.layers))
 

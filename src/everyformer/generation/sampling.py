@@ -17,6 +17,7 @@ from everyformer.core.errors import ConfigError, DivergedError, ShapeError, Unsu
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
 from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.depth._exits import reading_prompt
 from everyformer.generation.config import Sampling
 from everyformer.models.base import Model, evaluating
 
@@ -115,10 +116,12 @@ class TokenStream(Iterator[Tensor]):
         alive = torch.arange(rows, device=ids.device)
         while len(alive) and (tokens is None or texts.count < tokens):
             part = None if keep is None else Mask(keep=keep)
+            prompt = self.state is not None and new is texts.ids
             if self.state is None:
                 out = self._model(ids, mask=part, last=1)
             else:
-                out = self._model(new, mask=part, state=self.state, last=1)
+                with reading_prompt(self._model) if prompt else nullcontext():
+                    out = self._model(new, mask=part, state=self.state, last=1)
                 self.state = out.state
             token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
             yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)

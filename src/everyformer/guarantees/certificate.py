@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+from everyformer.core.bounds import Count
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.sealed import read_json, write_json
@@ -31,6 +32,8 @@ class Certificate(FixedSequence):
     than the full model's text, against references"""
     metric: str
     """of the loss"""
+    tokens: Count
+    """how many each text has at most"""
     data: str
     """fingerprint of the calibration prompts"""
     model: str
@@ -38,11 +41,25 @@ class Certificate(FixedSequence):
 
     @classmethod
     def of(
-        cls, found: FixedSequence, *, consistency: Consistency, metric: str, data: str, model: str
+        cls,
+        found: FixedSequence,
+        *,
+        consistency: Consistency,
+        metric: str,
+        tokens: int,
+        data: str,
+        model: str,
     ) -> Certificate:
         """What ``found`` shows of a model on data, both given by their fingerprints."""
         tested = {field.name: getattr(found, field.name) for field in fields(FixedSequence)}
-        return cls(**tested, consistency=consistency, metric=metric, data=data, model=model)
+        return cls(
+            **tested,
+            consistency=consistency,
+            metric=metric,
+            tokens=tokens,
+            data=data,
+            model=model,
+        )
 
     @property
     def statement(self) -> str:
@@ -57,7 +74,8 @@ class Certificate(FixedSequence):
         return (
             f"Exits at threshold {self.threshold:g} have an expected {risk[self.consistency]} of "
             f"at most {self.delta:g} ({self.metric}), with probability at least "
-            f"{1 - self.epsilon:g} over the calibration prompts ({tested})."
+            f"{1 - self.epsilon:g} over the calibration prompts ({tested}, {self.tokens:,} tokens "
+            "each, the likeliest)."
         )
 
     def require(self, *, data: str | None = None, model: str | None = None) -> None:

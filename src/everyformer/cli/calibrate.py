@@ -1,0 +1,234 @@
+"""`everyformer calibrate RUN --data PROMPTS`: the threshold of early exits that keeps a promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from everyformer.cli.console import emit, facts, table
+from everyformer.cli.exits import CERTIFICATE
+from everyformer.cli.parsing import VerbOptions, say, verb
+from everyformer.core.bounds import Count, Seed, Share
+from everyformer.core.config import to_dict
+from everyformer.core.errors import DataError, UnsupportedError
+from everyformer.core.tasks import TASKS
+from everyformer.data.config import DataConfig
+from everyformer.guarantees.learn_then_test import Guarantee
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from everyformer.cli.trained import TrainedRun
+    from everyformer.generation.calibration import Prompt
+    from everyformer.generation.exit_costs import Costs
+    from everyformer.guarantees.certificate import Certificate
+
+OWN_DATA = "the run's own"
+"""stands for the source in help"""
+RECORD = "calibration.json"
+"""beside the certificate: what pictures are drawn of"""
+FORMAT = "everyformer-calibration"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(VerbOptions, Guarantee):
+    """The words of `everyformer calibrate`."""
+
+    run: tyro.conf.Positional[str]
+    """directory of a trained run, or folder of a saved or converted model, with early exits"""
+    data: DataConfig = field(default_factory=DataConfig)
+    """texts that prompts are drawn of, which are like those that the model will be used on
+    (default: the part of the run's own that it was not trained on)"""
+    lines: bool = False
+    """every line of the texts is a prompt"""
+    prompts: Count = 200
+    """how many are drawn at most"""
+    context: Count = 32
+    """tokens of a prompt that is cut out of a running text"""
+    tokens: Count = 32
+    """how many are written behind each"""
+    consistency: Literal["text", "risk"] = "text"
+    """what must hold: that a text is like the full model's, or that it loses no more than that does
+    against what really followed"""
+    metric: Literal["tokens", "exact", "bleu", "chrf"] = "tokens"
+    """how far two texts are apart: the share of tokens that differ, whether any does, or 1 less
+    BLEU or chrF"""
+    thresholds: tuple[Share, ...] = (
+        *(0.99, 0.97, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1),
+    )
+    """from the safest on; choose them before you look at these prompts"""
+    first_failure: bool = False
+    """stop at the first threshold that fails (default: measure the others too, for pictures)"""
+    batch: Count = 32
+    """texts written at a time"""
+    seed: Seed = 0
+    """draws the prompts"""
+    json: bool = False
+    """machine output"""
+
+
+@verb(
+    CalibrateOptions,
+    about="Find the threshold of early exits that keeps a promise on texts like these.",
+    examples=(
+        "everyformer calibrate runs/calm --data prompts.txt --delta 0.05 --epsilon 0.05",
+        "everyformer calibrate runs/calm --data prompts.txt --lines --metric exact",
+    ),
+    default=CalibrateOptions(run=CalibrateOptions.missing, data=DataConfig(source=OWN_DATA)),
+)
+def run(options: CalibrateOptions) -> int:
+    """Write at every threshold, test, and keep the certificate with the run."""
+    from everyformer.cli.trained import open_run
+    from everyformer.core.fingerprint import weights_digest
+    from everyformer.core.pulse import doing
+    from everyformer.core.sealed import write_json
+    from everyformer.depth._exits import exit_of
+    from everyformer.generation.calibration import Calibration
+    from everyformer.generation.exit_costs import exit_costs
+    from everyformer.guarantees.certificate import Certificate
+    from everyformer.guarantees.learn_then_test import fixed_sequence, require_enough
+
+    guarantee = Guarantee(options.delta, options.epsilon, options.p_value)
+    trained = open_run(options.run)
+    model = trained.model().eval()
+    exit_of(model)
+    prompts = _prompts(trained, options)
+    require_enough(len(prompts), guarantee)
+    calibration = Calibration(
+        model, prompts, trained.tokenizer(), options.metric, options.consistency, options.tokens,
+        options.batch,
+    )  # fmt: skip
+    by_threshold: dict[float, list[float]] = {}
+
+    def losses(threshold: float) -> np.ndarray:
+        with doing(f"writing {len(prompts):,} texts at threshold {threshold:g}"):
+            found = calibration.losses(threshold)
+        by_threshold[threshold] = found.tolist()
+        return found
+
+    tested = fixed_sequence(
+        options.thresholds, losses, guarantee, to_the_end=not options.first_failure
+    )
+    certificate = Certificate.of(
+        tested,
+        consistency=options.consistency,
+        metric=options.metric,
+        tokens=options.tokens,
+        data=calibration.fingerprint,
+        model=weights_digest(model),
+    )
+    with doing("measuring what exits save"):
+        costs = exit_costs(calibration, certificate.threshold)
+    certificate.write(trained.path / CERTIFICATE)
+    depths = {str(key): depth for key, depth in calibration.depths.items()}
+    record = {"losses": {str(k): v for k, v in by_threshold.items()}, "depths": depths}
+    record |= {"costs": to_dict(costs), "delta": options.delta, "epsilon": options.epsilon}
+    record |= {"p_value": options.p_value, "metric": options.metric}
+    write_json(trained.path / RECORD, {"format": FORMAT, **record})
+    if options.json:
+        emit({"run": options.run, "certificate": to_dict(certificate) | {
+            "threshold": certificate.threshold, "statement": certificate.statement},
+            "depths": depths, "costs": to_dict(costs)})  # fmt: skip
+    else:
+        _print(certificate, calibration.depths, costs, options)
+    return 0
+
+
+def _print(
+    certificate: Certificate,
+    depths: dict[float | None, float],
+    costs: Costs,
+    options: CalibrateOptions,
+) -> None:
+    """What was found, for people."""
+    accepted = certificate.accepted
+    rows = [
+        [f"{step.threshold:g}", f"{step.risk:.4f}", f"{step.p:.3g}",
+         "yes" if step in accepted else "no", f"{depths[step.threshold]:.2f}"]
+        for step in certificate.steps
+    ]  # fmt: skip
+    loss = "distance" if options.consistency == "text" else "further loss"
+    print(table(["threshold", loss, "p", "passes", f"layers of {costs.layers}"], rows))
+    print()
+    print(certificate.statement)
+    print()
+    share = costs.operations / costs.full_operations
+    print(
+        facts(
+            {
+                "layers a token": f"{costs.depth:.2f} of {costs.layers}",
+                "operations a token": f"{costs.operations:.4g}, {share:.2f} of the full model's",
+                "tokens a second": f"{costs.speed:,.0f}, {costs.speed / costs.plain_speed:.2f} of "
+                f"the plain model's {costs.plain_speed:,.0f}; {costs.full_speed:,.0f} where none "
+                "leaves",
+                "texts at a time": str(costs.batch),
+            }
+        )
+    )
+    print(f"next  everyformer generate {options.run} --temperature 0 --prompt '...'")
+
+
+def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
+    """What texts are written for."""
+    from everyformer.generation.calibration import Prompt, drawn_prompts
+
+    if TASKS[trained.task].translates:
+        from everyformer.cli.trained import data_config
+        from everyformer.data.parallel import ParallelDataset
+
+        own = options.data.source == OWN_DATA
+        config = data_config(trained) if own else options.data
+        assert config is not None
+        pairs = trained.dataset(config)
+        assert isinstance(pairs, ParallelDataset)
+        sources, references = pairs.held_out(options.prompts)
+        assert pairs.tokenizer is not None
+        encode = pairs.tokenizer.encode
+        return [
+            Prompt(tuple(source.tolist()), tuple(encode(reference)))
+            for source, reference in zip(sources, references, strict=True)
+        ]
+    tokenizer = trained.tokenizer()
+    if tokenizer is None or not TASKS[trained.task].continues:
+        raise UnsupportedError(trained.no_text())
+    texts = _texts(trained, options)
+    if options.lines:
+        found = [Prompt(tuple(line.tolist())) for line in texts if len(line)]
+        if not found:
+            raise DataError("there is no line with anything on it: give prompts, one a line")
+        return found[: options.prompts]
+    return drawn_prompts(texts, options.context, options.tokens, options.prompts, options.seed)
+
+
+def _texts(trained: TrainedRun, options: CalibrateOptions) -> list[np.ndarray]:
+    """Tokens of the texts, or of their lines."""
+    import numpy as np
+
+    from everyformer.cli.trained import data_config
+    from everyformer.data.sources import open_source
+    from everyformer.data.text import TextDataset
+    from everyformer.datastores.texts import Texts
+
+    tokenizer = trained.tokenizer()
+    assert tokenizer is not None
+    if options.data.source == OWN_DATA:
+        config = data_config(trained)
+        if config is None:
+            raise DataError(
+                f"{options.run} does not know its data: say which texts prompts are drawn of with "
+                "--data"
+            )
+        dataset = trained.dataset(config)
+        assert isinstance(dataset, TextDataset)
+        say(f"prompts are drawn of {dataset.name}: {dataset.split}")
+        texts = [np.asarray(dataset.validation)]
+    else:
+        found = Texts(open_source(options.data.source), tokenizer, options.data)
+        texts = [text.tokens for text in found]
+    if not options.lines:
+        return texts
+    whole = [tokenizer.decode(text.tolist()).splitlines() for text in texts]
+    lines = [line for text in whole for line in text if line.strip()]
+    return [np.array([*tokenizer.opening, *tokenizer.encode(line)]) for line in lines]

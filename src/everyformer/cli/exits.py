@@ -1,0 +1,45 @@
+"""Where tokens of a run's model leave: as is asked, or its certificate says, or its training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from everyformer.cli.parsing import say
+from everyformer.core.errors import ConfigError
+from everyformer.guarantees.options import ExitConfig
+
+if TYPE_CHECKING:
+    from everyformer.cli.trained import TrainedRun
+
+CERTIFICATE = "certificate.json"
+"""beside the weights of a run"""
+
+
+def settle_exits(trained: TrainedRun, model: Any, asked: ExitConfig) -> None:
+    """Let the tokens of ``model`` leave as is asked, or as the run says, and tell which.
+
+    Raises:
+        ConfigError: something is asked of a model without early exits.
+        CheckpointError: the run's certificate is of another model, or damaged.
+    """
+    from everyformer.core.fingerprint import weights_digest
+    from everyformer.depth._exits import exits_of, set_threshold
+    from everyformer.guarantees.certificate import Certificate
+
+    if asked.full and asked.threshold is not None:
+        raise ConfigError("--exits.full lets no token leave: leave out --exits.threshold")
+    if not exits_of(model) and asked == ExitConfig():
+        return
+    file = trained.path / CERTIFICATE
+    if asked.full or asked.threshold is not None:
+        set_threshold(model, asked.threshold)
+    elif file.exists():
+        certificate = Certificate.read(file)
+        certificate.require(model=weights_digest(trained.model()))
+        set_threshold(model, certificate.threshold)
+        say(certificate.statement)
+    elif exits_of(model)[0].has_threshold:
+        say(
+            "tokens leave as in training, which promises nothing: everyformer calibrate "
+            f"{trained.path} finds the threshold that keeps a promise"
+        )

@@ -1,0 +1,19 @@
+"""What a person may say of early exits where a model is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from everyformer.core.bounds import Share
+from everyformer.core.config import Options
+
+
+@dataclass(frozen=True)
+class ExitConfig(Options):
+    """Where tokens leave a model with early exits, for this use of it."""
+
+    threshold: Share | None = None
+    """what confidence must reach for a token to leave; 1: none leaves (default: what the run's
+    certificate allows, or what the model was trained with)"""
+    full: bool = False
+    """let all tokens go through all layers"""
