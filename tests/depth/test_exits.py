@@ -359,9 +359,9 @@ def test_rows_that_left_cost_their_keys_alone() -> None:
     ],
 )
 def test_what_exits_contradict(member: str, task: str, options: dict[str, Any], told: str) -> None:
-    given = {"depth": "depth-adaptive", **options}
+    sizes = {"vocabulary": 9, "width": 16, "heads": 2, "layers": 2, "max_length": 20}
     with pytest.raises(GeneError, match=told):
-        ef.create_model(member, task, vocabulary=9, width=16, heads=2, layers=2, max_length=20, **given)  # fmt: skip
+        ef.create_model(member, task, **{"depth": "depth-adaptive", **sizes, **options})
 
 
 @pytest.mark.parametrize(
