@@ -618,7 +618,7 @@ def test_keys_are_never_held_as_a_whole(
     tracemalloc.start()
     made = None if kind == "exact" else approximate.build(store, resolved, np.arange(0))
     if made is None:
-        exact.ExactSearch(store, "l2").search(torch.zeros(2, width), 3)
+        exact.ExactSearch(store.key_tensor, "l2").search(torch.zeros(2, width), 3)
     else:
         approximate.FaissSearch(store, resolved, made).search(torch.zeros(2, width), 3)
     peak = tracemalloc.get_traced_memory()[1]

@@ -18,7 +18,6 @@ from everyformer.engines.content.nearest import Nearest, nearest
 from everyformer.retrieval.approximate import faiss_for, of_all
 from everyformer.retrieval.distances import ALIKE, Hits, normalised, ranked, settled
 from everyformer.retrieval.options import Distance
-from everyformer.retrieval.store import Store
 
 BLOCK = 1 << 14
 """keys whose norms are computed at a time"""
@@ -33,10 +32,10 @@ FOR_FAISS = 128_000
 
 
 class ExactSearch:
-    """All keys of ``store``; the norms, 8 bytes a key, are computed with the first search."""
+    """All of ``keys`` (n, width); norms, 8 bytes a key, are computed with the first search."""
 
-    def __init__(self, store: Store, distance: Distance) -> None:
-        self._keys = store.key_tensor
+    def __init__(self, keys: Tensor, distance: Distance) -> None:
+        self._keys = keys
         self._distance = distance
         self._squares: Tensor | None = None
 

@@ -36,8 +36,8 @@ RARE = 256
 PART = 24
 """keys of a sample that are hoped to be among the best"""
 FEW = 16
-"""queries of one row that meet long blocks of keys, as columns beside them: a product of many rows
-has more for threads to share"""
+"""queries that meet long blocks of keys; those of one row as columns beside them, since a product
+of many rows has more for threads to share"""
 
 
 class Nearest(NamedTuple):
@@ -143,16 +143,18 @@ def _search(
     size = given.keys.shape[1]
     step = BLOCK * max(1, budget // BUDGET)
     as_given = given.scale is None and given.keys.dtype == q.dtype
-    if _few(q) and as_given:
-        step = max(step, budget // (2 * FEW))
+    if as_given and q.shape[1] <= FEW:
+        # half of them: products may be written twice
+        step = max(step, budget // (2 * max(1, len(q) * q.shape[1])))
     step = min(size, step)
+    written = 1 if as_given else q.shape[-1]
 
     # written again and again: fresh pages of large tensors cost as much as selecting
     space, room = q.new_empty(0), q.new_empty(0)
 
     def products(keys: slice) -> Iterator[tuple[slice, slice, Tensor]]:
         nonlocal space, room
-        for n, parts in _pieces(q, step, budget):
+        for n, parts in _pieces(q, step, written, budget):
             own = given.at(n, keys)
             block = own.keys
             if not as_given:
@@ -180,7 +182,7 @@ def _search(
                 best[n.start, part.start] = _Best(q[n, part], size, count, None)
             best[n.start, part.start].meet(s, first)
     if size:
-        for n, parts in _pieces(q, step, budget):
+        for n, parts in _pieces(q, step, written, budget):
             for part in parts:
                 short[n, part] = best[n.start, part.start].settle(scores[n, part], index[n, part])
     return scores, index, short
@@ -208,14 +210,10 @@ def _sample(size: int, step: int, count: int) -> tuple[int, int]:
     return (rank, stride) if 2 * rank <= sample else (0, 1)
 
 
-def _few(q: Tensor) -> bool:
-    return len(q) == 1 and q.shape[1] <= FEW
-
-
 def _products(q: Tensor, keys: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
     """Of queries (N, L, D) and keys (N, S, D), with ``bias`` (N, S), in ``out`` (N, L, S)."""
     length = q.shape[1]
-    if _few(q) and keys.shape[1] > BLOCK:
+    if len(q) == 1 and length <= FEW and keys.shape[1] > BLOCK:
         # a second column of zeros: with one, it is a product of a matrix and a vector, on one core
         columns = torch.nn.functional.pad(q, (0, 0, 0, max(0, 2 - length))).mT
         found = torch.bmm(keys, columns)[..., :length].mT
@@ -377,11 +375,15 @@ def _hide(s: Tensor, places: Tensor, low: Tensor, high: Tensor) -> None:
             s[..., part].masked_fill_((at < low) | (at >= high), -math.inf)
 
 
-def _pieces(q: Tensor, keys: int, budget: int) -> Iterator[tuple[slice, list[slice]]]:
-    """Stretches of the N rows of ``q``, and for each those of its L queries, within the budget."""
-    total, length, dim = q.shape
+def _pieces(q: Tensor, keys: int, written: int, budget: int) -> Iterator[tuple[slice, list[slice]]]:
+    """Stretches of the N rows of ``q``, and for each those of its L queries, within the budget.
+
+    Args:
+        written: numbers of each key that are written out.
+    """
+    total, length = q.shape[:2]
     queries = max(1, min(length, budget // keys))
-    rows = max(1, budget // (keys * max(queries, dim)))
+    rows = max(1, budget // (keys * max(queries, written)))
     parts = [slice(n, n + queries) for n in range(0, length, queries)]
     for n in range(0, total, rows):
         yield slice(n, n + rows), parts
