@@ -66,6 +66,22 @@ def test_keys_of_half_precision_are_read_in_the_precision_of_the_queries() -> No
     )
 
 
+@pytest.mark.parametrize("length", [1, 2, 16, 17])
+@pytest.mark.parametrize("dtype", [torch.double, torch.half])
+@pytest.mark.parametrize("biased", [False, True])
+def test_few_queries_of_one_row_meet_long_blocks(
+    length: int, dtype: torch.dtype, biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 90 keys in blocks of 16, or of 32, the 1,024 numbers of a budget for 16 queries."""
+    monkeypatch.setattr(module, "BLOCK", 16)
+    monkeypatch.setattr(module, "BUDGET", 1 << 10)
+    q, k, bias = normal(1, length, 6), normal(1, 90, 6).to(dtype), normal(1, 90)
+    found = nearest(q, k, 7, bias=bias if biased else None)
+    expected = q @ k.double().mT + (bias[:, None] if biased else 0)
+    assert torch.equal(found.keys, expected.sort(-1, descending=True).indices[..., :7])
+    torch.testing.assert_close(found.scores, expected.sort(-1, descending=True).values[..., :7])
+
+
 def test_squared_distances_by_products_and_a_bias() -> None:
     q, k = normal(1, 4, 6), normal(1, 90, 6)
     found = nearest(2 * q, k, 7, bias=-k.square().sum(-1))

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from everyformer.core.dispatch import watched
 from everyformer.core.errors import (
     ConfigError,
     DataError,
@@ -88,6 +89,44 @@ def test_looking_at_every_key_is_a_sort_of_all_distances(
     assert torch.equal(found.rows, expected.indices[:, :k])
     assert found.distances.dtype == torch.float32
     close(found.distances.double(), expected.values[:, :k], 1e-5)
+
+
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("k", [1, 7, 200])
+@pytest.mark.parametrize("far", [0, 3000])
+def test_many_queries_find_by_faiss_what_a_sort_of_all_distances_finds(
+    tmp_path: Path, distance: str, dtype: str, k: int, far: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of 64 keys have fewer than 200; far from the origin products are rounded away."""
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(exact, "FOR_FAISS", 0)
+    store = stored(tmp_path, far + draw(300, WIDTH, dtype=torch.float32), dtype)
+    queries = far + draw(9, WIDTH, seed=2, dtype=torch.float32)
+    index = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
+    with watched() as ways:
+        found = index.search(queries, k)
+    assert ways[0][:2] == ("exact search of many queries", "faiss")
+    expected = brute(store, queries, distance)
+    close(found.distances.double(), expected.sort(-1).values[:, :k], 1e-5)
+    assert all(len(set(row.tolist())) == k for row in found.rows)
+    close(expected.gather(-1, found.rows), expected.sort(-1).values[:, :k], 3e-7)
+
+
+def test_without_faiss_many_queries_go_to_torch_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact, "FOR_FAISS", 9 * WIDTH)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    store = stored(tmp_path, draw(300, WIDTH, dtype=torch.float32))
+    queries = draw(9, WIDTH, seed=2, dtype=torch.float32)
+    index = build_index(store, say=str)
+    with watched() as ways:
+        found, few = index.search(queries, 7), index.search(queries[:8], 7)
+    assert torch.equal(found.rows[:8], few.rows)
+    [way] = ways
+    assert way.name == "torch"
+    assert "pip install 'everyformer[knn]'" in way.why
 
 
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
@@ -579,7 +618,7 @@ def test_keys_are_never_held_as_a_whole(
     tracemalloc.start()
     made = None if kind == "exact" else approximate.build(store, resolved, np.arange(0))
     if made is None:
-        exact.ExactSearch(store, "l2").search(torch.zeros(2, width), 3)
+        exact.ExactSearch(store.key_tensor, "l2").search(torch.zeros(2, width), 3)
     else:
         approximate.FaissSearch(store, resolved, made).search(torch.zeros(2, width), 3)
     peak = tracemalloc.get_traced_memory()[1]

@@ -9,9 +9,10 @@ memory or is refused is a result, not a crash.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import multiprocessing
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from everyformer.benchmark.points import Point, Setting
 from everyformer.core.bounds import Count, Whole
@@ -29,6 +30,9 @@ def bench(
     lengths: Sequence[int],
     *,
     decode: Sequence[int] = (),
+    search: Sequence[int] = (),
+    queries: Sequence[int] = (1, 1024),
+    neighbours: Sequence[int] = (32,),
     peers: bool = False,
     options: dict[str, dict[str, Any]] | None = None,
     **setting: Any,
@@ -37,14 +41,27 @@ def bench(
 
     Args:
         names: members. lengths: of whole calls. decode: contexts after which one token is timed.
-        peers: also the installed packages that `peers.PEERS` names for each member.
+        search: numbers of keys among which what a member looks up is searched (`search.SEARCHED`),
+            for so many ``queries`` at once and ``neighbours`` of each.
+        peers: also the installed packages that `peers.PEERS` names for each member, and the peers
+            of searches, which take turns with them in one process.
         options: mixer options by member. setting: fields of `Setting`.
     """
     shared = Setting(**setting)
-    if not lengths and not decode:
-        raise ConfigError("nothing to measure: give lengths, or contexts to decode after")
+    if not lengths and not decode and not search:
+        raise ConfigError(
+            "nothing to measure: give lengths, contexts to decode after, or keys to search"
+        )
     lengths = converted(tuple[Count, ...], tuple(lengths), "lengths")
     decode = converted(tuple[Whole, ...], tuple(decode), "decode")
+    search, queries, neighbours = (
+        converted(tuple[Count, ...], tuple(given), name)
+        for given, name in (
+            (search, "search"),
+            (queries, "queries"),
+            (neighbours, "neighbours"),
+        )
+    )
     members = list(names)
     for name in members:
         info(name)
@@ -56,26 +73,59 @@ def bench(
             sources[name] += [peer for peer, able in PEERS.items() if name in able]
     points = [Point(m, length, s) for length in lengths for m in members for s in sources[m]]
     points += [Point(m, context, work="decode") for context in decode for m in members]
+    searches = [
+        Point(name, size, work="search", queries=asked, neighbours=k)
+        for size, asked, k, name in itertools.product(search, queries, neighbours, members)
+    ]
     own = options or {}
-    return (measure(point, shared, own.get(point.member, {})) for point in points)
+    return itertools.chain(
+        (measure(point, shared, own.get(point.member, {})) for point in points),
+        (found for point in searches for found in measure_search(point, shared, peers)),
+    )
 
 
 def measure(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     """Fill ``point`` in a process of its own."""
     from everyformer.benchmark.measure import fill
 
+    result: Point | _Ended = _in_process(fill, point, setting, options)
+    return result.of(point) if isinstance(result, _Ended) else result
+
+
+def measure_search(point: Point, setting: Setting, peers: bool) -> list[Point]:
+    """Fill ``point`` and the point of its peer in one process."""
+    from everyformer.benchmark.search import SEARCHED, fill_search
+
+    points = [point]
+    if peers and point.member in SEARCHED:
+        points.append(dataclasses.replace(point, source=SEARCHED[point.member]))
+    result: list[Point] | _Ended = _in_process(fill_search, points, setting)
+    return [result.of(p) for p in points] if isinstance(result, _Ended) else result
+
+
+class _Ended(NamedTuple):
+    """A process that ended without a result."""
+
+    code: int | None
+
+    def of(self, point: Point) -> Point:
+        status: Any = "out of memory" if self.code == -9 else "failed"
+        detail = f"the process ended with {self.code}"
+        return dataclasses.replace(point, status=status, detail=detail)
+
+
+def _in_process(fill: Callable[..., None], *given: Any) -> Any:
+    """What ``fill`` sends, in a process of its own."""
     receive, send = multiprocessing.Pipe(duplex=False)
-    child = start(fill, send, point, setting, options, imports=IMPORTS, daemon=True)
+    child = start(fill, send, *given, imports=IMPORTS, daemon=True)
     send.close()
     try:
-        result: Point = receive.recv()
+        result = receive.recv()
     except KeyboardInterrupt:
         child.kill()
         raise
     except EOFError:
         child.join()
-        detail = f"the process ended with {child.exitcode}"
-        status: Any = "out of memory" if child.exitcode == -9 else "failed"
-        result = dataclasses.replace(point, status=status, detail=detail)
+        result = _Ended(child.exitcode)
     child.join()
     return result

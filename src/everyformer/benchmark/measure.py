@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_mixers
 from everyformer.training.result import peak_rss
 
+T = TypeVar("T")
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DECODE_STEPS, DECODE_WARM_UP, DECODE_CHUNK = 30, 5, 4096
 STEADY = 0.1
@@ -39,24 +42,33 @@ PEAKS, SMALL_PEAK = 5, 2**20
 
 def fill(send: Any, point: Point, setting: Setting, options: dict[str, Any]) -> None:
     """Measure and send the point back; every way to fail is a point too."""
+    limit_threads(setting)
+    work = {"pass": _pass, "decode": _decode}[point.work]
+    with contextlib.suppress(KeyboardInterrupt):
+        send.send(outcome(point, lambda: work(point, setting, options)))
+        send.close()
+
+
+def limit_threads(setting: Setting) -> None:
+    """Give torch as many threads as were asked for."""
+    if setting.threads is not None:
+        torch.set_num_threads(setting.threads)
+
+
+def outcome(point: Point, work: Callable[[], T]) -> T | Point:
+    """What ``work`` gives; where it fails, ``point`` with the reason."""
     try:
-        if setting.threads is not None:
-            torch.set_num_threads(setting.threads)
-        result = {"pass": _pass, "decode": _decode}[point.work](point, setting, options)
+        return work()
     except (MemoryError, torch.OutOfMemoryError) as error:
-        result = dataclasses.replace(point, status="out of memory", detail=str(error))
+        return dataclasses.replace(point, status="out of memory", detail=str(error))
     except (EveryformerError, ImportError) as error:
-        result = dataclasses.replace(point, status="refused", detail=str(error))
-    except KeyboardInterrupt:
-        return
+        return dataclasses.replace(point, status="refused", detail=str(error))
     except Exception as error:  # a peer may fail in any way; the others go on
         short = f"{type(error).__name__}: {error}".splitlines()[0]
-        result = dataclasses.replace(point, status="failed", detail=short)
         if is_out_of_memory(error):
             what = str(out_of_memory(f"{point.member} at {point.length} tokens", error))
-            result = dataclasses.replace(point, status="out of memory", detail=what)
-    send.send(result)
-    send.close()
+            return dataclasses.replace(point, status="out of memory", detail=what)
+        return dataclasses.replace(point, status="failed", detail=short)
 
 
 def _pass(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
@@ -74,14 +86,8 @@ def _pass(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     point = _timed(
         point, lambda: timer.blocked_autorange(min_run_time=setting.seconds).times, setting
     )
-    if peaks:
-        spread, usual = (min(peaks), max(peaks)), round(statistics.median(peaks))
-        even = spread[1] - spread[0] <= max(STEADY * usual, SMALL_PEAK)
-        point = dataclasses.replace(
-            point, peak_bytes=usual, peak_range=spread, stable=point.stable and even
-        )
     return dataclasses.replace(
-        point,
+        with_peaks(point, peaks),
         flops=count_flops(call) if point.source == "everyformer" else None,
     )
 
@@ -125,9 +131,25 @@ def _timed(point: Point, measured: Callable[[], list[float]], setting: Setting) 
         late = time.perf_counter() - start > PATIENCE * setting.seconds
         if steady or (late and len(times) >= LEAST_SAMPLES // 2 + 1):
             break
+    return with_times(point, times, steady)
+
+
+def with_times(point: Point, times: list[float], steady: bool) -> Point:
+    """``point`` with the seconds of several calls."""
     low, median, high = quartiles(times)
     return dataclasses.replace(
         point, seconds=median, quartiles=(low, high), samples=len(times), stable=steady
+    )
+
+
+def with_peaks(point: Point, peaks: list[int]) -> Point:
+    """``point`` with the bytes of several calls, if any are known."""
+    if not peaks:
+        return point
+    spread, usual = (min(peaks), max(peaks)), round(statistics.median(peaks))
+    even = spread[1] - spread[0] <= max(STEADY * usual, SMALL_PEAK)
+    return dataclasses.replace(
+        point, peak_bytes=usual, peak_range=spread, stable=point.stable and even
     )
 
 

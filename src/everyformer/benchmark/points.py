@@ -44,8 +44,12 @@ class Point:
     length: int
     source: str = "everyformer"
     """this library, or the peer package"""
-    work: Literal["pass", "decode"] = "pass"
-    """a whole call at this length, or one token after this many"""
+    work: Literal["pass", "decode", "search"] = "pass"
+    """a whole call at this length, one token after this many, or a search among so many keys"""
+    queries: int = 0
+    """that are searched at once (search); for a memory, of each head"""
+    neighbours: int = 0
+    """k of each query (search)"""
     status: Literal["ok", "out of memory", "refused", "failed"] = "ok"
     detail: str = ""
     """why there is no number"""

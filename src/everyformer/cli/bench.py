@@ -27,6 +27,14 @@ class BenchOptions(Setting):
     """tokens of whole calls"""
     decode: tuple[Whole, ...] = ()
     """contexts after which one token is timed, for members with a state"""
+    search: tuple[Count, ...] = ()
+    """keys among which what a member looks up is searched: the datastore of knn-lm and spalm
+    exactly (peer: a flat index of faiss, extra `knn`), the memory of memorizing for each head
+    (peer: torch.topk of one dense product)"""
+    queries: tuple[Count, ...] = (1, 1024)
+    """queries that are searched for at once"""
+    neighbours: tuple[Count, ...] = (32,)
+    """k, neighbours of a query that are searched for"""
     peers: bool = False
     """also the installed peer packages, side by side"""
     json: bool = False
@@ -39,6 +47,7 @@ class BenchOptions(Setting):
     examples=(
         "everyformer bench aft-local aft-full attention --lengths 1024 4096 8192 --peers",
         "everyformer bench aft-simple --lengths 1024 --decode 1024 65536",
+        "everyformer bench knn-lm memorizing --lengths --search 100000 --queries 1 1024 --peers",
     ),
     default=BenchOptions(),
     names=[member.name for member in list_members()],
@@ -47,18 +56,29 @@ def run(options: BenchOptions) -> int:
     """Measure and print one table."""
     shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
     points: list[Point] = []
+    asked = {"decode", "search", "queries", "neighbours", "peers"}
     for point in bench(
-        options.members, options.lengths, decode=options.decode, peers=options.peers, **shared
+        options.members,
+        options.lengths,
+        **{name: getattr(options, name) for name in asked},
+        **shared,
     ):
         points.append(point)
         done = f"{1000 * point.seconds:.2f} ms" if point.seconds is not None else point.status
         mark = "" if point.stable else ", unstable"
-        say(f"{point.member} ({point.source}), {point.work} at {point.length}: {done}{mark}")
+        say(f"{point.member} ({point.source}), {_work(point)} at {point.length}: {done}{mark}")
     if options.json:
         emit([to_dict(point) for point in points])
     else:
         print(render(points))
     return exit_code(points)
+
+
+def _work(point: Point) -> str:
+    """The work in words."""
+    if point.work != "search":
+        return point.work
+    return f"search {point.queries:,} x {point.neighbours:,}"
 
 
 def _ratio(one: Point | None, other: Point | None) -> str | None:
@@ -79,26 +99,28 @@ def exit_code(points: list[Point]) -> int:
 def render(points: list[Point]) -> str:
     """One row a point; the ratio is to attention of this library at the same length."""
     base = {
-        (p.length, p.work): p for p in points if p.member == BASELINE and p.source == "everyformer"
+        (p.length, _work(p)): p
+        for p in points
+        if p.member == BASELINE and p.source == "everyformer"
     }
-    own = {(p.member, p.length, p.work): p for p in points if p.source == "everyformer"}
+    own = {(p.member, p.length, _work(p)): p for p in points if p.source == "everyformer"}
     rows = []
     for p in points:
-        time, other = p.seconds, base.get((p.length, p.work))
-        ours = own.get((p.member, p.length, p.work))
+        time, other = p.seconds, base.get((p.length, _work(p)))
+        ours = own.get((p.member, p.length, _work(p)))
         spread = p.quartiles and f"{1000 * p.quartiles[0]:.2f} to {1000 * p.quartiles[1]:.2f}"
         peaks = p.peak_range and " to ".join(map(size, p.peak_range))
         rows.append(
             (
                 p.member,
                 p.source,
-                p.work,
+                _work(p),
                 p.length,
                 f"{1000 * time:.2f}" if time is not None else p.status,
                 spread,
                 _ratio(p, other),
                 _ratio(ours, p) if p.source != "everyformer" else None,
-                size(p.peak_bytes if p.work == "pass" else p.state_bytes),
+                size(p.state_bytes if p.work == "decode" else p.peak_bytes),
                 peaks,
                 f"{p.flops / 1e9:.2f}" if p.flops else None,
                 None if p.stable else "unstable",
@@ -113,6 +135,8 @@ def render(points: list[Point]) -> str:
             "so ratios (~) are rough: measure again when the machine has no other work, or longer "
             "(--seconds)"
         )
+    if any(p.work == "search" for p in points):
+        lines.append("search: queries x neighbours of each, among so many keys as the length says")
     for name in dict.fromkeys(p.member for p in points):
         start = crossover(points, name)
         if start is not None:

@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 
 from everyformer.core.extras import extra_module
+from everyformer.engines.content.nearest import Nearest
 from everyformer.retrieval.distances import Hits, normalised, ranked
-from everyformer.retrieval.options import A_CENTROID, LEARNT_FROM, SearchOptions
+from everyformer.retrieval.options import A_CENTROID, LEARNT_FROM, Distance, SearchOptions
 from everyformer.retrieval.store import Store
 
 BLOCK = 1 << 16
@@ -64,14 +65,16 @@ class FaissSearch:
 
     def search(self, queries: Tensor, k: int) -> Hits:
         """The ``k`` nearest that are found of ``queries`` (N, width) float32."""
-        asked = _vectors(queries, self._options)
+        distance = self._options.distance
         if self._index is None:
-            rows = self._flat(asked, min(len(self._keys), k + max(8, k // 16)))
+            fetched = min(len(self._keys), k + max(8, k // 16))
+            rows = of_all(self._faiss, self._keys, queries, fetched, distance).keys
         else:
+            asked = _vectors(queries, distance)
             fetched = min(len(self._keys), math.ceil(k * (self._options.fetch or 1)))
             _, found = self._index.search(asked, fetched, params=self._parameters(fetched))
             rows = torch.from_numpy(found)
-        return ranked(self._keys, queries, rows, k, self._options.distance)
+        return ranked(self._keys, queries, rows, k, distance)
 
     def _parameters(self, fetched: int) -> Any:
         options = self._options
@@ -80,18 +83,33 @@ class FaissSearch:
         kind = "IVFPQSearchParameters" if options.kind == "ivfpq" else "SearchParametersIVF"
         return getattr(self._faiss, kind)(nprobe=options.nprobe)
 
-    def _flat(self, asked: np.ndarray, count: int) -> Tensor:
-        """The rows of the ``count`` best keys of each query, block by block."""
-        metric = _metric(self._faiss, self._options)
-        best, rows = torch.empty(len(asked), 0), torch.empty(len(asked), 0, dtype=torch.long)
-        for first, block in _blocks(self._keys, self._options):
-            scores, found = self._faiss.knn(asked, block, min(count, len(block)), metric=metric)
-            best = torch.cat((best, torch.from_numpy(scores)), -1)
-            rows = torch.cat((rows, torch.from_numpy(found + first)), -1)
-            largest = self._options.distance == "cosine"
-            best, at = best.topk(min(count, best.shape[-1]), largest=largest)
-            rows = rows.gather(-1, at)
-        return rows
+
+def of_all(faiss: Any, keys: Tensor, queries: Tensor, count: int, distance: Distance) -> Nearest:
+    """The ``count`` best of all ``keys`` (n, width) for ``queries`` (N, width) float32, by faiss.
+
+    Scores (N, count) are minus squared distances, or cosines, as products in float32 round them.
+    Keys that faiss can read as they lie are one block.
+    """
+    asked = _vectors(queries, distance)
+    metric = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
+    largest = distance == "cosine"
+    nothing = -math.inf if largest else math.inf
+    size = len(keys) if distance == "l2" and keys.dtype == torch.float32 else BLOCK
+    best: tuple[np.ndarray, np.ndarray] | None = None
+    for first, block in _blocks(keys, distance, size):
+        scores, rows = faiss.knn(asked, block, min(count, len(block)), metric=metric)
+        rows += first
+        if len(block) < count:
+            missing = ((0, 0), (0, count - len(block)))
+            scores = np.pad(scores, missing, constant_values=nothing)
+            rows = np.pad(rows, missing, constant_values=-1)
+        if best is not None:
+            both = (np.stack(pair) for pair in zip(best, (scores, rows), strict=True))
+            scores, rows = faiss.merge_knn_results(*both, keep_max=largest)
+        best = scores, rows
+    assert best is not None
+    found = Nearest(*map(torch.from_numpy, best))
+    return found if largest else found._replace(scores=-found.scores)
 
 
 def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:
@@ -109,7 +127,7 @@ def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:
         graph.hnsw.efConstruction = options.ef_construction
         graph.hnsw.rng = faiss.RandomGenerator(options.seed % 2**31)
         graph.train(_sample(keys, options, apart, A_CENTROID))
-        for _, block in _blocks(keys, options):
+        for _, block in _blocks(keys, options.distance):
             graph.add(block)
         return graph
     lists = options.lists or 1
@@ -138,12 +156,12 @@ def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:
 def _fill(faiss: Any, index: Any, quantizer: Any, keys: Tensor, options: SearchOptions) -> None:
     """Add all keys to lists that are given their sizes first."""
     lists = np.empty(len(keys), np.int64)
-    for first, block in _blocks(keys, options):
+    for first, block in _blocks(keys, options.distance):
         lists[first : first + len(block)] = quantizer.search(block, 1)[1][:, 0]
     for number, size in enumerate(np.bincount(lists, minlength=index.nlist).tolist()):
         index.invlists.resize(number, size)
         index.invlists.resize(number, 0)
-    for first, block in _blocks(keys, options):
+    for first, block in _blocks(keys, options.distance):
         rows = np.arange(first, first + len(block))
         given = np.ascontiguousarray(lists[first : first + len(block)])
         pointers = [faiss.swig_ptr(array) for array in (block, rows, given)]
@@ -168,18 +186,21 @@ def _sample(keys: Tensor, options: SearchOptions, apart: np.ndarray, most: int) 
     if len(left) < A_CENTROID * max(2, options.lists or 1):
         left = np.arange(len(keys))
     rows = np.sort(draw.choice(left, min(most, len(left)), replace=False))
-    return _vectors(keys[torch.from_numpy(rows)], options)
+    return _vectors(keys[torch.from_numpy(rows)], options.distance)
 
 
-def _blocks(keys: Tensor, options: SearchOptions) -> Iterator[tuple[int, np.ndarray]]:
-    """First rows, and the keys from there on as faiss reads them."""
-    for first in range(0, len(keys), BLOCK):
-        yield first, _vectors(keys[first : first + BLOCK], options)
+def _blocks(
+    keys: Tensor, distance: Distance, size: int | None = None
+) -> Iterator[tuple[int, np.ndarray]]:
+    """First rows, and the keys from there on as faiss reads them, `BLOCK` or ``size`` at a time."""
+    size = size or BLOCK
+    for first in range(0, len(keys), size):
+        yield first, _vectors(keys[first : first + size], distance)
 
 
-def _vectors(keys: Tensor, options: SearchOptions) -> np.ndarray:
+def _vectors(keys: Tensor, distance: Distance) -> np.ndarray:
     vectors = keys.float()
-    if options.distance == "cosine":
+    if distance == "cosine":
         vectors, _ = normalised(vectors)
     return vectors.contiguous().numpy()
 

@@ -264,7 +264,7 @@ def _chosen(store: Store, options: SearchOptions, say: Say) -> SearchOptions:
 
 def _every_key(store: Store, options: SearchOptions) -> Search:
     if options.kind == "exact":
-        return ExactSearch(store, options.distance)
+        return ExactSearch(store.key_tensor, options.distance)
     return FaissSearch(store, options, None)
 
 
@@ -292,7 +292,7 @@ def _recall(
     queries = store.key_tensor[rows].float()
     true, found = (
         _others(search.search(queries, k + 1), rows)
-        for search in (ExactSearch(store, options.distance), way)
+        for search in (ExactSearch(store.key_tensor, options.distance), way)
     )
     shares = {}
     for m in sorted({min(m, k) for m in (*OF_RECALL, k)}):

@@ -17,7 +17,7 @@ Cost: O(L S D) time, O(L k) memory and `BUDGET` numbers. No gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,6 +35,9 @@ RARE = 256
 """so many numbers for one that is above the floor: groups are looked at first"""
 PART = 24
 """keys of a sample that are hoped to be among the best"""
+FEW = 16
+"""queries that meet long blocks of keys; those of one row as columns beside them, since a product
+of many rows has more for threads to share"""
 
 
 class Nearest(NamedTuple):
@@ -138,24 +141,31 @@ def _search(
     index = torch.zeros(scores.shape, dtype=torch.long, device=q.device)
     short = torch.zeros(q.shape[:2], dtype=torch.bool, device=q.device)
     size = given.keys.shape[1]
-    step = min(size, BLOCK * max(1, budget // BUDGET))
+    step = BLOCK * max(1, budget // BUDGET)
+    as_given = given.scale is None and given.keys.dtype == q.dtype
+    if as_given and q.shape[1] <= FEW:
+        # half of them: products may be written twice
+        step = max(step, budget // (2 * max(1, len(q) * q.shape[1])))
+    step = min(size, step)
+    written = 1 if as_given else q.shape[-1]
 
-    space = q.new_empty(0)
+    # written again and again: fresh pages of large tensors cost as much as selecting
+    space, room = q.new_empty(0), q.new_empty(0)
 
     def products(keys: slice) -> Iterator[tuple[slice, slice, Tensor]]:
-        nonlocal space
-        for n, parts in _pieces(q, step, budget):
+        nonlocal space, room
+        for n, parts in _pieces(q, step, written, budget):
             own = given.at(n, keys)
-            block = own.keys.to(q.dtype)
+            block = own.keys
+            if not as_given:
+                room, block = _room(room, block.shape)
+                block.copy_(own.keys)
             if own.scale is not None:
-                block = block * own.scale[..., None].to(q.dtype)
+                block *= own.scale[..., None].to(q.dtype)
             for part in parts:
                 asked = q[n, part]
-                # written again and again: fresh pages of large tensors cost as much as selecting
-                shape = (*asked.shape[:2], block.shape[1])
-                if space.numel() < math.prod(shape):
-                    space = q.new_empty(math.prod(shape))
-                s = _products(asked, block, own.bias, space[: math.prod(shape)].view(shape))
+                space, s = _room(space, (*asked.shape[:2], block.shape[1]))
+                _products(asked, block, own.bias, s)
                 if own.places is not None and low is not None and high is not None:
                     _hide(s, own.places[:, None], low[n, part, None], high[n, part, None])
                 yield n, part, s
@@ -172,10 +182,17 @@ def _search(
                 best[n.start, part.start] = _Best(q[n, part], size, count, None)
             best[n.start, part.start].meet(s, first)
     if size:
-        for n, parts in _pieces(q, step, budget):
+        for n, parts in _pieces(q, step, written, budget):
             for part in parts:
                 short[n, part] = best[n.start, part.start].settle(scores[n, part], index[n, part])
     return scores, index, short
+
+
+def _room(space: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """``space``, or more of it, and as much of that as ``shape`` asks for."""
+    if space.numel() < math.prod(shape):
+        space = space.new_empty(math.prod(shape))
+    return space, space[: math.prod(shape)].view(shape)
 
 
 def _sample(size: int, step: int, count: int) -> tuple[int, int]:
@@ -194,6 +211,13 @@ def _sample(size: int, step: int, count: int) -> tuple[int, int]:
 
 
 def _products(q: Tensor, keys: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+    """Of queries (N, L, D) and keys (N, S, D), with ``bias`` (N, S), in ``out`` (N, L, S)."""
+    length = q.shape[1]
+    if len(q) == 1 and length <= FEW and keys.shape[1] > BLOCK:
+        # a second column of zeros: with one, it is a product of a matrix and a vector, on one core
+        columns = torch.nn.functional.pad(q, (0, 0, 0, max(0, 2 - length))).mT
+        found = torch.bmm(keys, columns)[..., :length].mT
+        return torch.add(found, 0 if bias is None else bias[:, None].to(q.dtype), out=out)
     if bias is None:
         return torch.bmm(q, keys.mT, out=out)
     return torch.baddbmm(bias[:, None].to(q.dtype), q, keys.mT, out=out)
@@ -351,11 +375,15 @@ def _hide(s: Tensor, places: Tensor, low: Tensor, high: Tensor) -> None:
             s[..., part].masked_fill_((at < low) | (at >= high), -math.inf)
 
 
-def _pieces(q: Tensor, keys: int, budget: int) -> Iterator[tuple[slice, list[slice]]]:
-    """Stretches of the N rows of ``q``, and for each those of its L queries, within the budget."""
-    total, length, dim = q.shape
+def _pieces(q: Tensor, keys: int, written: int, budget: int) -> Iterator[tuple[slice, list[slice]]]:
+    """Stretches of the N rows of ``q``, and for each those of its L queries, within the budget.
+
+    Args:
+        written: numbers of each key that are written out.
+    """
+    total, length = q.shape[:2]
     queries = max(1, min(length, budget // keys))
-    rows = max(1, budget // (keys * max(queries, dim)))
+    rows = max(1, budget // (keys * max(queries, written)))
     parts = [slice(n, n + queries) for n in range(0, length, queries)]
     for n in range(0, total, rows):
         yield slice(n, n + rows), parts
