@@ -13,8 +13,9 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-MEANS = {"depth": "mean_depth"}
-"""what can be told of a token, and what its mean is called: layers' steps that it took"""
+MEANS = {"depth": "mean_depth", "span": "mean_span"}
+"""what can be told of a token, and what its mean is called: layers' steps that it took; how far its
+heads look, ramps included"""
 
 
 class Tally:
