@@ -301,6 +301,17 @@ FAMILY: tuple[Member, ...] = (
         cross=_NO_CROSS_DISTANCE, group="depth",
     ),
     Member(
+        "adaptive-span", "Adaptive attention span", "Sukhbaatar et al.", 2019, "1905.07799",
+        _genes(mixer="adaptive-span", position=None, wiring="post", block={"feedforward": "relu"}),
+        ALL_TASKS,
+        Cost(1, 1, "O(L (R + z) d) time, O(L d) memory; z the learned spans, R their ramp",
+             "2 (R + z) d, constant"),
+        "one head finds out that something far back comes again and looks that far, while the mean "
+        "span stays small",
+        cross=_NO_CROSS_DISTANCE,
+        group="depth",
+    ),
+    Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
         _genes(mixer="aft-full"), ALL_TASKS,
         Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),

@@ -17,7 +17,7 @@ from helpers import build_mixer, close, draw
 HAVE: dict[Any, set[str]] = {
     FitsPictures: {"by-head", "image-transformer", "sparse-transformer"},
     Narrows: {"longformer"},
-    TakesIn: {"attention", "by-head", "reformer"},
+    TakesIn: {"adaptive-span", "attention", "by-head", "reformer"},
 }
 
 

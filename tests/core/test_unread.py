@@ -89,6 +89,13 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      "alone, and update is 'none'", {"update": "ema"}),
     (mixer("routing"), {"commitment": 0.5, "update": "none"},
      "'commitment'=0.5 is read with update='ema' or 'gradient' alone", {"update": "gradient"}),
+    (mixer("adaptive-span"), {"start": 0.5, "dynamic": True}, "'start'=0.5 is read with "
+     "dynamic=False alone, and dynamic is True", {"dynamic": False}),
+    (mixer("adaptive-span"), {"dynamic_bias": 0.5}, "'dynamic_bias'=0.5 is read with dynamic=True "
+     "alone, and dynamic is False", {"dynamic": True}),
+    (mixer("adaptive-span"), {"ramp_origin": "own", "include_self": True},
+     "'ramp_origin'='own' is read with another include_self than True alone",
+     {"include_self": False}),
     (POSITIONS.get("alibi").Options, {"right_slopes": [0.5]}, "'right_slopes'=(0.5,) is read with "  # type: ignore[attr-defined]
      "sides='asymmetric' alone, and sides is 'symmetric'", {"sides": "asymmetric"}),
     (POSITIONS.get("xl-relative").Options, {"clamp": 4, "distances": "learned", "reach": 4},  # type: ignore[attr-defined]

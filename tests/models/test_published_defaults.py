@@ -40,6 +40,12 @@ MIXER_ROWS: dict[str, tuple[Values, Values]] = {
         {"scale": None, "kv_heads": None, "window": None, "bias": [], "attention_dropout": 0.0},
         {"widths": dict.fromkeys(("query", "key", "value", "output", "key_dim", "value_dim")),
          "qk_norm": False, "softcap": None, "sink": False}),
+    # of the authors' small model of enwik8
+    "adaptive-span": (
+        {"window": 1024, "ramp": 32, "start": 0.0, "penalty": 2e-6, "attention_dropout": 0.0,
+         "dynamic": False, "dynamic_bias": -4.0, "per": "head", "persistent": 0,
+         "include_self": None, "ramp_origin": "nearest"},
+        {"span_lr": 1.0}),
     "aft-full": ({"gate": "sigmoid", "rank": 128, "init_std": 0.01}, {**AFT, "per_head": False}),
     "aft-local": (
         {"gate": "sigmoid", "rank": 128, "init_std": 0.01, "window": 32},
@@ -232,6 +238,8 @@ MEMBER_ROWS: dict[str, Values] = {
     "universal": {"position": None, "depth": "universal", "depth_options": {"steps": 12},
                   "layers": 1, "wiring": "post", "scale_embedding": True, "embedding_dropout": 0.1,
                   "block": {"norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1}},
+    "adaptive-span": {"mixer": "adaptive-span", "position": None, "wiring": "post",
+                      "block": {"feedforward": "relu"}},
     "aft-full": {"mixer": "aft-full"},
     "aft-local": {"mixer": "aft-local"},
     "aft-simple": {"mixer": "aft-simple"},

@@ -103,6 +103,7 @@ MIXER_ROWS: dict[str, Row] = {
         "long.value.any.weight": GLOROT, "out.weight": LINEAR, "summary_out.weight": LINEAR,
         "*_labels.vectors": T(0.5), "*_labels.numbers": C(0.0),
     },
+    "adaptive-span": {**FUSED, "table": N(1.0), "spans": C(0.0)},
     "by-head": {
         "parts.0.project.weights.0": U(0.1369306),  # sqrt(6 / (128 + 3 64)): two of four heads
         "parts.0.out.weight": U(0.1250000),  # 1 / sqrt(64)
@@ -128,6 +129,10 @@ FORMS: list[tuple[str, bool, dict[str, Any], Row]] = [
     ("gmlp", True, {"spatial_init": "wide"}, {"spatial": U(0.05)}),
     ("gmlp", True, {"spatial_init": "zeros"}, {"spatial": C(0.0)}),
     ("gmlp", True, {"spatial": "toeplitz", "taps": 256}, {}),
+    ("adaptive-span", True, {"dynamic": True},
+     {"spans_of.weight": LINEAR, "spans_of.bias": C(-4.0)}),
+    ("adaptive-span", True, {"persistent": 16},
+     {"keys": N(0.1767767), "values": N(0.25)}),  # 1 / sqrt(32), and of 16 values
     ("routing", True, {"rank_bias": 4}, {"bias": C(0.0)}),
     ("sinkhorn", False, {"sort_net": "mlp"},
      {"sorter.weights.0": U(0.1936492),  # sqrt(6 / (128 + 32))
@@ -212,6 +217,7 @@ MEMBER_ROWS: dict[str, tuple[float, Row]] = {
     # the gate begins at one half
     "spalm": (UNIT, {"gating.weight": C(0.0)}),
     "universal": (UNIT, {"*depth.weight": U(0.2156655), "*depth.bias": C(1.0)}),  # sqrt(6 / 129)
+    "adaptive-span": (SMALL, {}),
     "aft-full": (UNIT, {}),
     "aft-local": (UNIT, {}),
     "aft-simple": (UNIT, {}),

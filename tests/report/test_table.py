@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from report_results import made_up, many
 
 from everyformer.cli.comparison_table import render
@@ -46,16 +47,23 @@ def test_many_members_are_groups_each_with_differences_to_the_baseline() -> None
     assert "rowgroup" not in _table(many(8))
 
 
-def test_a_depth_that_differs_by_token_has_a_column() -> None:
-    results = made_up()
-    assert "steps" not in _table(results)
+@pytest.mark.parametrize(
+    ("mean", "title", "brief"),
+    [
+        ("mean_depth", "steps of layers that a token takes", "steps a token"),
+        ("mean_span", "tokens that a head looks back, ramp included", "span of a head"),
+    ],
+)
+def test_what_differs_by_token_or_head_has_a_column(mean: str, title: str, brief: str) -> None:
+    results: Any = made_up()
+    assert title not in _table(results)
     before = render(results)
-    results["rows"][0]["mean_depth"] = 2.345
+    results["rows"][0][mean] = 2.345
     text = _table(results)
-    assert '<th scope="col">steps of layers that a token takes</th>' in text
+    assert f'<th scope="col">{title}</th>' in text
     assert "<td>2.35</td>" in text or "<td>2.34</td>" in text
-    assert "steps a token" in render(results)
-    assert "steps a token" not in before
+    assert brief in render(results)
+    assert brief not in before
 
 
 def test_a_difference_that_is_not_shown_has_no_sign() -> None:

@@ -18,6 +18,7 @@ MEASURES = {
     "rmse": "RMSE",
     "r2": "R^2",
     "mean_depth": "steps a token takes",
+    "mean_span": "tokens a head looks back",
 }
 """measure -> what it is called"""
 SHOWN = 20

@@ -7,7 +7,7 @@ from typing import Any
 from everyformer.benchmark.points import BASELINE
 from everyformer.cli.console import table
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Interval, Results, Row, finished
+from everyformer.comparison.results import Interval, Results, Row, finished, told, told_means
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.memory import size
 from everyformer.core.wording import listed
@@ -24,11 +24,10 @@ def render(results: Results) -> str:
     headers += [f"ms a token after {c}" for c in contexts]
     if any(row.get("played") for row in done):
         headers.append("mean return")
-    if deep := any(row.get("mean_depth") is not None for row in done):
-        headers.append("steps a token")
+    headers += [mean.brief for mean in told_means(done)]
     if results["bench"]:
         headers.append(f"faster than {BASELINE} from")
-    rows = [_cells(row, results, contexts, deep) for row in done]
+    rows = [_cells(row, results, contexts) for row in done]
     failed = [row for row in results["rows"] if row["status"] != "done"]
     rows += [[row["member"], "failed", *[None] * (len(headers) - 2)] for row in failed]
     leaks = [row for row in done if row.get("leaks")]
@@ -50,7 +49,7 @@ def render(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: Row, results: Results, contexts: list[str], deep: bool) -> list[Any]:
+def _cells(row: Row, results: Results, contexts: list[str]) -> list[Any]:
     metric = results["metric"]
     cells = [
         row["member"] + ("*" if row.get("leaks") else ""),
@@ -69,8 +68,7 @@ def _cells(row: Row, results: Results, contexts: list[str], deep: bool) -> list[
     ]
     if any(other.get("played") for other in finished(results)):
         cells.append(returned(row))
-    if deep:
-        cells.append(row.get("mean_depth"))
+    cells += [told(row, mean) for mean in told_means(finished(results))]
     if results["bench"]:
         start = row.get("beats_attention_from")
         reached = f"{start:,} tokens" if start else "not reached"

@@ -5,9 +5,11 @@ result.json holds a `Result`, results.json `Results`; all values are plain.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
 from everyformer.benchmark.points import Point
+from everyformer.core.means import MEANS, Mean
 
 Metric = Literal[
     "bits_per_byte", "bits_per_dim", "loss", "action_loss", "accuracy", "mae", "rmse", "r2"
@@ -32,6 +34,8 @@ class Evaluation(TypedDict):
     r2: NotRequired[float]
     mean_depth: NotRequired[float]
     """steps of layers that a token takes, where that differs"""
+    mean_span: NotRequired[float]
+    """tokens that a head looks back, where that is learned"""
 
 
 class Sample(TypedDict):
@@ -172,6 +176,8 @@ class Row(TypedDict):
     state_bytes: float | None
     mean_depth: NotRequired[float | None]
     """steps of layers that a held-out token takes, where that differs by token"""
+    mean_span: NotRequired[float | None]
+    """tokens that a head looks back, ramp included, where that is learned"""
     leaks: str | None
     by_position: list[list[float]] | None
     sample: Sample | None
@@ -240,6 +246,17 @@ class Results(TypedDict):
 def finished(results: Results) -> list[Row]:
     """Rows of members that were trained to the end, best first."""
     return [row for row in results["rows"] if row["status"] == "done"]
+
+
+def told(row: Row, mean: Mean) -> float | None:
+    """What a member's evaluations told of ``mean``; None: nothing."""
+    value: float | None = dict(row).get(mean.name)  # type: ignore[assignment]
+    return value
+
+
+def told_means(rows: Sequence[Row]) -> list[Mean]:
+    """The means that some of ``rows`` tell."""
+    return [mean for mean in MEANS.values() if any(told(row, mean) is not None for row in rows)]
 
 
 def points(results: Results) -> list[Point]:

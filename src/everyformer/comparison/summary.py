@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -55,8 +55,6 @@ def member_row(
         if METRICS[metric].share:
             interval = [max(0.0, interval[0]), min(1.0, interval[1])]
     decoding = first.get("decoding") or {}
-    depths = [run["evaluation"].get("mean_depth") for run in runs]
-    told = [depth for depth in depths if depth is not None]
     times = {key: spent for key, spent in decoding.items() if key.isdigit() and spent is not None}
     return {
         "member": member,
@@ -74,7 +72,8 @@ def member_row(
         "peak_bytes": max((run["peak_bytes"] for run in runs if run["peak_bytes"]), default=None),
         "decode_ms": times,
         "state_bytes": decoding.get("state"),
-        "mean_depth": statistics.mean(told) if told else None,
+        "mean_depth": _mean(run["evaluation"].get("mean_depth") for run in runs),
+        "mean_span": _mean(run["evaluation"].get("mean_span") for run in runs),
         "leaks": first.get("leaks"),
         "by_position": first.get("by_position"),
         "sample": first.get("sample"),
@@ -88,6 +87,12 @@ def member_row(
         "letters": [],
         "same_as": [],
     }
+
+
+def _mean(told: Iterable[float | None]) -> float | None:
+    """Of what some runs tell; None: no run does."""
+    known = [value for value in told if value is not None]
+    return statistics.mean(known) if known else None
 
 
 def mean_interval(values: Sequence[float]) -> list[float]:

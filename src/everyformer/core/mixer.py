@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import torch
@@ -44,7 +44,9 @@ class Mixer(nn.Module):
     """whether it can read rows of the past beside its own tokens (`everyformer.memory`)"""
     crosses: ClassVar[bool] = False
     """whether ``context`` may be given"""
-    with_feedforward: ClassVar[bool] = True
+    positionless: ClassVar[str] = "has none (it does not compare queries with keys)"
+    """of a mixer that takes no such positions: why, said behind its name"""
+    with_feedforward: bool = True
     """False where the mixer holds its own channel projections (gMLP), so a block adds none"""
     shares_heads: ClassVar[bool] = False
     """whether it can be some of a layer's heads beside other mixers: its constructor then takes
@@ -135,6 +137,11 @@ class Mixer(nn.Module):
         """The same module by its literal equation: slow, any dtype, the definition."""
         raise NotImplementedError
 
+    @classmethod
+    def feeds(cls, options: Mapping[str, Any]) -> bool:
+        """`with_feedforward` of one that is built with these options."""
+        return cls.with_feedforward
+
     def join(self, first: Mixer) -> None:
         """Take over what all layers of a stack hold together from the first layer's mixer of the
         same kind."""
@@ -143,6 +150,12 @@ class Mixer(nn.Module):
         """Told before every step of a training: what moves once a step, not by gradients, moves.
 
         A mixer that has such parts also finds out by itself, since not every loop tells.
+        """
+
+    def end_step(self) -> None:
+        """Told after every step of a training: what must lie within bounds is set back into them.
+
+        A mixer that has such parts also does so by itself, since not every loop tells.
         """
 
     @property

@@ -13,8 +13,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-MEANS = {"depth": "mean_depth"}
-"""what can be told of a token, and what its mean is called: layers' steps that it took"""
+from everyformer.core.means import MEANS
 
 
 class Tally:
@@ -26,7 +25,7 @@ class Tally:
     def means(self) -> dict[str, float]:
         """The mean of everything that was told, by the names in `MEANS`."""
         pairs = zip(MEANS.values(), self.sums.tolist(), strict=True)
-        return {name: total / count for name, (total, count) in pairs if count}
+        return {mean.name: total / count for mean, (total, count) in pairs if count}
 
 
 _open: ContextVar[Tally | None] = ContextVar("tally", default=None)

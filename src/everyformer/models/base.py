@@ -123,6 +123,13 @@ class Model(nn.Module):
             if isinstance(part, Mixer):
                 part.begin_step()
 
+    @final
+    def end_step(self) -> None:
+        """Told after every training step, before weights are averaged, saved or evaluated."""
+        for part in self.modules():
+            if isinstance(part, Mixer):
+                part.end_step()
+
     def positions_read(self, rows: int) -> int | None:
         """Positions of so many pictures that layers read; None of texts, whose tokens are counted.
 
@@ -143,7 +150,7 @@ class Model(nn.Module):
             keep = None if mask is None else mask.keep
             real = inputs.shape[:2].numel() if keep is None else int(keep.sum())
             real += len(inputs) * (self.config.pooling == "class")
-            counts = dict.fromkeys(("commitment", "codebook", "ponder"), real)
+            counts = dict.fromkeys(("commitment", "codebook", "ponder", "span"), real)
         if self.config.genes["memory"].get("reconstruction_norm") == "sum":
             counts["compression"] = 0
         return counts

@@ -24,6 +24,8 @@ from everyformer.models.layers import decoder_config, encoder_config
 
 FIELDS = frozenset(field_types(ModelConfig)) - {"genes"}
 """of a model, by which they are given"""
+FED = ("expansion", "feedforward", "feedforward_bias", "feedforward_chunk")
+"""options of blocks that have a feed-forward"""
 ROLES = ("encoder", "cross")
 """genes whose options are given as ``<gene>_options`` alone: they are mixers as well"""
 
@@ -144,9 +146,9 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
     own = {"block": dict(genes.block), **genes.model}
     draft = _Draft(name, own, dict(genes.choices))
     differing = genes.tasks.get(task, {})
-    # genes first: they decide which other options there are
+    # genes first: they decide which other options there are, and mixers whether blocks feed
     for given in (differing, options):
-        for key in sorted(given, key=lambda name: name not in GENES):
+        for key in sorted(given, key=lambda name: (name not in GENES, name in FED)):
             draft.put(key, given[key])
     fields = {"member": name, "task": task, "schedule": draft.schedule, **draft.fields}
     config = from_dict(ModelConfig, to_dict(fields | draft.genes))
@@ -273,8 +275,7 @@ class _Draft:
             for name, choice in self.genes.items()
             if name not in ROLES
         }
-        fed = ("expansion", "feedforward", "feedforward_bias", "feedforward_chunk")
-        if not MIXERS.get(mixer).with_feedforward and key in fed:
+        if key in FED and not MIXERS.get(mixer).feeds(self.genes["mixer"].options):
             raise GeneError(
                 f"mixer '{mixer}' holds its own channel projections, so its blocks have no "
                 f"feed-forward and '{key}' has no meaning; its own options: "

@@ -34,7 +34,7 @@ class PositionGene(Gene):
         if not mixer.accepts_positions:
             raise GeneError(
                 f"position '{name}' acts on {acts_on.replace('-', ' and ')}, but mixer "
-                f"'{mixer.name}' has none (it does not compare queries with keys): use position "
+                f"'{mixer.name}' {mixer.positionless}: use position "
                 f"'sinusoidal', 'learned' or none with '{mixer.name}', or a softmax attention with "
                 f"'{name}'"
             )

@@ -7,11 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from everyformer.benchmark.points import BASELINE
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Interval, Results, Row, finished, points
+from everyformer.comparison.results import (
+    Interval,
+    Results,
+    Row,
+    finished,
+    points,
+    told,
+    told_means,
+)
 from everyformer.core.memory import size
 from everyformer.core.wording import listed
 from everyformer.report.escaping import safe
@@ -191,9 +200,8 @@ def _columns(results: Results) -> list[Column]:
                 "memory of a text as it is written", lambda row: row["state_bytes"], size, "lower"
             )
         )
-    if any(row.get("mean_depth") is not None for row in rows):
-        title = "steps of layers that a token takes"
-        columns.append(Column(title, lambda row: row.get("mean_depth"), "{:.2f}".format))
+    for mean in told_means(rows):
+        columns.append(Column(mean.title, partial(told, mean=mean), "{:.2f}".format))
     if results["bench"]:
         columns.append(Column("faster than attention from (tokens)", lambda r: _from(r, results)))
     return columns

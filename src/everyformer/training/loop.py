@@ -212,6 +212,9 @@ class _Job:
         norm = clip_gradients(self.model.parameters(), config.clip)
         self._check_finite({**losses, "norm of the gradient": norm}, f"in step {state.steps + 1}")
         self.optimiser.step()
+        settle: Any = getattr(self.model, "end_step", None)
+        if settle is not None:
+            settle()
         if self.average is not None:
             self.average.update(self.model)
         state.steps += 1

@@ -112,8 +112,21 @@ class KeyValueState(State):
         if self.keep is None:
             first = size - count
             return KeyValueState(self.seen, self.keys[:, :, first:], self.values[:, :, first:])
+        return self._picked(self._real_last()[:, size - count :])
+
+    def side_by_side(self) -> KeyValueState:
+        """With the real tokens of each row behind all other slots, so that nothing parts them."""
+        if self.keep is None:
+            return self
+        return self._picked(self._real_last())
+
+    def _real_last(self) -> Tensor:
+        """The slots (B, S) of each row, those that hold nothing first."""
+        return torch.argsort(self.slots()[0].to(torch.uint8), dim=1, stable=True)
+
+    def _picked(self, order: Tensor) -> KeyValueState:
+        """The slots at ``order`` (B, n) alone."""
         keep, positions = self.slots()
-        order = torch.argsort(keep.to(torch.uint8), dim=1, stable=True)[:, size - count :]
         return KeyValueState(
             seen=self.seen,
             keys=gather_rows(self.keys.transpose(1, 2), order).transpose(1, 2),

@@ -1,0 +1,23 @@
+"""Means that evaluations tell beside losses (`everyformer.core.tally`): what they are called."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mean(NamedTuple):
+    """What the mean of something is called."""
+
+    name: str
+    """in evaluations and results"""
+    title: str
+    """in a sentence or over a column"""
+    brief: str
+    """where there is little room"""
+
+
+MEANS = {
+    "depth": Mean("mean_depth", "steps of layers that a token takes", "steps a token"),
+    "span": Mean("mean_span", "tokens that a head looks back, ramp included", "span of a head"),
+}
+"""what can be told of a token, or of the heads that read it"""

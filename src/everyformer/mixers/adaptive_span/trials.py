@@ -1,0 +1,46 @@
+"""What the laws try adaptive attention span on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from everyformer.core.trials import LENGTH, LONGEST, Make, Pair, Trials, output
+
+
+def _limits(make: Make) -> list[Pair]:
+    """A whole span and p = 0 is attention, where the own token counts; a bias by distance that
+    fades out is a ramp."""
+    plain = make("attention")
+    wide = make("adaptive-span", window=2 * LENGTH, ramp=1, include_self=True)
+    still = make("adaptive-span", window=LONGEST, ramp=4, dynamic=True)
+    fixed = make("adaptive-span", window=LONGEST, ramp=4)
+    with torch.no_grad():
+        wide.load_state_dict(plain.state_dict(), strict=False)
+        wide.table.zero_()
+        wide.spans.fill_(1)
+        _copy(fixed, still)
+        still.spans_of.weight.zero_()
+        fixed.spans.copy_(still.spans_of.bias.sigmoid())
+    return [
+        ("a span over everything is attention", output(wide), output(plain)),
+        ("dynamic spans with v = 0 are S sigma(b)", output(still), output(fixed)),
+    ]
+
+
+def _copy(from_: Any, to: Any) -> None:
+    to.load_state_dict(from_.state_dict() | {n: p for n, p in to.named_parameters() if "of" in n},
+                       strict=False)  # fmt: skip
+
+
+TRIALS = Trials(
+    variants=(
+        {"window": 8, "ramp": 4, "start": 0.3},
+        {"window": 40, "ramp": 3, "include_self": True, "start": 0.1},
+        {"window": 12, "ramp": 5, "dynamic": True, "dynamic_bias": 0.0},
+        {"window": 5, "ramp": 5, "per": "layer", "start": 1.0, "persistent": 3},
+    ),
+    causal=({"window": 6, "ramp": 2, "ramp_origin": "own", "start": 0.4},),
+    limits=_limits,
+)
