@@ -65,6 +65,8 @@ _EXACT_SEGMENTS: dict[str, Any] = {
     "dropout": 0.0, "embedding_dropout": 0.0, "memory_options": {"same_length": "always"}
 }  # fmt: skip
 """of a policy, which learns from segments what it did step by step"""
+_SAME_FEATURES: dict[str, Any] = {"redraw": None}
+"""of a policy, which learns with the features that it acted with"""
 _ACTING: dict[str, Any] = {
     "position": None,
     "mixer": Choice("attention", {**_BIASED.options, "attention_dropout": 0.1}),
@@ -319,14 +321,14 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "performer", "Performer: softmax attention by FAVOR+", "Choromanski et al.", 2021,
-        "2009.14794", _genes(mixer="performer"), ALL_TASKS, _KERNEL,
+        "2009.14794", _genes(mixer="performer", tasks={POLICY: _SAME_FEATURES}), ALL_TASKS, _KERNEL,
         "positive features estimate softmax attention better than trigonometric ones, orthogonal "
         "rows better than independent ones where norms are small, with an error like 1/M",
         group="low rank and kernels",
     ),
     Member(
         "rfa", "Random feature attention", "Peng et al.", 2021, "2103.02143",
-        _genes(mixer="rfa"), ALL_TASKS, _KERNEL,
+        _genes(mixer="rfa", tasks={POLICY: _SAME_FEATURES}), ALL_TASKS, _KERNEL,
         "a language model with the gate needs fewer bits than without it and than linear attention "
         "with elu features; a token costs the same after any number of tokens",
         group="low rank and kernels",
@@ -357,7 +359,8 @@ FAMILY: tuple[Member, ...] = (
               wiring="post", block={"feedforward": "relu", "dropout": 0.1},
               model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
                      "scale_embedding": True},
-              tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
+              tasks={PIXELS: {"position": None}, ENLARGE: {"position": None},
+                     POLICY: {"dropout": 0.0}}),
         (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION, POLICY),
         Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
              "2 (q + m) d; 2-D: of q_h + m_h rows"),
