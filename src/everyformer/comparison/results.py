@@ -10,7 +10,15 @@ from typing import Any, Literal, NotRequired, TypedDict
 from everyformer.benchmark.points import Point
 
 Metric = Literal[
-    "bits_per_byte", "bits_per_dim", "loss", "action_loss", "accuracy", "mae", "rmse", "r2"
+    "bits_per_byte",
+    "bits_per_dim",
+    "loss",
+    "action_loss",
+    "accuracy",
+    "mae",
+    "rmse",
+    "r2",
+    "return",
 ]
 """see `comparison.metrics.METRICS`"""
 Interval = list[float]
@@ -31,7 +39,8 @@ class Evaluation(TypedDict):
     rmse: NotRequired[float]
     r2: NotRequired[float]
     mean_depth: NotRequired[float]
-    """steps of layers that a token takes, where that differs"""
+    """steps of layers that a token takes, where that differs; of policies there is ``return`` too,
+    which is a word of Python's own"""
 
 
 class Sample(TypedDict):
@@ -249,7 +258,8 @@ def points(results: Results) -> list[Point]:
 
 def quality_of(evaluation: Evaluation, metric: Metric) -> float:
     """The number that members are ranked by."""
-    return evaluation[metric]
+    found: Any = evaluation
+    return float(found[metric])
 
 
 def interval_of(evaluation: Evaluation, metric: Metric) -> Interval | None:

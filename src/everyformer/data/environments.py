@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.plain import from_json
@@ -19,11 +22,16 @@ from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.episodes import shape_of
+from everyformer.data.episodes import as_states, shape_of
 from everyformer.models.config import DEFAULT_LENGTH
 from everyformer.models.options import EpisodeShape
 from everyformer.rl.build import STEPS, EnvironmentConfig, make_environment, options_of, spaces_of
+from everyformer.rl.collection import collect
+from everyformer.rl.recipes import recipe
 from everyformer.rl.spaces import Space
+
+SHOWN = 64
+"""steps of an episode that models are looked into with"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,7 +50,17 @@ class EnvironmentDataset(Dataset):
         raise DataError(f"{self.name} holds no rows: a policy learns from what it does there")
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
-        raise DataError(f"{self.name} holds no rows: a policy is measured by playing there")
+        """One episode of random actions, its first steps, to look into a policy with; a policy is
+        measured by playing."""
+        policy = recipe("random", self.environment)
+        [episode] = collect(self.environment, policy, 1).episodes
+        seen = as_states(self.observation_space, episode.observations[:SHOWN])
+        done = episode.actions[:SHOWN]
+        done = done.astype(np.int64 if self.action_space.discrete else np.float32)
+        inputs, targets = torch.from_numpy(seen)[None, : len(done)], torch.from_numpy(done)[None]
+        first = torch.zeros(inputs.shape[:2], dtype=torch.bool)
+        first[:, 0] = True
+        yield Batch(inputs=inputs, targets=targets, reset=first)
 
     @property
     def own_options(self) -> dict[str, Any]:

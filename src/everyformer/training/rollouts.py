@@ -26,6 +26,7 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.episodes import as_states
 from everyformer.models import ppo
+from everyformer.models.options import PolicyOptions
 from everyformer.models.policy import PolicyModel
 from everyformer.rl.endless import EndlessRows
 from everyformer.training.carry import Carry
@@ -55,6 +56,11 @@ TENSORS = ("inputs", "targets", "reset", "advantages", "before", "values", "retu
 PLAYED = ("inputs", "targets", "reset", "before", "values", "rewards", "following", "over")
 
 
+def minibatches(options: PolicyOptions, number: int, size: int) -> int:
+    """Steps of a turn of ``number`` environments, of ``size`` rows each."""
+    return number // size * (options.horizon // options.segment) * options.epochs
+
+
 class Rollouts(Carry):
     """What a policy does, turn by turn.
 
@@ -78,10 +84,10 @@ class Rollouts(Carry):
         self._state: StackState | None = None
         self._turn: Turn | None = None
         self._size = size
-        self._groups = dataset.number // size * (self._options.horizon // self._options.segment)
-        """minibatches of an epoch"""
-        self._minibatches = self._groups * self._options.epochs
+        self._minibatches = minibatches(self._options, dataset.number, size)
         """of a turn"""
+        self._groups = self._minibatches // self._options.epochs
+        """of an epoch"""
         self._step = -1
         self._chosen: StackState | None = None
         self._given = 0
