@@ -28,6 +28,7 @@ from everyformer.core.tasks import (
     LM,
     MLM,
     PIXELS,
+    POLICY,
     SEQ2SEQ,
     SERIES,
     SERIES_NUMBER,
@@ -60,6 +61,12 @@ def _genes(**chosen: Any) -> Genes:
     return Genes(plain_genes() | own, **chosen)
 
 
+_EXACT_SEGMENTS: dict[str, Any] = {
+    "dropout": 0.0, "embedding_dropout": 0.0, "memory_options": {"same_length": "always"}
+}  # fmt: skip
+"""of a policy, which learns from segments what it did step by step"""
+_SAME_FEATURES: dict[str, Any] = {"redraw": None}
+"""of a policy, which learns with the features that it acted with"""
 _ACTING: dict[str, Any] = {
     "position": None,
     "mixer": Choice("attention", {**_BIASED.options, "attention_dropout": 0.1}),
@@ -188,8 +195,9 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "transformer-xl", "Transformer-XL: a memory of segments", "Dai et al.", 2019, "1901.02860",
         _genes(position="xl-relative", memory="segment", wiring="post", block={"dropout": 0.1},
-              model={"embedding_dropout": 0.1, "scale_embedding": True}),
-        (LM,),
+              model={"embedding_dropout": 0.1, "scale_embedding": True},
+              tasks={POLICY: _EXACT_SEGMENTS}),
+        (LM, POLICY),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, L (L + M) flags",
              "M d, constant"),
         "the loss falls with a longer memory in evaluation than in training, and the first tokens "
@@ -216,7 +224,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(position=Choice("xl-relative", {"start_std": 0.0}),
                memory=Choice("segment", {"same_length": "always"}),
                wiring="gated", block={"feedforward": "relu"}),
-        (LM,),
+        (LM, POLICY),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, 12 L d^2 for the gates",
              "M d, constant"),
         "at the start it is near the identity, so that a policy can learn to react before it "
@@ -352,21 +360,22 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "performer", "Performer: softmax attention by FAVOR+", "Choromanski et al.", 2021,
-        "2009.14794", _genes(mixer="performer"), ALL_TASKS, _KERNEL,
+        "2009.14794", _genes(mixer="performer", tasks={POLICY: _SAME_FEATURES}), ALL_TASKS, _KERNEL,
         "positive features estimate softmax attention better than trigonometric ones, orthogonal "
         "rows better than independent ones where norms are small, with an error like 1/M",
         group="low rank and kernels",
     ),
     Member(
         "rfa", "Random feature attention", "Peng et al.", 2021, "2103.02143",
-        _genes(mixer="rfa"), ALL_TASKS, _KERNEL,
+        _genes(mixer="rfa", tasks={POLICY: _SAME_FEATURES}), ALL_TASKS, _KERNEL,
         "a language model with the gate needs fewer bits than without it and than linear attention "
         "with elu features; a token costs the same after any number of tokens",
         group="low rank and kernels",
     ),
     Member(
         "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
-        _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
+        _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION,
+                                   POLICY),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
              "2 K w d, constant"),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
@@ -389,8 +398,9 @@ FAMILY: tuple[Member, ...] = (
               wiring="post", block={"feedforward": "relu", "dropout": 0.1},
               model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
                      "scale_embedding": True},
-              tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
+              tasks={PIXELS: {"position": None}, ENLARGE: {"position": None},
+                     POLICY: {"dropout": 0.0}}),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION, POLICY),
         Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
              "2 (q + m) d; 2-D: of q_h + m_h rows"),
         "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
@@ -406,7 +416,7 @@ FAMILY: tuple[Member, ...] = (
                      "final_norm_eps": 1e-6},
               model={"tie": False},
               tasks={PIXELS: {"position": None}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY),
         Cost(1.5, 1, "O(L s d + L^2 d / s) time, O(L^1.5 d) with s = sqrt(L); O(L d) memory",
              "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
         "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
@@ -415,7 +425,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
-        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION),
+        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY),
         Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
              "2 (w + g) d; global tokens in a causal one are this library's extension"),
         "windows that grow from layer to layer model text better than windows of one size or that "
@@ -425,7 +435,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
-        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION),
+        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY),
         Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
              "tokens in the window, at random and for all",
              "2 n s d, n blocks that a later one may read; the causal form is this library's "
@@ -450,7 +460,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
-        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION),
+        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY),
         Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
              "2 (s + 1) d L / n; shifts to s"),
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
@@ -472,7 +482,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
         "2006.04768", _genes(mixer=Choice("linformer", {"causal_chunk": 64})),
-        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION),
+        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION, POLICY),
         Cost(2, 2, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
              "2 d (t k / c + c)"),
         "an extension of ours: exactly causal, with slots for segments that are complete",

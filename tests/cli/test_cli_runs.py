@@ -310,7 +310,7 @@ def test_pictures_are_classified_and_drawn(say: Say, tree: Path, refused: Refuse
     assert code == 0, err
     assert "accuracy" in out
     assert json.loads(say("eval", "seen", "--json")[1])["data"]["classes"]
-    assert "pixels, super-resolution and decision runs generate" in refused("generate", "seen")
+    assert "super-resolution, decision and policy runs generate" in refused("generate", "seen")
     few = ("--training.evaluate-sequences", "4")
     assert say("train", "aft-simple", "--task", "pixels", *common, *few, "--out", "drawn")[0] == 0
     code, out, err = say("generate", "drawn", "--images", "2", "--out", "two.png")

@@ -16,7 +16,7 @@ import pytest
 from matplotlib.image import imread
 from PIL import Image
 
-from everyformer.core.tasks import ALL_TASKS
+from everyformer.core.tasks import ALL_TASKS, TASKS
 from everyformer.family import list_members
 from everyformer.rl import (
     EnvironmentConfig,
@@ -29,6 +29,7 @@ from everyformer.rl import (
 Say = Callable[..., tuple[int, str, str]]
 
 TEXT = ("--data", "text.txt", "--tokenizer", "chars", "--length", "16")
+TRACK = ("--env", "everyformer/MemoryTrack-v0", "--env.number", "2")
 DATA = {
     "lm": TEXT,
     "mlm": TEXT,
@@ -44,6 +45,7 @@ DATA = {
     "regress-image": ("--data", "numbers.npz", "--model.patch", "2"),
     "regress-series": ("--data", "waves", "--length", "16"),
     "decision": ("--data", "paths", "--data.context", "4"),
+    "policy": (*TRACK, "--model.policy.horizon", "16", "--model.policy.segment", "8"),
 }
 SIZES = (
     *("--width", "8", "--layers", "1", "--heads", "2", "--batch", "2", "--steps", "2"),
@@ -93,7 +95,8 @@ def test_a_member_trains_is_measured_and_generates(
     assert "2 steps" in out
     code, out, err = say("eval", run, "--json", "--sequences", "2")
     assert code == 0, err
-    assert math.isfinite(json.loads(out)["evaluation"]["loss"])
+    found = json.loads(out)["evaluation"]
+    assert math.isfinite(found[0]["return"] if TASKS[task].interacts else found["loss"])
     WRITES.get(task, refused)(say, run, task)
 
 
@@ -132,7 +135,7 @@ def refused(say: Say, run: str, task: str) -> None:
     code, out, err = say("generate", run)
     assert (code, out) == (2, "")
     sentence = f"the run in {run} has the task {task}: only lm, seq2seq, pixels, super-resolution"
-    assert f"{sentence} and decision runs generate" in err
+    assert f"{sentence}, decision and policy runs generate" in err
 
 
 def episodes(say: Say, run: str, task: str) -> None:
@@ -148,4 +151,5 @@ WRITES: dict[str, Callable[[Say, str, str], None]] = {
     "pixels": pictures,
     "super-resolution": pictures,
     "decision": episodes,
+    "policy": episodes,
 }

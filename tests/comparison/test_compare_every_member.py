@@ -23,6 +23,7 @@ from everyformer.report import learned
 from everyformer.report import pictures as pictures_of
 from everyformer.rl import EnvironmentConfig, collect, recipe, write_trajectories
 
+TRACK = ("--env", "everyformer/MemoryTrack-v0", "--env.number", "2")
 DATA = {
     "lm": ("--data", "text.txt", "--length", "16"),
     "mlm": ("--data", "text.txt", "--length", "16"),
@@ -36,6 +37,7 @@ DATA = {
     "regress-image": ("--data", "digits", "--model.patch", "4"),
     "regress-series": ("--data", "waves", "--length", "16"),
     "decision": ("--data", "paths", "--data.context", "4"),
+    "policy": (*TRACK, "--model.policy.horizon", "16", "--model.policy.segment", "8"),
 }
 SIZES = (
     *("--lengths", "--width", "8", "--layers", "1", "--heads", "2", "--batch", "2"),

@@ -13,7 +13,7 @@ from everyformer.core.state import named_tensors
 from everyformer.data.streams import training_segment
 from everyformer.data.text import TextDataset
 from everyformer.memory.base import memories_of
-from everyformer.training.carry import Carry
+from everyformer.training.carry import TextCarry
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
 from everyformer.training.evaluate import evaluate
@@ -53,7 +53,7 @@ def model(name: str, seed: int = 0, **more: object) -> torch.nn.Module:
 @BOTH
 def test_a_step_goes_on_where_the_rows_of_the_last_ended(name):
     made, data = model(name).train(), text()
-    carry = Carry(made)
+    carry = TextCarry(made)
     state = made.init_state(4)
     for step in range(4):
         batch = training_segment(data, step, 4)
@@ -76,7 +76,7 @@ def test_a_step_goes_on_where_the_rows_of_the_last_ended(name):
 @BOTH
 def test_slices_carry_their_own_rows(name):
     made, data = model(name).train(), text()
-    whole, halves = Carry(made), Carry(made)
+    whole, halves = TextCarry(made), TextCarry(made)
     for step in range(4):
         batch = training_segment(data, step, 4)
         sums = []
@@ -91,7 +91,7 @@ def test_slices_carry_their_own_rows(name):
 @BOTH
 def test_what_is_carried_is_saved_and_taken_up(name):
     made, data = model(name).train(), text()
-    carry, other = Carry(made), Carry(made)
+    carry, other = TextCarry(made), TextCarry(made)
     for step in range(3):
         backward(made, training_segment(data, step, 4), WORLD, slices=2, carry=carry)
     other.fill({k: v.clone() for k, v in carry.tensors().items()})

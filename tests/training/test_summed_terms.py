@@ -11,7 +11,7 @@ import everyformer as ef
 from everyformer.data.batch import Batch
 from everyformer.data.streams import training_segment
 from everyformer.data.text import TextDataset
-from everyformer.training.carry import Carry
+from everyformer.training.carry import TextCarry
 from everyformer.training.distributed import World
 from everyformer.training.step import backward
 
@@ -57,7 +57,7 @@ def functions_gradients(made: torch.nn.Module) -> dict[str, Tensor]:
 @pytest.mark.parametrize("slices", [2, 3, 6])
 def test_slices_change_no_loss_of_a_compression(norm: str, reconstruction: str, slices: int):
     whole, parts = (model(norm, reconstruction) for _ in range(2))
-    state, carry = whole.init_state(ROWS), Carry(parts)
+    state, carry = whole.init_state(ROWS), TextCarry(parts)
     for batch in segments():
         whole.zero_grad()
         out = whole(batch.inputs, targets=batch.targets, mask=batch.mask, state=state)
@@ -83,7 +83,7 @@ def test_slices_of_uneven_rows_change_no_loss_of_a_compression(
     tokens = torch.randint(0, 11, (6, 9), generator=torch.Generator().manual_seed(2))
     keep = torch.arange(8) < torch.tensor([8, 7, 8, 8, 2, 6])[:, None]
     batch = Batch(tokens[:, :8], tokens[:, 1:].masked_fill(~keep, -100), keep)
-    states = [Carry(made) for _ in range(2)]
+    states = [TextCarry(made) for _ in range(2)]
     for _ in range(2):
         made.zero_grad()
         whole = backward(made, batch, WORLD, carry=states[0])
@@ -101,7 +101,7 @@ def test_a_batch_of_the_same_rows_twice_has_twice_the_sum_and_the_same_mean():
     twice = Batch(batch.inputs.repeat(2, 1), batch.targets.repeat(2, 1), None)
     for norm, times in (("sum", 2), ("mean", 1)):
         made = model(norm, "attention")
-        once, both = (backward(made, b, WORLD, carry=Carry(made)) for b in (batch, twice))
+        once, both = (backward(made, b, WORLD, carry=TextCarry(made)) for b in (batch, twice))
         assert both["compression"] == pytest.approx(times * once["compression"], rel=1e-10)
 
 

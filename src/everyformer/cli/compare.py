@@ -12,15 +12,20 @@ from everyformer.cli.comparison_table import render
 from everyformer.cli.console import emit
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.parsing import parse, peek, say
+from everyformer.cli.playing import environment_words
 from everyformer.comparison.config import OWN, CompareConfig, own_genes
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
 from everyformer.core.gene import plain_choice
+from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.family import names
 from everyformer.genes import GENES
+from everyformer.training.config import TrainingConfig
 
 NAMES = names()
+POLICY_STEPS = 100_000
+"""steps of an environment that every policy may play"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +40,7 @@ class CompareOptions(CompareConfig):
 
 def run(words: Sequence[str]) -> int:
     """Compare, print the table, and say where the report is."""
+    words = environment_words(words)
     options = parse(
         CompareOptions,
         words,
@@ -44,7 +50,7 @@ def run(words: Sequence[str]) -> int:
             "everyformer compare attention aft-conv gmlp --data mytext.txt --budget-seconds 60",
             "everyformer compare attention gmlp --data digits --seeds 3 --match parameters",
         ),
-        default=_begun_options(words) or CompareOptions(genes=_genes(words)),
+        default=_begun_options(words) or _default(words),
         names=NAMES,
     )
     from everyformer.comparison.compare import run_comparison
@@ -74,6 +80,18 @@ def run(words: Sequence[str]) -> int:
         print(render(done.results))
         print(f"\nreport  {done.folder / 'report.html'}")
     return 1 if any(row["status"] != "done" for row in done.rows) else 0
+
+
+def _default(words: Sequence[str]) -> CompareOptions:
+    """What holds where nothing is said; policies have the trainings of their task, and a budget in
+    steps of the environment."""
+    if peek(words, "--data.env") is None:
+        return CompareOptions(genes=_genes(words))
+    [task] = tasks_that("interacts")
+    training = TrainingConfig(
+        budget_tokens=POLICY_STEPS, checkpoint_every=None, **TASKS[task].training
+    )
+    return CompareOptions(genes=_genes(words), training=training)
 
 
 def _genes(words: Sequence[str]) -> dict[str, Choice]:

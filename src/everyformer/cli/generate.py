@@ -60,7 +60,7 @@ def run(words: Sequence[str]) -> int:
         return _text(trained, options)
     raise UnsupportedError(
         f"the {'model' if trained.saved else 'run'} in {options.run} has the task {trained.task}: "
-        "only lm, seq2seq, pixels, super-resolution and decision runs generate"
+        "only lm, seq2seq, pixels, super-resolution, decision and policy runs generate"
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.cli.console import table
-from everyformer.cli.parsing import say
+from everyformer.cli.parsing import say, take
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, EveryformerError
 from everyformer.core.files import expanded
@@ -21,6 +21,7 @@ from everyformer.rl.build import EnvironmentConfig
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
     from everyformer.models.decision import DecisionModel
+    from everyformer.models.policy import PolicyModel
     from everyformer.rl.trajectories import Trajectories
 
 PREFIX = "--env."
@@ -56,6 +57,27 @@ def take_environment(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return {**single, **mask}, rest
 
 
+def environment_words(words: Sequence[str]) -> list[str]:
+    """``words`` with an environment and its options as the data that is played: --env NAME,
+    --env.mask, --env.number, and options of its own as --env.OPTION.
+
+    Raises:
+        ConfigError: an option without a value.
+    """
+    options, rest = take_environment(words)
+    name, rest = take(rest, "--env")
+    said = [] if name is None else ["--data.env", name]
+    own = {"mask": "--data.env-mask", "number": "--data.env-number"}
+    for option, flag in own.items():
+        if option in options:
+            value = options.pop(option)
+            said += [flag, *map(str, value if isinstance(value, list) else [value])]
+    if options:
+        pairs = (f"{option}={json.dumps(value)}" for option, value in options.items())
+        said += ["--data.env-options", *pairs]
+    return [*rest, *said]
+
+
 def check_playing(trained: TrainedRun, play: PlayConfig, options: dict[str, Any]) -> bool:
     """Whether episodes are to be played.
 
@@ -63,7 +85,8 @@ def check_playing(trained: TrainedRun, play: PlayConfig, options: dict[str, Any]
         ConfigError: options of that for a run that does not act.
     """
     if TASKS[trained.task].acts:
-        return play != PlayConfig() or bool(options)
+        asked = play != PlayConfig() or bool(options)
+        return asked or TASKS[trained.task].interacts
     given = [name for name in ("env", "target", "episodes", "delayed", "rolling", "parallel")
              if getattr(play, name) != getattr(PlayConfig, name)]  # fmt: skip
     given += [f"env.{name}" for name in options]
@@ -81,7 +104,7 @@ def played_by(
     """Episodes for every target that is asked for."""
     from everyformer.generation import playing
 
-    model = cast("DecisionModel", trained.model(average))
+    model = cast("DecisionModel | PolicyModel", trained.model(average))
     environment = environment_of(trained, play, options)
     data = trained.values.get("data", {})
     delayed = data.get("delayed", False) if play.delayed is None else play.delayed
@@ -119,7 +142,7 @@ def environment_of(
 
 
 def targets_of(
-    trained: TrainedRun, model: DecisionModel, play: PlayConfig
+    trained: TrainedRun, model: DecisionModel | PolicyModel, play: PlayConfig
 ) -> tuple[float | None, ...]:
     """The returns that are asked for.
 
@@ -127,7 +150,8 @@ def targets_of(
         ConfigError: some are, of a model that reads none; or none, and the data's are not known.
     """
     chosen = model.config.decision
-    if chosen.body != "layers" or not chosen.return_to_go:
+    reads = TASKS[trained.task].recorded and chosen.body == "layers" and chosen.return_to_go
+    if not reads:
         if play.target:
             raise ConfigError(
                 f"--target {play.target[0]:g}: this {model.config.member} reads no return-to-go, "
@@ -147,7 +171,7 @@ def targets_of(
 
 def rows_of(found: Sequence[tuple[float | None, Trajectories]]) -> list[dict[str, Any]]:
     """What the episodes came to, a row a target."""
-    from everyformer.generation.playing import played
+    from everyformer.training.returns import played
 
     return [{"target": target, **played(each)} for target, each in found]
 

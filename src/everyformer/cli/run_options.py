@@ -18,6 +18,7 @@ from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import expanded
 from everyformer.core.gene import NONE, NoOptions
+from everyformer.core.tasks import tasks_that
 from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.training.spec import RunSpec, described, preset
@@ -104,6 +105,8 @@ def _default(
     if member is None:
         return _nothing()
     task = task or peek(words, "--task") or table.get("task")
+    if task is None and (peek(words, "--data.env") or table.get("data", {}).get("env")):
+        [task] = tasks_that("interacts")
     if task not in info(member).tasks:
         # refused later, when the data is known
         task = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from everyformer.cli.console import emit, facts
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import peek, say, take
+from everyformer.cli.playing import environment_words
 from everyformer.cli.run_options import (
     TrainOptions,
     named_member,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 def run(words: Sequence[str]) -> int:
     """Train, and say where the results are."""
-    words = _from_a_run(words)
+    words = _from_a_run(environment_words(words))
     options = _options(words)
     folder = run_folder(options)
 

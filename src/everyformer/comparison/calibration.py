@@ -222,10 +222,16 @@ def time_steps(run: RunSpec, dataset: Dataset, steps: int) -> dict[str, float]:
 
     ``seconds``, ``cpu_seconds`` of all threads, ``tokens``, ``flops``, and ``steps``: 1.
     """
+    from everyformer.data.environments import EnvironmentDataset
     from everyformer.training import train
     from everyformer.training.loop import WARM_UP_STEPS
+    from everyformer.training.rollouts import minibatches
     from everyformer.training.spec import build_run
 
+    if isinstance(dataset, EnvironmentDataset):
+        # whole turns, in which playing has its share
+        turn = minibatches(run.model.policy, dataset.number, run.training.batch)
+        steps = math.ceil(steps / turn) * turn
     training = dataclasses.replace(run.training, steps=WARM_UP_STEPS + steps)
     model = build_run(dataclasses.replace(run, training=training), dataset)
     result = train(model, dataset, training, show=False)

@@ -12,9 +12,10 @@ from everyformer.core.errors import MissingExtraError
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import EpisodeDataset
 from everyformer.generation.config import PlayConfig
-from everyformer.generation.playing import play, played
+from everyformer.generation.playing import play
 from everyformer.models.base import Model
 from everyformer.rl.build import is_registered
+from everyformer.training.returns import played
 
 if TYPE_CHECKING:
     from everyformer.models.decision import DecisionModel

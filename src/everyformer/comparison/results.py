@@ -12,7 +12,15 @@ from everyformer.benchmark.points import Point
 from everyformer.core.means import MEANS, Mean
 
 Metric = Literal[
-    "bits_per_byte", "bits_per_dim", "loss", "action_loss", "accuracy", "mae", "rmse", "r2"
+    "bits_per_byte",
+    "bits_per_dim",
+    "loss",
+    "action_loss",
+    "accuracy",
+    "mae",
+    "rmse",
+    "r2",
+    "return",
 ]
 """see `comparison.metrics.METRICS`"""
 Interval = list[float]
@@ -35,7 +43,8 @@ class Evaluation(TypedDict):
     mean_depth: NotRequired[float]
     """steps of layers that a token takes, where that differs"""
     mean_span: NotRequired[float]
-    """tokens that a head looks back, where that is learned"""
+    """tokens that a head looks back, where that is learned; of policies there is ``return`` too,
+    which is a word of Python's own"""
 
 
 class Sample(TypedDict):
@@ -266,7 +275,8 @@ def points(results: Results) -> list[Point]:
 
 def quality_of(evaluation: Evaluation, metric: Metric) -> float:
     """The number that members are ranked by."""
-    return evaluation[metric]
+    found: Any = evaluation
+    return float(found[metric])
 
 
 def interval_of(evaluation: Evaluation, metric: Metric) -> Interval | None:

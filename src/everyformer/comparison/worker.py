@@ -117,7 +117,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     if TASKS[dataset.task].writes and not TASKS[dataset.task].encodes:
         with doing(f"timing how fast {config.member} writes"):
             found["decoding"], found["decoding_spread"] = decoding_times(config)
-    if TASKS[dataset.task].acts:
+    if TASKS[dataset.task].recorded:
         with doing(f"playing with {config.member}"):
             found["played"] = returns_of(model, dataset, training.seed)
     if TASKS[dataset.task].continues:

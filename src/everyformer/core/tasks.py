@@ -6,14 +6,15 @@ name. A new one is a record here, a model, and data that serves it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
 SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
 SERIES, TEXT_NUMBER = "classify-series", "regress-text"
 IMAGE_NUMBER, SERIES_NUMBER = "regress-image", "regress-series"
-DECISION = "decision"
+DECISION, POLICY = "decision", "policy"
 TaskName = Literal[
     "lm",
     "mlm",
@@ -27,6 +28,7 @@ TaskName = Literal[
     "regress-image",
     "regress-series",
     "decision",
+    "policy",
 ]
 
 
@@ -37,7 +39,9 @@ class Task:
     name: str
     about: str
     """what goes in, and what comes out"""
-    reads: Literal["text", "labelled text", "parallel text", "pictures", "series", "episodes"]
+    reads: Literal[
+        "text", "labelled text", "parallel text", "pictures", "series", "episodes", "environment"
+    ]
     """the kind of data that it is learned from"""
     predicts: Literal["next", "hidden", "class", "number", "action"]
     """every next token or intensity, hidden tokens, one class or some numbers a row, or the action
@@ -52,6 +56,8 @@ class Task:
     """what a table is ranked by: the first of these that an evaluation has"""
     use: str = "eval {run}"
     """the words after `everyformer` that a trained run is first used by"""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """fields of `TrainingConfig` that its trainings have where nothing is said"""
 
     @property
     def classifies(self) -> bool:
@@ -94,6 +100,16 @@ class Task:
         return self.predicts == "action"
 
     @property
+    def recorded(self) -> bool:
+        """Whether it learns from episodes that others played."""
+        return self.reads == "episodes"
+
+    @property
+    def interacts(self) -> bool:
+        """Whether it learns from what it does itself."""
+        return self.reads == "environment"
+
+    @property
     def forward_only(self) -> bool:
         """Whether what is predicted would leak from what comes later."""
         return self.writes or self.acts
@@ -112,6 +128,11 @@ class Task:
     def continues(self) -> bool:
         """Whether it goes on with a text, from one segment to the next."""
         return self.writes and self.reads == "text"
+
+    @property
+    def carries(self) -> bool:
+        """Whether its rows go on with what others ended with, as texts and episodes do."""
+        return self.continues or self.interacts
 
     @property
     def translates(self) -> bool:
@@ -194,6 +215,16 @@ TASKS: dict[str, Task] = {
             DECISION, "returns-to-go, states and actions -> the next action", "episodes", "action",
             "decision:decision_model", "--data myepisodes", metrics=("action_loss",),
             use="eval {run} --episodes 20",
+        ),
+        Task(
+            POLICY, "what is seen of an environment, step by step -> the next action",
+            "environment", "action", "policy:PolicyModel", "--env CartPole-v1",
+            metrics=("return",), use="eval {run} --episodes 20",
+            training={
+                "batch": 8, "lr": 2.75e-4, "schedule": "linear", "min_lr_ratio": 0.036,
+                "warmup": 0.0, "weight_decay": 0.0, "betas": (0.9, 0.999), "eps": 1e-5,
+                "clip": 0.5, "evaluate_every": None, "evaluate_sequences": 20,
+            },
         ),
     )
 }  # fmt: skip

@@ -13,7 +13,10 @@ from everyformer.core.mask import Mask
 
 IGNORED = -100
 """The target of a position that is not scored (torch's own convention)."""
-BESIDE = ("labels", "neighbours", "returns", "actions", "timesteps")
+BESIDE = (
+    *("labels", "neighbours", "returns", "actions", "timesteps"),
+    *("reset", "advantages", "before", "values"),
+)
 """What models read beside the inputs, by the names of their arguments."""
 TENSORS = ("inputs", "targets", "keep", "documents", *BESIDE)
 
@@ -40,11 +43,20 @@ class Batch:
     separate: bool = False
     """Whether the targets are a sequence of their own (B, T), as a translation is."""
     returns: Tensor | None = None
-    """(B, K) float32, the return-to-go of each step of an episode."""
+    """(B, K) float32, the return-to-go of each step of an episode; of what a policy did, what its
+    values are to become."""
     actions: Tensor | None = None
     """(B, K) int64 or (B, K, N) float32, what was done at each step."""
     timesteps: Tensor | None = None
     """(B, K) int64, how many steps of its episode came before each."""
+    reset: Tensor | None = None
+    """(B, K) bool, at which steps an episode begins, where rows go on with episodes."""
+    advantages: Tensor | None = None
+    """(B, K) float32, how much better each action was than expected, of what a policy did."""
+    before: Tensor | None = None
+    """(B, K) float32, the log-probability that each action had when it was done."""
+    values: Tensor | None = None
+    """(B, K) float32, what was expected then."""
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on ``device``."""
@@ -87,8 +99,9 @@ class Batch:
     def tokens(self) -> int:
         """Tokens of texts and steps of series and episodes, padding included; of pictures every
         channel value (see `Model.positions_read` for what a model reads of them)."""
-        if self.timesteps is not None:
-            return self.timesteps.numel()
+        for steps in (self.timesteps, self.reset):
+            if steps is not None:
+                return steps.numel()
         if self.inputs.dim() == 3:
             return self.inputs[..., 0].numel()
         return self.inputs.numel() + (self.targets.numel() if self.separate else 0)

@@ -89,6 +89,14 @@ class DataConfig(Options):
     """decision: all of an episode's rewards come with its last step."""
     scale: Positive | None = None
     """decision: what returns-to-go are divided by. Unset: the largest of them, without its sign."""
+    env: str | None = None
+    """policy: the environment that is played, in place of a source (CartPole-v1)."""
+    env_mask: tuple[Whole, ...] = ()
+    """policy: entries of its observations that are hidden, counted from 0."""
+    env_number: Count = 8
+    """policy: environments side by side."""
+    env_options: tuple[str, ...] = ()
+    """policy: options of its own, as name=value; on the command line each is --env.NAME."""
     cache: str | None = None
     """Folder for encoded corpora. Unset: $EVERYFORMER_CACHE, else the user's cache folder."""
     symbols: Several = 64

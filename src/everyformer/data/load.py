@@ -13,6 +13,7 @@ from everyformer.data.arrays import holds_arrays, load_arrays
 from everyformer.data.builtin import load_builtin
 from everyformer.data.config import TABLE_OPTIONS, DataConfig
 from everyformer.data.dataset import Dataset
+from everyformer.data.environments import load_environment
 from everyformer.data.episodes import holds_episodes, load_episodes
 from everyformer.data.images import holds_images, load_images
 from everyformer.data.labelled import load_labelled
@@ -39,6 +40,12 @@ DRAWING = ("labels", "small"), ": it is for pictures that are drawn"
 EPISODES = ("context", "best", "delayed", "scale")
 ACTING = EPISODES, ": it is for episodes"
 OF_EPISODES = ("source", "validation", "seed", "cache", *EPISODES)
+ENVIRONMENT = ("env", "env_mask", "env_number", "env_options")
+PLAYING = ENVIRONMENT[1:], ": it is for an environment, which --env names"
+OF_PLAYING = (
+    tuple(n for n in field_defaults(DataConfig) if n not in ENVIRONMENT),
+    ", which is played and not read",
+)
 OF_OTHERS = (
     tuple(name for name in field_defaults(DataConfig) if name not in OF_EPISODES),
     ", which are read --data.context steps at a time",
@@ -77,16 +84,21 @@ def load_dataset(
         raise ConfigError(f"no data for the task '{task}'; {nearest(str(task), known)}")
     if len(called) == 1:
         task = called[0]
-    acting = [name for name in called if TASKS[name].acts]
+    if config.env is not None:
+        return _environment(config, task)
+    _refuse(config, f"'{config.source}'", *PLAYING)
+    if task is not None and TASKS[task].interacts:
+        raise ConfigError(f"the task {task} plays in an environment: name it with --env")
+    acting = [name for name in called if TASKS[name].recorded]
     if config.source not in BUILTINS and (acting == [*called] or holds_episodes(config.source)):
         if not acting:
             raise DataError(
                 f"'{config.source}' holds episodes, which the task {task} cannot use; they are for "
-                f"{', '.join(tasks_that('acts'))}"
+                f"{', '.join(tasks_that('recorded'))}"
             )
         _refuse(config, "episodes", *OF_OTHERS)
         return load_episodes(config, cast(TaskName, acting[0]))
-    plays = all(TASKS[name].acts for name in SERVED.get(config.source, (LM,)))
+    plays = all(TASKS[name].recorded for name in SERVED.get(config.source, (LM,)))
     _refuse(config, f"'{config.source}'", *(OF_OTHERS if plays else ACTING))
     if config.source in BUILTINS:
         data = f"the built-in '{config.source}'"
@@ -142,6 +154,22 @@ def load_dataset(
         _refuse(config, f"the task {task}", ("label_column",), "; leave it out, or classify")
         text = load_text(source, config, tokenizer)
         return masked(text, config) if TASKS[task].predicts == "hidden" else text
+
+
+def _environment(config: DataConfig, task: str | None) -> Dataset:
+    """The environment that is named, for the task that plays."""
+    [plays] = tasks_that("interacts")
+    if task not in (None, plays):
+        raise ConfigError(
+            f"--env names an environment, which the task {task} cannot use; it is for {plays}"
+        )
+    if config.source != field_defaults(DataConfig)["source"]:
+        raise ConfigError(
+            f"--env {config.env} is played in place of data, but --data {config.source} is given "
+            "too: leave one of them out"
+        )
+    _refuse(config, config.env or "", *OF_PLAYING)
+    return load_environment(config, cast(TaskName, plays))
 
 
 def _reads(source: Source, called: Sequence[str], able: Sequence[str]) -> str | None:

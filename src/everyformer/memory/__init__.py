@@ -9,7 +9,7 @@ from everyformer.core.config import Choice
 from everyformer.core.errors import GeneError
 from everyformer.core.gene import Blueprint, Gene
 from everyformer.core.registry import Registry
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.positions import POSITION
 
 if TYPE_CHECKING:
@@ -40,10 +40,11 @@ class MemoryGene(Gene):
                     f"memory '{name}' is read {cls.merges}, which mixer '{mixer.name}' has not: "
                     "use it with 'attention'"
                 )
-        if not TASKS[plan.task].continues:
+        if not TASKS[plan.task].carries:
             raise GeneError(
-                f"memory '{name}' carries a text from segment to segment (task lm); task "
-                f"'{plan.task}' reads each input by itself"
+                f"memory '{name}' carries a text from segment to segment (tasks "
+                f"{', '.join(tasks_that('carries'))}); task '{plan.task}' reads each input by "
+                "itself"
             )
         acts_on = POSITION.acts_on(plan)
         if acts_on in ("embeddings", "layers"):

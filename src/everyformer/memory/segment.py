@@ -103,8 +103,11 @@ class SegmentMemory(Memory):
         self.slots = self.options.slots
 
     def windows(self, own: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        when = {"evaluation": not self.training, "always": True, "never": False}
-        even = self.slots > 0 and when[self.options.same_length]
+        when = self.options.same_length
+        if when == "always":
+            # of no memory too, a query's own key alone
+            return (max(1, self.slots),)
+        even = self.slots > 0 and when == "evaluation" and not self.training
         return (self.slots,) if even else own
 
     def ring(self) -> int | None:

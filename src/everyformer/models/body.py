@@ -15,6 +15,7 @@ that goes on with the row's state or with an empty one (`State.reset`, `State.re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
+from everyformer.core.outputs import StackOutput
 from everyformer.core.state import StackState
 from everyformer.engines.rows import repack, unpack
 from everyformer.engines.softmax.cache import freed
@@ -81,7 +83,9 @@ class Body(nn.Module):
                 f"{str(x.dtype).removeprefix('torch.')}"
             )
         state = self.init_state(len(x), device=x.device) if state is None else state
-        return through_episodes(self.model, x, state, reset)
+        out = through_episodes(self.model, x, state, reset)
+        assert out.state is not None
+        return out.y, out.state
 
 
 def create_body(
@@ -116,23 +120,41 @@ def create_body(
     # there is no output layer that could be tied
     config = configure_layers(name, True, max_length, **{"tie": False, **sizes, **options})
     body = Body(config)
-    body.init_state(1)
-    for part in body.modules():
+    require_streams(body.model)
+    return body
+
+
+def require_streams(model: Model) -> None:
+    """Refuse layers that cannot read step by step.
+
+    Raises:
+        UnsupportedError: one of them has no exact stream, and why.
+    """
+    model.init_state(1)
+    rows = {member.name: member for member in list_members()}
+    for part in model.modules():
         row = rows.get(part.name) if isinstance(part, Mixer) else None
         if row is not None and "causality" in row.exempt:
             raise UnsupportedError(
                 f"mixer '{row.name}' cannot be in an agent's body, which reads step by step: "
                 f"{row.exempt['causality']}"
             )
-    return body
 
 
 def through_episodes(
-    model: Model, x: Tensor, state: StackState, reset: Tensor | None
-) -> tuple[Tensor, StackState]:
-    """Positions and layers of ``model`` over x (B, L, width); see `Body.forward`."""
+    model: Model,
+    x: Tensor,
+    state: StackState,
+    reset: Tensor | None,
+    taps: Sequence[str] = (),
+) -> StackOutput:
+    """Positions and layers of ``model`` over x (B, L, width); see `Body.forward`.
+
+    Args:
+        taps: what is wanted of the inside (`everyformer.core.taps`).
+    """
     if reset is None:
-        return _through(model, x, state, None)
+        return _through(model, x, state, None, taps)
     if reset.shape != x.shape[:2] or reset.dtype != torch.bool:
         raise ShapeError(
             f"reset is {tuple(reset.shape)} {str(reset.dtype).removeprefix('torch.')}, but the "
@@ -145,22 +167,25 @@ def through_episodes(
         state = state.reset(first)
         state = state if packs else freed(state)
     if surely(~later):
-        return _through(model, x, state, None)
+        return _through(model, x, state, None, taps)
     episodes = later.long().cumsum(1)
     if packs:
-        return _through(model, x, state, Mask(documents=episodes))
+        return _through(model, x, state, Mask(documents=episodes), taps)
     rows = unpack(x, episodes)
     row_of, anew = rows.row.new_empty(len(rows.x)), later.new_zeros(len(rows.x))
     row_of[rows.row] = torch.arange(len(x), device=x.device)[:, None].expand_as(rows.row)
     anew[rows.row[later]] = True
     begun = freed(state.reorder(row_of).reset(anew))
-    y, after = _through(model, rows.x, begun, Mask(keep=rows.keep))
-    return repack(y, rows), after.reorder(rows.row[:, -1])
+    out = _through(model, rows.x, begun, Mask(keep=rows.keep), taps)
+    assert out.state is not None
+    inside = {tap: repack(found, rows) for tap, found in out.taps.items()}
+    after = out.state.reorder(rows.row[:, -1])
+    return out._replace(y=repack(out.y, rows), state=after, taps=inside)
 
 
 def _through(
-    model: Model, x: Tensor, state: StackState, mask: Mask | None
-) -> tuple[Tensor, StackState]:
-    out = model.stack(model.add_positions(x, mask, state), mask=mask, state=state)
-    assert out.state is not None
-    return out.y, out.state
+    model: Model, x: Tensor, state: StackState, mask: Mask | None, taps: Sequence[str]
+) -> StackOutput:
+    x = model.add_positions(x, mask, state)
+    out: StackOutput = model.stack(x, mask=mask, state=state, taps=taps)
+    return out

@@ -138,6 +138,11 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
     task = _named(task, options)
     if task not in member.tasks:
         able = [m.name for m in list_members(task=task)]
+        if TASKS[task].interacts and isinstance(member.streaming, str):
+            raise UnsupportedError(
+                f"member '{name}' cannot be a policy, which reads step by step: "
+                f"{member.streaming}. Members that can: {', '.join(able)}"
+            )
         raise UnsupportedError(
             f"member '{name}' has no task '{task}' (it has {', '.join(member.tasks)}); "
             f"members that do: {', '.join(able)}"

@@ -28,6 +28,7 @@ from everyformer.models.options import (
     DecisionOptions,
     EpisodeShape,
     PixelOptions,
+    PolicyOptions,
     SummaryOptions,
 )  # fmt: skip
 
@@ -112,6 +113,8 @@ class Architecture(Options):
     """global tokens that stand for parts of a text (mlm, classify-text, regress-text)"""
     decision: DecisionOptions = field(default_factory=DecisionOptions)
     """how episodes are read, and actions chosen (decision)"""
+    policy: PolicyOptions = field(default_factory=PolicyOptions)
+    """how what was done is learned from (policy)"""
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ class ModelConfig(Architecture):
     """classes of which each image that is drawn has one that the model is told (pixels,
     super-resolution; (): it is told nothing)"""
     episodes: EpisodeShape = field(default_factory=EpisodeShape)
-    """what the states and actions of the data are (decision)"""
+    """what the states and actions of the data are (decision, policy)"""
     genes: dict[str, Choice] = field(default_factory=plain_genes)
     """what stands for every gene, with the options that were given"""
     schedule: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -197,7 +200,7 @@ class ModelConfig(Architecture):
         """Tokens that the mixers see at most: patches plus class token, pixels, those of a window
         of steps (and of one more, for rows of a stream that are over and stand still), or
         max_length."""
-        if TASKS[self.task].acts:
+        if TASKS[self.task].recorded:
             return self.step_tokens * (self.episodes.context + 1)
         if self.image is None:
             return (self.max_length or DEFAULT_LENGTH) + (self.pooling == "class")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -24,42 +26,74 @@ AXES: dict[Axis, str] = {
     "tokens": "training tokens",
     "flops": "training compute (FLOPs)",
 }
+STEPS = "steps of the environment"
+"""what tokens are where an environment is played"""
 
 
 @styled
 def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
-    """Training (thin) and validation loss (with markers) against what was spent."""
+    """Training (thin) and validation loss (with markers) against what was spent; of policies the
+    mean return of episodes that were learned from, and of those that were played to measure."""
     runs = [run for run in results["runs"] if run["status"] == "done" and run["evaluations"]]
     if not runs:
         return None
     figure, axes = new_figure()
     lines = Lines(figure, axes, styles)
-    scale, unit = _loss_unit(results)
+    drawn = _quantity(results)
     seen: list[float] = []
     for run in runs:
-        losses = [scale * row["loss"] for row in run["training"]]
-        lines.faint(run["member"], [row[axis] for row in run["training"]], losses)
-        validation = [scale * row["evaluation"]["loss"] for row in run["evaluations"]]
+        told = [row for row in run["training"] if drawn.name in row]
+        losses = [drawn.of(row) for row in told]
+        lines.faint(run["member"], [row[axis] for row in told], losses)
+        validation = [drawn.of(row["evaluation"]) for row in run["evaluations"]]
         lines.curve(run["member"], [row[axis] for row in run["evaluations"]], validation)
         # the fall from chance in the first steps would press all else to the floor
         seen += [*losses[len(losses) // 8 :], *validation]
     low, high = min(seen), max(seen)
-    axes.set_ylim(max(0.0, low - 0.06 * (high - low)), high + 0.06 * (high - low))
+    bottom = low - 0.06 * (high - low)
+    axes.set_ylim(max(0.0, bottom) if low >= 0 else bottom, high + 0.06 * (high - low))
     axes.set_xlim(left=0)
-    axes.set_xlabel(AXES[axis])
-    axes.set_ylabel(f"loss ({unit})")
+    spent = STEPS if axis == "tokens" and drawn.name == "return" else AXES[axis]
+    axes.set_xlabel(spent)
+    axes.set_ylabel(drawn.label)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     if axis != "seconds":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     lines.name()
-    caption = (
-        f"{_at_equal(runs, axis, scale, unit, bool(winners(results)))} Markers: validation; thin "
-    )
+    caption = f"{_at_equal(runs, axis, drawn, bool(winners(results)))} Markers: validation; thin "
     caption += "lines: training."
-    return Drawing(f"loss-{axis}", f"Loss against {AXES[axis].split(' (')[0]}", figure, caption)
+    title = f"{drawn.name.capitalize()} against {spent.split(' (')[0]}"
+    return Drawing(f"loss-{axis}", title, figure, caption)
 
 
-def _at_equal(runs: list[CompletedRun], axis: Axis, scale: float, unit: str, settled: bool) -> str:
+@dataclass(frozen=True)
+class _Quantity:
+    """What curves show."""
+
+    name: str
+    """in rows of metrics.jsonl and in evaluations"""
+    unit: str
+    scale: float = 1.0
+    best: str = "lowest"
+
+    @property
+    def label(self) -> str:
+        return self.name if self.unit == self.name else f"{self.name} ({self.unit})"
+
+    def of(self, row: Any) -> float:
+        """Its value in a row or an evaluation."""
+        return self.scale * float(row[self.name])
+
+
+def _quantity(results: Results) -> _Quantity:
+    """The loss, or the return of what plays."""
+    if TASKS[results["data"]["task"]].interacts:
+        return _Quantity("return", "return", best="highest")
+    scale, unit = _loss_unit(results)
+    return _Quantity("loss", unit, scale)
+
+
+def _at_equal(runs: list[CompletedRun], axis: Axis, drawn: _Quantity, settled: bool) -> str:
     """The order where all have spent the same, by the first seed of each; who leads if that may
     be said."""
     firsts = {run["member"]: run for run in reversed(runs)}
@@ -68,9 +102,10 @@ def _at_equal(runs: list[CompletedRun], axis: Axis, scale: float, unit: str, set
     for member, run in firsts.items():
         spent_by = [row[axis] for row in run["evaluations"]]
         if spent_by[0] <= EARLY * shared:
-            losses = [scale * row["evaluation"]["loss"] for row in run["evaluations"]]
+            losses = [drawn.of(row["evaluation"]) for row in run["evaluations"]]
             found.append((float(np.interp(shared, spent_by, losses)), member))
-    found.sort()
+    found.sort(reverse=drawn.best == "highest")
+    unit = drawn.unit
     late = len(found) < len(firsts)
     amount = {"seconds": f"{shared:.3g} seconds", "tokens": f"{count(shared)} tokens"}
     spent = amount.get(axis, f"{shared:.3g} FLOPs")
@@ -83,7 +118,7 @@ def _at_equal(runs: list[CompletedRun], axis: Axis, scale: float, unit: str, set
         return f"After {spent}: {words[0]} {unit}."
     order = f"{few(words)} {unit}"
     equal = words[0].split()[-1] == words[1].split()[-1]
-    leads = f"{found[0][1]} is lowest ({order})" if settled and not equal else order
+    leads = f"{found[0][1]} is {drawn.best} ({order})" if settled and not equal else order
     if late:
         return f"Of the members that were evaluated after {spent}: {leads}."
     return f"After {spent}, which all spent: {leads}."

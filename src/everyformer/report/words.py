@@ -99,6 +99,8 @@ def _goal(results: Results) -> str:
     task = TASKS[results["data"]["task"]]
     if task.classifies:
         return "classifies"
+    if task.interacts:
+        return "plays"
     if task.acts:
         return "predicts the actions of"
     if task.draws:

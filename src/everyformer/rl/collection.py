@@ -29,7 +29,12 @@ PARALLEL = 8
 
 def episode_seeds(seed: int, count: int) -> np.ndarray:
     """The seeds (count,) of the episodes of a data set whose seed this is."""
-    return np.array([np.random.SeedSequence((seed, n)).generate_state(1)[0] for n in range(count)])
+    return np.array([episode_seed((seed,), n) for n in range(count)])
+
+
+def episode_seed(seed: tuple[int, ...], number: int) -> int:
+    """The seed of the episode of this number among those that ``seed`` stands for."""
+    return int(np.random.SeedSequence((*seed, number)).generate_state(1)[0])
 
 
 def collect(

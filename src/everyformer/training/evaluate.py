@@ -16,14 +16,17 @@ from everyformer.core.tally import tallied
 from everyformer.core.tasks import TASKS
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import ClassedDataset, Dataset
+from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.text import TextDataset
 from everyformer.models.base import evaluating
+from everyformer.models.policy import PolicyModel
 from everyformer.training.classification import ClassErrors
 from everyformer.training.curves import Curves
 from everyformer.training.distributed import World
 from everyformer.training.intervals import ratio, wilson
 from everyformer.training.reading import read_in_order, read_windows
 from everyformer.training.regression import NumberErrors
+from everyformer.training.returns import EPISODES, play_policy, played
 from everyformer.training.step import autocast
 
 
@@ -64,13 +67,17 @@ def evaluate(
         text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval; with numbers
         ``mae``, ``rmse``, ``r2`` and the same of answering the mean (``mean_mae`` ...); with
         classes the measures of `ClassErrors`; with actions ``action_loss`` in place of
-        ``perplexity``. Intervals are normal over sequences; of classifiers'
-        accuracy, Wilson's. A model whose losses are no cross-entropies of its logits makes no
-        guesses, so it has no accuracy.
+        ``perplexity``. Of a policy, ``return``, ``steps`` and more of ``limit`` episodes, or of 20
+        (`everyformer.training.returns.played`), and ``loss``, minus the return. Intervals are
+        normal over sequences; of classifiers' accuracy, Wilson's. A model whose losses are no
+        cross-entropies of its logits makes no guesses, so it has no accuracy.
 
     Raises:
         DataError: there is no scored target in what was read.
     """
+    if isinstance(dataset, EnvironmentDataset):
+        assert isinstance(model, PolicyModel)
+        return None if should_stop() else _returns(model, dataset, limit, seed)
     world = world or World(next(model.parameters()).device)
     sums = torch.zeros(10, dtype=torch.float64)
     errors = _errors(model, dataset, details)
@@ -119,6 +126,15 @@ def evaluate(
     return found if guesses else {k: v for k, v in found.items() if "accuracy" not in k}
 
 
+def _returns(
+    model: PolicyModel, dataset: EnvironmentDataset, episodes: int | None, seed: int
+) -> dict[str, Any]:
+    """What a policy reaches in its environment."""
+    count = episodes or EPISODES
+    found = played(play_policy(model, dataset.environment, count, seed))
+    return {"loss": -found["return"], **found}
+
+
 def _errors(model: nn.Module, dataset: Dataset, details: bool) -> NumberErrors | ClassErrors | None:
     """What counts the errors of predicted classes or numbers, where the task has such."""
     task = TASKS[dataset.task]
@@ -134,8 +150,8 @@ def _errors(model: nn.Module, dataset: Dataset, details: bool) -> NumberErrors |
 
 def in_words(found: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
-    parts = [f"validation loss {found['loss']:.4f}"]
-    for name in ("bits_per_byte", "bits_per_dim", "accuracy", "rmse", "r2"):
+    parts = [] if "return" in found else [f"validation loss {found['loss']:.4f}"]
+    for name in ("return", "success", "bits_per_byte", "bits_per_dim", "accuracy", "rmse", "r2"):
         if name in found:
             around = found.get(f"{name}_interval")
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
@@ -177,7 +193,7 @@ def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
     else:
         accuracy, around = ratio(rows, n, nn_, c, cc, cn)
         clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
-        if TASKS[dataset.task].acts:
+        if TASKS[dataset.task].recorded:
             found |= {"action_loss": loss, "action_loss_interval": interval}
         else:
             # beyond this a perplexity is no longer a floating-point number

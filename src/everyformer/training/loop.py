@@ -21,7 +21,6 @@ from everyformer.core.pulse import doing
 from everyformer.core.stopping import Gentle
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
-from everyformer.training.carry import carry_of, training_batch
 from everyformer.training.checkpoint import CheckpointParts, TrainingState
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World, join
@@ -37,6 +36,7 @@ from everyformer.training.optimiser import (
 from everyformer.training.progress import Part, Progress
 from everyformer.training.records import Records, describe_run
 from everyformer.training.result import Timed, TrainResult, peak_rss
+from everyformer.training.rows import carry_of, training_batch
 from everyformer.training.run import RunDirectory
 from everyformer.training.schedule import learning_rate
 from everyformer.training.stages import check_stages, narrowed, pieces_of
@@ -82,8 +82,7 @@ def train(
             try:
                 job.work()
             finally:
-                job.progress.close()
-                job.records.close()
+                job.close()
             return job.result()
     finally:
         model.train(was_training)
@@ -122,7 +121,7 @@ class _Job:
             enable()
         self.optimiser = build_optimiser(model, config)
         self.average = None if config.ema is None else WeightAverage(model, config.ema)
-        self.carry = carry_of(model, dataset, world)
+        self.carry = carry_of(model, dataset, config, world)
         self.parts = CheckpointParts(model, self.optimiser, self.average, self.carry)
         self.state = TrainingState()
         self.show = show and world.first
@@ -167,6 +166,13 @@ class _Job:
             self._step()
         if self.average is not None:
             copy_weights(self.model, self.average.values)
+
+    def close(self) -> None:
+        """Let go of files and of what was opened."""
+        self.progress.close()
+        self.records.close()
+        if self.carry is not None:
+            self.carry.close()
 
     def result(self) -> TrainResult:
         """What this run came to."""
@@ -219,7 +225,7 @@ class _Job:
             self.average.update(self.model)
         state.steps += 1
         read = positions(self.model, batch)
-        state.tokens += read
+        state.tokens += read if self.carry is None else self.carry.counted(read)
         state.flops += round((state.flops_per_position or 0) * read)
         state.seconds += self.world.from_first([time.perf_counter() - start])[0]
         self.cpu_seconds += time.process_time() - cpu_start
@@ -270,6 +276,7 @@ class _Job:
             "lr": lr,
             "grad_norm": norm,
             "tokens_per_second": self.speed,
+            **({} if self.carry is None else self.carry.report()),
         }
         self.records.write(row)
 

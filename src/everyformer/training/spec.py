@@ -66,8 +66,10 @@ def preset(member: str, task: str | None = None, **chosen: str | None) -> RunSpe
     from everyformer.models.build import configure
 
     row = info(member)
-    spec = described(configure(member, task or row.tasks[0], **chosen))
-    return dataclasses.replace(spec, data=DataConfig(**row.genes.data))
+    task = task or row.tasks[0]
+    spec = described(configure(member, task, **chosen))
+    training = TrainingConfig(**TASKS[task].training)
+    return dataclasses.replace(spec, data=DataConfig(**row.genes.data), training=training)
 
 
 def described(config: ModelConfig) -> RunSpec:

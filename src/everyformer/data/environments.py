@@ -1,0 +1,121 @@
+"""An environment as the data of the task `policy`: nothing is read, a policy plays in it.
+
+What it gives a model is what observations and actions are, and how long an episode is at most; the
+rows of a training are what the model does (`everyformer.training.rollouts`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from everyformer.core.config import to_dict
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.plain import from_json
+from everyformer.core.tasks import TaskName
+from everyformer.data.batch import Batch
+from everyformer.data.cache import digest
+from everyformer.data.config import DataConfig
+from everyformer.data.dataset import Dataset
+from everyformer.data.episodes import as_states, shape_of
+from everyformer.models.config import DEFAULT_LENGTH
+from everyformer.models.options import EpisodeShape
+from everyformer.rl.build import STEPS, EnvironmentConfig, make_environment, options_of, spaces_of
+from everyformer.rl.collection import collect
+from everyformer.rl.recipes import recipe
+from everyformer.rl.spaces import Space
+
+SHOWN = 64
+"""steps of an episode that models are looked into with"""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EnvironmentDataset(Dataset):
+    """An environment that is played."""
+
+    environment: EnvironmentConfig
+    number: int
+    """environments side by side"""
+    shape: EpisodeShape
+    """what a model must know of observations and actions"""
+    observation_space: Space
+    action_space: Space
+
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        raise DataError(f"{self.name} holds no rows: a policy learns from what it does there")
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        """One episode of random actions, its first steps, to look into a policy with; a policy is
+        measured by playing."""
+        policy = recipe("random", self.environment)
+        [episode] = collect(self.environment, policy, 1).episodes
+        seen = as_states(self.observation_space, episode.observations[:SHOWN])
+        done = episode.actions[:SHOWN]
+        done = done.astype(np.int64 if self.action_space.discrete else np.float32)
+        inputs, targets = torch.from_numpy(seen)[None, : len(done)], torch.from_numpy(done)[None]
+        first = torch.zeros(inputs.shape[:2], dtype=torch.bool)
+        first[:, 0] = True
+        yield Batch(inputs=inputs, targets=targets, reset=first)
+
+    @property
+    def own_options(self) -> dict[str, Any]:
+        return {"episodes": to_dict(self.shape)}
+
+    def summary(self) -> dict[str, Any]:
+        facts = {"environment": to_dict(self.environment), "number": self.number}
+        return super().summary() | facts
+
+
+def environment_of(config: DataConfig) -> EnvironmentConfig:
+    """The environment that ``config`` names, with its options.
+
+    Raises:
+        ConfigError: an option without a name or a value.
+    """
+    assert config.env is not None
+    options = dict(map(_option, config.env_options))
+    return EnvironmentConfig(config.env, config.env_mask, options)
+
+
+def load_environment(config: DataConfig, task: TaskName) -> EnvironmentDataset:
+    """The environment that ``config`` names as the data of ``task``.
+
+    Raises:
+        Those of `everyformer.rl.make`.
+    """
+    environment = environment_of(config)
+    trial = make_environment(environment)
+    observed, acted = spaces_of(trial, environment.name)
+    trial.close()
+    limit = environment.options.get(STEPS, options_of(environment.name)[STEPS])
+    many = f"{config.env_number} environment{'s' * (config.env_number > 1)} side by side"
+    return EnvironmentDataset(
+        name=environment.name.rpartition("/")[2],
+        task=task,
+        kind="episodes",
+        vocabulary=256,
+        # of an episode every observation, its last one too
+        length=(limit or DEFAULT_LENGTH) + 1,
+        split=f"{many}, episodes of at most {limit:,} steps" if limit else many,
+        fingerprint=digest(str(environment), config.env_number),
+        environment=environment,
+        number=config.env_number,
+        shape=shape_of(observed, acted),
+        observation_space=observed,
+        action_space=acted,
+    )
+
+
+def _option(word: str) -> tuple[str, Any]:
+    name, equals, value = word.partition("=")
+    if not equals or not name or not value:
+        raise ConfigError(f"--data.env-options takes name=value, not '{word}'")
+    try:
+        return name.replace("-", "_"), from_json(value)
+    except json.JSONDecodeError:
+        return name.replace("-", "_"), value

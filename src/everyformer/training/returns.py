@@ -1,0 +1,140 @@
+"""What played episodes came to: `played`; and `play_policy`, episodes of a policy as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from everyformer.core.errors import DataError
+from everyformer.core.state import StackState
+from everyformer.data.episodes import as_states, shape_of
+from everyformer.models.base import evaluating
+from everyformer.models.policy import PolicyModel
+from everyformer.rl.build import EnvironmentConfig, make_environment, spaces_of
+from everyformer.rl.collection import PARALLEL, collect
+from everyformer.rl.policy import Policy, RowGenerators
+from everyformer.rl.spaces import Space
+from everyformer.rl.trajectories import Trajectories
+from everyformer.training.intervals import ratio, wilson
+
+EPISODES = 20
+"""that are played where nothing is said"""
+REFERENCE = "reference_returns"
+"""the entry of an environment's ``metadata`` that holds the returns of random and of good play"""
+
+
+class ActingPolicy(Policy):
+    """A model of the task `policy` that plays.
+
+    Args:
+        observation_space, action_space: of the environment that it plays in.
+        temperature: divides logits, multiplies deviations; 0 takes the likeliest action.
+
+    Raises:
+        DataError: observations or actions are of another form than those that it learned from.
+    """
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        observation_space: Space,
+        action_space: Space,
+        temperature: float = 1.0,
+    ) -> None:
+        if fault := model.config.episodes.misfit(shape_of(observation_space, action_space)):
+            raise DataError(f"{fault}: it is of another environment")
+        self.model, self.space, self.action_space = model, observation_space, action_space
+        self.temperature = temperature
+        self.recipe = f"a trained {model.config.member}"
+        self._generators = RowGenerators()
+        self._state: StackState | None = None
+        self._first = np.zeros(0, bool)
+
+    def reset(self, where: np.ndarray, episodes: np.ndarray, seeds: np.ndarray) -> None:
+        self._generators.reset(where, seeds)
+        own = next(self.model.parameters())
+        if len(where) != len(self._first):
+            self._first = np.zeros(len(where), bool)
+            # states differ between training and evaluation
+            with evaluating(self.model):
+                self._state = self.model.init_state(len(where), device=own.device, dtype=own.dtype)
+        self._first = self._first | where
+
+    def act(self, observations: np.ndarray) -> np.ndarray:
+        assert self._state is not None
+        device = next(self.model.parameters()).device
+        states = torch.from_numpy(as_states(self.space, np.asarray(observations))).to(device)
+        first = torch.from_numpy(self._first).to(device)
+        with torch.inference_mode(), evaluating(self.model):
+            outputs, _, self._state = self.model.act(states, self._state, first)
+            noise = torch.from_numpy(self._noise()).to(device)
+            done = self.model.chosen(outputs, noise, self.temperature).cpu().numpy()
+        self._first = np.zeros(len(first), bool)
+        if not self.action_space.discrete:
+            done = np.clip(done, *self.action_space.bounds())
+        return done.astype(self.action_space.dtype)
+
+    def _noise(self) -> np.ndarray:
+        rows, size = self._generators.rows, self.action_space.size
+        if self.action_space.discrete:
+            return np.array([random.random() for random in rows])
+        return np.stack([random.standard_normal(size) for random in rows])
+
+
+def play_policy(
+    model: PolicyModel,
+    environment: EnvironmentConfig,
+    episodes: int,
+    seed: int = 0,
+    *,
+    temperature: float = 1.0,
+    parallel: int = PARALLEL,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trajectories:
+    """Episodes of ``model``; arguments as of `everyformer.rl.collect`.
+
+    Raises:
+        DataError: the environment is of another kind than the model's.
+        Those of `everyformer.rl.make`.
+    """
+    trial = make_environment(environment)
+    spaces = spaces_of(trial, environment.name)
+    trial.close()
+    policy = ActingPolicy(model, *spaces, temperature)
+    return collect(environment, policy, episodes, seed, parallel=parallel, progress=progress)
+
+
+def played(found: Trajectories) -> dict[str, Any]:
+    """What some episodes came to: ``return`` and ``steps``, means over episodes with their normal
+    95% intervals; ``success``, where it is told, with Wilson's; ``normalised``, the return as a
+    share of the way from random to good play, where the environment says how they do."""
+    values = {"return": found.returns, "steps": found.lengths.astype(float)}
+    told: dict[str, Any] = {"episodes": len(found)}
+    for name, each in values.items():
+        n = float(len(each))
+        mean, interval = ratio(n, n, n, each.sum(), np.square(each).sum(), each.sum())
+        told |= {name: float(mean), f"{name}_interval": interval}
+    if found.success is not None:
+        told["success"] = found.success
+        told["success_interval"] = wilson(found.success * len(found), len(found))
+    ends = reference(found.environment)
+    if ends is not None:
+        low, high = ends
+        told["normalised"] = (told["return"] - low) / (high - low)
+        around = told["return_interval"]
+        told["normalised_interval"] = around and [(end - low) / (high - low) for end in around]
+    return told
+
+
+def reference(environment: EnvironmentConfig | None) -> tuple[float, float] | None:
+    """The mean returns of random and of good play, as the environment with its usual options says
+    in its ``metadata``; None where it does not."""
+    if environment is None or environment.options:
+        return None
+    trial = make_environment(environment)
+    found = trial.metadata.get(REFERENCE)
+    trial.close()
+    return None if found is None else (float(found[0]), float(found[1]))
