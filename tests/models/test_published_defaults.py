@@ -169,6 +169,16 @@ DEPTH_ROWS: dict[str, tuple[Values, Values]] = {
         {"halting": "act", "combine": "accumulated", "cap": "force", "epsilon": 0.01, "tau": 0.01,
          "halting_bias": 1.0, "signal": "sinusoid", "waves": "paper", "steps": 6},
         {"halted": "copy", "order": None, "start": 0}),
+    "calm": (
+        {"confidence": "softmax-difference", "decay_form": "paper", "weighting": "linear",
+         "heads": "tied", "classifier_loss": "balanced", "every": 1},
+        {"threshold": 0.9, "decay": None, "longest": 512, "learns": "layers", "first_exit": 1,
+         "together": False, "scale_gradients": False}),
+    "depth-adaptive": (
+        {"heads": "tied", "training": "aligned", "weighting": "uniform", "every": 1},
+        {"exits": "geometric", "threshold": None, "thresholds": [], "layer": 1, "samples": 1,
+         "oracle": "correctness", "sigma": 5.0, "penalty": 0.01, "alpha": 0.1, "detach": True,
+         "first_exit": 1, "together": False, "scale_gradients": False}),
 }  # fmt: skip
 
 ARCHITECTURE: Values = {
@@ -238,6 +248,11 @@ MEMBER_ROWS: dict[str, Values] = {
     "universal": {"position": None, "depth": "universal", "depth_options": {"steps": 12},
                   "layers": 1, "wiring": "post", "scale_embedding": True, "embedding_dropout": 0.1,
                   "block": {"norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1}},
+    "depth-adaptive": {"depth": "depth-adaptive", "wiring": "post", "embedding_dropout": 0.1,
+                       "block": {"feedforward": "relu", "dropout": 0.1}},
+    "calm": {"position": "t5-relative", "depth": "calm", "embedding_dropout": 0.1,
+             "block": {"norm": "rmsnorm", "norm_eps": 1e-6, "feedforward": "geglu",
+                       "feedforward_bias": False, "dropout": 0.1}},
     "adaptive-span": {"mixer": "adaptive-span", "position": None, "wiring": "post",
                       "block": {"feedforward": "relu"}},
     "aft-full": {"mixer": "aft-full"},
@@ -277,6 +292,7 @@ BY_TASK = {
     ("image-transformer", "pixels"): {"position": None},
     ("image-transformer", "super-resolution"): {"position": None},
     ("sparse-transformer", "pixels"): {"position": None},
+    ("depth-adaptive", "seq2seq"): {"label_smoothing": 0.1},
     ("universal", "seq2seq"): {"label_smoothing": 0.1, "smoothing_over": "others"},
 }
 """what it changes beside, in one task"""

@@ -217,6 +217,8 @@ MEMBER_ROWS: dict[str, tuple[float, Row]] = {
     # the gate begins at one half
     "spalm": (UNIT, {"gating.weight": C(0.0)}),
     "universal": (UNIT, {"*depth.weight": U(0.2156655), "*depth.bias": C(1.0)}),  # sqrt(6 / 129)
+    "depth-adaptive": (UNIT, {"*depth.weight": U(0.2156655), "*depth.bias": C(0.0)}),
+    "calm": (SMALL, {}),
     "adaptive-span": (SMALL, {}),
     "aft-full": (UNIT, {}),
     "aft-local": (UNIT, {}),
