@@ -282,7 +282,7 @@ def test_a_sequence_leaves_at_one_layer_that_the_source_decides() -> None:
     made, source, goals = translator(exits="sequence"), text(6, 9), text(6, 12, seed=2)
     keep = torch.arange(9)[None] < torch.tensor([[9], [5], [7], [3], [9], [8]])
     made.stack.depth.bias.zero_()
-    made.stack.depth.weight.copy_(draw(LAYERS, 16))
+    made.stack.depth.weight.copy_(20 * draw(LAYERS, 16))
     with ef.trace(made) as seen:
         made(source, targets=goals, mask=Mask(keep=keep))
     [at] = seen.find("exits").values()

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from everyformer.cli.certificate import CERTIFICATE, show_certificate
 from everyformer.cli.console import emit
+from everyformer.cli.exits import settle_exits
 from everyformer.cli.neighbours import NEIGHBOURS, check_words, draw_neighbours
 from everyformer.cli.parsing import say, verb
 from everyformer.cli.show_options import ShowOptions
@@ -17,6 +19,7 @@ from everyformer.core.files import expanded, require_no_file
 from everyformer.core.pulse import doing
 from everyformer.core.tasks import LM, TASKS
 from everyformer.family import info, list_members
+from everyformer.guarantees.options import ExitConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,6 +62,8 @@ def run(options: ShowOptions) -> int:
     if options.out is not None:
         require_no_file(expanded(options.out))
     check_words(options)
+    if options.what == CERTIFICATE:
+        return show_certificate(options)
     if options.what == NEIGHBOURS:
         return draw_neighbours(options)
     from everyformer.report.pictures import Inside, require_picture
@@ -114,6 +119,7 @@ def _trained(folder: Path, options: ShowOptions) -> Subject:
     inputs, labels = _run_inputs(trained, options)
     start = None if trained.saved else rebuilt(trained.values)
     model = trained.model()
+    settle_exits(trained, model, ExitConfig())
     measure = _measure(trained, model, options)
     given = None if trained.saved else trained.beside(inputs)
     return Subject(model, start, inputs, labels, trained.path / "pictures", measure, given)

@@ -22,7 +22,7 @@ class ShowOptions(VerbOptions):
     what: tyro.conf.Positional[str] = "all"
     """one picture: weights, masks, encodings, ..., of classifiers confusion and calibration (a name
     that there is not lists all that the model knows), or all that applies; or neighbours, a page
-    about a text that is read with a datastore"""
+    about a text that is read with a datastore; or certificate, what a calibration has found"""
     task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
     """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""
     out: str | None = None

@@ -134,6 +134,8 @@ class Exits(Depth):
     layers: int
     full: bool = False
     """whether no token leaves"""
+    at: Tensor | None = None
+    """(B or 1, L or 1) the layers at which tokens leave, whoever else decides (`leaving_at`)"""
     reads_prompt: bool = False
     """whether a text is read to be gone on from, all of it by all layers (`reading_prompt`)"""
 
@@ -197,7 +199,8 @@ class Exits(Depth):
         keep = None if given.mask is None else given.mask.keep
         real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
         still = torch.zeros(1, x.shape[1], dtype=torch.long, device=x.device)
-        shut = exiting is None or exiting.full or (exiting.at is None and not self._leaves)
+        prescribed = self.at is not None or (exiting is not None and exiting.at is not None)
+        shut = exiting is None or exiting.full or not (prescribed or self._leaves)
         if shut or exiting is None:
             for n in range(count):
                 leaving.fill(n)
@@ -223,7 +226,8 @@ class Exits(Depth):
     ) -> tuple[Tensor, Tensor]:
         """The stream as tokens left, and at which layers (B, L)."""
         o, count, age = self.options, len(leaving.steps), self._age(x, given)
-        plan = self.planned(given, x, age) if exiting.at is None else exiting.at
+        plan = exiting.at if self.at is None else self.at.expand_as(real)
+        plan = self.planned(given, x, age) if plan is None else plan
         running, left = real, torch.zeros_like(real, dtype=torch.long)
         before: Tensor | None = None
         sures: list[Tensor] = []
@@ -297,6 +301,17 @@ def reading_prompt(model: nn.Module) -> Iterator[None]:
     finally:
         for part in found:
             part.reads_prompt = False
+
+
+@contextmanager
+def leaving_at(model: nn.Module, at: Tensor | int) -> Iterator[None]:
+    """The tokens of ``model`` leave behind these layers, one or (B, L), while the block runs."""
+    part = exit_of(model)
+    part.at = torch.as_tensor(at).expand(1, 1) if isinstance(at, int) else at
+    try:
+        yield
+    finally:
+        part.at = None
 
 
 def exit_of(model: nn.Module) -> Exits:

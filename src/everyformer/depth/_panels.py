@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 from torch import Tensor
 
 from everyformer.core.panels import Panel, Panels, line_by_line
@@ -43,7 +42,7 @@ def confidence(found: Mapping[str, Tensor], causal: bool) -> Panels:
     rows = []
     for sure in found.values():
         values = sure[:, 0].float().cpu().numpy()
-        rows.append([Panel("", np.flipud(values), ("token", "layer, the last on top"))])
+        rows.append([Panel("", values, ("token", "layer that is asked"))])
     caption = (
         "How sure each layer is of what comes next, for every token that has come there; blank "
         "where it has left before."

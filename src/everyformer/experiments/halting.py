@@ -32,16 +32,14 @@ GROWTH, FALL, RIGHT = 0.5, 0.5, 0.95
 
 
 class Chaser(nn.Module):
-    """A causal model of ``universal`` that reads pairs: a node and what it points to, or the hops
-    to go from it."""
+    """A causal model that reads pairs: a node and what it points to, or the hops to go from it."""
 
-    def __init__(self, **depth: Any) -> None:
+    def __init__(self, member: str, **options: Any) -> None:
         super().__init__()
         width = 64
         self.model = create_model(
-            "universal", width=width, heads=2, vocabulary=NODES, max_length=NODES + QUERIES,
-            dropout=0.0, embedding_dropout=0.0, tie=False,
-            depth_options={"steps": STEPS, "order": "none", **depth},
+            member, width=width, heads=2, vocabulary=NODES, max_length=NODES + QUERIES,
+            dropout=0.0, embedding_dropout=0.0, tie=False, **options,
         )  # fmt: skip
         self.first, self.second = nn.Embedding(NODES, width), nn.Embedding(NODES + HOPS, width)
 
@@ -62,11 +60,11 @@ class Chaser(nn.Module):
 def halting(study: Study) -> Outcome:
     """Layers trained at 6 fixed steps, then with halting at three values of tau."""
     for _ in study.seeds():
-        fixed = Chaser(halting="none")
+        fixed = halts(halting="none")
         study.fit(fixed, chases, 1800)
         study.keep("fixed steps: right", steps_and_right(fixed, study.seed)[1])
         for tau in study.arms(COSTS):
-            model = Chaser(tau=tau, halting_bias=-3.0)
+            model = halts(tau=tau, halting_bias=-3.0)
             model.load_state_dict(fixed.state_dict(), strict=False)
             study.fit(model, chases, 800, lr=2e-3)
             steps, right = steps_and_right(model, study.seed)
@@ -100,6 +98,11 @@ def halting(study: Study) -> Outcome:
     }
     plot(axis, curves, range(1, HOPS + 1), ticks=True, xlabel="hops", ylabel="steps of a query")
     return Outcome(study.numbers, rises and falls and right > RIGHT, sentence, {"hops": figure})
+
+
+def halts(**depth: Any) -> Chaser:
+    """One whose steps are decided by ``depth``, options of universal."""
+    return Chaser("universal", depth_options={"steps": STEPS, "order": "none", **depth})
 
 
 def chases(generator: torch.Generator) -> tuple[Tensor, Tensor]:

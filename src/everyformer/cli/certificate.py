@@ -1,0 +1,52 @@
+"""What `everyformer show RUN certificate` does: pictures of what a calibration has found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from everyformer.cli.console import emit
+from everyformer.core.errors import ConfigError
+from everyformer.core.files import expanded
+
+if TYPE_CHECKING:
+    from everyformer.cli.show_options import ShowOptions
+
+CERTIFICATE = "certificate"
+
+
+def show_certificate(options: ShowOptions) -> int:
+    """Draw, and print where it is.
+
+    Raises:
+        ConfigError: the run was not calibrated.
+    """
+    from everyformer.cli.calibrate import FORMAT, RECORD
+    from everyformer.cli.exits import CERTIFICATE as FILE
+    from everyformer.cli.trained import open_run
+    from everyformer.core.sealed import read_json
+    from everyformer.guarantees.certificate import Certificate
+    from everyformer.report.certificate import draw_certificate, realised
+
+    if options.text is not None or options.task is not None or options.length is not None:
+        raise ConfigError(
+            f"'{CERTIFICATE}' shows what a calibration has found: leave out --text, --task and "
+            "--length"
+        )
+    trained = open_run(options.target)
+    if not (trained.path / FILE).exists():
+        raise ConfigError(
+            f"{options.target} has no certificate: everyformer calibrate {options.target} makes one"
+        )
+    found = Certificate.read(trained.path / FILE)
+    record = read_json(trained.path / RECORD, FORMAT)
+    folder = trained.path / "pictures" if options.out is None else expanded(options.out)
+    path = draw_certificate(record, found.threshold, folder / f"{CERTIFICATE}.{options.format}")
+    shares = ", ".join(f"{one.violations:.0%} at {one.delta:g}" for one in realised(record))
+    told = found.statement
+    if shares:
+        told += f" Of 100 splits of the prompts more than the allowed risk came to: {shares}."
+    if options.json:
+        emit({"target": options.target, "pictures": [{"picture": str(path), "shows": told}]})
+    else:
+        print(f"{path}\n    {told}")
+    return 0

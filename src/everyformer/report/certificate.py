@@ -1,0 +1,66 @@
+"""Pictures of a calibration: risk by threshold, risk by depth, and what promises came to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from everyformer.guarantees.learn_then_test import Guarantee
+from everyformer.guarantees.resplits import Realised, resplit
+from everyformer.report.style import save_figure, styled
+
+DELTAS = (0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
+"""risks that are asked for in the last picture"""
+
+
+@styled
+def draw_certificate(record: dict[str, Any], threshold: float | None, path: Path) -> Path:
+    """Three pictures in a row.
+
+    Args:
+        record: what `everyformer calibrate` kept: losses and depths by threshold, and the promise.
+        threshold: what passed. path: .png or .svg; written whole.
+    """
+    losses = {float(key): values for key, values in record["losses"].items()}
+    tried = sorted(losses, reverse=True)
+    risks = [float(np.mean(losses[key])) for key in tried]
+    depths = [record["depths"][f"{key}"] for key in tried]
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    left.plot(tried, risks, marker="o", markersize=3)
+    left.axhline(record["delta"], color="grey", linestyle=":")
+    if threshold is not None:
+        left.axvline(threshold, color="C1", linestyle="--")
+    left.invert_xaxis()
+    left.set(xlabel="threshold", ylabel=f"risk ({record['metric']})")
+    middle.plot(depths, risks, marker="o", markersize=3)
+    middle.axhline(record["delta"], color="grey", linestyle=":")
+    middle.set(xlabel=f"layers a token, of {record['costs']['layers']}", ylabel="risk")
+    found = realised(record)
+    if found:
+        _draw_realised(right, found)
+    else:
+        right.text(0.5, 0.5, "too few prompts\nto split", ha="center", va="center")
+        right.set_axis_off()
+    return save_figure(figure, path)
+
+
+def realised(record: dict[str, Any]) -> list[Realised]:
+    """What 100 splits of the prompts realise of several promises."""
+    losses = {float(key): values for key, values in record["losses"].items()}
+    asked = [Guarantee(delta, record["epsilon"], record["p_value"]) for delta in DELTAS]
+    return [one for one in (resplit(losses, guarantee) for guarantee in asked) if one is not None]
+
+
+def _draw_realised(axes: Any, found: list[Realised]) -> None:
+    deltas = [one.delta for one in found]
+    low, middle, high = (
+        [float(np.quantile(one.risks, q)) for one in found] for q in (0.05, 0.5, 0.95)
+    )
+    axes.plot(deltas, deltas, color="grey", linestyle=":")
+    axes.plot(deltas, middle, marker="o", markersize=3)
+    axes.fill_between(deltas, low, high, alpha=0.2)
+    axes.set(xlabel="risk that is allowed", ylabel="risk on other prompts (5% to 95%)")
