@@ -72,23 +72,23 @@ def exits(study: Study) -> Outcome:
     }  # fmt: skip
     depth, right = decided["aligned"][THRESHOLDS.index(0.5)]
     same = float(np.interp(depth, np.arange(1, LAYERS + 1), at["aligned"]))
-    hops = [study.mean(f"aligned, hops {k}: layers") for k in range(1, HOPS + 1)]
+    leave = [study.mean(f"aligned, hops {k}: layers") for k in range(1, HOPS + 1)]
     sentence = (
         f"Aligned, with chi > 0.5, {right:.1%} of the queries are answered after {depth:.2f} of "
         f"{LAYERS} layers on average; where all leave at one layer {same:.1%} at that depth (drawn "
         f"between two layers) and {at['aligned'][-1]:.1%} at the last. Queries of 1 to {HOPS} hops "
-        f"leave after {', '.join(f'{one:.2f}' for one in hops)} layers. Mixed training answers "
+        f"leave after {', '.join(f'{one:.2f}' for one in leave)} layers. Mixed training answers "
         f"{decided['mixed'][THRESHOLDS.index(0.5)][1]:.1%} after "
         f"{decided['mixed'][THRESHOLDS.index(0.5)][0]:.2f} layers, {at['mixed'][-1]:.1%} at the "
         "last."
     )
-    figure, axes = panels(len(ARMS), size=(3.6, 3))
+    figure, axes = panels(len(ARMS), size=(7.5, 3))
     for axis, arm in zip(axes, ARMS, strict=True):
         axis.plot(range(1, LAYERS + 1), at[arm], marker="o", label="all at one layer")
         axis.plot(*zip(*decided[arm], strict=True), marker="s", label="chi > 0.1 ... 0.9")
         axis.set(title=arm, xlabel="layers on average", ylabel="queries answered", ylim=(0, 1.02))
         axis.legend()
-    holds = right - same > BETTER and hops[-1] - hops[0] > EARLIER
+    holds = right - same > BETTER and leave[-1] - leave[0] > EARLIER
     return Outcome(study.numbers, holds, sentence, {"pareto": figure})
 
 
