@@ -48,7 +48,7 @@ def test_every_verb_takes_json(verb: str) -> None:
 def test_every_verb_prints_one_document(
     say: Say, trained: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = str(trained())
+    run, calm = str(trained()), str(trained("calm"))
     found = {"experiment": "e", "holds": True, "figures": [], "numbers": {}}
     monkeypatch.setattr("everyformer.experiments.base.perform", lambda *_: found)
     point = Point("gmlp", 8, seconds=1.0, quartiles=(1.0, 1.0))
@@ -58,7 +58,7 @@ def test_every_verb_prints_one_document(
     assert LINES.keys() == VERBS.keys()
     for verb, lines in LINES.items():
         for line in lines:
-            code, out, err = say(verb, *line.replace("RUN", run).split(), "--json")
+            code, out, err = say(verb, *line.replace("RUN", run).replace("CALM", calm).split(), "--json")
             assert code == 0, err
             assert json.loads(out), f"{verb} {line}"
 

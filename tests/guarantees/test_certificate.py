@@ -23,7 +23,8 @@ def certificate(lost: dict[float, float] = LOST, **given: Any) -> Certificate:
     """Of 200 prompts, from a walk that was drawn to its end."""
     guarantee = Guarantee(0.1, 0.03)
     found = fixed_sequence(list(lost), lambda at: [lost[at]] * 200, guarantee, to_the_end=True)
-    of: dict[str, Any] = {"consistency": "text", "metric": "tokens", "data": "d0", "model": "m0"}
+    of: dict[str, Any] = {"consistency": "text", "metric": "tokens", "tokens": 32}
+    of |= {"data": "d0", "model": "m0"}
     return Certificate.of(found, **of | given)
 
 

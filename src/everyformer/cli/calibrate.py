@@ -95,11 +95,11 @@ def run(options: CalibrateOptions) -> int:
     model = trained.model().eval()
     exit_of(model)
     prompts = _prompts(trained, options)
-    require_enough(len(prompts), guarantee)
     calibration = Calibration(
         model, prompts, trained.tokenizer(), options.metric, options.consistency, options.tokens,
         options.batch,
     )  # fmt: skip
+    require_enough(len(prompts), guarantee)
     by_threshold: dict[float, list[float]] = {}
 
     def losses(threshold: float) -> np.ndarray:

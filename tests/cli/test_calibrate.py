@@ -1,0 +1,121 @@
+"""`everyformer calibrate`: what is written, kept, refused; and where tokens leave afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FAST = "--tokens 3 --context 4 --prompts 60 --delta 0.5 --thresholds 0.9 0.5 0.02".split()
+MEMBER = ("--layers", "3")
+
+
+@pytest.fixture
+def calm(trained: Callable[..., Path]) -> str:
+    return str(trained("calm", *MEMBER))
+
+
+def test_a_promise_is_kept_with_the_run(say: Any, calm: str) -> None:
+    code, out, err = say("calibrate", calm, *FAST, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    certificate = found["certificate"]
+    assert [step["threshold"] for step in certificate["steps"]] == [0.9, 0.5, 0.02]
+    assert (certificate["n"], certificate["tokens"], certificate["metric"]) == (60, 3, "tokens")
+    assert certificate["delta"] == 0.5
+    assert found["costs"]["layers"] == 3
+    assert 1 <= found["depths"]["0.02"] <= found["depths"]["0.9"] <= 3
+    assert found["depths"]["None"] == 3
+    kept = json.loads((Path(calm) / "certificate.json").read_text())
+    assert kept["threshold"] == certificate["threshold"]
+    # said, and used
+    code, out, err = say("eval", calm, "--sequences", "4", "--json")
+    assert certificate["statement"] in err
+    asked = json.loads(out)["evaluation"]["mean_depth"]
+    _, out, _ = say("eval", calm, "--sequences", "4", "--json", "--exits.threshold",
+                    str(certificate["threshold"]))  # fmt: skip
+    assert json.loads(out)["evaluation"]["mean_depth"] == asked
+    _, out, _ = say("eval", calm, "--sequences", "4", "--json", "--exits.full")
+    assert json.loads(out)["evaluation"]["mean_depth"] == 3
+    assert certificate["statement"] in say("generate", calm, "--tokens", "3")[2]
+    code, out, err = say("show", calm, "certificate", "--json")
+    [picture] = json.loads(out)["pictures"]
+    assert Path(picture["picture"]).is_file()
+
+
+def test_the_same_calibration_writes_the_same_file(say: Any, calm: str) -> None:
+    files = []
+    for _ in range(2):
+        assert say("calibrate", calm, *FAST)[0] == 0
+        files.append((Path(calm) / "certificate.json").read_bytes())
+    assert files[0] == files[1]
+
+
+def test_prompts_are_lines_or_pieces_of_other_texts(say: Any, calm: str, tree: Path) -> None:
+    (tree / "lines.txt").write_text("the quick fox\n\nand a tree\n" * 40, encoding="utf-8")
+    fingerprints = set()
+    for words in (("--lines",), (), ("--context", "5"), ("--seed", "4", "--prompts", "59")):
+        data = ("--data", "lines.txt", *words)
+        code, out, err = say("calibrate", calm, *FAST, *data, "--json")
+        assert code == 0, err
+        fingerprints.add(json.loads(out)["certificate"]["data"])
+    assert len(fingerprints) == 4
+
+
+def test_stopping_at_the_first_failure(say: Any, calm: str) -> None:
+    strict = ["--metric", "exact", "--p-value", "binomial", "--delta", "0.05", "--first-failure"]
+    code, out, err = say("calibrate", calm, *FAST[:6], "--thresholds", "0.5", "0.1", "0.02",
+                         "0.01", *strict, "--json")  # fmt: skip
+    assert code == 0, err
+    steps = json.loads(out)["certificate"]["steps"]
+    assert all(step["p"] <= 0.05 for step in steps[:-1])
+
+
+def test_a_certificate_of_another_model_is_refused(
+    say: Any, refused: Callable[..., str], trained: Callable[..., Path], calm: str
+) -> None:
+    assert say("calibrate", calm, *FAST)[0] == 0
+    other = trained("depth-adaptive", *MEMBER)
+    (other / "certificate.json").write_bytes((Path(calm) / "certificate.json").read_bytes())
+    assert "another model" in refused("generate", str(other), "--tokens", "2")
+    damaged = (Path(calm) / "certificate.json").read_text().replace("0.5", "0.9", 1)
+    (Path(calm) / "certificate.json").write_text(damaged)
+    assert "changed or damaged" in refused("eval", calm)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--prompts", "10"), "at least 59 by 'hoeffding-bentkus'"),
+        (("--thresholds", "0.5", "0.9"), "must fall, the safest first"),
+        (("--thresholds", "1.5"), "at least 0 and at most 1"),
+        (("--delta", "0"), "above 0 and below 1"),
+        (("--context", "4000"), "--context or --tokens"),
+        (("--lines", "--consistency", "risk", "--data", "text.txt"), "single lines have nothing behind them"),
+        (("--data", "nothing.txt"), "no file or folder"),
+    ],
+)
+def test_what_is_refused(
+    words: tuple[str, ...], told: str, refused: Callable[..., str], calm: str
+) -> None:
+    assert told in refused("calibrate", calm, "--context", "4", "--tokens", "2", *words)
+    assert not (Path(calm) / "certificate.json").exists()
+
+
+def test_runs_without_exits_have_nothing_to_calibrate(
+    refused: Callable[..., str], trained: Callable[..., Path]
+) -> None:
+    plain = str(trained("attention"))
+    assert "no early exits" in refused("calibrate", plain)
+    assert "no early exits" in refused("eval", plain, "--exits.threshold", "0.5")
+    assert "no early exits" in refused("generate", plain, "--exits.full")
+    assert "no certificate" in refused("show", plain, "certificate")
+
+
+def test_full_and_a_threshold_contradict(refused: Callable[..., str], calm: str) -> None:
+    assert "leave out --exits.threshold" in refused(
+        "eval", calm, "--exits.full", "--exits.threshold", "0.5"
+    )
