@@ -28,9 +28,9 @@ POLES = 200
 
 KEYS = EnvironmentConfig(
     "everyformer/KeyToDoor-v0", (),
-    {"size": 3, "room_steps": 6, "apple_steps": 6, "apples": 2},
+    {"size": 2, "room_steps": 3, "apple_steps": 2, "apples": 1},
 )  # fmt: skip
-WALKS, KEY_UPDATES, DOORS = 1500, 900, 200
+WALKS, KEY_UPDATES, DOORS = 2000, 1200, 200
 """walks, updates, and episodes that are played"""
 KEY_ARMS: dict[str, tuple[str, float | None]] = {
     "decision-transformer": ("decision-transformer", None),
@@ -58,7 +58,11 @@ REACH, LESS = 1.5, 0.2
     minutes=6,
 )
 def key_to_door(study: Study) -> Outcome:
-    """The share of episodes that open the door; in the data, of walks that do."""
+    """The share of episodes that open the door; in the data, of walks that do.
+
+    Rooms have 2 x 2 cells. A first run, one seed of it, had 3 x 3 cells, six steps a room, 1,500
+    walks and 900 updates at half the learning rate: there 12% were opened, where the data open 11%.
+    """
     walks_name = "the data"
     study.order([walks_name, *KEY_ARMS])
     steps = KEYS.options["room_steps"] * 2 + KEYS.options["apple_steps"]
@@ -67,7 +71,9 @@ def key_to_door(study: Study) -> Outcome:
         study.keep(walks_name, mean(walks.returns.tolist()), "open {:.0%}")
         for arm in study.arms(KEY_ARMS):
             member, best = KEY_ARMS[arm]
-            data, model = learnt(study, member, walks, KEY_UPDATES, context=steps, best=best)
+            data, model = learnt(
+                study, member, walks, KEY_UPDATES, lr=2e-3, context=steps, best=best
+            )
             target = 1.0 if arm == "decision-transformer" else None
             study.keep(arm, reached(study, model, data, target, DOORS), "opens {:.0%}")
     found = study.means()
@@ -190,7 +196,13 @@ def poles(environment: EnvironmentConfig, seed: int) -> Trajectories:
 
 
 def learnt(
-    study: Study, member: str, episodes: Trajectories, updates: int, **of_data: Any
+    study: Study,
+    member: str,
+    episodes: Trajectories,
+    updates: int,
+    *,
+    lr: float = 1e-3,
+    **of_data: Any,
 ) -> tuple[EpisodeDataset, Model]:
     """A model of ``member`` after so many updates on the episodes, and its data.
 
@@ -200,7 +212,7 @@ def learnt(
     config = DataConfig(seed=study.seed, **of_data)
     data = episode_dataset(episodes, config, "decision", "episodes")
     model = create_model(member, data.task, **data.model_options, **SIZES)
-    return data, study.train(model, data, updates, batch=BATCH, lr=1e-3, threads=1, device="cpu")
+    return data, study.train(model, data, updates, batch=BATCH, lr=lr, threads=1, device="cpu")
 
 
 def reached(
