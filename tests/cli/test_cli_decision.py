@@ -161,6 +161,41 @@ def test_a_saved_model_plays_is_measured_and_shown(runs: Path, say: Say) -> None
     assert "bc has no weights to show; it has none" in say("show", "runs/bc", "weights")[2]
 
 
+@pytest.mark.parametrize(
+    ("run", "what", "words", "shows"),
+    [
+        ("paths", "returns", ("--target", "-5", "-2", "--episodes", "2"),
+         "Mean returns of 2 episodes for each return that was asked for"),
+        ("paths", "film", ("--target", "-3"), "steps that return"),
+        ("paths", "attended", (), "Row: a step whose action is chosen"),
+        ("bare", "attended", ("--env", GRAPH.name, "--env.nodes", "6", "--env.edges", "7"),
+         "Row: a step whose action is chosen"),
+    ],
+)  # fmt: skip
+def test_what_a_run_plays_is_drawn(
+    run: str, what: str, words: tuple[str, ...], shows: str, runs: Path, say: Say, tmp_path: Path
+) -> None:
+    code, out, err = say("show", f"runs/{run}", what, *words, "--out", str(tmp_path), "--json")
+    assert code == 0, err
+    [drawn] = json.loads(out)["pictures"]
+    assert shows in drawn["shows"]
+    with Image.open(tmp_path / f"{what}.png") as picture:
+        assert picture.width > 100
+
+
+def test_returns_from_the_worst_of_the_data_to_beyond_the_best_are_asked_for(
+    runs: Path, say: Say, tmp_path: Path
+) -> None:
+    known = read_trajectories("paths").statistics
+    low, high = known.return_min, known.return_max
+    assert low < high
+    words = ("--episodes", "1", "--out", str(tmp_path))
+    code, out, err = say("show", "runs/paths", "returns", *words)
+    assert code == 0, err
+    assert f"for {low:g} to " in out
+    assert f"for {high + (high - low) / 4:g}. The best episode of the data has {high:g}." in out
+
+
 def test_training_resumes_bit_for_bit(home: Path, say: Say) -> None:
     whole, parts = "runs/whole", "runs/parts"
     for out, steps in ((whole, "6"), (parts, "3")):
@@ -217,6 +252,15 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
      "--prompt is for texts and images, but the run plays episodes: leave it out"),
     (("generate", "runs/paths", "--target", "1", "2"),
      "episodes are recorded for one --target at a time: give one"),
+    (("show", "runs/paths", "weights", "--target", "3"),
+     "what is played is said, but 'weights' is drawn without playing: take returns, film or"),
+    (("show", "runs/paths", "all", "--env.steps", "3"), "but 'all' is drawn without playing"),
+    (("show", "runs/paths", "film", "--text", "a"), "'film' is of episodes: leave out --text"),
+    (("show", "runs/paths", "film", "--target", "1", "2"), "asked for one --target: give one"),
+    (("show", "decision-transformer", "film"), "'decision-transformer' is no directory of one"),
+    (("show", "runs/bare", "returns", "--env", GRAPH.name, "--env.nodes", "6", "--env.edges", "7"),
+     "this decision-transformer reads no return-to-go, so none can be asked for: there are no"),
+    (("show", "runs/bare", "film"), "the environment of the data is not known: name it with --env"),
     (("train", "decision-transformer", "--data", "paths", "--model.decision.table", "3"),
      "the data have episodes of up to 6 steps, but the table of timesteps has 3: raise "
      "--model.decision.table"),

@@ -88,6 +88,14 @@ def test_kept_states_act_as_windows_read_anew(variant: str, member: str) -> None
         close(torch.from_numpy(kept), torch.from_numpy(anew), 1e-6)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout_plays_no_part_and_the_model_stays_in_its_mode(training: bool) -> None:
+    made = model(dropout=0.5).train(training)
+    acted = [rolled(DecisionPolicy(made, SEEN, REALS, 9.0), 3) for _ in range(2)]
+    assert np.array_equal(acted[0], acted[1])
+    assert {module.training for module in made.modules()} == {training}
+
+
 def test_what_is_read_is_what_training_would_have_shown() -> None:
     """The return-to-go at t, absolute timesteps, states and actions of the last K steps."""
     made, rewards = model(), np.array([2.0, 0.0, -1.0, 3.0, 1.0, 4.0])

@@ -45,8 +45,7 @@ class BenchOptions(Setting):
     BenchOptions,
     about="Time, memory and FLOPs of one layer against length, a fresh process for each point.",
     examples=(
-        "everyformer bench aft-local aft-full attention --lengths 1024 4096 8192 --peers",
-        "everyformer bench aft-simple --lengths 1024 --decode 1024 65536",
+        "everyformer bench aft-simple attention --lengths 1024 4096 --decode 1024 65536 --peers",
         "everyformer bench knn-lm memorizing --lengths --search 100000 --queries 1 1024 --peers",
     ),
     default=BenchOptions(),

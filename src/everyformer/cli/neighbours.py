@@ -51,7 +51,7 @@ def draw_neighbours(options: ShowOptions) -> int:
     from everyformer.models.knn_lm import KnnLanguageModel
     from everyformer.report.neighbours import write_neighbours
 
-    trained = open_run(options.target)
+    trained = open_run(options.run)
     tokenizer = trained.tokenizer()
     if tokenizer is None:
         raise UnsupportedError(trained.no_text())
@@ -76,7 +76,7 @@ def draw_neighbours(options: ShowOptions) -> int:
         f"{losses[1]:.4f} without"
     )
     if options.json:
-        emit({"target": options.target, "pictures": [{"picture": str(path), "shows": shows}]})
+        emit({"target": options.run, "pictures": [{"picture": str(path), "shows": shows}]})
     else:
         print(f"{path}\n    {shows}")
     return 0
@@ -102,7 +102,7 @@ def _tokens(
     config = data_config(trained)
     if config is None:
         raise ConfigError(
-            f"{options.target} does not say where its data is: give --text TEXT or --data FILE"
+            f"{options.run} does not say where its data is: give --text TEXT or --data FILE"
         )
     dataset = trained.dataset(config)
     assert isinstance(dataset, TextDataset)

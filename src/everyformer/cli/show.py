@@ -4,7 +4,7 @@ member."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,8 +12,10 @@ from everyformer.cli.certificate import CERTIFICATE, show_certificate
 from everyformer.cli.console import emit
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.neighbours import NEIGHBOURS, check_words, draw_neighbours
-from everyformer.cli.parsing import say, verb
+from everyformer.cli.parsing import parse, say
+from everyformer.cli.playing import take_environment
 from everyformer.cli.show_options import ShowOptions
+from everyformer.cli.shown_episodes import check_played, draw_episodes
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
 from everyformer.core.files import expanded, require_no_file
 from everyformer.core.pulse import doing
@@ -49,21 +51,26 @@ class Subject(NamedTuple):
     """what the model reads beside the inputs, where the run says"""
 
 
-@verb(
-    ShowOptions,
-    about="Draw what a run has learned, or what a member starts from.",
-    examples=(
-        "everyformer show runs/gmlp spatial",
-        "everyformer show attention encodings --format svg --out pictures",
-    ),
-)
-def run(options: ShowOptions) -> int:
+def run(words: Sequence[str]) -> int:
     """Draw, and print each file with what it shows."""
+    of_environment, rest = take_environment(words)
+    options = parse(
+        ShowOptions,
+        rest,
+        verb="show",
+        about="Draw what a run has learned, or what a member starts from.",
+        examples=(
+            "everyformer show attention encodings --format svg --out pictures",
+            "everyformer show runs/decision-transformer returns --target 25 50 100 200",
+        ),
+    )
     if options.out is not None:
         require_no_file(expanded(options.out))
     check_words(options)
     if options.what == CERTIFICATE:
         return show_certificate(options)
+    if check_played(options, of_environment):
+        return draw_episodes(options, of_environment)
     if options.what == NEIGHBOURS:
         return draw_neighbours(options)
     from everyformer.report.pictures import Inside, require_picture
@@ -88,25 +95,25 @@ def run(options: ShowOptions) -> int:
             if not options.json:
                 print(f"{path}\n    {figure.get_label()}")
     if options.json:
-        emit({"target": options.target, "pictures": drawn})
+        emit({"target": options.run, "pictures": drawn})
     elif not drawn:
         say(f"{subject.model.config.member} has nothing to show")
     return 0
 
 
 def _open(options: ShowOptions) -> Subject:
-    folder = expanded(options.target)
+    folder = expanded(options.run)
     if folder.is_dir() and options.task is not None:
         raise ConfigError(f"{folder} has the task that it was trained for: leave --task out")
     names = [member.name for member in list_members()]
     if folder.is_dir():
         subject = _trained(folder, options)
-    elif options.target in names:
+    elif options.run in names:
         subject = _fresh(options)
     else:
         raise ConfigError(
-            f"'{options.target}' is neither the directory of a run or saved model nor a member; "
-            f"{nearest(options.target, names)}"
+            f"'{options.run}' is neither the directory of a run or saved model nor a member; "
+            f"{nearest(options.run, names)}"
         )
     return subject if options.out is None else subject._replace(folder=expanded(options.out))
 
@@ -139,8 +146,8 @@ def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], M
         config = data_config(trained)
         if config is None:
             raise ConfigError(
-                f"{options.target} does not say where its data is, and {options.what} is drawn of "
-                f"held-out rows: everyformer eval {options.target} --data FILE prints the measures"
+                f"{options.run} does not say where its data is, and {options.what} is drawn of "
+                f"held-out rows: everyformer eval {options.run} --data FILE prints the measures"
             )
         found: Dataset = trained.dataset(config)
         return found
@@ -167,7 +174,7 @@ def _fresh(options: ShowOptions) -> Subject:
 
     from everyformer.models.build import create_model
 
-    member = info(options.target)
+    member = info(options.run)
     task = options.task or (LM if LM in member.tasks else member.tasks[0])
     if task not in member.tasks:
         raise ConfigError(

@@ -9,20 +9,24 @@ import tyro
 
 from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Bounds
+from everyformer.generation.config import PlayConfig
 from everyformer.retrieval.options import KnnOptions, SearchOptions
 
 
-@dataclass(frozen=True)
-class ShowOptions(VerbOptions):
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(VerbOptions, PlayConfig):
     """The words of `everyformer show`."""
 
-    target: tyro.conf.Positional[str]
+    run: tyro.conf.Positional[str]
     """directory of a trained run or folder of a saved model, or a member's name to see what it
     starts from"""
     what: tyro.conf.Positional[str] = "all"
     """one picture: weights, masks, encodings, ..., of classifiers confusion and calibration (a name
     that there is not lists all that the model knows), or all that applies; or neighbours, a page
-    about a text that is read with a datastore; or certificate, what a calibration has found"""
+    about a text that is read with a datastore; certificate, what a calibration has found; of
+    runs that act, which play for it: returns, what
+    is reached for what is asked for, film, a strip of an episode, and attended, the steps of an
+    episode that are read"""
     task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
     """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""
     out: str | None = None

@@ -12,6 +12,7 @@ long as the episode fits the window.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
 
@@ -93,7 +94,9 @@ class DecisionPolicy(Policy):
         self._enter(states)
         short = torch.from_numpy(self._time < self.context)
         stream = (short | self.rolling) if self.streams else torch.zeros_like(short)
-        with torch.inference_mode(), evaluating(self.model):
+        # setting the mode of every module takes as long as a layer
+        mode = evaluating(self.model) if self.model.training else nullcontext()
+        with torch.inference_mode(), mode:
             logits = self._anew(~stream) if not stream.all() else None
             if stream.any():
                 kept = self._go_on(stream)

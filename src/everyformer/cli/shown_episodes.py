@@ -1,0 +1,151 @@
+"""What `everyformer show RUN returns|film|attended` does: it plays, and draws what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from everyformer.cli.console import emit
+from everyformer.cli.playing import environment_of, played_by, rows_of, targets_of
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.files import expanded
+from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.core.wording import listed
+from everyformer.generation.config import PlayConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from everyformer.cli.show_options import ShowOptions
+    from everyformer.cli.trained import TrainedRun
+    from everyformer.models.decision import DecisionModel
+    from everyformer.rl.trajectories import Trajectories
+
+TARGETS = 5
+"""returns that are asked for, from the worst to the best of the data, where none are said"""
+BEYOND = 0.25
+"""of the way from the worst to the best, by which one more exceeds the best"""
+
+
+def check_played(options: ShowOptions, of_environment: dict[str, Any]) -> bool:
+    """Whether what is to be drawn is played first.
+
+    Raises:
+        ConfigError: options of playing beside another picture, or the other way round.
+    """
+    if options.what not in EPISODES:
+        if options.play != PlayConfig() or of_environment:
+            raise ConfigError(
+                f"what is played is said, but '{options.what}' is drawn without playing: take "
+                f"{listed(list(EPISODES), 'or')}, or leave out --env, --target, --episodes and the "
+                "like"
+            )
+        return False
+    if options.text is not None or options.length is not None or options.task is not None:
+        raise ConfigError(f"'{options.what}' is of episodes: leave out --text, --length and --task")
+    return True
+
+
+def draw_episodes(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+    """Play, draw, and print where the picture is."""
+    from everyformer.cli.trained import open_run
+    from everyformer.report.style import save_figure
+
+    if not expanded(options.run).is_dir():
+        raise ConfigError(
+            f"'{options.what}' is of a run that plays, and '{options.run}' is no directory of one"
+        )
+    trained = open_run(options.run)
+    if not TASKS[trained.task].acts:
+        raise ConfigError(
+            f"'{options.what}' is of runs that act ({', '.join(tasks_that('acts'))}), and this one "
+            f"has the task {trained.task}"
+        )
+    folder = trained.path / "pictures" if options.out is None else expanded(options.out)
+    figure = EPISODES[options.what](trained, options.play, of_environment)
+    path = save_figure(figure, folder / f"{options.what}.{options.format}")
+    if options.json:
+        drawn = [{"picture": str(path), "shows": figure.get_label()}]
+        emit({"target": options.run, "pictures": drawn})
+    else:
+        print(f"{path}\n    {figure.get_label()}")
+    return 0
+
+
+def _returns(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
+    from everyformer.report.episodes import draw_returns
+
+    asked = targets_of(trained, cast("DecisionModel", trained.model()), play)
+    if asked == (None,):
+        raise UnsupportedError(
+            f"this {trained.config.member} reads no return-to-go, so none can be asked for: there "
+            "are no 'returns' to show"
+        )
+    known = trained.values.get("data", {}).get("returns")
+    if not play.target and known is not None:
+        low, high = float(known["return_min"]), float(known["return_max"])
+        step = (high - low) / (TARGETS - 1)
+        within = [low + n * step for n in range(TARGETS)]
+        play = replace(play, target=tuple(within if low < high else [high]))
+        play = replace(play, target=(*play.target, high + BEYOND * ((high - low) or 1.0)))
+    found = played_by(trained, play, of_environment)
+    return draw_returns(rows_of(found), None if known is None else float(known["return_max"]))
+
+
+def _film(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
+    from everyformer.report.episodes import draw_film
+    from everyformer.rl.build import make_environment
+    from everyformer.rl.replay import frames
+
+    # before it is played
+    make_environment(environment_of(trained, play, of_environment), "rgb_array").close()
+    found = _one_episode(trained, play, of_environment)
+    assert found.environment is not None
+    episode = found.episodes[0]
+    return draw_film(frames(found.environment, episode), episode.rewards, str(found.environment))
+
+
+def _attended(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
+    """Of the last window of an episode."""
+    import numpy as np
+
+    from everyformer.data.config import DataConfig
+    from everyformer.data.episodes import episode_dataset
+    from everyformer.report.episodes import draw_attended
+    from everyformer.report.inside import View
+    from everyformer.report.pictures import Inside
+
+    model = cast("DecisionModel", trained.model())
+    if not model.layered:
+        raise UnsupportedError(f"{model.config.member} has no layers whose weights could be shown")
+    found = _one_episode(trained, play, of_environment)
+    config, shape = model.config, model.config.episodes
+    data = episode_dataset(
+        found, DataConfig(context=shape.context, validation=1.0), "decision", "an episode"
+    )
+    steps = len(found.episodes[0])
+    begin = max(0, steps - shape.context)
+    batch = data.windows(np.zeros(1, np.int64), np.array([begin]))
+    assert batch.keep is not None
+    real = batch.keep[0]
+    given = {name: getattr(batch, name)[:, real] for name in ("returns", "actions", "timesteps")}
+    inside = Inside(model, batch.inputs[:, real], given=given)
+    inside.require("weights")
+    weights = View(inside.traced, "weights", causal=True).found
+    return draw_attended(weights, config.step_tokens, config.step_tokens - 2, begin)
+
+
+def _one_episode(
+    trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]
+) -> Trajectories:
+    if len(play.target) > 1:
+        raise ConfigError("one episode is drawn, asked for one --target: give one")
+    [(_, found)] = played_by(trained, replace(play, episodes=1), of_environment)
+    return found
+
+
+EPISODES: dict[str, Callable[..., Figure]] = {
+    "returns": _returns, "film": _film, "attended": _attended,
+}  # fmt: skip
+"""pictures for which a run plays"""
