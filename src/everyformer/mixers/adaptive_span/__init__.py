@@ -67,7 +67,6 @@ class AdaptiveSpan(HeadMixer):
     name = "adaptive-span"
     trials = TRIALS
     recorded: ClassVar[Recorded] = {"spans": spans}
-    drawn_for = "lm"
     exports_literally = True
     positionless = "has a table of distances of its own"
     states = (KeyValueState,)
