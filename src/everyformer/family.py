@@ -317,7 +317,7 @@ FAMILY: tuple[Member, ...] = (
         "one head finds out that something far back comes again and looks that far, while the mean "
         "span stays small",
         cross=_NO_CROSS_DISTANCE,
-        group="depth",
+        group="sparse patterns",
     ),
     Member(
         "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",

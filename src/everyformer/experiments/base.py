@@ -147,15 +147,20 @@ class Study:
         """
         steps, losses = self.steps(steps), []
         generator = torch.Generator().manual_seed(1000 + self.seed)
-        optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
+        scales: dict[float, list[nn.Parameter]] = {}
+        for parameter in model.parameters():
+            scales.setdefault(getattr(parameter, "lr_scale", 1.0), []).append(parameter)
+        groups = [{"params": own, "lr_scale": scale} for scale, own in scales.items()]
+        optimiser = torch.optim.AdamW(groups, lr=lr, weight_decay=weight_decay)
         warm = max(1, steps // 20)
         model.train()
         tell: Callable[[float], None] = getattr(model, "set_progress", lambda done: None)
+        settle: Callable[[], None] = getattr(model, "end_step", lambda: None)
         for step in range(steps):
             tell(step / steps)
             rate = min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
             for group in optimiser.param_groups:
-                group["lr"] = lr * rate
+                group["lr"] = lr * rate * group["lr_scale"]
             if isinstance(batches, tuple):
                 data, size = batches
                 batch = data.train_batch(step, size, self.seed)
@@ -170,6 +175,7 @@ class Study:
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
+            settle()
             losses.append(loss.item())
         model.eval()
         return losses

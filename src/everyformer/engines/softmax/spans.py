@@ -208,15 +208,16 @@ class _Call:
         return products.as_strided(shape, (*strides[:3], b.window + 1, 1))
 
     def scores(self, chunk: slice, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores (B, H, g, C, n), -inf where nothing is seen, and m, broadcastable to them."""
+        """Scores (B, H, g, C, n), -inf where nothing is seen, and what m is before it is clipped,
+        broadcastable to them."""
         q = self.q[:, :, chunk]
         scores = q @ self.table.T
         scores += self.diagonals(q @ keys.transpose(-1, -2))
         ends = self.ends if self.ends.shape[2] == 1 else self.ends[:, :, chunk]
-        m = ((ends - self.u) / self.ramp).clamp_(0, 1)
-        scores.masked_fill_(m == 0, -math.inf)
+        slope = (ends - self.u) / self.ramp
+        scores.masked_fill_(slope <= 0, -math.inf)
         hidden = self._outside(chunk)
-        return scores if hidden is None else scores.masked_fill_(hidden, -math.inf), m
+        return scores if hidden is None else scores.masked_fill_(hidden, -math.inf), slope
 
     def _outside(self, chunk: slice) -> Tensor | None:
         """(B or 1, 1, g, C, n) bool, keys that are none; None: all are."""
@@ -255,10 +256,10 @@ def _attend(
         o = call.v.new_empty(*call.q.shape[:-1], v.shape[-1])
         logsum = call.q.new_empty(call.q.shape[:-1])
         for chunk in call.chunks():
-            scores, m = call.scores(chunk, call.windows(call.k, chunk))
+            scores, slope = call.scores(chunk, call.windows(call.k, chunk))
             top = scores.amax(-1, keepdim=True)
             top.masked_fill_(top == -math.inf, 0)
-            weights = scores.sub_(top).exp_().mul_(m)
+            weights = scores.sub_(top).exp_().mul_(slope.clamp(0, 1))
             total = weights.sum(-1, keepdim=True)
             logsum[:, :, chunk] = (top + total.log()).squeeze(-1)
             weights /= total.masked_fill(total == 0, 1)
@@ -293,16 +294,16 @@ def _gradients(
         dtable, dends = torch.zeros_like(call.table), torch.zeros_like(call.q[..., 0])
         for chunk in call.chunks():
             keys, values = call.windows(call.k, chunk), call.windows(call.v, chunk)
-            scores, m = call.scores(chunk, keys)
+            scores, slope = call.scores(chunk, keys)
             share = scores.sub_(sums[:, :, chunk]).exp_()
-            weights, kept = share * m, call.dropped(chunk, share)
+            weights, kept = share * slope.clamp(0, 1), call.dropped(chunk, share)
             into = weights.new_zeros(*weights.shape[:-1], b.window)
             call.diagonals(into).copy_(weights if kept is None else weights * kept)
             _add(dv, into.transpose(-1, -2) @ g[:, :, chunk], chunk, b.size)
             found = call.diagonals(g[:, :, chunk] @ values.transpose(-1, -2))
             found = (found if kept is None else found * kept) - level[:, :, chunk]
-            slope = torch.where((m > 0) & (m < 1), share * found, 0)
-            dends[:, :, chunk] = slope.sum(-1) / ramp
+            # as torch's clamp has it, where the ramp begins too
+            dends[:, :, chunk] = torch.where(slope <= 1, share * found, 0).sum(-1) / ramp
             found *= weights
             call.diagonals(into).copy_(found)
             part = call.q[:, :, chunk]

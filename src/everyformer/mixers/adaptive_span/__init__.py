@@ -67,7 +67,6 @@ class AdaptiveSpan(HeadMixer):
     name = "adaptive-span"
     trials = TRIALS
     recorded: ClassVar[Recorded] = {"spans": spans}
-    drawn_for = "lm"
     exports_literally = True
     positionless = "has a table of distances of its own"
     states = (KeyValueState,)
@@ -132,7 +131,7 @@ class AdaptiveSpan(HeadMixer):
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         compiled = torch.compiler.is_compiling()
-        if self.training and not compiled:
+        if self.training and torch.is_grad_enabled() and not compiled:
             self.end_step()  # not every loop says that its step is over
         if self.spans_of is not None and torch.compiler.is_exporting():
             raise UnsupportedError(
@@ -175,7 +174,10 @@ class AdaptiveSpan(HeadMixer):
         """z (1, H, 1), or (B, H, L) of the tokens of ``x``, in float32 or wider."""
         wide = torch.promote_types(x.dtype, torch.float32)
         if self.spans is not None:
-            share = self.spans.to(wide)[None, :, None]
+            inside = self.spans.clamp(0, 1)
+            # as if it had been set back already: the bounds take no gradient away
+            inside = self.spans + (inside - self.spans).detach()
+            share = inside.to(wide)[None, :, None]
         else:
             assert self.spans_of is not None
             share = self.spans_of(x).to(wide).sigmoid().transpose(1, 2)
