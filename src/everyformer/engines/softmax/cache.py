@@ -10,6 +10,7 @@ from torch import Tensor
 
 from everyformer.core.state import State, state
 from everyformer.engines.rows import gather_rows
+from everyformer.engines.softmax.visibility import real_last
 
 
 class Room:
@@ -113,6 +114,9 @@ class KeyValueState(State):
             first = size - count
             return KeyValueState(self.seen, self.keys[:, :, first:], self.values[:, :, first:])
         keep, positions = self.slots()
+        if real_last(keep):
+            # as in a stream of steps, after any resets
+            return self.part(size - count)
         order = torch.argsort(keep.to(torch.uint8), dim=1, stable=True)[:, size - count :]
         return KeyValueState(
             seen=self.seen,
