@@ -62,9 +62,10 @@ def _genes(**chosen: Any) -> Genes:
 
 
 _EXACT_SEGMENTS: dict[str, Any] = {
-    "dropout": 0.0, "embedding_dropout": 0.0, "memory_options": {"same_length": "always"}
+    "dropout": 0.0, "embedding_dropout": 0.0,
+    "memory_options": {"same_length": "always", "store": "inputs"},
 }  # fmt: skip
-"""of a policy, which learns from segments what it did step by step"""
+"""of a policy, which learns from segments what it did step by step, memories included"""
 _SAME_FEATURES: dict[str, Any] = {"redraw": None}
 """of a policy, which learns with the features that it acted with"""
 _ACTING: dict[str, Any] = {
@@ -223,7 +224,7 @@ FAMILY: tuple[Member, ...] = (
         "gtrxl", "GTrXL: gated Transformer-XL", "Parisotto et al.", 2020, "1910.06764",
         _genes(position=Choice("xl-relative", {"start_std": 0.0}),
                memory=Choice("segment", {"same_length": "always"}),
-               wiring="gated", block={"feedforward": "relu"}),
+               wiring="gated", block={"feedforward": "relu"}, tasks={POLICY: _EXACT_SEGMENTS}),
         (LM, POLICY),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, 12 L d^2 for the gates",
              "M d, constant"),

@@ -122,6 +122,13 @@ def test_states_that_are_computed_anew_are_those_of_the_weights_of_now() -> None
         assert moved
 
 
+def test_without_memory_a_policy_knows_the_present_alone() -> None:
+    made, dataset = rollouts(DataConfig(env=TRACK, env_number=3), slots=0)
+    batch = made.batch(dataset, 1, 3, 0)
+    alone = made._model.read(batch.inputs.reshape(12, 1, 3), None, None)[1]
+    close(alone.view(3, 4), batch.values, 1e-9)
+
+
 def test_advantages_are_even_over_a_turn() -> None:
     made, dataset = rollouts(DataConfig(env=TRACK, env_number=4))
     made.batch(dataset, 0, 4, 0)

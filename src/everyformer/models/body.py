@@ -162,12 +162,13 @@ def through_episodes(
             "begins"
         )
     packs = all(mixer.packs_with_state for mixer in model.stack.mixers)
-    first, later = reset[:, 0], F.pad(reset[:, 1:], (1, 0))
+    first = reset[:, 0]
     if not surely(~first):
         state = state.reset(first)
         state = state if packs else freed(state)
-    if surely(~later):
+    if surely(~reset[:, 1:]):
         return _through(model, x, state, None, taps)
+    later = F.pad(reset[:, 1:], (1, 0))
     episodes = later.long().cumsum(1)
     if packs:
         return _through(model, x, state, Mask(documents=episodes), taps)

@@ -130,7 +130,7 @@ class PolicyOptions(Options):
     """of the squared error of values in the loss"""
     value_clip: Annotated[Positive | None, Affects("nothing")] = None
     """how far a value may move before the loss no longer rewards it (default: any distance)"""
-    entropy: Annotated[Amount, Affects("nothing")] = 0.01
+    entropy: Annotated[Amount, Affects("nothing")] = 0.001
     """weight of the entropy of actions, which keeps them random"""
     recompute_memory: Annotated[bool, Affects("nothing")] = False
     """before every further epoch, compute what stands in memories where segments begin anew, with

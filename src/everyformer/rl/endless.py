@@ -22,6 +22,8 @@ with the same seed"""
 RECENT = 100
 """episodes whose mean return is told"""
 CLOSE = 1e-6
+LEFT = 1000
+"""steps behind the oldest episode that are kept at most"""
 
 
 class Step(NamedTuple):
@@ -55,7 +57,10 @@ class EndlessRows:
         self._numbers = np.arange(number)
         self._seeds: list[int] = []
         self._totals = np.zeros(number)
-        self._actions: list[list[np.ndarray]] = [[] for _ in range(number)]
+        self._actions: list[np.ndarray] = []
+        """of all rows, step by step"""
+        self._starts = np.zeros(number, np.int64)
+        """which of these steps is the first of each row's episode"""
 
     def begin(self, seed: int) -> None:
         """The first episodes begin."""
@@ -67,8 +72,7 @@ class EndlessRows:
         """Act in all rows."""
         after, rewards, terminated, truncated, _ = self._vector.step(actions)
         self._totals += rewards
-        for row, action in enumerate(actions):
-            self._actions[row].append(action)
+        self._actions.append(actions)
         over: np.ndarray = terminated | truncated
         self.now, self.first = after, over
         if over.any():
@@ -78,12 +82,18 @@ class EndlessRows:
             self.finished += int(over.sum())
             self._totals[over] = 0.0
             self.now = self._reset(over)
+            if (past := int(self._starts.min())) > LEFT:
+                del self._actions[:past]
+                self._starts -= past
         return Step(after, rewards, terminated.copy(), truncated & ~terminated)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Where all rows stand."""
-        lengths = np.array([len(done) for done in self._actions])
-        known = [action for done in self._actions for action in done]
+        episodes = [
+            [actions[row] for actions in self._actions[start:]]
+            for row, start in enumerate(self._starts)
+        ]
+        known = [action for done in episodes for action in done]
         return {
             "seed": np.array(self._seed),
             "begun": np.array(self._begun),
@@ -91,7 +101,7 @@ class EndlessRows:
             "numbers": self._numbers.copy(),
             "totals": self._totals.copy(),
             "recent": np.array(self.recent, np.float64),
-            "lengths": lengths,
+            "lengths": np.array([len(done) for done in episodes]),
             "actions": np.stack(known) if known else np.zeros(0),
             "now": np.array(self.now),
         }
@@ -109,12 +119,12 @@ class EndlessRows:
         self._seeds = [self._seed_of(row) for row in range(self.number)]
         lengths = saved["lengths"]
         ends = lengths.cumsum()
-        self._actions = [
+        episodes = [
             list(saved["actions"][end - length : end])
             for end, length in zip(ends, lengths, strict=True)
         ]
         self.first = lengths == 0
-        self._replay(int(lengths.max()))
+        self._replay(episodes)
         lost = ~np.isclose(self.now, saved["now"], CLOSE, CLOSE).reshape(self.number, -1).all(1)
         if lost.any():
             warnings.warn(
@@ -133,29 +143,31 @@ class EndlessRows:
         """Close the environments."""
         self._vector.close()
 
-    def _replay(self, longest: int) -> None:
+    def _replay(self, episodes: list[list[np.ndarray]]) -> None:
         """Play all rows up to now; a row that has less to repeat plays anything before that, so
         that all arrive together."""
         self.now = self._vector.reset(seed=self._seeds)[0]
-        starts = np.array([longest - len(done) for done in self._actions])
+        longest = max(map(len, episodes))
+        anything = [done[0] for done in episodes if done][:1]
+        starts = np.array([longest - len(done) for done in episodes])
+        self._starts = starts.copy()
         for t in range(longest):
             if (late := (starts == t) & (t > 0)).any():
                 self._reset(late)
-            chosen = [
-                done[t - start] if t >= start else self._any_action(done)
-                for done, start in zip(self._actions, starts, strict=True)
-            ]
-            self.now, _, terminated, truncated, _ = self._vector.step(np.stack(chosen))
+            chosen = np.stack(
+                [
+                    done[t - start] if t >= start else anything[0]
+                    for done, start in zip(episodes, starts, strict=True)
+                ]
+            )
+            self._actions.append(chosen)
+            self.now, _, terminated, truncated, _ = self._vector.step(chosen)
             over = (terminated | truncated) & (starts > t + 1)
             early = (terminated | truncated) & (starts <= t)
             if (over | early).any():
                 self.now = self._reset(over | early)
         if (fresh := (starts == longest) & (longest > 0)).any():
             self.now = self._reset(fresh)
-
-    def _any_action(self, done: list[np.ndarray]) -> np.ndarray:
-        known = done or next(other for other in self._actions if other)
-        return known[0]
 
     def _reset(self, where: np.ndarray) -> np.ndarray:
         options = {"reset_mask": where}
@@ -165,7 +177,7 @@ class EndlessRows:
     def _next_episode(self, row: int) -> None:
         self._numbers[row] = self._begun
         self._begun += 1
-        self._actions[row] = []
+        self._starts[row] = len(self._actions)
         self._seeds[row] = self._seed_of(row)
 
     def _seed_of(self, row: int) -> int:

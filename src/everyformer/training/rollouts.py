@@ -26,6 +26,7 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.episodes import as_states
 from everyformer.models import ppo
+from everyformer.models.base import evaluating
 from everyformer.models.options import PolicyOptions
 from everyformer.models.policy import PolicyModel
 from everyformer.rl.endless import EndlessRows
@@ -53,7 +54,7 @@ class Turn:
 
 
 TENSORS = ("inputs", "targets", "reset", "advantages", "before", "values", "returns")
-PLAYED = ("inputs", "targets", "reset", "before", "values", "rewards", "following", "over")
+PLAYED = ("inputs", "targets", "reset", "outputs", "values", "rewards", "following", "over")
 
 
 def minibatches(options: PolicyOptions, number: int, size: int) -> int:
@@ -175,27 +176,35 @@ class Rollouts(Carry):
         own = next(self._model.parameters())
         return self._model.init_state(self._data.number, device=own.device, dtype=own.dtype)
 
-    @torch.no_grad()
     def _play(self, seed: int, number: int) -> Turn:
-        """Play a turn."""
+        """Play a turn, with the layers as they are in evaluation, which is faster."""
+        with torch.inference_mode(), evaluating(self._model):
+            turn = self._played(seed, number)
+        # from here on they may be part of a graph
+        known = {name: getattr(turn, name).clone() for name in TENSORS}
+        turn = Turn(**known, states=[_alike(state) for state in turn.states])
+        self._check(turn)
+        self._model.scale_values(turn.returns)
+        return turn
+
+    def _played(self, seed: int, number: int) -> Turn:
         options, rows, model = self._options, self._rows, self._model
         if self._state is None:
             rows.begin(seed)
             self._state = self._begun()
+        self._state = _alike(self._state)
         random = np.random.default_rng((seed, ACTING, number))
+        noise = self._noise(random).to(self._device)
         kept: dict[str, list[Tensor]] = {name: [] for name in PLAYED}
         states = []
         for t in range(options.horizon):
             if t % options.segment == 0:
-                self._state = _alike(self._state)
                 states.append(self._state)
             seen, first = self._seen(rows.now), torch.from_numpy(rows.first)
             outputs, values, self._state = model.act(
                 seen.to(self._device), self._state, first.to(self._device)
             )
-            noise = self._noise(random)
-            actions = model.chosen(outputs, noise.to(self._device))
-            before = ppo.log_probability(outputs, actions, model.log_std)
+            actions = model.chosen(outputs, noise[t])
             step = rows.step(self._acted(actions))
             following = torch.zeros_like(values)
             if step.truncated.any():
@@ -205,7 +214,7 @@ class Rollouts(Carry):
                 following = torch.where(cut, model.act(after, self._state, none)[1], following)
             over = torch.from_numpy(step.terminated | step.truncated)
             rewards = torch.from_numpy(step.rewards).to(values)
-            made = (seen, actions, first, before, values, rewards, following, over)
+            made = (seen, actions, first, outputs, values, rewards, following, over)
             for name, each in zip(PLAYED, made, strict=True):
                 kept[name].append(each.to(self._device))
         first = torch.from_numpy(rows.first).to(self._device)
@@ -216,21 +225,20 @@ class Rollouts(Carry):
         worth = ppo.advantages(
             done.pop("rewards"), values, after, over, options.gamma, options.gae_lambda
         )
-        done |= {"advantages": ppo.normalised(worth), "returns": worth + values}
+        before = ppo.log_probability(done.pop("outputs"), done["targets"], model.log_std)
+        done |= {"before": before, "advantages": ppo.normalised(worth), "returns": worth + values}
         played = {name: done[name].transpose(0, 1).contiguous() for name in TENSORS}
-        turn = Turn(**played, states=states)
-        self._check(turn)
-        model.scale_values(turn.returns)
-        return turn
+        return Turn(**played, states=states)
 
     def _seen(self, observations: np.ndarray) -> Tensor:
         return torch.from_numpy(as_states(self._data.observation_space, observations))
 
     def _noise(self, random: np.random.Generator) -> Tensor:
-        number, acted = self._data.number, self._data.action_space
+        """By which the actions of a turn are drawn, (T, N) or (T, N, numbers)."""
+        size, acted = (self._options.horizon, self._data.number), self._data.action_space
         if acted.discrete:
-            return torch.from_numpy(random.random(number))
-        return torch.from_numpy(random.standard_normal((number, acted.size)))
+            return torch.from_numpy(random.random(size))
+        return torch.from_numpy(random.standard_normal((*size, acted.size)))
 
     def _acted(self, actions: Tensor) -> np.ndarray:
         """Actions as the environments take them, brought between their bounds."""
@@ -256,6 +264,7 @@ class Rollouts(Carry):
             assert after is not None
             turn.states[segment] = _alike(after)
 
+    @torch.no_grad()
     def _check(self, turn: Turn) -> None:
         """Refuse layers that give other values for a segment than for its steps: then what is
         learned from is not what was done.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from everyformer.core.chosen import gather_rows
 from everyformer.core.state import State, state
+from everyformer.engines.softmax.visibility import real_last
 
 
 class Room:
@@ -112,6 +113,9 @@ class KeyValueState(State):
         if self.keep is None:
             first = size - count
             return KeyValueState(self.seen, self.keys[:, :, first:], self.values[:, :, first:])
+        if real_last(self.keep):
+            # as in a stream of steps, after any resets
+            return self.part(size - count)
         return self._picked(self._real_last()[:, size - count :])
 
     def side_by_side(self) -> KeyValueState:

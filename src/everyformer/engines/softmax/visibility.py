@@ -144,8 +144,16 @@ def counts_up(keep: Tensor | None) -> bool:
         return True
     if not _may_ask(keep):
         return False
+    if real_last(keep):
+        return True
     begins = keep[:, 1:] & ~keep[:, :-1]
     return bool((begins.sum(1) + keep[:, 0] <= 1).all())
+
+
+def real_last(keep: Tensor) -> bool:
+    """Whether nothing behind a real token of any row is padding; False where that costs something
+    to know."""
+    return surely(keep[:, 1:] >= keep[:, :-1])
 
 
 def surely(flags: Tensor) -> bool:
