@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-FAST = "--tokens 3 --context 4 --prompts 60 --delta 0.5 --thresholds 0.9 0.5 0.02".split()
+FAST = [
+    "--tokens",
+    "3",
+    "--context",
+    "4",
+    "--prompts",
+    "60",
+    "--delta",
+    "0.5",
+    "--thresholds",
+    "0.9",
+    "0.5",
+    "0.02",
+]
 MEMBER = ("--layers", "3")
 
 
@@ -94,7 +107,10 @@ def test_a_certificate_of_another_model_is_refused(
         (("--thresholds", "1.5"), "at least 0 and at most 1"),
         (("--delta", "0"), "above 0 and below 1"),
         (("--context", "4000"), "--context or --tokens"),
-        (("--lines", "--consistency", "risk", "--data", "text.txt"), "single lines have nothing behind them"),
+        (
+            ("--lines", "--consistency", "risk", "--data", "text.txt"),
+            "single lines have nothing behind them",
+        ),
         (("--data", "nothing.txt"), "no file or folder"),
     ],
 )

@@ -58,7 +58,9 @@ def test_every_verb_prints_one_document(
     assert LINES.keys() == VERBS.keys()
     for verb, lines in LINES.items():
         for line in lines:
-            code, out, err = say(verb, *line.replace("RUN", run).replace("CALM", calm).split(), "--json")
+            code, out, err = say(
+                verb, *line.replace("RUN", run).replace("CALM", calm).split(), "--json"
+            )
             assert code == 0, err
             assert json.loads(out), f"{verb} {line}"
 

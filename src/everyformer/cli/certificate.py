@@ -32,10 +32,10 @@ def show_certificate(options: ShowOptions) -> int:
             f"'{CERTIFICATE}' shows what a calibration has found: leave out --text, --task and "
             "--length"
         )
-    trained = open_run(options.target)
+    trained = open_run(options.run)
     if not (trained.path / FILE).exists():
         raise ConfigError(
-            f"{options.target} has no certificate: everyformer calibrate {options.target} makes one"
+            f"{options.run} has no certificate: everyformer calibrate {options.run} makes one"
         )
     found = Certificate.read(trained.path / FILE)
     record = read_json(trained.path / RECORD, FORMAT)
@@ -46,7 +46,7 @@ def show_certificate(options: ShowOptions) -> int:
     if shares:
         told += f" Of 100 splits of the prompts more than the allowed risk came to: {shares}."
     if options.json:
-        emit({"target": options.target, "pictures": [{"picture": str(path), "shows": told}]})
+        emit({"target": options.run, "pictures": [{"picture": str(path), "shows": told}]})
     else:
         print(f"{path}\n    {told}")
     return 0

@@ -10,7 +10,7 @@ from everyformer.data.episodes import EpisodeDataset, episode_dataset
 from everyformer.experiments.base import Outcome, Study, experiment, mean
 from everyformer.experiments.figures import bars, lines
 from everyformer.generation.config import PlayConfig
-from everyformer.generation.playing import play, played
+from everyformer.generation.playing import play
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.models.decision import DecisionModel
@@ -18,6 +18,7 @@ from everyformer.rl.build import EnvironmentConfig
 from everyformer.rl.collection import collect
 from everyformer.rl.recipes import recipe
 from everyformer.rl.trajectories import Trajectories
+from everyformer.training.returns import played
 
 SIZES: dict[str, Any] = {"width": 64, "layers": 2, "heads": 1, "dropout": 0.0}
 BATCH, UPDATES, PLAYED = 64, 600, 40
