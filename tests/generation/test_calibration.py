@@ -1,0 +1,137 @@
+"""Losses of texts that are written at a threshold, and what splits of the prompts realise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import DataError
+from everyformer.data.tokenizers.plain import ByteTokenizer
+from everyformer.depth._exits import exit_of, set_threshold
+from everyformer.generation.calibration import Calibration, Prompt, drawn_prompts
+from everyformer.generation.config import Sampling
+from everyformer.generation.exit_costs import exit_costs, without_exits
+from everyformer.generation.sampling import generate
+from everyformer.guarantees.learn_then_test import Guarantee
+from everyformer.guarantees.resplits import resplit
+
+
+def model() -> Any:
+    torch.manual_seed(1)
+    made = ef.create_model(
+        "rope", vocabulary=256, width=16, heads=2, layers=4, max_length=64, depth="calm"
+    )
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return made.eval()
+
+
+PROMPTS = [Prompt((5, 9, 11), (7, 7, 7)), Prompt((200, 3), (1, 2, 3)), Prompt((60, 61, 62), (0,))]
+
+
+def test_texts_are_written_freely_at_the_threshold() -> None:
+    made = model()
+    calibration = Calibration(made, PROMPTS, None, tokens=6, batch=2)
+    for threshold in (0.02, 0.2, None):
+        written = calibration.write(threshold)
+        for prompt, text in zip(PROMPTS, written.texts, strict=True):
+            set_threshold(made, threshold)
+            alone = generate(made, list(prompt.tokens), tokens=6, sampling=Sampling(temperature=0))
+            assert text == tuple(alone[0].tolist())
+        assert calibration.depths[threshold] == written.depth
+    assert calibration.write(None).depth == 4
+    assert 1 <= calibration.write(0.02).depth < 4
+
+
+EARLY = [(1, 2, 9, 4), (65, 66), (8, 7)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [("tokens", [0.25, 0.0, 2 / 3]), ("exact", [1.0, 0.0, 1.0])],
+)
+def test_the_distance_of_two_texts(metric: Any, expected: list[float]) -> None:
+    calibration = Calibration(model(), PROMPTS, None, metric)
+    calibration._full = [(1, 2, 3, 4), (65, 66), (7, 7, 7)]
+    calibration.write = lambda threshold: type("W", (), {"texts": EARLY})  # type: ignore[method-assign, assignment, return-value]
+    np.testing.assert_allclose(calibration.losses(0.5), expected, atol=1e-15)
+
+
+def test_the_risk_is_what_is_lost_beyond_the_full_model() -> None:
+    prompts = [Prompt((5,), (1, 2, 3, 4)), Prompt((5,), (65, 67)), Prompt((5,), (8, 7))]
+    calibration = Calibration(model(), prompts, None, "tokens", "risk")
+    calibration._full = [(1, 2, 3, 4), (65, 66), (7, 7)]
+    calibration.write = lambda threshold: type("W", (), {"texts": EARLY})  # type: ignore[method-assign, assignment, return-value]
+    # 1/4 - 0, 1/2 - 1/2, and 0 - 1/2, which is no gain
+    np.testing.assert_allclose(calibration.losses(0.5), [0.25, 0.0, 0.0], atol=1e-15)
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_scores_of_a_text_are_sacrebleus(metric: Any) -> None:
+    sacrebleu = pytest.importorskip("sacrebleu")
+    texts = [tuple(b"the cat sat on the mat"), tuple(b"the cat lay on a mat")]
+    calibration = Calibration(model(), PROMPTS[:2], ByteTokenizer(), metric)
+    calibration._full = [texts[0], texts[0]]
+    calibration.write = lambda threshold: type("W", (), {"texts": texts})  # type: ignore[method-assign, assignment, return-value]
+    sentence = {"bleu": sacrebleu.sentence_bleu, "chrf": sacrebleu.sentence_chrf}[metric]
+    score = sentence("the cat lay on a mat", ["the cat sat on the mat"]).score
+    np.testing.assert_allclose(calibration.losses(0.5), [0.0, 1 - score / 100], atol=1e-12)
+
+
+def test_prompts_do_not_overlap_and_know_what_followed() -> None:
+    texts = [np.arange(50), np.arange(100, 123)]
+    found = drawn_prompts(texts, 4, 3, 100, seed=0)
+    assert len(found) == 7 + 3
+    for prompt in found:
+        whole = (*prompt.tokens, *(prompt.reference or ()))
+        assert whole == tuple(range(whole[0], whole[0] + 7))
+    some = [drawn_prompts(texts, 4, 3, 5, seed=seed) for seed in (0, 0, 1)]
+    assert some[0] == some[1] != some[2]
+    with pytest.raises(DataError, match="no text has 60 tokens"):
+        drawn_prompts(texts, 40, 20, 5, seed=0)
+    with pytest.raises(DataError, match="nothing behind them"):
+        Calibration(model(), [Prompt((1,))], None, "tokens", "risk")
+
+
+def test_costs_count_fills_and_what_decides() -> None:
+    made = model()
+    calibration = Calibration(made, PROMPTS[:1], None, tokens=5, batch=1)
+    costs = exit_costs(calibration, 0.0, rounds=1)
+    assert (costs.layers, costs.batch, costs.depth) == (4, 1, 1.0)
+    assert 0 < costs.operations < costs.full_operations
+    assert min(costs.speed, costs.full_speed, costs.plain_speed) > 0
+    plain = without_exits(made)
+    set_threshold(made, None)
+    tokens = torch.tensor([[4, 5, 6]])
+    assert torch.equal(plain(tokens).logits, made(tokens).logits)
+    assert exit_of(made).full
+
+
+def test_splits_choose_on_one_half_and_look_at_the_other() -> None:
+    # of 0.5 the first 100 prompts lose nothing and the others all: whoever tests on the first only
+    # would allow it
+    losses = {0.9: [0.0] * 200, 0.5: [0.0] * 190 + [1.0] * 10, 0.1: [1.0] * 200}
+    found = resplit(losses, Guarantee(0.2, 0.05), splits=50)
+    assert found is not None
+    assert set(found.thresholds.tolist()) == {0.5}
+    assert found.violations == 0.0
+    # every split tests k of the ten and sees the others
+    assert set(np.round(found.risks * 100).astype(int).tolist()) <= set(range(11))
+    assert found.risks.std() > 0
+    tight = resplit(losses, Guarantee(0.04, 0.05), splits=50)
+    assert tight is not None
+    assert {0.9, 0.5} >= set(tight.thresholds.tolist())
+    assert resplit({0.9: [0.0] * 20}, Guarantee(0.05, 0.05)) is None
+    never = resplit({0.9: [1.0] * 200}, Guarantee(0.05, 0.05))
+    assert never is not None
+    assert never.risks.max() == 0.0
+    # what was tested and what is seen are other prompts: their means differ, and add up
+    seen = found.risks * 100
+    generator = np.random.default_rng(0)
+    first = generator.permutation(200)
+    assert seen[0] == sum(place >= 190 for place in first[100:])
