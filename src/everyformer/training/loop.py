@@ -234,7 +234,8 @@ class _Job:
         if state.steps - self.first == WARM_UP_STEPS and self._done() < 1:
             self.begun, self.left_out = (state.tokens, state.seconds), WARM_UP_STEPS
             self.cpu_seconds = 0.0
-        self.progress.update(self._done(), state.steps, losses["task"], self.speed)
+        reached = None if self.carry is None else self.carry.report().get("return")
+        self.progress.update(self._done(), state.steps, losses["task"], self.speed, reached)
 
     def _staged(self, batch: Batch) -> Batch:
         """The batch as the stage reads it; operations are counted anew where one begins."""

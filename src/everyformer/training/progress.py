@@ -55,22 +55,33 @@ class Progress:
                 total=1.0, initial=begun, desc=self._label, bar_format=form, leave=False
             )
 
-    def update(self, done: float, step: int, loss: float, speed: float | None) -> None:
+    def update(
+        self,
+        done: float,
+        step: int,
+        loss: float,
+        speed: float | None,
+        reached: float | None = None,
+    ) -> None:
         """Tell how far the run is, if it is time to.
 
         Args:
             done: share of the budget spent. step: steps taken. loss: of the last step, in nats.
             speed: token positions a second; None before it is known.
+            reached: of a policy, the mean return of late, told in place of the loss; its positions
+                are steps of environments.
         """
         done = min(done, 1.0)
-        pace = "" if speed is None else f", {speed:,.0f} tokens/s"
+        unit = "tokens" if reached is None else "steps"
+        pace = "" if speed is None else f", {speed:,.0f} {unit}/s"
+        came = f"loss {loss:.4f}" if reached is None else f"return {reached:.4g}"
         if self._bar is not None:
-            self._bar.set_postfix_str(f"step {step}, loss {loss:.4f}{pace}", refresh=False)
+            self._bar.set_postfix_str(f"step {step}, {came}{pace}", refresh=False)
             self._bar.update(done - self._done)
             said()
         elif time.perf_counter() - self._said > LINE_SECONDS:
             left = self._left(done)
-            text = f"{done:4.0%}  step {step}, loss {loss:.4f}{pace}, {_minutes(left)} left"
+            text = f"{done:4.0%}  step {step}, {came}{pace}, {_minutes(left)} left"
             if self._part is not None:
                 part = self._part
                 whole = part.begin + done * (part.end - part.begin)
