@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts, table
 from everyformer.cli.eval_options import EvalOptions
+from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.found import found_run
@@ -70,7 +71,8 @@ def run(words: Sequence[str]) -> int:
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
-    settle_exits(trained, model, options.exits)
+    if options.search_exits is None:
+        settle_exits(trained, model, options.exits)
     warn_of_own_rows(model, dataset)
     if options.memory.slots is not None:
         set_memory(model, options.memory.slots)
@@ -78,6 +80,8 @@ def run(words: Sequence[str]) -> int:
         say(f"the loss is {NOT_WRITING}: {leak}")
     rules: dict[str, Any] = {"batch": options.batch, "limit": options.sequences}
     rules["precision"] = options.precision
+    if options.search_exits is not None:
+        return search_exits(trained, model, dataset, options, rules)
     if options.sweep:
         return sweep_store(trained, model, dataset, options, rules)
     if options.lengths:

@@ -68,6 +68,9 @@ class EvalOptions(VerbOptions, BeamConfig, PlayConfig):
     """what --sweep tries"""
     exits: ExitConfig = field(default_factory=ExitConfig)
     """where tokens leave (models with early exits)"""
+    search_exits: Count | None = None
+    """try so many thresholds of early exits on the data, where each layer may have its own drawn
+    ones too; prints and draws those than which none loses less with no more layers"""
     average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     bleu: bool = False

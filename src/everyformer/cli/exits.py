@@ -26,13 +26,16 @@ def settle_exits(trained: TrainedRun, model: Any, asked: ExitConfig) -> None:
     from everyformer.depth._exits import exits_of, set_threshold
     from everyformer.guarantees.certificate import Certificate
 
-    if asked.full and asked.threshold is not None:
-        raise ConfigError("--exits.full lets no token leave: leave out --exits.threshold")
+    told = [name for name in ("threshold", "thresholds", "full") if getattr(asked, name)]
+    if len(told) > 1:
+        raise ConfigError(
+            f"--exits.{told[0]} and --exits.{told[1]} both say where tokens leave: give one of them"
+        )
     if not exits_of(model) and asked == ExitConfig():
         return
     file = trained.path / CERTIFICATE
-    if asked.full or asked.threshold is not None:
-        set_threshold(model, asked.threshold)
+    if asked != ExitConfig():
+        set_threshold(model, asked.thresholds or asked.threshold)
     elif file.exists():
         certificate = Certificate.read(file)
         certificate.require(model=weights_digest(trained.model()))

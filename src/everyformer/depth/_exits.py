@@ -329,23 +329,36 @@ def exit_of(model: nn.Module) -> Exits:
     return found[0]
 
 
-def set_threshold(model: nn.Module, threshold: float | None) -> None:
+def set_threshold(model: nn.Module, threshold: float | Sequence[float] | None) -> None:
     """Let the tokens of ``model`` leave where confidence reaches ``threshold``; None: nowhere.
 
+    Args:
+        threshold: one for all layers, or one for each but the last.
+
     Raises:
-        ConfigError: it has no early exits, or what decides them has no threshold.
+        ConfigError: it has no early exits, or what decides them has no threshold, or not so many.
     """
     part = exit_of(model)
     part.full = threshold is None
     if threshold is None:
         return
+    each = (threshold,) if isinstance(threshold, int | float) else tuple(threshold)
     if not part.has_threshold:
         raise ConfigError(
             f"exits '{getattr(part.options, 'exits', None)}' of depth '{part.name}' have no "
             "threshold: leave it out, or train with --depth.exits geometric"
         )
-    several = {"thresholds": ()} if hasattr(part.options, "thresholds") else {}
-    part.options = replace(part.options, threshold=threshold, **several)
+    several = hasattr(part.options, "thresholds")
+    if len(each) != 1 and (not several or len(each) != part.layers - 1):
+        most = f" or {part.layers - 1}, one for each layer but the last" if several else ""
+        raise ConfigError(
+            f"{len(each)} thresholds are given, but depth '{part.name}' takes 1{most}"
+        )
+    if len(each) > 1:
+        part.options = replace(part.options, threshold=None, thresholds=each)
+    else:
+        given = {"thresholds": ()} if several else {}
+        part.options = replace(part.options, threshold=each[0], **given)
 
 
 def _all(running: Tensor) -> Chosen:

@@ -15,5 +15,7 @@ class ExitConfig(Options):
     threshold: Share | None = None
     """what confidence must reach for a token to leave; 1: none leaves (default: what the run's
     certificate allows, or what the model was trained with)"""
+    thresholds: tuple[Share, ...] = ()
+    """the same for each layer but the last (depth-adaptive)"""
     full: bool = False
     """let all tokens go through all layers"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from matplotlib.figure import Figure
 
 from everyformer.guarantees.learn_then_test import Guarantee
 from everyformer.guarantees.resplits import Realised, resplit
-from everyformer.report.style import save_figure, styled
+from everyformer.report.style import new_figure, save_figure, styled
+from everyformer.training.exit_search import Tried
 
 DELTAS = (0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
 """risks that are asked for in the last picture"""
@@ -45,6 +47,16 @@ def draw_certificate(record: dict[str, Any], threshold: float | None, path: Path
     else:
         right.text(0.5, 0.5, "too few prompts\nto split", ha="center", va="center")
         right.set_axis_off()
+    return save_figure(figure, path)
+
+
+@styled
+def draw_search(tried: Sequence[Tried], front: Sequence[Tried], path: Path) -> Path:
+    """Loss by layers of all settings, and a line through those on the front."""
+    figure, axes = new_figure()
+    axes.plot([t.depth for t in tried], [t.loss for t in tried], "o", markersize=3, alpha=0.5)
+    axes.plot([t.depth for t in front], [t.loss for t in front], marker="o", markersize=3)
+    axes.set(xlabel="layers a token on average", ylabel="loss (nats a token)")
     return save_figure(figure, path)
 
 
