@@ -152,6 +152,12 @@ class PolicyModel(Model):
         below = (sums < noise[:, None] * sums[:, -1:]).sum(-1)
         return below.clamp(max=outputs.shape[-1] - 1)
 
+    def beside(self, inputs: Tensor) -> dict[str, Any]:
+        """As if every action had been sure, and worth one more than expected."""
+        steps = inputs.shape[:2]
+        none, some = inputs.new_zeros(steps, dtype=torch.float), self.value_scale.new_ones(steps)
+        return {"advantages": some, "before": none, "values": none, "returns": some}
+
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
         steps = inputs.shape[:2].numel()
         return super().term_counts(inputs, targets, mask) | {"value": steps, "entropy": steps}
