@@ -223,7 +223,7 @@ def test_slots_that_nothing_was_written_to_are_not_read() -> None:
 
 
 def test_without_gate_relu_and_memory_it_is_a_pre_norm_layer() -> None:
-    gated = gtrxl(gate="residual", relu=False, last_norm=True, slots=0)
+    gated = gtrxl(gate="residual", relu=False, last_norm=True, slots=0, same_length="never")
     plain = build_model(
         "xl-relative", width=12, heads=3, layers=2, vocabulary=11, feedforward="relu"
     ).stack

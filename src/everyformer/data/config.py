@@ -96,7 +96,7 @@ class DataConfig(Options):
     env_number: Count = 8
     """policy: environments side by side."""
     env_options: tuple[str, ...] = ()
-    """policy: options of its own, as name=value; on the command line each is --env.NAME."""
+    """policy: what --env.NAME gives, options of its own, as name=value here."""
     cache: str | None = None
     """Folder for encoded corpora. Unset: $EVERYFORMER_CACHE, else the user's cache folder."""
     symbols: Several = 64

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from everyformer.core.abilities import TakesIn
 from everyformer.core.config import Choice
 from everyformer.core.errors import GeneError
 from everyformer.core.gene import Blueprint, Gene
@@ -68,6 +67,8 @@ class DepthGene(Gene):
 
     def _check_exits(self, plan: Blueprint, name: str, mixers: Sequence[Any]) -> None:
         """Refuse what tokens cannot leave early with."""
+        from everyformer.core.abilities import TakesIn
+
         task = TASKS[plan.task]
         if not (task.continues or task.translates):
             raise GeneError(
