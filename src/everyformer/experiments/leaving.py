@@ -87,7 +87,7 @@ def exits(study: Study) -> Outcome:
         axis.plot(range(1, LAYERS + 1), at[arm], marker="o", label="all at one layer")
         axis.plot(*zip(*decided[arm], strict=True), marker="s", label="chi > 0.1 ... 0.9")
         axis.set(title=arm, xlabel="layers on average", ylabel="queries answered", ylim=(0, 1.02))
-        axis.legend()
+        axis.legend(loc="lower right")
     holds = right - same > BETTER and leave[-1] - leave[0] > EARLIER
     return Outcome(study.numbers, holds, sentence, {"pareto": figure})
 
