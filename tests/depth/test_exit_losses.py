@@ -281,18 +281,20 @@ def test_a_decoder_that_writes_token_by_token_leaves_as_in_training(exits: str) 
 def test_a_sequence_leaves_at_one_layer_that_the_source_decides() -> None:
     made, source, goals = translator(exits="sequence"), text(6, 9), text(6, 12, seed=2)
     keep = torch.arange(9)[None] < torch.tensor([[9], [5], [7], [3], [9], [8]])
-    made.stack.depth.bias.zero_()
-    made.stack.depth.weight.copy_(20 * draw(LAYERS, 16))
+    hidden = made.embed(made.source_embedding, source)
+    encoded = made.encoder(made.add_positions(hidden, None, None, made.source_position),
+                           mask=Mask(keep=keep)).y  # fmt: skip
+    means = torch.stack([encoded[row][keep[row]].mean(0) for row in range(6)])
+    # what rows have in common decides nothing
+    weight = 20 * draw(LAYERS, 16)
+    made.stack.depth.weight.copy_(weight)
+    made.stack.depth.bias.copy_(-weight @ means.mean(0))
     with ef.trace(made) as seen:
         made(source, targets=goals, mask=Mask(keep=keep))
     [at] = seen.find("exits").values()
     assert bool((at == at[:, :1]).all())
     assert len(at.unique()) > 1
-    hidden = made.embed(made.source_embedding, source)
-    encoded = made.encoder(made.add_positions(hidden, None, None, made.source_position),
-                           mask=Mask(keep=keep)).y  # fmt: skip
-    for row in range(6):
-        mean = encoded[row][keep[row]].mean(0)
+    for row, mean in enumerate(means):
         odds = made.stack.depth.weight @ mean + made.stack.depth.bias
         assert int(at[row, 0]) == int(odds.argmax()) + 1
 

@@ -285,7 +285,7 @@ def test_nothing_depends_on_later_tokens() -> None:
 @torch.inference_mode()
 def test_a_prompt_goes_through_all_layers() -> None:
     made, tokens = model(threshold=0.0), text(2)
-    with reading_prompt(made), tallied() as told:
+    with reading_prompt(made, 10), tallied() as told:
         out = made(tokens[:, :10], state=made.init_state(2))
     assert told.means() == {}
     assert all(int(layer.seen[0]) == 10 for layer in out.state.layers)
@@ -299,6 +299,9 @@ def test_a_prompt_goes_through_all_layers() -> None:
     assert after.pending.early.tolist() == [7, 7]
     at = torch.tensor([[LAYERS] * 10 + [1] * 7] * 2)
     close(made(tokens[:, 10:], state=out.state).logits, by_hand(made, tokens, at)[:, 10:])
+    with reading_prompt(made, 10), tallied() as told:
+        close(made(tokens).logits, by_hand(made, tokens, at))
+    assert told.means() == {"mean_depth": 1.0}
 
 
 @torch.inference_mode()

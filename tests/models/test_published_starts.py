@@ -176,7 +176,8 @@ MEMORY_ROWS: dict[str, Row] = {
 
 BLOCK: Row = {
     "*norm.weight": C(1.0), "*norm.bias": C(0.0), "*feedforward.*.bias": C(0.0),
-    "*feedforward.up.weight": U(0.0968246), "*feedforward.gate.weight": U(0.0968246), "*feedforward.down.weight": U(0.0968246),
+    "*feedforward.up.weight": U(0.0968246), "*feedforward.gate.weight": U(0.0968246),
+    "*feedforward.down.weight": U(0.0968246),
     "head.weight": LINEAR, "ahead.weight": LINEAR, "head.bias": C(0.0),
     "patches.weight": U(0.2041241),  # sqrt(6 / (16 + 128)): patches of 4 x 4
     "patches.bias": C(0.0), "pool.head.bias": C(0.0), "pool.token": C(0.0),

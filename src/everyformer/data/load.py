@@ -87,7 +87,7 @@ def load_dataset(
     if config.env is not None:
         return _environment(config, task)
     _refuse(config, f"'{config.source}'", *PLAYING)
-    if task is not None and TASKS[task].interacts:
+    if len(called) == 1 and TASKS[called[0]].interacts:
         raise ConfigError(f"the task {task} plays in an environment: name it with --env")
     acting = [name for name in called if TASKS[name].recorded]
     if config.source not in BUILTINS and (acting == [*called] or holds_episodes(config.source)):

@@ -136,8 +136,8 @@ class Exits(Depth):
     """whether no token leaves"""
     at: Tensor | None = None
     """(B or 1, L or 1) the layers at which tokens leave, whoever else decides (`leaving_at`)"""
-    reads_prompt: bool = False
-    """whether a text is read to be gone on from, all of it by all layers (`reading_prompt`)"""
+    prompt: int = 0
+    """columns of what is read that are a text to be gone on from (`reading_prompt`)"""
 
     @final
     def build(self, width: int, layers: int) -> None:
@@ -200,7 +200,8 @@ class Exits(Depth):
         real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
         still = torch.zeros(1, x.shape[1], dtype=torch.long, device=x.device)
         prescribed = self.at is not None or (exiting is not None and exiting.at is not None)
-        shut = exiting is None or exiting.full or not (prescribed or self._leaves)
+        shut = exiting is None or exiting.full or not (prescribed or (self.open and not self.full))
+        shut = shut or self.prompt >= x.shape[1]
         if shut or exiting is None:
             for n in range(count):
                 leaving.fill(n)
@@ -212,14 +213,11 @@ class Exits(Depth):
         leaving.close(last, still, lambda t: last, may_leave=not shut)
         if exiting is not None:
             exiting.left, exiting.stream = left, x
-        if not self.reads_prompt:
-            tally("depth", lambda: (left[real].sum(), real.sum()))
+        told = real[:, self.prompt :]
+        if told.shape[1]:
+            tally("depth", lambda: (left[:, self.prompt :][told].sum(), told.sum()))
         record(self, "exits", lambda: left)
         return x
-
-    @property
-    def _leaves(self) -> bool:
-        return self.open and not (self.full or self.reads_prompt)
 
     def _leave(
         self, leaving: Leaving, x: Tensor, real: Tensor, given: Run, exiting: Exiting
@@ -254,6 +252,7 @@ class Exits(Depth):
                     leaves = running & (leaves | ~running).all(0, keepdim=True)
             else:
                 leaves = plan <= n
+            leaves[:, : self.prompt] = False
             running = running & ~leaves
         if sures:
             record(self, "confidence", lambda: torch.stack(sures))
@@ -280,9 +279,10 @@ class Exits(Depth):
         """(B, L) how many tokens of each row that might leave come before each."""
         waiting = None if given.carried is None else given.carried.pending
         seen = waiting.early if isinstance(waiting, Pending) else None
-        return positions_of(x.shape[0], x.shape[1], given.mask, seen, x.device).expand(
-            x.shape[0], -1
-        )
+        places = positions_of(x.shape[0], x.shape[1], given.mask, seen, x.device)
+        if self.prompt:
+            places = (places - places[:, self.prompt : self.prompt + 1]).clamp(min=0)
+        return places.expand(x.shape[0], -1)
 
 
 def exits_of(model: nn.Module) -> list[Exits]:
@@ -291,16 +291,17 @@ def exits_of(model: nn.Module) -> list[Exits]:
 
 
 @contextmanager
-def reading_prompt(model: nn.Module) -> Iterator[None]:
-    """What ``model`` reads while the block runs goes through all layers, and is not counted."""
+def reading_prompt(model: nn.Module, columns: int) -> Iterator[None]:
+    """The first ``columns`` of what ``model`` reads while the block runs go through all layers, and
+    are not counted."""
     found = exits_of(model)
     for part in found:
-        part.reads_prompt = True
+        part.prompt = columns
     try:
         yield
     finally:
         for part in found:
-            part.reads_prompt = False
+            part.prompt = 0
 
 
 @contextmanager

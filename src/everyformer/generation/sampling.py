@@ -116,13 +116,14 @@ class TokenStream(Iterator[Tensor]):
         alive = torch.arange(rows, device=ids.device)
         while len(alive) and (tokens is None or texts.count < tokens):
             part = None if keep is None else Mask(keep=keep)
-            prompt = self.state is not None and new is texts.ids
-            if self.state is None:
-                out = self._model(ids, mask=part, last=1)
-            else:
-                with reading_prompt(self._model) if prompt else nullcontext():
+            whole = self.state is None
+            prompt = texts.ids.shape[1] if whole or new is texts.ids else 0
+            with reading_prompt(self._model, prompt) if prompt else nullcontext():
+                if whole:
+                    out = self._model(ids, mask=part, last=1)
+                else:
                     out = self._model(new, mask=part, state=self.state, last=1)
-                self.state = out.state
+                    self.state = out.state
             token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
             yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
             new = token[:, None]
