@@ -68,7 +68,7 @@ class Leaving:
 
     def fill(self, t: int) -> None:
         """Let the layers of the step t take in what they lack, before they read more."""
-        if isinstance(self.waiting, Pending):
+        if isinstance(self.waiting, Pending) and not self.waiting.none:
             self._fill(self.waiting, t)
 
     def step(
@@ -117,6 +117,9 @@ class Leaving:
         pending = None
         if isinstance(self.waiting, Pending):
             keep = None if given.mask is None else given.mask.keep
+            if self.waiting.none and not later:
+                given.pending = self.waiting.passed(x, keep, may_leave)
+                return
             pending = self.waiting.append(x, positions, keep, may_leave)
             if len(later) and pending.most(given.state[self.layers(later[-1])[0]].seen) > HELD:
                 for t in later:

@@ -64,15 +64,27 @@ class Pending(State):
     ) -> Pending:
         """With more tokens behind these; ``keep`` None: all are real; ``early``: all might leave
         early, or none."""
+        passed = self.passed(stream, keep, early)
         if keep is None:
             keep = torch.ones(stream.shape[:2], dtype=torch.bool, device=stream.device)
         return Pending(
-            seen=self.seen + keep.sum(1),
-            early=self.early + keep.sum(1) * early,
+            seen=passed.seen,
+            early=passed.early,
             stream=torch.cat((self.stream, stream.to(self.stream.dtype)), 1),
             positions=torch.cat((self.positions, positions.expand(len(stream), -1)), 1),
             keep=torch.cat((self.keep, keep), 1),
         )
+
+    def passed(self, stream: Tensor, keep: Tensor | None, early: bool = True) -> Pending:
+        """As `append`, where all layers have taken these tokens in: none is kept."""
+        count = stream.shape[1] if keep is None else keep.sum(1)
+        seen, left = self.seen + count, self.early + count * early
+        return Pending(seen, left, self.stream, self.positions, self.keep)
+
+    @property
+    def none(self) -> bool:
+        """Whether no token waits."""
+        return self.stream.shape[1] == 0
 
     def but_for(self, seen: Tensor) -> Pending:
         """Without those that all layers have taken in, if none has seen fewer than ``seen``."""
