@@ -135,3 +135,13 @@ def test_splits_choose_on_one_half_and_look_at_the_other() -> None:
     generator = np.random.default_rng(0)
     first = generator.permutation(200)
     assert seen[0] == sum(place >= 190 for place in first[100:])
+
+
+def test_the_first_token_is_the_full_models_since_prompts_go_through_all_layers() -> None:
+    made = model()
+    calibration = Calibration(made, [Prompt((n, n + 1, 7)) for n in range(12)], None, tokens=2)
+    early, full = calibration.write(0.0).texts, calibration.write(None).texts
+    assert [text[0] for text in early] == [text[0] for text in full]
+    set_threshold(made, 0.0)
+    tokens = torch.tensor([prompt.tokens for prompt in calibration.prompts])
+    assert made(tokens).logits[:, -1].argmax(-1).tolist() != [text[0] for text in full]
