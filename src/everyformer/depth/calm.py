@@ -45,6 +45,7 @@ from everyformer.depth._exits import (
     Learns,
     Threshold,
     Weighting,
+    wide,
 )
 
 _CLASSIFIES = When("confidence", "classifier")
@@ -126,8 +127,8 @@ class Calm(Exits):
         if kind == "saturation":
             if asked.before is None:
                 return asked.stream.new_zeros(asked.stream.shape[:2])
-            return torch.cosine_similarity(_wide(asked.stream), _wide(asked.before), dim=-1)
-        likely = _wide(asked.logits).softmax(-1)
+            return torch.cosine_similarity(wide(asked.stream), wide(asked.before), dim=-1)
+        likely = wide(asked.logits).softmax(-1)
         if kind == "softmax-maximum":
             return likely.amax(-1)
         first = likely.topk(2, -1).values
@@ -148,9 +149,5 @@ class Calm(Exits):
 
     def _odds(self, state: Tensor) -> Tensor:
         # no matrix product, which autocast would do in half precision
-        wide = _wide(state)
-        return (wide * self.weight.to(wide)).sum(-1) + self.bias.to(wide)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+        read = wide(state)
+        return (read * self.weight.to(read)).sum(-1) + self.bias.to(read)

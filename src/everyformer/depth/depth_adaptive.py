@@ -47,6 +47,7 @@ from everyformer.depth._exits import (
     Learns,
     Threshold,
     Weighting,
+    wide,
 )
 from everyformer.depth.base import Run
 
@@ -170,12 +171,12 @@ class DepthAdaptive(Exits):
     def decided(self, asked: Asked) -> Tensor | None:
         if self.options.exits != "multinomial":
             return None
-        return (_wide(asked.state) @ _wide(self.weight).T + self.bias).argmax(-1) + 1
+        return (wide(asked.state) @ wide(self.weight).T + self.bias).argmax(-1) + 1
 
     def confidence(self, asked: Asked) -> Tensor:
         if self.options.exits == "geometric":
             return self._odds(asked.state, asked.n - 1).sigmoid()
-        return _wide(asked.logits).softmax(-1).amax(-1)
+        return wide(asked.logits).softmax(-1).amax(-1)
 
     def leaves(self, asked: Asked, confidence: Tensor) -> Tensor:
         needed = self._needed(asked.n)
@@ -208,13 +209,13 @@ class DepthAdaptive(Exits):
             odds = [self._odds(each, n) for n, each in enumerate(read[:-1])]
             logs = geometric(torch.stack(odds, -1))
         else:
-            logs = (_wide(read[0]) @ _wide(self.weight).T + self.bias).log_softmax(-1)
+            logs = (wide(read[0]) @ wide(self.weight).T + self.bias).log_softmax(-1)
         return -o.alpha * logs.gather(-1, at[..., None]).squeeze(-1)[scored].sum()
 
     def read_context(self, encoded: Tensor, mask: Mask | None) -> State | None:
         if self.options.exits != "sequence":
             return None
-        read = _wide(encoded.detach() if self.options.detach else encoded)
+        read = wide(encoded.detach() if self.options.detach else encoded)
         keep = None if mask is None else mask.keep
         if keep is None:
             mean = read.mean(1)
@@ -222,7 +223,7 @@ class DepthAdaptive(Exits):
             mean = read.masked_fill(~keep[..., None], 0).sum(1)
             mean = mean / keep.sum(1, keepdim=True).clamp(min=1)
         seen = torch.zeros(len(encoded), dtype=torch.long, device=encoded.device)
-        return SequenceExit(seen, mean @ _wide(self.weight).T + self.bias)
+        return SequenceExit(seen, mean @ wide(self.weight).T + self.bias)
 
     def _needed(self, n: int) -> float:
         """tau_n."""
@@ -233,9 +234,5 @@ class DepthAdaptive(Exits):
 
     def _odds(self, states: Tensor, n: int) -> Tensor:
         """(...) a_n behind layer n + 1."""
-        wide = _wide(states)
-        return (wide * self.weight[n].to(wide)).sum(-1) + self.bias[n].to(wide)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+        read = wide(states)
+        return (read * self.weight[n].to(read)).sum(-1) + self.bias[n].to(read)
