@@ -132,6 +132,7 @@ def test_runs_without_exits_have_nothing_to_calibrate(
 
 
 def test_full_and_a_threshold_contradict(refused: Callable[..., str], calm: str) -> None:
-    assert "leave out --exits.threshold" in refused(
-        "eval", calm, "--exits.full", "--exits.threshold", "0.5"
-    )
+    for threshold in ("0.5", "0"):
+        assert "give one of them" in refused(
+            "eval", calm, "--exits.full", "--exits.threshold", threshold
+        )

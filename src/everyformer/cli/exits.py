@@ -26,7 +26,11 @@ def settle_exits(trained: TrainedRun, model: Any, asked: ExitConfig) -> None:
     from everyformer.depth._exits import exits_of, set_threshold
     from everyformer.guarantees.certificate import Certificate
 
-    told = [name for name in ("threshold", "thresholds", "full") if getattr(asked, name)]
+    told = [
+        name
+        for name in ("threshold", "thresholds", "full")
+        if getattr(asked, name) != getattr(ExitConfig(), name)
+    ]
     if len(told) > 1:
         raise ConfigError(
             f"--exits.{told[0]} and --exits.{told[1]} both say where tokens leave: give one of them"

@@ -11,30 +11,24 @@ from everyformer.core.panels import Panel, Panels, line_by_line
 
 def halting(found: Mapping[str, Tensor], causal: bool) -> Panels:
     """Steps (B, L) of the first text's tokens, line by line."""
-    rows, means = [], []
-    for steps in found.values():
-        values = steps[0].float().cpu().numpy()
-        means.append(f"{values.mean():.1f}")
-        rows.append([Panel("", line_by_line(values), ("token", "line"))])
-    caption = (
-        "How many steps each token takes before it halts, line by line: the darker, the more. On "
-        f"average {', '.join(means)}."
-    )
-    return Panels(rows, caption, "steps", wide=True, text=True)
+    said = "How many steps each token takes before it halts, line by line: the darker, the more."
+    return _by_token(found, said, "steps")
 
 
 def exits(found: Mapping[str, Tensor], causal: bool) -> Panels:
     """Layers (B, L) at which the first text's tokens leave, line by line."""
+    said = "At which layer each token leaves, line by line: the darker, the deeper."
+    return _by_token(found, said, "layer")
+
+
+def _by_token(found: Mapping[str, Tensor], said: str, scale: str) -> Panels:
     rows, means = [], []
-    for layers in found.values():
-        values = layers[0].float().cpu().numpy()
+    for counts in found.values():
+        values = counts[0].float().cpu().numpy()
         means.append(f"{values.mean():.1f}")
         rows.append([Panel("", line_by_line(values), ("token", "line"))])
-    caption = (
-        "At which layer each token leaves, line by line: the darker, the deeper. On average "
-        f"{', '.join(means)}."
-    )
-    return Panels(rows, caption, "layer", wide=True, text=True)
+    caption = f"{said} On average {', '.join(means)}."
+    return Panels(rows, caption, scale, wide=True, text=True)
 
 
 def confidence(found: Mapping[str, Tensor], causal: bool) -> Panels:
