@@ -70,6 +70,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{name}.BLOCK", 64)
     monkeypatch.setattr("everyformer.engines.content.nearest.BUDGET", 1 << 10)
     monkeypatch.setattr("everyformer.retrieval.exact.BLOCK", 50)
+    monkeypatch.setattr("everyformer.retrieval.exact.FEW_FOR_FAISS", 0)
     monkeypatch.setattr("everyformer.retrieval.exact.BUDGET", 1 << 10)
     monkeypatch.setattr("everyformer.retrieval.distances.BUDGET", 1000)
 
@@ -100,23 +101,56 @@ def test_many_queries_find_by_faiss_what_a_sort_of_all_distances_finds(
 ) -> None:
     """Blocks of 64 keys have fewer than 200; far from the origin products are rounded away."""
     pytest.importorskip("faiss")
-    monkeypatch.setattr(exact, "FOR_FAISS", 0)
+    monkeypatch.setattr(exact, "MANY_FOR_FAISS", 0)
     store = stored(tmp_path, far + draw(300, WIDTH, dtype=torch.float32), dtype)
     queries = far + draw(9, WIDTH, seed=2, dtype=torch.float32)
     index = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
     with watched() as ways:
         found = index.search(queries, k)
-    assert ways[0][:2] == ("exact search of many queries", "faiss")
+    assert ways[0][:2] == ("exact search", "faiss")
     expected = brute(store, queries, distance)
     close(found.distances.double(), expected.sort(-1).values[:, :k], 1e-5)
     assert all(len(set(row.tolist())) == k for row in found.rows)
     close(expected.gather(-1, found.rows), expected.sort(-1).values[:, :k], 3e-7)
 
 
+@pytest.mark.parametrize("queries", [1, 2, 5])
+@pytest.mark.parametrize("k", [1, 7, 300])
+@pytest.mark.parametrize("far", [0, 3000])
+def test_few_queries_are_differences_that_faiss_takes(
+    tmp_path: Path, queries: int, k: int, far: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also far from the origin, and without the norms that products need."""
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(exact, "FEW_FOR_FAISS", 5 * WIDTH)
+    monkeypatch.setattr(exact, "squared_norms", pytest.fail)
+    store = stored(tmp_path, far + draw(300, WIDTH, dtype=torch.float32))
+    asked = far + draw(queries, WIDTH, seed=2, dtype=torch.float32)
+    with watched() as ways:
+        found = build_index(store, SearchOptions(kind="exact"), say=str).search(asked, k)
+    assert ways[0][:2] == ("exact search", "faiss")
+    expected = brute(store, asked, "l2").sort(-1)
+    assert found.rows.shape == (queries, k)
+    close(found.distances.double(), expected.values[:, :k], 1e-5)
+    close(brute(store, asked, "l2").gather(-1, found.rows), expected.values[:, :k], 1e-6)
+
+
+def test_few_queries_are_differences_only_while_faiss_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 20 queries on its distances are of products, which lose what is far from the origin."""
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(exact, "FEW_FOR_FAISS", 100 * WIDTH)
+    store = stored(tmp_path, 3000 + draw(300, WIDTH, dtype=torch.float32))
+    asked = 3000 + draw(20, WIDTH, seed=2, dtype=torch.float32)
+    found = build_index(store, SearchOptions(kind="exact"), say=str).search(asked, 7)
+    close(found.distances.double(), brute(store, asked, "l2").sort(-1).values[:, :7], 1e-5)
+
+
 def test_without_faiss_many_queries_go_to_torch_and_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exact, "FOR_FAISS", 9 * WIDTH)
+    monkeypatch.setattr(exact, "MANY_FOR_FAISS", 9 * WIDTH)
     monkeypatch.setitem(sys.modules, "faiss", None)
     store = stored(tmp_path, draw(300, WIDTH, dtype=torch.float32))
     queries = draw(9, WIDTH, seed=2, dtype=torch.float32)
@@ -194,6 +228,25 @@ def test_few_of_many_distances_are_taken_from_the_keys(monkeypatch: pytest.Monke
     assert sum(measured) == 2
     assert torch.equal(found.rows, torch.arange(200).expand(2, -1))
     close(found.distances, torch.arange(1.0, 201.0).expand(2, -1), 1e-5)
+
+
+def test_distances_that_may_stand_in_any_order_are_measured_where_rounding_is_large() -> None:
+    """Of 1, 4, 9, ... with an error of 1e-4: those up to 10 alone."""
+    keys, query = torch.arange(1.0, 31.0)[:, None], torch.zeros(1, 1)
+    near = torch.arange(1.0, 31.0)[None].square() + 5e-5
+    found = distances.settled(
+        keys,
+        query,
+        torch.arange(30)[None],
+        20,
+        "l2",
+        near=near,
+        error=torch.tensor([1e-4]),
+        ordered=False,
+    )
+    assert torch.equal(found.distances[0, :3], torch.tensor([1.0, 4.0, 9.0]))
+    assert torch.equal(found.distances[0, 3:], near[0, 3:20])
+    assert torch.equal(found.rows[0], torch.arange(20))
 
 
 def test_equal_keys_are_all_found_and_none_twice(tmp_path: Path) -> None:

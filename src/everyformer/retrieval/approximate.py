@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from everyformer.core.extras import extra_module
-from everyformer.engines.content.nearest import Nearest
 from everyformer.retrieval.distances import Hits, normalised, ranked
 from everyformer.retrieval.options import A_CENTROID, LEARNT_FROM, Distance, SearchOptions
 from everyformer.retrieval.store import Store
@@ -68,7 +67,7 @@ class FaissSearch:
         distance = self._options.distance
         if self._index is None:
             fetched = min(len(self._keys), k + max(8, k // 16))
-            rows = of_all(self._faiss, self._keys, queries, fetched, distance).keys
+            rows = of_all(self._faiss, self._keys, queries, fetched, distance).rows
         else:
             asked = _vectors(queries, distance)
             fetched = min(len(self._keys), math.ceil(k * (self._options.fetch or 1)))
@@ -84,17 +83,17 @@ class FaissSearch:
         return getattr(self._faiss, kind)(nprobe=options.nprobe)
 
 
-def of_all(faiss: Any, keys: Tensor, queries: Tensor, count: int, distance: Distance) -> Nearest:
-    """The ``count`` best of all ``keys`` (n, width) for ``queries`` (N, width) float32, by faiss.
+def of_all(faiss: Any, keys: Tensor, queries: Tensor, count: int, distance: Distance) -> Hits:
+    """The ``count`` nearest of all ``keys`` (n, width) to ``queries`` (N, width) float32, by faiss.
 
-    Scores (N, count) are minus squared distances, or cosines, as products in float32 round them.
-    Keys that faiss can read as they lie are one block.
+    Distances are as it rounds them: of fewer queries than ``distance_compute_blas_threshold`` from
+    differences, of more from products. Keys that it can read as they lie are one block.
     """
     asked = _vectors(queries, distance)
     metric = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
     largest = distance == "cosine"
     nothing = -math.inf if largest else math.inf
-    size = len(keys) if distance == "l2" and keys.dtype == torch.float32 else BLOCK
+    size = len(keys) if as_it_lies(keys, distance) else BLOCK
     best: tuple[np.ndarray, np.ndarray] | None = None
     for first, block in _blocks(keys, distance, size):
         scores, rows = faiss.knn(asked, block, min(count, len(block)), metric=metric)
@@ -108,8 +107,13 @@ def of_all(faiss: Any, keys: Tensor, queries: Tensor, count: int, distance: Dist
             scores, rows = faiss.merge_knn_results(*both, keep_max=largest)
         best = scores, rows
     assert best is not None
-    found = Nearest(*map(torch.from_numpy, best))
-    return found if largest else found._replace(scores=-found.scores)
+    found = Hits(*map(torch.from_numpy, best))
+    return found._replace(distances=1 - found.distances) if largest else found
+
+
+def as_it_lies(keys: Tensor, distance: Distance) -> bool:
+    """Whether faiss can read ``keys`` without a copy."""
+    return distance == "l2" and keys.dtype == torch.float32
 
 
 def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:

@@ -58,15 +58,21 @@ def settled(
     *,
     near: Tensor,
     error: Tensor,
+    ordered: bool = True,
 ) -> Hits:
     """As `ranked`, of rising distances ``near`` (N, F) that are wrong by up to ``error`` (N,).
 
     Only those are computed whose order that leaves open, or of which it is more than `ALIKE`: of a
-    thousand neighbours a few dozen. The others are returned as they are.
+    thousand neighbours a few dozen. The others are returned as they are. Where they need not be
+    ``ordered``, such as are taken for equal stand in any order.
     """
-    fetched = rows.shape[1]
-    close = near.diff(dim=-1) <= 2 * error[:, None]
-    unsure = error[:, None] > ALIKE * near
+    fetched, error = rows.shape[1], error.to(near.dtype)[:, None]
+    unsure = error > ALIKE * near
+    if not ordered and not unsure.any():
+        return Hits(near[:, :k].float(), rows[:, :k])
+    close = near.diff(dim=-1) <= 2 * error
+    if not ordered:
+        close &= unsure[:, 1:]
     unsure[:, 1:] |= close
     unsure[:, :-1] |= close
     at = unsure.flatten().nonzero()[:, 0]
@@ -81,7 +87,7 @@ def settled(
     run = torch.nn.functional.pad(~close, (1, 0), value=True).flatten().cumsum(0)[at]
     values, order = torch.cat(found).sort()
     back = run[order].sort(stable=True).indices
-    distances, hits = near.float(), rows.clone()
+    distances, hits = near.to(torch.float32, copy=True), rows.clone()
     distances.view(-1)[at], hits.view(-1)[at] = values[back].float(), asked[order[back]]
     return Hits(distances[:, :k], hits[:, :k])
 
