@@ -12,6 +12,13 @@ from everyformer.engines.content import nearest as module
 from everyformer.engines.content.nearest import largest, nearest
 
 
+@pytest.fixture(autouse=True, params=["in blocks", "at once"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "in blocks":
+        monkeypatch.setattr(module, "SMALL", 0)
+    return request.param
+
+
 def normal(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.double)
 
@@ -164,6 +171,7 @@ def test_products_are_asked_in_pieces_within_the_budget(monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(module, "_products", watched)
+    monkeypatch.setattr(module, "SMALL", 0)
     monkeypatch.setattr(module, "BLOCK", 256)
     monkeypatch.setattr(module, "BUDGET", 2048)
     nearest(normal(3, 20, 4), normal(3, 5000, 4), 40)

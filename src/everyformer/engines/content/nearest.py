@@ -35,6 +35,8 @@ RARE = 256
 """so many numbers for one that is above the floor: groups are looked at first"""
 PART = 24
 """keys of a sample that are hoped to be among the best"""
+SMALL = 1 << 19
+"""products of all queries and keys up to which they are written out at once and sorted through"""
 FEW = 16
 """queries that meet long blocks of keys; those of one row as columns beside them, since a product
 of many rows has more for threads to share"""
@@ -78,7 +80,13 @@ def nearest(
         None if t is None else t.detach().expand(*lead, t.shape[-1]).reshape(-1, t.shape[-1])
         for t in (bias, scale, places, low, high)
     ]
-    scores, index = _nearest(q, k, min(count, size), *rest, budget or BUDGET)
+    small = len(q) * length * size <= SMALL and scale is None and k.dtype == q.dtype
+    if small and not torch.compiler.is_compiling():
+        # not through the operator, whose calls cost as much as a few products
+        bias, _, places, low, high = rest
+        scores, index = _at_once(q, _Keys(k, bias, None, places), min(count, size), low, high)
+    else:
+        scores, index = _nearest(q, k, min(count, size), *rest, budget or BUDGET)
     shape = (*lead, length, scores.shape[-1])
     scores, index = scores.view(shape), index.view(shape)
     missing = count - shape[-1]
@@ -124,6 +132,25 @@ class _Keys(NamedTuple):
         """Those of some rows and keys."""
         bias, scale, places = (None if t is None else t[rows, keys] for t in self[1:])
         return _Keys(self.keys[rows, keys], bias, scale, places)
+
+
+def _at_once(
+    q: Tensor, given: _Keys, count: int, low: Tensor | None, high: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Scores and indices (N, L, count) of few products, of which not even blocks would pay."""
+    if q.shape[1] == 1 and len(q) > 1 and given.keys.shape[1] > BLOCK:
+        # by rows of keys as they lie; a single one is left to one core that way
+        s = torch.bmm(given.keys, q.mT).mT
+        s = s if given.bias is None else s + given.bias[:, None].to(q.dtype)
+    else:
+        s = _products(q, given.keys, given.bias, q.new_empty(*q.shape[:2], given.keys.shape[1]))
+    if given.places is not None and low is not None and high is not None:
+        first, last = given.places.aminmax()
+        if first < low.amax() or last >= high.amin():
+            at = given.places[:, None]
+            s.masked_fill_((at < low[..., None]) | (at >= high[..., None]), -math.inf)
+    values, index = s.topk(count)
+    return values, index
 
 
 def _search(
