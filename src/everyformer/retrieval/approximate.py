@@ -86,8 +86,8 @@ class FaissSearch:
 def of_all(faiss: Any, keys: Tensor, queries: Tensor, count: int, distance: Distance) -> Hits:
     """The ``count`` nearest of all ``keys`` (n, width) to ``queries`` (N, width) float32, by faiss.
 
-    Distances are as it rounds them: of fewer queries than ``distance_compute_blas_threshold`` from
-    differences, of more from products. Keys that it can read as they lie are one block.
+    Distances are as it rounds them: of few queries from differences, of many from products. Keys
+    that it can read as they lie are one block.
     """
     asked = _vectors(queries, distance)
     metric = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2

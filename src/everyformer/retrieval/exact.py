@@ -32,6 +32,8 @@ MANY = 128
 """neighbours of which not all are measured again"""
 FEW_FOR_FAISS = 512
 """numbers of queries up to which faiss is faster, by differences"""
+BY_DIFFERENCES = 20
+"""queries from which on it may take products: its versions before 1.15 do"""
 MANY_FOR_FAISS = 128_000
 """numbers of queries from which on it is again, by products"""
 
@@ -65,15 +67,15 @@ class ExactSearch:
         return hits
 
     def _by_differences(self, queries: Tensor, k: int) -> Hits | None:
-        """The nearest of very few queries; None where faiss would not take differences."""
+        """The nearest of very few queries; None where faiss might not take differences."""
         count = len(queries)
         if not 0 < queries.numel() <= FEW_FOR_FAISS or not as_it_lies(self._keys, self._distance):
             return None
-        faiss = self._loaded()
-        # faiss is three times slower with one query than with two, measured on two threads
-        asked = queries if count > 1 else queries.expand(2, -1)
-        if faiss is None or len(asked) >= faiss.cvar.distance_compute_blas_threshold:
+        faiss = self._loaded() if count < BY_DIFFERENCES else None
+        if faiss is None:
             return None
+        # it is three times slower with one query than with two, measured on two threads
+        asked = queries if count > 1 else queries.expand(2, -1)
         found = of_all(faiss, self._keys, asked, k, self._distance)
         return Hits(found.distances[:count], found.rows[:count])
 
