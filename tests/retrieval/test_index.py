@@ -95,7 +95,7 @@ def test_looking_at_every_key_is_a_sort_of_all_distances(
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("k", [1, 7, 200, 300])
-@pytest.mark.parametrize("far", [0, 3000])
+@pytest.mark.parametrize("far", [0, 100, 3000])
 def test_many_queries_find_by_faiss_what_a_sort_of_all_distances_finds(
     tmp_path: Path, distance: str, dtype: str, k: int, far: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,9 +176,12 @@ def test_a_key_itself_is_at_distance_0(tmp_path: Path, distance: str) -> None:
 
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
 @pytest.mark.parametrize("k", [10, 700])
-def test_keys_far_from_the_origin_are_not_confused(tmp_path: Path, distance: str, k: int) -> None:
+@pytest.mark.parametrize("far", [100, 3000])
+def test_keys_far_from_the_origin_are_not_confused(
+    tmp_path: Path, distance: str, k: int, far: float
+) -> None:
     """Products in float32 are rounded by more than the distances there differ."""
-    store = stored(tmp_path, 3000 + draw(700, WIDTH))
+    store = stored(tmp_path, far + draw(700, WIDTH))
     queries = store.key_tensor[:20] + draw(20, WIDTH, seed=5, dtype=torch.float32)
     index = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
     found = index.search(queries, k)
