@@ -73,7 +73,10 @@ def proof_of_memory(study: Study) -> Outcome:
     minutes=15,
 )
 def learning_rates(study: Study) -> Outcome:
-    """Three wirings of the same layers at four learning rates: the share of runs that learn."""
+    """Three wirings of the same layers at four learning rates: the share of runs that learn.
+
+    Budget, depth and rates were found with a seed that is not among the recorded ones.
+    """
     for name, rate in study.each([*itertools.product(WIRINGS, RATES)]):
         found = success(study, FEWER, rate, "gtrxl", layers=LAYERS, slots=16, **WIRINGS[name])
         study.keep(f"{name}, {rate:g}", found, "succeeds in {:.0%}")

@@ -11,7 +11,8 @@ added up over layers. Dynamic spans are z_hi = S sigma(v_h . x_i + b_h) of the l
 learned vector for each distance, one table for all heads and all layers.
 
 With ``include_self`` a token sees itself and j = i - S + 1 .. i, u = i - j. Bidirectional (our
-extension): both sides, itself included, u = |i - j|; p tells the sides apart.
+extension): both sides, itself included, u = |i - j|; p tells the sides apart. Nothing tells where
+a text begins; `--position sinusoidal` does, where that matters.
 
 ``persistent`` is all-attention: N learned keys (sqrt(D) K) and values (sqrt(N) V) a head stand
 beside those of tokens in the same softmax, without p or m, and the block has no feed-forward.
