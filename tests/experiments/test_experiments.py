@@ -8,7 +8,7 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError
-from everyformer.experiments import base
+from everyformer.experiments import base, policies
 from everyformer.experiments.bytes import ngram_bits
 from everyformer.experiments.spatial import diagonal_means, toeplitz_share
 
@@ -38,17 +38,23 @@ TRAINED = (
     *("addressing", "kernel-length", "toeplitz", "recall", "alignment", "fill-in"),
     *("shift", "near-and-far", "four-terms", "inner-losses"),
     *("gates", "constant-state", "lags", "rounds", "routed-copy", "far-sentences", "halting"),
-    *("key-to-door", "exits", "proof-of-memory", "spans"),
+    *("key-to-door", "exits", "proof-of-memory", "learning-rates", "spans"),
 )
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_trained_experiments_run_from_end_to_end(name, tmp_path):
+def test_trained_experiments_run_from_end_to_end(name, tmp_path, monkeypatch):
+    # of a sweep one point
+    monkeypatch.setattr(policies, "RATES", policies.RATES[:1])
     (experiment,) = base.find(name)
     setting = base.StudySetting(seeds=1, scale=0.002, say=lambda text: None)
     result = base.perform(experiment, setting, tmp_path)
     assert all(math.isfinite(v) for n in result["numbers"].values() for v in n["values"])
     assert not result["holds"], "two steps of training cannot show the claim"
+
+
+def test_a_run_that_succeeds_in_nine_of_ten_episodes_has_learnt():
+    assert policies.learnt([0.9, 0.89, 1.0, 0.0]) == 0.5
 
 
 def test_arms_of_a_seed_start_from_the_same_random_numbers():

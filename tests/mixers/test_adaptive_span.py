@@ -264,6 +264,15 @@ def test_operations_and_bytes_fall_with_the_span() -> None:
     assert mixed[0] == 3 * short[0] / 4 + whole[0] / 4
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_window_longer_than_the_text_costs_no_more_than_the_text(causal: bool) -> None:
+    x, found = text(13), []
+    for window in (13, 400):
+        m = made(causal, {"window": window, "ramp": 2}, (float(window),) * 3)
+        found.append(count_flops(lambda m=m: m(x).y.sum().backward()))
+    assert found[1] <= 1.1 * found[0]
+
+
 def test_heads_go_together_by_powers_of_two() -> None:
     assert bands([700, 3, 64, 520, 130]) == [([1, 2], 64), ([4], 130), ([0, 3], 700)]
 

@@ -27,6 +27,7 @@ WORLD = World(torch.device("cpu"))
 MEMBERS = {
     "transformer-xl": {"slots": 6},
     "compressive": {"slots": 4, "compressed": 3, "rate": 2},
+    "adaptive-span": {"memory": "segment", "slots": 6, "window": 6, "ramp": 3, "start": 0.3},
 }
 BOTH = pytest.mark.parametrize("name", MEMBERS)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from everyformer.core.chosen import gather_rows, order_of_real, widen
 from everyformer.core.mask import Mask, runs_of
+from everyformer.core.state import S
 
 
 def checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
@@ -67,6 +68,18 @@ class Unpacked(NamedTuple):
     """(B, L) the document's row of each packed token"""
     column: Tensor
     """(B, L) its place in that row"""
+
+    def each(self, t: Tensor) -> Tensor:
+        """What ``t`` (B or 1, ...) of the packed tokens, alike in a document, is of each document:
+        (documents,)."""
+        t = t.expand_as(self.row)
+        return t.new_zeros(len(self.x)).index_put((self.row,), t)
+
+    def begun(self, state: S, runs: Tensor) -> S:
+        """What the documents go on from: those of number 0 in ``runs`` (B, L) with the ``state`` of
+        their rows, the others with none."""
+        rows = torch.arange(len(self.row), device=runs.device)[:, None]
+        return state.reorder(self.each(rows)).reset(self.each(runs != 0))
 
     def lay(self, t: Tensor) -> Tensor:
         """``t`` (B, L, ...) of the packed tokens as `x` lies, zeros where no token is."""

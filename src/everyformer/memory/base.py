@@ -78,12 +78,13 @@ class Segment(NamedTuple):
     """(B, L) bool, which tokens are real"""
     visible: Tensor | None
     """(B, m + L) bool, rows of the past and tokens that later segments may see; None: all"""
-    attend: Callable[[Tensor, Tensor], Tensor]
+    attend: Callable[[Tensor, Tensor], Tensor] | None = None
     """heads' outputs (B, H, L, Dv) of these tokens over rows (B, n, width), flagged (B, n) bool, in
-    place of the past: by contents alone, with no gradient to the tokens or the projections"""
-    usage: Callable[[], Tensor]
+    place of the past: by contents alone, with no gradient to the tokens or the projections; None:
+    the mixer reads none but `Memory.tokens_alone`"""
+    usage: Callable[[], Tensor] | None = None
     """(B, m + L) attention that each row of the past and each token got, over heads and queries
-    that are real"""
+    that are real; None as above"""
     cache: KeyValueState | None = None
     """keys and values of the past and the segment, as softmax read them"""
     beside: Any = None
@@ -122,6 +123,9 @@ class Memory(nn.Module):
     """rows of the past that a layer keeps; may be changed for evaluation"""
     looks_up: ClassVar[bool] = False
     """whether something is read beside softmax"""
+    tokens_alone: ClassVar[bool] = False
+    """whether its rows are the last tokens, one apart, and it needs nothing but those and has no
+    losses, so that mixers other than attention can read it at distances of their own"""
     drops_position: bool = False
     """whether the layer's own position is left out"""
 

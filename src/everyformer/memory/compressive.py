@@ -345,6 +345,7 @@ class CompressiveMemory(Memory):
         batch, length = segment.x.shape[:2]
         got = state.usage.new_zeros(batch, state.usage.shape[1] + length)
         if self.options.function == "most-used" and self.options.compressed > 0:
+            assert segment.usage is not None
             with torch.no_grad():
                 got = segment.usage()[:, count:].to(got.dtype)
                 live = segment.live()
@@ -356,6 +357,7 @@ class CompressiveMemory(Memory):
         if self.reconstruction == "none" or not self.training:
             return {}
         if self.reconstruction == "attention":
+            assert segment.attend is not None
             with torch.no_grad():
                 goal = segment.attend(old.x, old.keep)
             difference = goal - segment.attend(new.x, new.keep)

@@ -95,6 +95,7 @@ class SegmentMemory(Memory):
         limits=_limits,
     )
     Options = SegmentOptions
+    tokens_alone = True
     holds = SegmentState
 
     def __init__(self, *, width: int, options: Any = None) -> None:

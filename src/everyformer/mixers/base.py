@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.gene import NoOptions
-from everyformer.core.mask import Mask, positions_of, runs_of
+from everyformer.core.mask import Mask, positions_of, runs_after, runs_of
 from everyformer.core.mixer import Context, Mixer, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
@@ -171,6 +171,8 @@ class RowMixer(Mixer):
                 "tokens alone: leave the padding out, or build it with mask_padding=True"
             )
         mask = self._masked(mask)
+        if state is not None and mask is not None and mask.documents is not None:
+            return self._after(x, mask, state)
         front = mask.front if mask is not None and self.global_rows else None
         rows, restore = rows_of(x, mask, self.planar, front)
         out = self.mix(rows, state)
@@ -223,6 +225,16 @@ class RowMixer(Mixer):
         keys = rows_of(keys_from, hidden)[0]
         same = values_from is keys_from
         return self.read(keys, keys.x if same else rows_of(values_from, hidden)[0].x)
+
+    def _after(self, x: Tensor, mask: Mask, state: State) -> MixerOutput:
+        """Packed documents behind a state: each in a row of its own, the last one's state stays."""
+        assert mask.documents is not None
+        packed = unpack(x, mask.documents, mask.keep)
+        begun = packed.begun(state, runs_after(mask.documents, mask.keep))
+        out = self(packed.x, mask=Mask(keep=packed.keep), state=begun)
+        assert out.state is not None
+        after = out.state.reorder(packed.row[:, -1])
+        return MixerOutput(repack(out.y, packed), after, out.losses)
 
     def _check_context(self) -> None:
         if self.no_context is not None:

@@ -173,10 +173,7 @@ def through_episodes(
     if packs:
         return _through(model, x, state, Mask(documents=episodes), taps)
     rows = unpack(x, episodes)
-    row_of, anew = rows.row.new_empty(len(rows.x)), later.new_zeros(len(rows.x))
-    row_of[rows.row] = torch.arange(len(x), device=x.device)[:, None].expand_as(rows.row)
-    anew[rows.row[later]] = True
-    begun = freed(state.reorder(row_of).reset(anew))
+    begun = freed(rows.begun(state, episodes))
     out = _through(model, rows.x, begun, Mask(keep=rows.keep), taps)
     assert out.state is not None
     inside = {tap: repack(found, rows) for tap, found in out.taps.items()}

@@ -34,6 +34,12 @@ class Case:
         chosen = ", ".join(f"{k}={v}" for k, v in self.options.items())
         return f"{self.member.name}({chosen}{', ' if chosen else ''}causal={self.causal})"
 
+    @property
+    def remembers(self) -> bool:
+        """Whether something is carried from segment to segment by a memory."""
+        own = self.member.genes["memory"].name
+        return self.options.get("memory", own) is not None
+
     def mixer(self, dtype: torch.dtype, device: str = "cpu", **more: Any) -> Mixer:
         """One mixer of the member with its position inside, weights drawn wide enough to matter."""
         sizes = {"width": WIDTH, "heads": HEADS, "layers": 1, "length": LONGEST, **more}

@@ -120,7 +120,7 @@ def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers 
     if "scaled" not in pair:
         layers = Layers(case, count, options)
         return None if "packed" in pair and layers.model.stack.lead is not None else layers
-    own = case.member.genes["memory"].name is not None or "position" in case.options
+    own = case.remembers or "position" in case.options
     if own or case.options.get("random") == "zeros":
         return None
     if not case.mixer(torch.float64).accepts_positions:
@@ -161,7 +161,7 @@ class Trial:
     @property
     def remembers(self) -> bool:
         """Whether outputs depend on where pieces end."""
-        return self.carried and self.case.member.genes["memory"].name is not None
+        return self.carried and self.case.remembers
 
     def run(self, chance: random.Random, check: Check) -> None:
         """Draw rows and pieces, and hold every text against the text alone."""

@@ -91,6 +91,9 @@ def soft_windows(
         farthest: the largest distance that is seen, for each head (`Reach.within`).
         first, last: (B,) the keys that are real, from ``first`` up to ``last`` (default: all).
     """
+    if not torch.compiler.is_compiling():
+        # of a short text there are no keys farther away
+        farthest = [min(far, max(k.shape[2] - 1, 1)) for far in farthest]
     groups, heads = bands(farthest), q.shape[1]
     parts, order = [], []
     for chosen, far in groups:

@@ -11,7 +11,8 @@ added up over layers. Dynamic spans are z_hi = S sigma(v_h . x_i + b_h) of the l
 learned vector for each distance, one table for all heads and all layers.
 
 With ``include_self`` a token sees itself and j = i - S + 1 .. i, u = i - j. Bidirectional (our
-extension): both sides, itself included, u = |i - j|; p tells the sides apart.
+extension): both sides, itself included, u = |i - j|; p tells the sides apart. Nothing tells where
+a text begins; `--position sinusoidal` does, where that matters.
 
 ``persistent`` is all-attention: N learned keys (sqrt(D) K) and values (sqrt(N) V) a head stand
 beside those of tokens in the same softmax, without p or m, and the block has no feed-forward.
@@ -19,6 +20,10 @@ beside those of tokens in the same softmax, without p or m, and the block has no
 Keys with m = 0 have no weight, so leaving them out is exact: heads are sorted by span into bands
 and each band computes its longest span alone (`everyformer.engines.softmax.spans`); compiled graphs
 compute the whole window, with the same results. State: the keys and values of the longest span.
+
+As published, training goes on from segment to segment with the inputs of the last S tokens, which
+get no gradient: `--memory segment --memory.slots S`. Rows that no span of the layer reaches are not
+projected. With M < S slots spans end at M tokens where the memory shows the last M alone.
 
 Source: Sukhbaatar et al. 2019, arXiv 1905.07799; equations by the authors' code; all-attention:
 Sukhbaatar et al. 2019, arXiv 1907.01470. Cost: O(L (R + max z) d) time, O(L d) memory.
@@ -44,6 +49,8 @@ from everyformer.core.tally import tally
 from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.spans import Reach, soft_windows
+from everyformer.memory import MEMORIES
+from everyformer.memory.base import Memory, Segment
 from everyformer.mixers import MIXERS
 from everyformer.mixers._heads import HeadMixer
 from everyformer.mixers.adaptive_span.options import AdaptiveSpanOptions
@@ -68,8 +75,9 @@ class AdaptiveSpan(HeadMixer):
     trials = TRIALS
     recorded: ClassVar[Recorded] = {"spans": spans}
     exports_literally = True
+    accepts_memory = True
     positionless = "has a table of distances of its own"
-    states = (KeyValueState,)
+    states: tuple[type[State], ...] = (KeyValueState,)
     Options = AdaptiveSpanOptions
     options: AdaptiveSpanOptions
 
@@ -89,9 +97,12 @@ class AdaptiveSpan(HeadMixer):
                 "counts from there; leave it out"
             )
         near = int(not own and o.ramp_origin == "nearest")
-        self.reach = Reach(o.window, own, not self.causal, near)
+        self.whole = Reach(o.window, own, not self.causal, near)
+        if self.memory is not None:
+            self._check_memory(self.memory)
+            self.packs_with_state, self.states = True, (KeyValueState, self.memory.holds)
         self.add_projections(())
-        self.table = normal_table(self.reach.columns, size, std=1.0)
+        self.table = normal_table(self.whole.columns, size, std=1.0)
         spans = self.heads if o.per == "head" else 1
         self.spans: nn.Parameter | None = None
         self.spans_of: nn.Linear | None = None
@@ -109,6 +120,33 @@ class AdaptiveSpan(HeadMixer):
             self.keys = normal_table(self.heads, o.persistent, size, std=size**-0.5)
             self.values = normal_table(self.heads, o.persistent, size, std=o.persistent**-0.5)
         self.with_feedforward = self.feeds({"persistent": o.persistent})
+
+    def _check_memory(self, memory: Memory) -> None:
+        if not self.causal:
+            raise GeneError(
+                f"memory '{memory.name}' carries the past of causal texts, but this adaptive-span "
+                "reads both ways: leave the memory out"
+            )
+        if not memory.tokens_alone:
+            able = ", ".join(name for name in MEMORIES.names() if MEMORIES.get(name).tokens_alone)
+            raise GeneError(
+                f"memory '{memory.name}' is more than the last tokens, which is all that mixer "
+                f"'adaptive-span' reads at its distances: use memory '{able}'"
+            )
+
+    @property
+    def reach(self) -> Reach:
+        """What queries may read: the window, or what a memory shows of it (`Memory.windows`)."""
+        if self.memory is None:
+            return self.whole
+        [shown] = self.memory.windows((None,))
+        window = self.whole.window if shown is None else min(shown, self.whole.window)
+        return self.whole._replace(window=window)
+
+    @property
+    def vectors(self) -> Tensor:
+        """p of the distances that queries may read."""
+        return self.whole.part(self.table, self.reach.farthest)
 
     @classmethod
     def feeds(cls, options: Mapping[str, Any]) -> bool:
@@ -141,10 +179,10 @@ class AdaptiveSpan(HeadMixer):
         z = self._z(rows.x)
         ends = z + self.options.ramp
         q, k, v = self.project(rows.x)
+        farthest = self._farthest(ends)
         first = last = after = None
         if state is not None:
-            assert isinstance(state, KeyValueState)
-            past = state.side_by_side()
+            past = self._past(state, max(farthest))
             holes = past.keep is not None or rows.keep is not None
             positions = rows.positions(state.seen) if holes else None
             if past.keep is not None:
@@ -153,15 +191,45 @@ class AdaptiveSpan(HeadMixer):
             k, v = after.keys, after.values
         elif not self.causal and rows.keep is not None:
             last = rows.lengths
-        farthest = self._farthest(ends)
         y = self._attend(q, k, v, ends, farthest, first, last)
-        if after is not None:
-            after = after.last(self._kept(farthest))
+        if state is not None:
+            assert after is not None
+            state = self._carried(rows, state, after, farthest)
         self._show(rows, q, k, z)
-        return MixerOutput(self.merge(y), after, self._losses(z, rows.keep))
+        return MixerOutput(self.merge(y), state, self._losses(z, rows.keep))
+
+    def _past(self, state: State, farthest: int) -> KeyValueState:
+        """Keys and values from before the tokens, side by side; of a memory's rows, as the
+        projections make them now, those up to a distance."""
+        if self.memory is not None:
+            self.memory.check_state(state, len(state.seen), self.width, self.head_dim)
+        if self.memory is None or isinstance(state, KeyValueState):
+            assert isinstance(state, KeyValueState)
+            return state.side_by_side()
+        rows = self.memory.rows_of(state).last(farthest).side_by_side()
+        inputs = rows.keys[:, 0]
+        k, v = self.project.one(inputs, "key"), self.project.one(inputs, "value")
+        return KeyValueState(rows.seen, k, v, rows.keep, rows.positions)
+
+    def _carried(
+        self, rows: Rows, before: State, after: KeyValueState, farthest: list[int]
+    ) -> State:
+        """The state behind the tokens: what later ones can see, or what a memory takes in."""
+        if self.memory is None:
+            return after.last(self._kept(farthest))
+        if isinstance(before, KeyValueState):
+            # in training a span may be longer at the next segment
+            seen = self.memory.slots if self.training else self._kept(farthest)
+            return after.last(min(seen, self.memory.slots))
+        segment = Segment(rows.x, rows.positions(before.seen), rows.keep, None)
+        return self.memory.remember(before, segment)[0]
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
-        """Keys and values alone."""
+        """Keys and values alone, without a memory."""
+        if self.memory is not None:
+            after = self(x, mask=mask, state=state).state
+            assert after is not None
+            return after
         self.check_input(x, None, mask, state)
         assert isinstance(state, KeyValueState)
         keep = None if mask is None else mask.keep
@@ -202,7 +270,7 @@ class AdaptiveSpan(HeadMixer):
         """Heads' outputs (B, H, L, D)."""
         scale = self.head_dim**-0.5
         y, logsum = soft_windows(
-            q, k, v, self.table, ends, reach=self.reach, ramp=self.options.ramp,
+            q, k, v, self.vectors, ends, reach=self.reach, ramp=self.options.ramp,
             farthest=farthest, first=first, last=last, scale=scale, dropout=self.dropout,
         )  # fmt: skip
         persistent = self._persistent()
@@ -248,7 +316,7 @@ class AdaptiveSpan(HeadMixer):
     def _weights(self, q: Tensor, k: Tensor, z: Tensor, keep: Tensor | None = None) -> Tensor:
         persistent, ends = self._persistent(), z + self.options.ramp
         return soft_weights(
-            q, k, self.table, ends, reach=self.reach, ramp=self.options.ramp, keep=keep,
+            q, k, self.vectors, ends, reach=self.reach, ramp=self.options.ramp, keep=keep,
             persistent=None if persistent is None else persistent[0],
         )  # fmt: skip
 
@@ -260,4 +328,6 @@ class AdaptiveSpan(HeadMixer):
         return self.merge(weights.to(v.dtype) @ v)
 
     def empty_state(self, batch: int, **like: Any) -> State:
+        if self.memory is not None and self.memory.ring() is None:
+            return self.memory.init_state(batch, self.width, **like)
         return KeyValueState.empty((batch, self.heads), self.head_dim, self.head_dim, **like)

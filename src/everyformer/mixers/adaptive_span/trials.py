@@ -41,6 +41,10 @@ TRIALS = Trials(
         {"window": 12, "ramp": 5, "dynamic": True, "dynamic_bias": 0.0},
         {"window": 5, "ramp": 5, "per": "layer", "start": 1.0, "persistent": 3},
     ),
-    causal=({"window": 6, "ramp": 2, "ramp_origin": "own", "start": 0.4},),
+    causal=(
+        {"window": 6, "ramp": 2, "ramp_origin": "own", "start": 0.4},
+        {"window": 6, "ramp": 4, "start": 0.5, "memory": "segment", "slots": 6, "store": "inputs"},
+        {"window": 9, "ramp": 3, "include_self": True, "memory": "segment", "slots": 5},
+    ),
     limits=_limits,
 )

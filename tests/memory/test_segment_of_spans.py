@@ -1,0 +1,177 @@
+"""Adaptive spans over a memory of segments: positions, ramps and what is learned, by identities."""
+
+import itertools
+from functools import partial
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.errors import GeneError
+from everyformer.core.mask import Mask
+from everyformer.engines.flops import count_flops
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.memory.segment import SegmentState
+from helpers import close, draw
+
+WIDTH, HEADS, LENGTH, WINDOW = 12, 3, 19, 7
+FORMS = [
+    {"ramp": 3},
+    {"ramp": 2, "include_self": True},
+    {"ramp": 4, "ramp_origin": "own"},
+    {"ramp": 3, "persistent": 2},
+    {"ramp": 2, "dynamic": True, "dynamic_bias": 0.0},
+]
+"""each with spans that end within the window, by head"""
+
+
+def made(slots=WINDOW, store="inputs", same_length="never", **options):
+    torch.manual_seed(0)
+    memory = {"slots": slots, "store": store, "same_length": same_length}
+    m = ef.create_mixer(
+        "adaptive-span", width=WIDTH, heads=HEADS, causal=True, window=WINDOW, memory="segment",
+        memory_options=memory, **{"ramp": 3, **options},
+    ).double()  # fmt: skip
+    if m.spans is not None:
+        with torch.no_grad():
+            m.spans.copy_(torch.tensor([0.0, 1.3, 2.4]) / WINDOW)
+    return m
+
+
+def read(m, x, size, state=None, keep=None):
+    """Outputs of ``x`` in segments of ``size``, and the state behind them."""
+    state, parts = m.init_state(len(x)) if state is None else state, []
+    for first in range(0, x.shape[1], size):
+        here = slice(first, first + size)
+        mask = None if keep is None else Mask(keep=keep[:, here])
+        y, state, _ = m(x[:, here], mask=mask, state=state)
+        parts.append(y)
+    return torch.cat(parts, 1), state
+
+
+X = draw(2, LENGTH, WIDTH)
+
+
+@pytest.mark.parametrize("store", ["inputs", "keys"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("size", [1, 4, 7])
+def test_a_memory_of_the_window_makes_segments_one_pass(size, form, store):
+    for m in (made(store=store, **form).train(), made(store=store, **form).eval()):
+        close(read(m, X, size)[0], m(X).y)
+        close(m(X).y, m.reference(X))
+
+
+def test_a_memory_shorter_than_the_spans_shows_what_it_has():
+    m = made(slots=2).train()
+    with torch.no_grad():
+        m.spans.fill_(1)
+    _, state = read(m, X[:, :9], 9)
+    # two rows and the segment itself
+    close(m(X[:, 9:14], state=state).y, m(X[:, 7:14]).y[:, 2:])
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("same_length", ["always", "evaluation"])
+def test_with_same_length_spans_end_at_the_slots(same_length, own):
+    """The last M tokens before a token, or its own among them; the segments do not matter."""
+    m = made(slots=3, same_length=same_length, include_self=own).eval()
+    with torch.no_grad():
+        m.spans.fill_(1)
+    close(read(m, X, 5)[0], m(X).y)
+    close(m(X).y, m.reference(X))
+    x = X[:1].clone().requires_grad_()
+    m(x).y[0, -1].sum().backward()
+    felt = x.grad[0].abs().amax(-1) > 0
+    back = 2 if own else 3
+    assert felt.tolist() == [LENGTH - 1 - i <= back for i in range(LENGTH)]
+
+
+def test_parameters_learn_from_the_past_which_gets_no_gradient():
+    """As in one pass over a past that is cut from the graph."""
+    m = made().train()
+    past = X[:, :6].clone().requires_grad_()
+    state = m(past, state=m.init_state(2)).state
+    assert isinstance(state, SegmentState)
+    assert not any(t.requires_grad for t in state.tensors())
+    weight, found = draw(2, 5, WIDTH, seed=3), []
+    whole = torch.cat((past.detach(), X[:, 6:11]), 1)
+    for y in (m(X[:, 6:11], state=state).y, m(whole).y[:, 6:]):
+        found.append(torch.autograd.grad((y * weight).sum(), list(m.parameters())))
+    for ours, expected in zip(*found, strict=True):
+        assert expected.abs().max() > 1e-4
+        close(ours, expected)
+
+
+def test_rows_that_no_span_reaches_are_not_projected():
+    # ceil(3 + 2.4) rows are read, of seven and of six
+    whole, short = (made(slots=slots).train() for slots in (WINDOW, 6))
+    ys, costs = [], []
+    for m in (whole, short):
+        _, state = read(m, X[:, :9], 9)
+        ys.append(m(X[:, 9:12], state=state).y)
+        costs.append(count_flops(partial(m, X[:, 9:12], state=state)))
+    assert costs[0] == costs[1]
+    close(*ys)
+
+
+@pytest.mark.parametrize(
+    ("slots", "keys"), [(4, 4), (WINDOW, 6)], ids=["of the slots", "of the longest span"]
+)
+def test_in_evaluation_a_ring_of_keys_is_carried(slots, keys):
+    m = made(slots=slots, store="auto").eval()
+    _, state = read(m, X, 5)
+    assert isinstance(state, KeyValueState)
+    assert state.keys.shape[2] == keys
+    close(m.extend(X, state=m.init_state(2)).keys, state.keys)
+    # while spans are learned they may grow, so all slots stay
+    assert read(made(slots=slots, store="keys").train(), X, 5)[1].keys.shape[2] == slots
+
+
+@pytest.mark.parametrize("store", ["inputs", "keys"])
+def test_rows_are_reset_reordered_and_padded_by_themselves(store):
+    m, more = made(store=store), X[:, 9:14]
+    _, state = read(m, X[:, :9], 4)
+    cleared = m(more, state=state.reset(torch.tensor([True, False]))).y
+    close(cleared[0], m(more[:1]).y[0])
+    close(cleared[1], m(X[1:, :14]).y[0, 9:])
+    swapped = m(more.flip(0), state=state.reorder(torch.tensor([1, 0]))).y
+    close(swapped.flip(0), m(X[:, :14]).y[:, 9:])
+    keep = torch.ones(2, LENGTH, dtype=torch.bool)
+    keep[0, [0, 1, 4, 5, 6, 7, 10]] = False
+    y, state = read(m, X, 4, keep=keep)
+    real, positions = getattr(state, "rows", state).slots()
+    assert positions[0, real[0]][-1] + 1 == state.seen[0] == LENGTH - 7
+    close(y[0, keep[0]], m(X[:1, keep[0]]).y[0])
+    close(y[1], m(X[1:]).y[0])
+
+
+@pytest.mark.parametrize("store", ["inputs", "keys"])
+def test_documents_in_segments_are_read_by_themselves(store):
+    """Id 0 goes on with the state's document; every other id starts anew."""
+    m, state, parts = made(store=store), None, []
+    starts = torch.zeros(2, LENGTH, dtype=torch.bool)
+    starts[0, [3, 10]] = starts[1, [8, 9, 16]] = True
+    state = m.init_state(2)
+    for first in range(0, LENGTH, 4):
+        here = slice(first, first + 4)
+        documents = starts[:, here].long().cumsum(1)
+        y, state, _ = m(X[:, here], mask=Mask(documents=documents), state=state)
+        parts.append(y)
+    got = torch.cat(parts, 1)
+    for row in range(2):
+        cuts = [0, *starts[row].nonzero().flatten().tolist(), LENGTH]
+        for a, b in itertools.pairwise(cuts):
+            close(got[row, a:b], m(X[row : row + 1, a:b]).y[0])
+
+
+@pytest.mark.parametrize(
+    ("memory", "causal", "said"),
+    [
+        ("segment", False, "carries the past of causal texts, but this adaptive-span reads both"),
+        ("compressive", True, "memory 'compressive' is more than the last tokens"),
+        ("memorizing", True, "memory 'memorizing' is more than the last tokens"),
+    ],
+)
+def test_what_it_cannot_read_is_refused(memory, causal, said):
+    with pytest.raises(GeneError, match=said):
+        ef.create_mixer("adaptive-span", width=WIDTH, heads=HEADS, causal=causal, memory=memory)
