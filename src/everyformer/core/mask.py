@@ -137,6 +137,15 @@ def runs_of(documents: Tensor, keep: Tensor | None = None) -> Tensor:
     return F.pad((documents[:, 1:] != documents[:, :-1]).long().cumsum(1), (1, 0))
 
 
+def runs_behind(documents: Tensor, keep: Tensor | None = None) -> Tensor:
+    """`runs_of` beside a state, whose document is number 0: so is a first run of id 0, which goes
+    on with it."""
+    runs = runs_of(documents, keep)
+    real = torch.ones_like(runs, dtype=torch.bool) if keep is None else keep
+    first = documents.gather(1, real.long().argmax(1, keepdim=True))
+    return runs + ((first != 0) & real.any(1, keepdim=True)).long()
+
+
 def positions_of(
     batch: int, length: int, mask: Mask | None, seen: Tensor | None, device: torch.device
 ) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.chosen import Chosen
-from everyformer.core.mask import Mask, runs_of
+from everyformer.core.mask import Mask, runs_behind, runs_of
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,7 @@ def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, T
     allowed, bias = wide(mask.allowed, True), wide(mask.bias, 0.0)
     if mask.documents is None:
         return replace(mask, allowed=allowed, bias=bias), None
-    ids = runs_of(mask.documents, mask.keep)
-    real = torch.ones_like(ids, dtype=torch.bool) if mask.keep is None else mask.keep
-    first = mask.documents.gather(1, real.long().argmax(1, keepdim=True))
-    ids = ids + ((first != 0) & real.any(1, keepdim=True)).long()
+    ids = runs_behind(mask.documents, mask.keep)
     whole = F.pad(ids, (past, 0))
     same = (ids[:, :, None] == whole[:, None, :])[:, None]
     allowed = same if allowed is None else same & allowed
