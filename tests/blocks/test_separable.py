@@ -184,6 +184,27 @@ def test_reversible_stacks_learn_what_autograd_says(monkeypatch: pytest.MonkeyPa
         close(mine, theirs)
 
 
+@pytest.mark.parametrize(
+    ("member", "own"), [("gtrxl", {"position": "xl-relative"}), ("gpt", {})], ids=["gtrxl", "gpt"]
+)
+def test_an_episode_that_begins_in_a_segment_reads_nothing_before_it(
+    member: str, own: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    sizes = {"width": WIDTH, "layers": 2, "heads": 2, "max_length": 32}
+    body = ef.create_body(member, **sizes, feedforward="sepconv", **own).double().eval()
+    x, reset = draw(2, 9, WIDTH), torch.zeros(2, 9, dtype=torch.bool)
+    reset[0, [2, 6]] = reset[1, 5] = True
+    y, state = body(x, None, reset)
+    more = draw(2, 3, WIDTH, seed=2)
+    later, _ = body(more, state)
+    for row, first in ((0, 6), (1, 5)):
+        alone, begun = body(x[row : row + 1, first:])
+        close(y[row, first:], alone[0])
+        close(later[row], body(more[row : row + 1], begun)[0][0])
+    close(y[0, 2:6], body(x[:1, 2:6])[0][0])
+
+
 def foreign() -> None:
     tokens, made = torch.zeros(1, 3, dtype=torch.long), model()
     made(tokens, state=ef.create_model("gpt", width=12, heads=2, layers=2).init_state(1))
