@@ -19,7 +19,6 @@ from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.separable import SeparableFeedForward
 from everyformer.blocks.wirings.reversible import Reversible
 from everyformer.core.errors import (
-    ConfigError,
     EveryformerError,
     GeneError,
     ShapeError,
@@ -211,7 +210,6 @@ def foreign() -> None:
 
 
 REFUSED: list[tuple[Callable[[], Any], type[EveryformerError], str]] = [
-    (lambda: model(feedforward_chunk=4), ConfigError, "feedforward_chunk"),
     (lambda: model(depth="calm"), GeneError, "depth 'calm' needs the keys of tokens that have"),
     (lambda: model(depth="depth-adaptive"), GeneError, "feedforward 'sepconv' reads"),
     (lambda: model("gmlp"), GeneError, "'feedforward' has no meaning"),
