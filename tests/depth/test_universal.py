@@ -151,9 +151,12 @@ def test_fixed_steps_are_torchs_layer_in_a_loop(first: bool, waves: str) -> None
 @pytest.mark.parametrize("halted", ["copy", "evolve"])
 @pytest.mark.parametrize("cap", ["force", "drop"])
 @pytest.mark.parametrize("causal", [True, False])
-def test_halting_is_graves_recurrence(combine: str, halted: str, cap: str, causal: bool) -> None:
+@pytest.mark.parametrize("feedforward", ["relu", "sepconv"])
+def test_halting_is_graves_recurrence(
+    combine: str, halted: str, cap: str, causal: bool, feedforward: str
+) -> None:
     own = {"combine": combine, "halted": halted, "cap": cap, "halting_bias": -0.5}
-    made = stack(causal, steps=5, epsilon=0.05, tau=0.5, **own)
+    made = stack(causal, steps=5, epsilon=0.05, tau=0.5, feedforward=feedforward, **own)
     y, steps, ponder = oracle(made, TEXT)
     assert set(steps.flatten()) == {1, 2, 3, 4, 5}
     out = made(TEXT)
@@ -261,8 +264,12 @@ def test_without_order_texts_are_bags() -> None:
 
 
 @pytest.mark.parametrize("halted", ["copy", "evolve"])
-def test_the_future_changes_neither_outputs_nor_steps_nor_cost(halted: str) -> None:
-    made, cut = stack(steps=5, layers=2, halted=halted, halting_bias=-0.5), 6
+@pytest.mark.parametrize("feedforward", ["relu", "sepconv"])
+def test_the_future_changes_neither_outputs_nor_steps_nor_cost(
+    halted: str, feedforward: str
+) -> None:
+    own = {"halted": halted, "feedforward": feedforward, "halting_bias": -0.5}
+    made, cut = stack(steps=5, layers=2, **own), 6
     other = torch.cat((TEXT[:, :cut], draw(2, LENGTH - cut, WIDTH, seed=5)), 1)
     close(made(other).y[:, :cut], made(TEXT).y[:, :cut])
     for mine, theirs in zip(traced(made, TEXT), traced(made, other), strict=True):
@@ -277,8 +284,11 @@ def test_the_future_changes_neither_outputs_nor_steps_nor_cost(halted: str) -> N
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("side", ["left", "right", "packed"])
-def test_padding_takes_no_steps_and_costs_nothing(side: str, causal: bool) -> None:
-    made = stack(causal, steps=5, halting_bias=-0.5, tau=1.0)
+@pytest.mark.parametrize("feedforward", ["relu", "sepconv"])
+def test_padding_takes_no_steps_and_costs_nothing(
+    side: str, causal: bool, feedforward: str
+) -> None:
+    made = stack(causal, steps=5, halting_bias=-0.5, tau=1.0, feedforward=feedforward)
     short, long = TEXT[:1, :4], TEXT[1:, :7]
     junk = torch.full((1, 3, WIDTH), 1e3, dtype=torch.float64)
     row = torch.cat((junk, short) if side == "left" else (short, junk), 1)
@@ -348,6 +358,8 @@ def test_global_halting_is_one_for_each_document() -> None:
         {"halted": "evolve", "combine": "last"},
         {"cap": "drop", "combine": "interpolate", "signal": "learned", "window": 4},
         {"halting": "none"},
+        {"layers": 2, "feedforward": "sepconv"},
+        {"halted": "evolve", "feedforward": "sepconv"},
     ],
     ids=str,
 )
@@ -382,10 +394,16 @@ def test_pieces_of_any_size_are_the_whole(position: str | None, options: dict[st
     close(made(rows, state=out.state).y, torch.stack((whole[0, 7:9], whole[1, 8:10])))
 
 
-@pytest.mark.parametrize("mixer", ["performer", "aft-local", "gmlp"])
+@pytest.mark.parametrize(
+    "options",
+    [{"mixer": "performer"}, {"mixer": "aft-local"}, {"mixer": "gmlp"}, {"feedforward": "sepconv"}],
+    ids=str,
+)
 @pytest.mark.parametrize("halted", ["copy", "evolve"])
-def test_mixers_that_answer_for_all_alone_take_in_at_once(mixer: str, halted: str) -> None:
-    made = stack(mixer=mixer, layers=2, steps=5, halting_bias=-0.5, halted=halted)
+def test_layers_that_answer_for_all_alone_take_in_at_once(
+    options: dict[str, str], halted: str
+) -> None:
+    made = stack(**options, layers=2, steps=5, halting_bias=-0.5, halted=halted)
     state, parts = made.init_state(2), []
     for piece in TEXT.split([4, 1, 5, 1], 1):
         out = made(piece, state=state)
@@ -462,12 +480,16 @@ def test_the_cost_of_a_step_has_a_slope_of_minus_1_for_each_chance_before_the_la
     assert float(slope) == pytest.approx((ends[0] - ends[1]) / (2 * small), rel=1e-6)
 
 
-@pytest.mark.parametrize("mixer", ["attention", "performer", "aft-simple"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"mixer": "performer"}, {"mixer": "aft-simple"}, {"feedforward": "sepconv"}],
+    ids=str,
+)
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_what_is_left_out_changes_nothing(
-    mixer: str, checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, str], checkpointing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = stack(mixer=mixer, layers=2, steps=5, halting_bias=-0.5).train()
+    made = stack(**options, layers=2, steps=5, halting_bias=-0.5).train()
     made.checkpointing = checkpointing
     keep = torch.ones(2, LENGTH, dtype=torch.bool)
     keep[0, :3] = False
@@ -509,14 +531,20 @@ def test_halted_tokens_cost_their_keys_and_values_alone(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("mixer", "said"),
+    ("options", "said"),
     [
-        ("attention", {("depth universal", "running tokens")}),
-        ("performer", {("depth universal", "running tokens"), ("mixer performer", "all tokens")}),
+        ({}, {("depth universal", "running tokens")}),
+        (
+            {"mixer": "performer"},
+            {("depth universal", "running tokens"), ("mixer performer", "all tokens")},
+        ),
+        ({"feedforward": "sepconv"}, {("feed-forward sepconv", "all tokens")}),
     ],
 )
-def test_it_says_which_tokens_are_computed(mixer: str, said: set[tuple[str, str]]) -> None:
-    made = stack(mixer=mixer, steps=5, halting_bias=-0.5)
+def test_it_says_which_tokens_are_computed(
+    options: dict[str, str], said: set[tuple[str, str]]
+) -> None:
+    made = stack(**options, steps=5, halting_bias=-0.5)
 
     def ways(**given: Any) -> set[tuple[str, str]]:
         with watched() as found:

@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.feedforward import FeedForward, drop, make_norm
-from everyformer.blocks.options import BlockOptions
+from everyformer.blocks.options import SEPARABLE, BlockOptions
+from everyformer.blocks.separable import SeparableFeedForward
 from everyformer.blocks.wirings.base import Around, Part, Stream, Wiring
 from everyformer.blocks.wirings.pre import PreNorm
-from everyformer.core.abilities import answers_some
+from everyformer.core.abilities import TakesIn, answers_some
 from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import take
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import LayerOutput, Losses, MixerOutput
-from everyformer.core.state import State
+from everyformer.core.state import LayerState, State
 
 
 class Block(nn.Module):
@@ -47,7 +49,11 @@ class Block(nn.Module):
         self.mixer_norm = make_norm(mixer.width, options)
         self.cross = cross
         self.cross_norm = None if cross is None else make_norm(mixer.width, options)
-        self.feedforward = FeedForward(mixer.width, options) if mixer.with_feedforward else None
+        self.feedforward: FeedForward | SeparableFeedForward | None = None
+        if mixer.with_feedforward and options.feedforward == SEPARABLE:
+            self.feedforward = SeparableFeedForward(mixer.width, options, mixer.causal)
+        elif mixer.with_feedforward:
+            self.feedforward = FeedForward(mixer.width, options)
         self.feedforward_norm = make_norm(mixer.width, options) if self.feedforward else None
         self.mixer_gate = self.wiring.make_gate(mixer.width)
         self.cross_gate = self.wiring.make_gate(mixer.width) if self.cross else None
@@ -77,24 +83,26 @@ class Block(nn.Module):
     ) -> LayerOutput:
         """The stream, (batch, length, width) or what the wiring makes of it, through the layer.
 
-        State and losses are the mixer's; ``taps`` names what else is wanted. ``context`` is what
+        Losses are the mixer's; ``taps`` names what else is wanted. ``context`` is what
         ``cross.read_context`` gave. It may have fewer rows than the stream: then each is read by
         as many rows of it as stand together (the beams of one sentence). With ``chosen`` tokens
-        the mixer reads all, and what comes out are these alone, (rows, n, width).
+        what reads other tokens reads all, and what comes out are these alone, (rows, n, width).
         """
-        after: State | None = None
         losses: Losses = {}
         wanted: dict[str, Tensor] = {}
-        if chosen is not None and chosen.rows is not None and context is not None:
-            context = context.reorder(chosen.rows // (len(stream) // len(context.seen)))
+        early, late = (chosen, None) if self.by_token else (None, chosen)
+        if early is not None and early.rows is not None and context is not None:
+            context = context.reorder(early.rows // (len(stream) // len(context.seen)))
         for part in self.parts:
-            first = chosen if part == "mixer" else None
+            first = early if part == "mixer" else None
             f = partial(self.branch, part, context=context, mask=mask, state=state, chosen=first)
             stream, out = self.wiring.step(stream, self.around(part), f, first)
             wanted |= {name: inside for name, inside in out.taps.items() if name in taps}
-            if part == "mixer":
-                after, losses = out.state, out.losses
-        return LayerOutput(stream, after, losses, wanted)
+            state, losses = out.state, losses | out.losses
+        if late is not None:
+            take(f"feed-forward {SEPARABLE}", "all tokens", "it reads neighbours of every token")
+            stream = self.wiring.pick(stream, late)
+        return LayerOutput(stream, state, losses, wanted)
 
     def branch(
         self,
@@ -108,15 +116,56 @@ class Block(nn.Module):
     ) -> LayerOutput:
         """What one sub-layer makes of what it reads, (batch, length, width), dropped out.
 
-        The mixer for the tokens ``chosen`` alone, as in `forward`.
+        The state is the layer's behind this sub-layer. The mixer answers for the tokens ``chosen``
+        alone, as in `forward`.
         """
         if part == "mixer":
-            y, after, losses = self._mix(x, mask, state, chosen)
+            y, after, losses = self._mix(x, mask, self._of_mixer(state), chosen)
+            if isinstance(state, LayerState) and after is not None:
+                after = LayerState(after.seen, after, state.feedforward)
             return LayerOutput(self._thin(y), after, losses, {"attention-output": y})
         if part == "cross":
-            return LayerOutput(self._thin(self._read(x, context)), None, {}, {})
-        assert self.feedforward is not None
-        return LayerOutput(self._thin(self.feedforward(x)), None, {}, {"ffn-input": x})
+            return LayerOutput(self._thin(self._read(x, context)), state, {}, {})
+        if isinstance(self.feedforward, SeparableFeedForward):
+            carried = state.feedforward if isinstance(state, LayerState) else None
+            y, own = self.feedforward(x, mask, carried)
+            if isinstance(state, LayerState) and own is not None:
+                state = LayerState(state.seen, state.mixer, own)
+        else:
+            assert self.feedforward is not None
+            y = self.feedforward(x)
+        return LayerOutput(self._thin(y), state, {}, {"ffn-input": x})
+
+    @property
+    def by_token(self) -> bool:
+        """Whether all behind the mixer works on single tokens."""
+        return not isinstance(self.feedforward, SeparableFeedForward)
+
+    @property
+    def takes_in(self) -> bool:
+        """Whether tokens can be taken in later, for less than the cost of outputs."""
+        mixer: object = self.mixer
+        return self.by_token and (isinstance(mixer, TakesIn) or answers_some(mixer))
+
+    def init_state(self, batch_size: int, **like: Any) -> State:
+        """The state before the first token; ``like``: device and dtype, where they are not the
+        weights'. Raises `UnsupportedError` if the mixer has none."""
+        mixer = self.mixer.init_state(batch_size, **like)
+        if not isinstance(self.feedforward, SeparableFeedForward):
+            return mixer
+        return LayerState(mixer.seen, mixer, self.feedforward.init_state(batch_size, **like))
+
+    def _of_mixer(self, state: State | None) -> State | None:
+        """What of the layer's state is the mixer's."""
+        if state is None or self.by_token:
+            return state
+        if not isinstance(state, LayerState):
+            raise ShapeError(
+                f"a layer with feed-forward '{SEPARABLE}' goes on from a LayerState, which holds "
+                f"what its convolutions have read, not from a {type(state).__name__}: begin with "
+                "init_state() of this model"
+            )
+        return state.mixer
 
     def around(self, part: Part) -> Around:
         """The norm and the gate of a sub-layer."""
@@ -130,8 +179,20 @@ class Block(nn.Module):
             k: w for name, own in modules if own is not None for k, w in own.named_parameters(name)
         }
 
-    def extend(self, stream: Stream, *, mask: Mask | None = None, state: State) -> State:
-        """Take the layer's input into its state without computing the layer's output."""
+    def extend(
+        self,
+        stream: Stream,
+        *,
+        context: State | None = None,
+        mask: Mask | None = None,
+        state: State,
+    ) -> State:
+        """Take the layer's input into its state without computing the layer's output, as far as
+        nothing in the state is made of that."""
+        if not self.by_token:
+            after = self(stream, context=context, mask=mask, state=state).state
+            assert after is not None
+            return after
         read = self.wiring.read(stream, self.around("mixer"))
         return self.mixer.extend(read, mask=mask, state=state)
 

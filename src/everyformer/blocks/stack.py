@@ -20,7 +20,7 @@ from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.wirings.base import Forward, Layer, Pass, Wiring
 from everyformer.blocks.wirings.pre import PreNorm
-from everyformer.core.abilities import Leads, TakesIn, answers_some
+from everyformer.core.abilities import Leads
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
@@ -174,11 +174,9 @@ class Stack(nn.Module):
         for each in () if self.before is None else self.before:
             cast(Position, each).check_streaming()
         blocks = [cast(Block, self.blocks[n]) for n in self.order]
-        layers = tuple(
-            block.mixer.init_state(batch_size, device=device, dtype=dtype) for block in blocks
-        )
+        layers = tuple(block.init_state(batch_size, device=device, dtype=dtype) for block in blocks)
         pending = None
-        if self.before is None and all(_takes_in(block.mixer) for block in blocks):
+        if self.before is None and all(block.takes_in for block in blocks):
             own = next(self.parameters())
             like = {"device": device or own.device, "dtype": dtype or own.dtype}
             pending = self.depth.begin(batch_size, blocks[0].mixer.width, **like)
@@ -191,11 +189,6 @@ class Stack(nn.Module):
         seen = None if state is None else state.seen
         where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
         return [cast(Position, position).embed(where).to(x.dtype) for position in self.before]
-
-
-def _takes_in(mixer: object) -> bool:
-    """Whether tokens can be taken in by a mixer later, for less than the cost of outputs."""
-    return isinstance(mixer, TakesIn) or answers_some(mixer)
 
 
 def _real(x: Tensor, mask: Mask | None) -> Tensor | int:

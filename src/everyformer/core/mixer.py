@@ -65,6 +65,9 @@ class Mixer(nn.Module):
     causal: bool
     width: int
     max_length: int | None = None
+    counts_tokens: bool = False
+    """whether a loss of it, what it learns or what it reports is a mean over the tokens that it
+    reads, so that padding which no real token sees must be marked too"""
     packs_with_state: bool = False
     """whether packed documents may be given beside a state"""
     leaks: str | None = None

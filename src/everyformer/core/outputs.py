@@ -29,7 +29,7 @@ class LayerOutput(NamedTuple):
     y: Any
     """the residual stream, or what is added to it"""
     state: State | None
-    """of its mixer"""
+    """of the layer behind it"""
     losses: Losses
     taps: dict[str, Tensor]
     """what lies inside, by the names of `everyformer.core.taps`"""

@@ -133,6 +133,16 @@ def check_rows(where: Tensor, seen: Tensor) -> None:
 
 
 @state
+class LayerState(State):
+    """The state of a layer whose feed-forward carries something too; that of others is their
+    mixer's."""
+
+    seen: Tensor
+    mixer: State
+    feedforward: State
+
+
+@state
 class StackState(State):
     """The states of the layers of a stack, first layer first."""
 

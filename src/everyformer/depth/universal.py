@@ -23,7 +23,9 @@ Copied tokens cost nothing but their keys and values where the mixer answers for
 (softmax attention without a memory); another mixer computes all, and only what comes behind it is
 spared. All is computed for all while a trace is open, where taps are asked for and under a
 compiler. Streams keep a cache a step. What copied tokens would add to deeper steps waits until a
-later token runs there (`everyformer.depth._pending`); other mixers take it in at once.
+later token runs there (`everyformer.depth._pending`); other mixers take it in at once. The
+transition is the layers' feed-forward; of ``sepconv``, which reads what layers make of neighbours,
+copied ones too, all is computed for all.
 
 Source: Dehghani et al. 2018, arXiv 1807.03819; Graves 2016, arXiv 1603.08983; signals of
 tensor2tensor by its code. Which keys a copied token has is our choice, the papers do not say. Cost:

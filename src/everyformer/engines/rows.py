@@ -57,6 +57,17 @@ def spread(y: Tensor, rows: Compacted) -> Tensor:
     return torch.empty_like(y).scatter(1, widen(rows.order, y).expand_as(y), y)
 
 
+def next_window(t: Tensor, size: int, keep: Tensor | None) -> Tensor:
+    """The last ``size`` real tokens (B, size, ...) of each row of ``t`` (B, size + L, ...).
+
+    These are the window that was carried and L tokens behind it, of which those that ``keep`` (B,
+    L), a prefix of True, marks are real (None: all).
+    """
+    if keep is None:
+        return t[:, t.shape[1] - size :]
+    return gather_rows(t, keep.sum(1)[:, None] + torch.arange(size, device=t.device))
+
+
 class Unpacked(NamedTuple):
     """Every document in a row of its own."""
 

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.chosen import gather_rows
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
@@ -26,6 +25,7 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.averages.running import total_average
+from everyformer.engines.rows import next_window
 from everyformer.mixers.base import Rows, StreamingMixer, rows_of
 
 Gate = Literal["sigmoid", "relu", "identity"]
@@ -188,13 +188,12 @@ class BandState(State):
         buffer = self.keys.shape[1]
         if keep is None:
             count = torch.full_like(self.seen, length)
-            old, keys, values = k[:, : 1 + length], k[:, 1 + length :], v[:, 1 + length :]
+            old = k[:, : 1 + length]
         else:
             count = keep.sum(1)
             later = torch.arange(k.shape[1], device=k.device) > count[:, None]
             old = k.masked_fill(later[..., None], -math.inf)
-            last = 1 + count[:, None] + torch.arange(buffer, device=k.device)
-            keys, values = gather_rows(k, last), gather_rows(v, last)
+        keys, values = (next_window(t[:, 1:], buffer, keep) for t in (k, v))
         heads = k.shape[2]
         lse, average = total_average(
             split_heads(old, heads), split_heads(v[:, : old.shape[1]], heads)

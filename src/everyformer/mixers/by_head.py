@@ -121,6 +121,7 @@ class ByHead(Mixer):
             f"parts.{n}.{name}" for n, p in enumerate(self._parts()) for name in p.output_layers
         )
         self.leaks = next(filter(None, (p.leaks for p in self._parts())), None)
+        self.counts_tokens = any(p.counts_tokens for p in self._parts())
         longest = [p.max_length for p in self._parts() if p.max_length is not None]
         self.max_length = min(longest, default=None)
 

@@ -26,6 +26,8 @@ from everyformer.positions.base import Position
 
 UNIT_GAIN = 0.2
 """of tensor2tensor's image models"""
+TOKEN_MEANS = ("commitment", "codebook", "ponder", "span")
+"""losses of layers that are means over the tokens that they read"""
 
 
 class Model(nn.Module):
@@ -150,7 +152,7 @@ class Model(nn.Module):
             keep = None if mask is None else mask.keep
             real = inputs.shape[:2].numel() if keep is None else int(keep.sum())
             real += len(inputs) * (self.config.pooling == "class")
-            counts = dict.fromkeys(("commitment", "codebook", "ponder", "span"), real)
+            counts = dict.fromkeys(TOKEN_MEANS, real)
         if self.config.genes["memory"].get("reconstruction_norm") == "sum":
             counts["compression"] = 0
         return counts

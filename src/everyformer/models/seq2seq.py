@@ -26,7 +26,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
 from everyformer.core.state import StackState, State
 from everyformer.depth.base import Exiting
-from everyformer.models.base import Model
+from everyformer.models.base import TOKEN_MEANS, Model
 from everyformer.models.config import ModelConfig
 from everyformer.models.exits import ExitHeads
 from everyformer.models.language import predict
@@ -91,17 +91,14 @@ class EncoderDecoder(Model):
                 raise ShapeError("an encoder-decoder needs targets to score, or a prefix to read")
             prefix = self.shifted(targets)
         encoded = self.encode(inputs, mask)
-        # what is behind a row's last target is padding, which must not ponder
-        driven = targets is not None and self.stack.depth.drives
-        real = Mask(keep=_until_last(targets)) if driven and targets is not None else None
+        real = None if targets is None else self._real(targets)
         if self.exits is not None and self.training and targets is not None:
             read = partial(self._read_prefix, prefix, encoded.context, state, mask=real)
             return self.exits.teach(read, targets, real, encoded.context, taps, encoded.losses)
         exiting = None if self.exits is None else self.exits.asked()
         out = self._read_prefix(prefix, encoded.context, state, taps, real, exiting)
-        if "ponder" in out.losses:
-            out.losses["ponder-target"] = out.losses.pop("ponder")
-        add_losses(encoded.losses, out.losses)
+        own = {_of_targets(name): term for name, term in out.losses.items()}
+        add_losses(encoded.losses, own)
         y, head = self._predicting(out.y, exiting)
         predicted = predict(head, y, targets, encoded.losses, self.config, self.training)
         return ModelOutput(*predicted, out.state, taps=out.taps)
@@ -153,13 +150,27 @@ class EncoderDecoder(Model):
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
         counts = super().term_counts(inputs, targets, mask)
         counts["exits"] = int((targets != -100).sum())
-        return counts | {"ponder-target": int(_until_last(targets).sum())}
+        read = int(_until_last(targets).sum())
+        return counts | {_of_targets(name): read for name in TOKEN_MEANS}
+
+    def _real(self, targets: Tensor) -> Mask | None:
+        """Marks what is behind a row's last target as padding, where a decoder would count it; no
+        real token sees it."""
+        counted = any(mixer.counts_tokens for mixer in self.stack.mixers)
+        if not (counted or self.stack.depth.drives):
+            return None
+        return Mask(keep=_until_last(targets))
 
     def shifted(self, targets: Tensor) -> Tensor:
         """The decoder's input (B, T) for ``targets``: the start token, then all but the last."""
         known = targets.masked_fill(targets < 0, self.config.end_token).long()
         start = torch.full_like(known[:, :1], self.config.start_token)
         return torch.cat((start, known[:, :-1]), 1)
+
+
+def _of_targets(name: str) -> str:
+    """The decoder's name of a term: means over targets are kept apart from those over sources."""
+    return f"{name}-target" if name in TOKEN_MEANS else name
 
 
 def _until_last(targets: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class Layer(Protocol):
     def weights_of(self, part: Part) -> dict[str, nn.Parameter]:
         """The weights of all three."""
 
-    def extend(self, stream: Stream, *, mask: Mask | None = None, state: State) -> State:
+    def extend(self, stream: Stream, **given: Any) -> State:
         """The state behind the stream, without the layer's output."""
 
 
@@ -231,7 +231,8 @@ class Pass:
         assert self.state is not None
         block = blocks[n]
         stream = self._shifted(block, n, stream)
-        self.state[layer] = block.extend(stream, mask=mask, state=self.state[layer])
+        given = self.given(n, layer) | {"mask": mask}
+        self.state[layer] = block.extend(stream, **given)
 
     def _shifted(self, block: Layer, n: int, stream: Stream) -> Stream:
         return stream if self.added is None else block.wiring.shift(stream, self.added[n])

@@ -47,7 +47,7 @@ from everyformer.core.config import Options
 from everyformer.core.errors import EveryformerError
 from everyformer.core.fingerprint import fingerprint, unchanged
 from everyformer.core.mask import Mask
-from everyformer.core.outputs import LayerOutput, add_losses
+from everyformer.core.outputs import LayerOutput, Losses, add_losses
 from everyformer.core.state import State
 from everyformer.core.taps import Tap
 from everyformer.core.trace import untraced
@@ -183,7 +183,8 @@ class Recorded(Pass):
     def through(
         self, block: Layer, n: int, layer: int, stream: Halves, chosen: Chosen | None = None
     ) -> LayerOutput:
-        given, after, losses = self.given(n, layer), None, {}
+        losses: Losses = {}
+        given = self.given(n, layer)
         for part in block.parts:
             random = _random_states(stream.a)
             if self.steps and _same(self.steps[-1].random, random):
@@ -194,9 +195,8 @@ class Recorded(Pass):
             self.steps.append(Step(block, part, n, layer, random, choices, len(out.losses)))
             self.names += out.losses
             self.terms += out.losses.values()
-            if part == "mixer":
-                after, losses = out.state, out.losses
-        return LayerOutput(stream, after, losses, {})
+            given["state"], losses = out.state, losses | out.losses
+        return LayerOutput(stream, given["state"], losses, {})
 
     def again(
         self, step: Step, b: Tensor, weights: Sequence[Tensor], read: Iterable[Tensor]

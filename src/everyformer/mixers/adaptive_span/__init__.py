@@ -107,6 +107,7 @@ class AdaptiveSpan(HeadMixer):
         self.spans: nn.Parameter | None = None
         self.spans_of: nn.Linear | None = None
         if o.dynamic:
+            self.counts_tokens = True
             self.spans_of = nn.Linear(self.width, spans)
             nn.init.constant_(self.spans_of.bias, o.dynamic_bias)
         else:

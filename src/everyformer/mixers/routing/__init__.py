@@ -139,7 +139,7 @@ class RoutingAttention(HeadMixer):
     name = "routing"
     trials = TRIALS
     states = (RoutingState,)
-    shares_heads = True
+    shares_heads = counts_tokens = True
     Options = RoutingOptions
     options: RoutingOptions
 
